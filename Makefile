@@ -1,0 +1,38 @@
+# The developer's commands; CI runs the same ones. PYTHON picks the interpreter that makes the environment.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+STAMP   = $(VENV)/.installed
+
+.PHONY: help quickstart test test-all check format install clean
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## make the environment, if missing
+
+quickstart: $(STAMP)  ## install, run the main job on packaged data, name the report
+	$(BIN)/apiece train examples/adult.toml
+
+test: $(STAMP)   ## the tests, under 15 minutes on two cores
+	$(BIN)/python -m pytest -n 2 -m 'not slow' -q
+
+test-all: $(STAMP)  ## all tests, the slow ones too
+	$(BIN)/python -m pytest -n 2 -q
+
+check: $(STAMP)  ## format, lint, strict types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+format: $(STAMP)  ## put the code in form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

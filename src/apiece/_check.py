@@ -1,0 +1,113 @@
+"""Checks at the door: every value is tested in its positive form, so that NaN fails too.
+
+Each function returns its argument in canonical form (float, int or a fresh read-only array), or
+raises `InputError` with the name, the value, the bound and the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.errors import DataError, InputError
+
+Floats = npt.NDArray[np.float64]
+
+
+def _number(name: str, value: Any, error: type[InputError]) -> float:
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise error(f"{name} = {value!r}: not a number; give a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise error(f"{name} = {value!r}: not a number; give a number") from None
+
+
+def positive(name: str, value: Any, *, error: type[InputError] = InputError) -> float:
+    """Return `value` as a float if 0 < value < ∞.
+
+    >>> positive("clip_norm", 1)
+    1.0
+    """
+    number = _number(name, value, error)
+    if not 0 < number < math.inf:
+        raise error(f"{name} = {value!r}: must be in (0, inf); give a positive finite number")
+    return number
+
+
+def finite(name: str, value: Any, *, error: type[InputError] = InputError) -> float:
+    """Return `value` as a float if it is neither NaN nor infinite."""
+    number = _number(name, value, error)
+    if not math.isfinite(number):
+        raise error(f"{name} = {value!r}: must be finite; give a finite number")
+    return number
+
+
+def probability(name: str, value: Any, *, low_open: bool = False, high_open: bool = False) -> float:
+    """Return `value` as a float if 0 ≤ value ≤ 1; either end can be excluded."""
+    number = _number(name, value, InputError)
+    above = number > 0 if low_open else number >= 0
+    below = number < 1 if high_open else number <= 1
+    if not (above and below):
+        interval = f"{'(' if low_open else '['}0, 1{')' if high_open else ']'}"
+        raise InputError(f"{name} = {value!r}: must be in {interval}; give a probability")
+    return number
+
+
+def count(name: str, value: Any, *, least: int = 1) -> int:
+    """Return `value` as an int if it is a whole number of at least `least`."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        whole = (
+            int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+        )
+    except TypeError:
+        raise InputError(
+            f"{name} = {value!r}: must be a whole number of at least {least}"
+        ) from None
+    if not whole >= least:
+        raise InputError(f"{name} = {value!r}: must be at least {least}; give a larger number")
+    return whole
+
+
+def positive_array(
+    name: str, values: Any, *, below: float = math.inf, error: type[InputError] = InputError
+) -> Floats:
+    """Return `values` as a read-only float array if every entry lies in (0, below).
+
+    The message names the first entry that does not.
+    """
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise error(f"{name}: not numbers; give an array of numbers in (0, {below:g})") from None
+    good = (array > 0) & (array < below)
+    if not good.all():
+        where = "" if array.ndim == 0 else f"[{int(np.flatnonzero(~good.ravel())[0])}]"
+        value = float(array.ravel()[np.flatnonzero(~good.ravel())[0]])
+        bad = f" ({int((~good).sum())} such entries)" if array.ndim else ""
+        raise error(f"{name}{where} = {value!r}: must be in (0, {below:g}){bad}")
+    array.flags.writeable = False
+    return array
+
+
+def record_ids(name: str, ids: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return `ids` as a read-only one-dimensional array if there is at least one and none twice."""
+    array = np.array(ids)
+    if array.ndim != 1 or array.size == 0:
+        raise DataError(f"{name}: {array.size} ids in {array.ndim} dimensions; give a flat list")
+    unique, counts = np.unique(array, return_counts=True)
+    if unique.size != array.size:
+        twice = unique[counts > 1]
+        raise DataError(
+            f"{name}: id {twice[0]!s} occurs {int(counts.max())} times ({twice.size} ids repeat); "
+            "make each record's id unique"
+        )
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,13 @@
+"""From a mechanism to its privacy curve, and back from a promise to parameters."""
+
+from apiece.accounting.batch import epsilons, noise_multipliers, sampling_probabilities
+from apiece.accounting.curve import Bounds, PrivacyCurve, privacy_curve
+
+__all__ = [
+    "Bounds",
+    "PrivacyCurve",
+    "epsilons",
+    "noise_multipliers",
+    "privacy_curve",
+    "sampling_probabilities",
+]

@@ -1,0 +1,1 @@
+"""From budgets to plans: one file a strategy."""

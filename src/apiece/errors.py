@@ -1,0 +1,72 @@
+"""Everything that apiece raises on purpose.
+
+ApieceError
+├── InputError (ValueError)          a value is outside its bounds; the command line exits with 2
+│   ├── BudgetError                  ε, δ or Δ̄ of some record
+│   ├── DataError                    a file, a column, a label, a record id
+│   ├── OptionError                  an unknown or misspelled name; carries the nearest right one
+│   ├── UnsupportedError             a mechanism, layer or format the method cannot handle
+│   └── InfeasibleError              no plan meets the request; carries the nearest feasible one
+├── RangeError (ArithmeticError)     past the numerical range: no number returned would be a bound
+├── VerificationError                a plan's recomputed guarantee is not what was asked
+└── StateError                       a run folder, checkpoint or ledger that cannot be used as asked
+
+Messages are one line: what, where, the value, the bound, the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ApieceError(Exception):
+    """Root of all errors raised on purpose."""
+
+
+class InputError(ApieceError, ValueError):
+    """A value given by the caller is outside its bounds."""
+
+
+class BudgetError(InputError):
+    """A record's epsilon, delta or excess bound cannot be a budget."""
+
+
+class DataError(InputError):
+    """A file, column, label or record id is not what it must be."""
+
+
+class OptionError(InputError):
+    """A name that apiece does not know."""
+
+
+class UnsupportedError(InputError):
+    """A mechanism, layer or format that the chosen method cannot handle."""
+
+
+class InfeasibleError(InputError):
+    """No plan meets the request."""
+
+
+class RangeError(ApieceError, ArithmeticError):
+    """The request lies past the numerical range, so no number returned would be a bound."""
+
+
+class VerificationError(ApieceError):
+    """A plan's guarantee, recomputed from the plan alone, is not the one that was asked."""
+
+
+class StateError(ApieceError):
+    """A run folder, checkpoint or ledger cannot be used in the way asked."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:
+    """Return the error for an unknown `name` of some `kind`, with the nearest known one.
+
+    >>> str(unknown("strategy", "sampel", ["scale", "sample"]))
+    "strategy: unknown name 'sampel'; did you mean 'sample'? (known: sample, scale)"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name).lower(), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return OptionError(f"{kind}: unknown name {name!r}; {hint}(known: {', '.join(names)})")
