@@ -227,7 +227,7 @@ def _apportion(shares: Floats, size: int) -> Integers:
     counts[np.argsort(counts - exact, kind="stable")[: size - int(counts.sum())]] += 1
     if not (counts > 0).all():
         raise InputError(f"groups: {size} records leave a group empty; drop it or raise its share")
-    return counts
+    return np.asarray(counts)
 
 
 def _as_frame(frame: Any) -> Any:

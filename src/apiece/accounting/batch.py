@@ -52,7 +52,7 @@ def noise_multipliers(
     def solve(e: float, d: float, q: float, t: float) -> float:
         return _safe_end(lambda z: _epsilon(z, q, t, d), e, 0.05, 1e4)
 
-    return np.vectorize(solve)(epsilon, delta, sampling_probability, steps)
+    return np.asarray(np.vectorize(solve)(epsilon, delta, sampling_probability, steps))
 
 
 def sampling_probabilities(
@@ -69,4 +69,4 @@ def sampling_probabilities(
             return 1.0
         return 1 / _safe_end(lambda r: _epsilon(z, 1 / r, t, d), e, 1.0, 1e8)
 
-    return np.vectorize(solve)(epsilon, delta, noise_multiplier, steps)
+    return np.asarray(np.vectorize(solve)(epsilon, delta, noise_multiplier, steps))
