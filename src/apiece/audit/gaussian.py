@@ -1,0 +1,102 @@
+"""Gaussian differential privacy for audits: μ from counts, ε from μ.
+
+Source: Dong, Roth, Su 2022 (GDP); Nasr et al. 2023, §4 (auditing through it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from apiece.audit.thresholds import Candidates
+
+Floats = npt.NDArray[np.float64]
+_TAILS = special.expit(np.linspace(-16.0, 9.0, 101))
+
+
+def epsilon_from_mu(mu: float, delta: float) -> float:
+    """Return the ε of a μ-GDP mechanism at `delta`; 0 where δ(0) ≤ delta, rounded down.
+
+    δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
+
+    >>> round(epsilon_from_mu(1.0, 1e-5), 3)
+    4.377
+    """
+
+    def excess(epsilon: float) -> float:
+        first = special.ndtr(-epsilon / mu + mu / 2)
+        second = np.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
+        return float(first - second - delta)
+
+    if not mu > 0 or excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    root, report = optimize.brentq(excess, 0.0, high, xtol=1e-10, full_output=True)
+    low = max(0.0, root - 2e-10)
+    return low if report.converged and excess(low) >= 0 else 0.0
+
+
+def _fisher(product: Floats) -> Floats:
+    """Return P(U·V ≤ product) for independent uniform U, V."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = product * (1 - np.log(product))
+    return np.where(product > 0, value, 0.0)
+
+
+def p_values(candidates: Candidates, mu: float) -> Floats:
+    """Return, for each candidate, a p-value of "the trade-off is at least that of μ-GDP".
+
+    At a false-positive rate α the hypothesis allows TPR ≤ Φ(Φ⁻¹(α) + μ). The two arms give two
+    independent p-values, combined by Fisher's product; the supremum over α is taken over cells of
+    a grid with the worse end of the cell for each, so it is an upper bound on the supremum.
+    """
+    tp = candidates.true_positives[:, None]
+    fp = candidates.false_positives[:, None]
+    n, m = candidates.in_count, candidates.out_count
+    by_fp = special.betainccinv(fp + 1, np.maximum(m - fp, 1), _TAILS)
+    by_tp = special.betaincinv(np.maximum(tp, 1), n - tp + 1, _TAILS)
+    grid = np.sort(np.hstack([by_fp, special.ndtr(special.ndtri(by_tp) - mu)]), axis=1)
+    allowed = special.ndtr(special.ndtri(grid) + mu)
+    p_in = np.where(tp > 0, special.betainc(np.maximum(tp, 1), n - tp + 1, allowed), 1.0)
+    p_out = np.where(fp < m, special.betaincc(fp + 1, np.maximum(m - fp, 1), grid), 1.0)
+    ones = np.ones((len(candidates), 1))
+    worst = _fisher(np.hstack([p_in, ones]) * np.hstack([ones, p_out])).max(axis=1)
+    return np.asarray(np.minimum(worst, 1.0))
+
+
+def _only(candidates: Candidates, which: npt.NDArray[np.int64]) -> Candidates:
+    return Candidates(
+        threshold=candidates.threshold[which],
+        true_positives=candidates.true_positives[which],
+        false_positives=candidates.false_positives[which],
+        in_count=candidates.in_count,
+        out_count=candidates.out_count,
+    )
+
+
+def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
+    """Return the largest μ that some candidate rejects at `error`, and that candidate.
+
+    A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
+    """
+    alive = np.arange(len(candidates))
+
+    def rejecting(mu: float) -> npt.NDArray[np.int64]:
+        return alive[p_values(_only(candidates, alive), mu) <= error]
+
+    found = rejecting(0.0)
+    if not found.size:
+        return 0.0, 0
+    alive, low, high = found, 0.0, 1.0
+    while high < 64 and (found := rejecting(high)).size:
+        alive, low, high = found, high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        if (found := rejecting(middle)).size:
+            alive, low = found, middle
+        else:
+            high = middle
+    return low, int(alive[0])

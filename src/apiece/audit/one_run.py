@@ -1,0 +1,158 @@
+"""A lower bound on ε from one training run with many canaries, each included by a fair coin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from apiece import _check
+from apiece.audit import gaussian, thresholds
+from apiece.audit.bounds import LowerBound
+from apiece.errors import DataError, unknown
+
+METHODS = ("dp", "gdp")
+_TIE_SEED = 20260102
+
+
+def dp_p_value(epsilon: float, *, canaries: int, guesses: int, correct: int, delta: float) -> float:
+    """Return the chance of at least `correct` right `guesses` under (ε, δ)-DP, from above.
+
+    Source: Steinke, Nasr, Jagielski 2023, Theorem 3.1 (as in their Algorithm 1's analysis).
+    """
+    q = float(special.expit(epsilon))
+    beyond = float(stats.binom.sf(correct - 1, guesses, q))
+    if delta == 0 or correct == 0:
+        return min(beyond, 1.0)
+    i = np.arange(1, correct + 1)
+    gained = stats.binom.sf(correct - i - 1, guesses, q) - beyond
+    slope = max(float(np.max(gained / i)), 0.0)
+    return min(beyond + 2 * canaries * delta * slope, 1.0)
+
+
+def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct: int) -> bool:
+    """Return whether `correct` right `guesses` are too many for μ-GDP at level `error`.
+
+    With p_c the chance of exactly c right guesses, the recursion bounds the tail sums from c
+    downwards by the trade-off function; if what is needed exceeds one, p cannot exist.
+    Source: Mahloujifar, Melis, Chaudhuri 2024, Algorithms 3 and 4 (alphabet of size 2).
+    """
+    right = error * correct / canaries
+    wrong = error * (guesses - correct) / canaries
+    for i in range(correct - 1, -1, -1):
+        needed = float(special.ndtr(special.ndtri(min(right, 1.0)) - mu))
+        if needed <= wrong:
+            break
+        right += i / (guesses - i) * (needed - wrong)
+        wrong = needed
+        if right + wrong > guesses / canaries:
+            return True
+    return right + wrong > guesses / canaries
+
+
+def _largest(rejected: Callable[[float], bool]) -> float:
+    """Return the largest value known to be rejected, 0 if none; any rejected one is a bound."""
+    if not rejected(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < 64 and rejected(high):
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
+
+
+def _guess_counts(canaries: int, guesses: int | None) -> list[int]:
+    if guesses is not None:
+        count = _check.count("guesses", guesses)
+        if not count <= canaries:
+            raise DataError(f"guesses = {count}: only {canaries} canaries; guess at most as often")
+        return [count]
+    counts = [canaries]
+    while counts[-1] > 16:
+        counts.append(counts[-1] // 2)
+    return counts
+
+
+def one_run(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "dp",
+    guesses: int | None = None,
+) -> LowerBound:
+    """Return a lower bound on ε from one run: if it is (ε, δ)-DP, then `result.epsilon` ≤ ε.
+
+    Guarantee: fails with probability at most 1 − confidence, over the coins and the training, if
+    every canary was included by its own fair coin, independent of all else. Method "dp" assumes
+    nothing further; "gdp" that the trade-off is Gaussian.
+
+    scores, included: one entry a canary; the higher half of the guesses say "in", the lower half
+    "out", the middle abstains. guesses: how many, chosen in advance; by default all, half, a
+    quarter… of the canaries are tried, each at its share of the error. Equal scores are ordered at
+    random, so that the order of the arrays carries no information.
+
+    Raises `DataError` for NaN, differing lengths, or `included` that is not of truth values.
+
+    Source: Steinke, Nasr, Jagielski 2023; Mahloujifar, Melis, Chaudhuri 2024.
+
+    >>> coins = np.random.default_rng(0).random(1000) < 0.5
+    >>> bound = one_run(coins * 1.0, coins, delta=1e-5)
+    >>> bound.epsilon > 3
+    True
+    """
+    values = thresholds.scores("scores", scores)
+    truth = np.array(included)
+    if truth.shape != values.shape or not np.isin(truth, [0, 1]).all():
+        raise DataError(
+            f"included: shape {truth.shape} for {values.size} scores; give one True or False each"
+        )
+    truth = truth.astype(bool)
+    delta = _check.probability("delta", delta, high_open=True)
+    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    shuffled = np.random.default_rng(_TIE_SEED).permutation(values.size)
+    order = shuffled[np.argsort(values[shuffled], kind="stable")]
+    tries = _guess_counts(values.size, guesses)
+    error = (1 - confidence) / len(tries)
+    found = [_try(count, truth[order], error, delta, method) for count in tries]
+    best = int(np.argmax([epsilon for epsilon, _ in found]))
+    epsilon, mu = found[best]
+    return LowerBound(
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        method=f"one-run {method}",
+        candidates=len(tries),
+        threshold=None,
+        mu=mu,
+        in_count=int(truth.sum()),
+        out_count=int((~truth).sum()),
+    )
+
+
+def _try(
+    guesses: int, ordered: npt.NDArray[np.bool_], error: float, delta: float, method: str
+) -> tuple[float, float | None]:
+    """Return (ε, μ or None) shown by the extreme `guesses` of the truth in order of score."""
+    canaries, low = ordered.size, guesses // 2
+    high = math.ceil(guesses / 2)
+    correct = int((~ordered[:low]).sum() + ordered[canaries - high :].sum())
+    if method == "gdp":
+        mu = _largest(
+            lambda m: gdp_rejects(m, error, canaries=canaries, guesses=guesses, correct=correct)
+        )
+        return gaussian.epsilon_from_mu(mu, delta), mu
+
+    def rejected(epsilon: float) -> bool:
+        p = dp_p_value(epsilon, canaries=canaries, guesses=guesses, correct=correct, delta=delta)
+        return p <= error
+
+    return _largest(rejected), None
