@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from apiece.accounting.curve import Bounds, privacy_curve
+from apiece.accounting.bounds import Bounds
+from apiece.accounting.curve import privacy_curve
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 
 Floats = npt.NDArray[np.float64]

@@ -1,63 +1,255 @@
-"""Provisional: curves by dp-accounting, behind the interface that the accounting issue fills."""
+"""PrivacyCurve: everything that one record's privacy profile answers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from apiece.errors import InputError
-from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
+import numpy as np
+import numpy.typing as npt
 
+from apiece import _check
+from apiece.accounting.bounds import Best, Bounds, Floats, Profile
+from apiece.errors import InputError, RangeError, UnsupportedError, unknown
+from apiece.mechanisms import Mechanism, require_mechanism
 
-class Bounds(NamedTuple):
-    """A quantity that lies in [lower, upper]; floats, or arrays of one shape."""
-
-    lower: Any
-    upper: Any
+RELATION = "add_remove"
+METHODS = ("pld", "rdp", "gdp", "best")
+_EXACT = 2.0**-51  # rounding of the few operations between a profile and an answer
 
 
 @dataclass(frozen=True, eq=False)
 class PrivacyCurve:
-    """The privacy profile δ(ε) of one record's mechanism."""
+    """What an attacker can learn about whether, or what, one record contributed.
 
-    _accountant: Any
+    profile: bounds on δ(ε), the larger of both directions of add/remove (see `Profile`).
+    method: the accountant that made it. mechanism: what was accounted, for messages.
 
-    def epsilon(self, delta: float) -> Bounds:
-        """Return bounds on the smallest ε that holds with `delta`."""
-        upper = float(self._accountant.get_epsilon(delta))
-        return Bounds(0.0, upper)
+    Formal guarantee: every `Bounds` contains the exact value of the mechanism; `tradeoff` is
+    never above the exact trade-off function, and every rate or success is never below the best
+    that any attack can reach. Arguments may be numbers or arrays; results have their shape.
 
-    def delta(self, epsilon: float) -> Bounds:
-        """Return bounds on δ(ε)."""
-        return Bounds(0.0, float(self._accountant.get_delta(epsilon)))
+    >>> from apiece.mechanisms import Gaussian
+    >>> curve = privacy_curve(Gaussian(1.0), method="gdp")
+    >>> round(curve.epsilon(1e-5).upper, 4), round(curve.advantage().upper, 4)
+    (4.3772, 0.3829)
+    """
+
+    profile: Profile
+    method: str = "pld"
+    mechanism: Mechanism | None = None
+    relation: str = RELATION
+
+    def epsilon(self, delta: npt.ArrayLike) -> Bounds:
+        """Return bounds on the smallest ε ≥ 0 that holds with `delta` in (0, 1).
+
+        Raises `InputError` for other δ, `RangeError` where no finite ε is known to hold.
+        """
+        deltas = _check.positive_array("delta", delta, below=1.0)
+        bounds = self.profile.epsilon(deltas.ravel())
+        if not np.isfinite(bounds.upper).all():
+            worst = float(deltas.ravel()[~np.isfinite(bounds.upper)].min())
+            raise RangeError(
+                f"epsilon at delta = {worst:g}: past the numerical range of method "
+                f"{self.method!r} for {_short(self.mechanism)}; ask for a larger delta"
+            )
+        return _shaped(bounds, deltas)
+
+    def delta(self, epsilon: npt.ArrayLike) -> Bounds:
+        """Return bounds on δ(ε) for any real `epsilon`.
+
+        For ε < 0 by the mirror δ(−x) = 1 − e^{−x} + e^{−x}·δ(x) of the symmetrised profile.
+        """
+        values = _real_array("epsilon", epsilon)
+        flat = values.ravel()
+        lower, upper = self.profile.delta(np.abs(flat))
+        negative = flat < 0
+        if negative.any():
+            shrink = np.exp(np.minimum(flat, 0.0))
+            gap = -np.expm1(np.minimum(flat, 0.0))
+            lower = np.where(negative, np.maximum(gap + shrink * lower - _EXACT, 0.0), lower)
+            upper = np.where(negative, np.minimum(gap + shrink * upper + _EXACT, 1.0), upper)
+        return _shaped(Bounds(lower, upper), values)
 
     def advantage(self) -> Bounds:
         """Return bounds on the largest TPR − FPR of any membership test: δ(0)."""
         return self.delta(0.0)
 
+    def tradeoff(self, false_positive_rate: npt.ArrayLike) -> Any:
+        """Return a lower bound on f(α), the least false-negative rate of any test at rate α.
 
-def _event(mechanism: Mechanism) -> Any:
-    import dp_accounting as dp
+        f belongs to both directions of add/remove: it is the greatest convex function below
+        T(P, Q) and T(Q, P). Computed as the conjugate of the upper profile over a finite set of
+        ε, refined around the best one, so it is never above the truth.
 
-    match mechanism:
-        case Gaussian(noise_multiplier):
-            return dp.GaussianDpEvent(noise_multiplier)
-        case Laplace(noise_multiplier):
-            return dp.LaplaceDpEvent(noise_multiplier)
-        case Sampled(inner, probability):
-            return dp.PoissonSampledDpEvent(probability, _event(inner))
-        case Repeated(inner, times):
-            return dp.SelfComposedDpEvent(_event(inner), times)
-        case Composed(mechanisms):
-            return dp.ComposedDpEvent([_event(m) for m in mechanisms])
+        Source: Dong, Roth, Su 2022, Prop. 2.12 (Gaussian Differential Privacy).
+        """
+        power = self.true_positive_rate(false_positive_rate)
+        missed = np.maximum(np.nextafter(1.0 - power, -np.inf), 0.0)
+        return float(missed) if np.ndim(missed) == 0 else missed
+
+    def true_positive_rate(self, false_positive_rate: npt.ArrayLike) -> Any:
+        """Return an upper bound on the power of any membership test at this FPR: 1 − f(α)."""
+        rates = _real_array("false_positive_rate", false_positive_rate)
+        if not ((rates >= 0) & (rates <= 1)).all():
+            bad = float(rates[~((rates >= 0) & (rates <= 1))].ravel()[0])
+            raise InputError(f"false_positive_rate = {bad!r}: must be in [0, 1]")
+        power = _greatest_power(self.profile, rates.ravel())
+        return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
+
+    def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
+        """Return bounds on the least probability of error of an attacker who knows the prior.
+
+        prior π: probability that the record took part. The error is
+        (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π). Source: methods of hypothesis
+        testing; Kaissis et al. 2024 (Beyond the calibration point).
+        """
+        priors = _check.positive_array("prior", prior, below=1.0)
+        flat = priors.ravel()
+        rare = np.minimum(flat, 1 - flat)
+        lower, upper = self.profile.delta(np.log((1 - rare) / rare))
+        bounds = Bounds(
+            np.maximum(rare * (1 - upper) - _EXACT, 0.0),
+            np.minimum(rare * (1 - lower) + _EXACT, rare),
+        )
+        return _shaped(bounds, priors)
+
+    def success(self, prior: npt.ArrayLike = 0.5) -> Bounds:
+        """Return bounds on the greatest probability of guessing membership right at a prior."""
+        error = self.bayes_error(prior)
+        return Bounds(1.0 - error.upper, 1.0 - error.lower)
+
+    def reconstruction_success(self, baseline: npt.ArrayLike) -> Any:
+        """Return an upper bound on the chance of an attack that succeeds unaided with `baseline`.
+
+        Holds for attribute inference, reconstruction and singling out alike: with κ the best
+        chance of success of someone who sees the output of the mechanism run without the
+        record, the chance with it is at most 1 − f(κ).
+
+        Source: Kulynych et al. 2025 (Unifying re-identification, attribute inference, and data
+        reconstruction risks in differential privacy).
+        """
+        return self.true_positive_rate(baseline)
+
+    def attribute_inference_success(self, baseline: npt.ArrayLike) -> Any:
+        """Return the bound of `reconstruction_success` for guessing one attribute of a record.
+
+        baseline: the chance of the best guess without the record, for instance the share of the
+        most frequent value.
+        """
+        return self.reconstruction_success(baseline)
+
+    def statement(self, *, people: int = 1000, prior: float = 0.5) -> str:
+        """Return the guarantee as a frequency, rounded against the mechanism.
+
+        >>> from apiece.mechanisms import Gaussian
+        >>> privacy_curve(Gaussian(2.0), method="gdp").statement()
+        'Of 1,000 people like you, 500 of them in the data, a perfect attacker who guesses for \
+each whether they took part is right about at most 599; who has not seen the result, about 500.'
+        """
+        people = _check.count("people", people)
+        right = math.ceil(people * self.success(prior).upper - 1e-9)
+        blind = math.ceil(people * max(prior, 1 - prior) - 1e-9)
+        return (
+            f"Of {people:,} people like you, {round(people * prior):,} of them in the data, a "
+            "perfect attacker who guesses for each whether they took part is right about at most "
+            f"{min(right, people):,}; who has not seen the result, about {blind:,}."
+        )
 
 
 def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
-    """Return the privacy curve of `mechanism` under add/remove adjacency."""
-    from dp_accounting.pld import PLDAccountant
-    from dp_accounting.rdp import RdpAccountant
+    """Return the privacy curve of `mechanism` under add/remove adjacency.
 
-    if method not in ("pld", "rdp"):
-        raise InputError(f"method = {method!r}: must be 'pld' or 'rdp'")
-    accountant = PLDAccountant() if method == "pld" else RdpAccountant()
-    return PrivacyCurve(accountant.compose(_event(mechanism)))
+    method: "pld" (tight, two-sided), "rdp" (upper bound only), "gdp" (exact, for compositions of
+    plain Gaussians), or "best" (the tightest of all that can handle the mechanism).
+
+    Raises `UnsupportedError`, with the mechanism's name, where the method cannot handle it.
+    """
+    require_mechanism("privacy_curve", mechanism)
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if method != "best":
+        return PrivacyCurve(_profile(mechanism, method), method, mechanism)
+    profiles = []
+    for name in ("gdp", "pld", "rdp"):
+        try:
+            profiles.append(_profile(mechanism, name))
+        except UnsupportedError:
+            continue
+    return PrivacyCurve(Best(tuple(profiles)), method, mechanism)
+
+
+def _profile(mechanism: Mechanism, method: str) -> Profile:
+    """Interpret `mechanism` by one accountant; imported here so that others cost nothing."""
+    if method == "rdp":
+        from apiece.accounting import rdp
+
+        return rdp.profile(mechanism)
+    if method == "gdp":
+        from apiece.accounting import gdp
+
+        return gdp.profile(mechanism)
+    from apiece.accounting import pld
+
+    return pld.profile(mechanism)
+
+
+_LOG_NODES = np.concatenate(([-np.inf], np.linspace(math.log(1e-7), math.log(45.0), 240)))
+
+
+def _greatest_power(profile: Profile, rates: Floats) -> Floats:
+    """Return min over ε ≥ 0 of δ(ε) + e^ε·α and its mirror 1 − e^{−ε}(1 − δ(ε) − α)."""
+    nodes = np.exp(_LOG_NODES)
+    delta = profile.delta(nodes).upper
+    grow = np.exp(nodes)
+    power = np.empty(rates.size)
+    for start in range(0, rates.size, 4096):
+        part = rates[start : start + 4096, None]
+        direct = delta + grow * part
+        mirror = 1 - (1 - delta - part) / grow + _EXACT
+        values = np.minimum(direct, mirror)
+        best = values.argmin(axis=1)
+        power[start : start + 4096] = _refine(profile, part, best, values.min(axis=1))
+    return np.maximum(np.minimum(power * (1 + 4 * _EXACT), 1.0), rates)
+
+
+def _refine(profile: Profile, rates: Floats, best: npt.NDArray[np.intp], power: Floats) -> Floats:
+    """Improve `power` by evaluations between the neighbours of each best node."""
+    low = np.exp(_LOG_NODES[np.maximum(best - 1, 0)])
+    high = np.exp(_LOG_NODES[np.minimum(best + 1, _LOG_NODES.size - 1)])
+    steps = np.linspace(0.0, 1.0, 10)
+    for _ in range(3):
+        epsilon = low[:, None] + (high - low)[:, None] * steps
+        delta = profile.delta(epsilon.ravel()).upper.reshape(epsilon.shape)
+        values = np.minimum(
+            delta + np.exp(epsilon) * rates,
+            1 - (1 - delta - rates) * np.exp(-epsilon) + _EXACT,
+        )
+        at = values.argmin(axis=1)
+        power = np.minimum(power, values.min(axis=1))
+        rows = np.arange(at.size)
+        low = epsilon[rows, np.maximum(at - 1, 0)]
+        high = epsilon[rows, np.minimum(at + 1, steps.size - 1)]
+    return power
+
+
+def _real_array(name: str, values: npt.ArrayLike) -> Floats:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: not numbers; give a number or an array of numbers") from None
+    if np.isnan(array).any():
+        raise InputError(f"{name} = nan: must be a number")
+    return array
+
+
+def _shaped(bounds: Bounds, like: Floats) -> Bounds:
+    if like.ndim == 0:
+        return Bounds(float(bounds.lower[0]), float(bounds.upper[0]))
+    return Bounds(bounds.lower.reshape(like.shape), bounds.upper.reshape(like.shape))
+
+
+def _short(mechanism: Mechanism | None) -> str:
+    text = "this mechanism" if mechanism is None else repr(mechanism)
+    return text if len(text) <= 120 else text[:117] + "…"

@@ -1,0 +1,75 @@
+"""Gaussian differential privacy: exact for every composition of plain Gaussians."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from apiece.accounting import closed
+from apiece.accounting.bounds import Bounds, Floats, invert
+from apiece.errors import UnsupportedError
+from apiece.mechanisms import Gaussian, Mechanism, flatten
+
+
+@dataclass(frozen=True)
+class GaussianProfile:
+    """The profile of one Gaussian, exact up to rounding; the same in both directions."""
+
+    noise_multiplier: float
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε) in closed form."""
+        return closed.gaussian(self.noise_multiplier, epsilon)
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) by inverting the closed form."""
+        return invert(self.delta, delta)
+
+
+@dataclass(frozen=True)
+class NothingReleased:
+    """The profile of a mechanism that never sees the record: δ(ε) = 0 for ε ≥ 0."""
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Return 0."""
+        return Bounds(np.zeros(epsilon.shape), np.zeros(epsilon.shape))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Return 0."""
+        return Bounds(np.zeros(delta.shape), np.zeros(delta.shape))
+
+
+def mu(mechanism: Mechanism) -> float:
+    """Return the exact μ of a composition of plain Gaussians: the root of Σ 1/z².
+
+    Raises `UnsupportedError`, naming it, where a step is anything else. Source: Dong, Roth, Su
+    2022, Corollary 3.3.
+
+    >>> from apiece.mechanisms import Repeated
+    >>> mu(Repeated(Gaussian(10.0), 25))
+    0.5
+    """
+    single = _single(mechanism)
+    return 0.0 if single is None else 1 / single.noise_multiplier
+
+
+def rho(mechanism: Mechanism) -> float:
+    """Return the exact ρ of zero-concentrated DP, μ²/2. Source: Bun and Steinke 2016, Prop. 1.6."""
+    return mu(mechanism) ** 2 / 2
+
+
+def profile(mechanism: Mechanism) -> GaussianProfile | NothingReleased:
+    """Return the exact profile of a composition of plain Gaussians; raise as `mu` does."""
+    single = _single(mechanism)
+    return NothingReleased() if single is None else GaussianProfile(single.noise_multiplier)
+
+
+def _single(mechanism: Mechanism) -> Gaussian | None:
+    for step, _ in flatten(mechanism):
+        if not isinstance(step, Gaussian):
+            raise UnsupportedError(
+                f"method 'gdp': {step!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
+            )
+    steps = flatten(mechanism)
+    return steps[0][0] if steps else None  # type: ignore[return-value]
