@@ -1,0 +1,105 @@
+"""Rényi divergences of single steps, at integer and fractional orders alike, over arrays.
+
+Everything is the larger of the two directions of add/remove. Values are rounded up by a factor
+1 + 1e-11, which covers the quadrature and the rounding (tests/accounting/test_rdp.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.accounting.bounds import Floats
+
+_ROUND_UP = 1 + 1e-11
+_REACH = 9.5  # in standard deviations of the noise; the tail beyond is below 1e-20
+_CELLS = 1 << 20  # at most this many nodes at once
+
+
+def gaussian(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
+    """Return α/(2z²), of N(1, z²) against N(0, z²). Source: Mironov 2017, Prop. 7."""
+    z, alpha = np.asarray(noise_multiplier, float), np.asarray(orders, float)
+    return np.asarray(alpha / (2 * z * z) * _ROUND_UP)
+
+
+def laplace(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
+    """Return the divergence of Lap(1, b) against Lap(0, b). Source: Mironov 2017, Prop. 6."""
+    b, alpha = np.asarray(noise_multiplier, float), np.asarray(orders, float)
+    up = np.log(alpha / (2 * alpha - 1)) + (alpha - 1) / b
+    down = np.log((alpha - 1) / (2 * alpha - 1)) - alpha / b
+    exact = np.logaddexp(up, down) / (alpha - 1)
+    # At orders near 1 or with much noise the logarithm is of a number near 1: allow for that.
+    return np.asarray(np.minimum(exact * _ROUND_UP + 1e-15 / (alpha - 1), 1 / b))
+
+
+def sampled_gaussian(
+    noise_multiplier: npt.ArrayLike, probability: npt.ArrayLike, orders: npt.ArrayLike
+) -> Floats:
+    """Return D_α((1−q)N(0, z²) + qN(1, z²) ‖ N(0, z²)), broadcast over z, q ≤ 1 and α > 1.
+
+    This direction is the larger one (Mironov, Talwar, Zhang 2019, Theorem 5).
+
+    With r = q(e^w − 1), w = x/z² − 1/(2z²), the moment is 1 + E[(1 + r)^α − 1 − αr] because
+    E[r] = 0; the integrand is never negative, so small divergences keep all their digits. The
+    trapezoidal rule converges exponentially: in u = x/z the integrand is analytic for
+    |Im u| < πz and no larger there than on the real line but for a factor e^{(Im u)²/2}, so a
+    step of min(1/2, z/3) leaves an error below e^{−59} of the moment.
+    """
+    z, q, alpha = np.broadcast_arrays(
+        np.asarray(noise_multiplier, float),
+        np.asarray(probability, float),
+        np.asarray(orders, float),
+    )
+    out = np.array(gaussian(z, alpha), ndmin=1).ravel()
+    flat_z, flat_q, flat_alpha = (np.ravel(a) for a in (z, q, alpha))
+    step = np.minimum(0.5, flat_z / 3)
+    nodes = np.ceil((flat_alpha / flat_z + 2 * _REACH) / step).astype(int) + 1
+    coined = np.flatnonzero(flat_q < 1)
+    coined = coined[np.argsort(-nodes[coined], kind="stable")]  # longest first
+    start = 0
+    while start < coined.size:
+        longest = int(nodes[coined[start]])
+        part = coined[start : start + max(1, _CELLS // longest)]
+        out[part] = _by_quadrature(
+            flat_z[part], flat_q[part], flat_alpha[part], step[part], longest
+        )
+        start += part.size
+    return out.reshape(z.shape)
+
+
+def _by_quadrature(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int) -> Floats:
+    z, q, alpha, step = (a[:, None] for a in (z, q, alpha, step))
+    u = step * np.arange(nodes) - _REACH
+    with np.errstate(divide="ignore"):
+        values = _log_excess_power(u / z - 0.5 / z**2, q, alpha) - 0.5 * u * u
+    peak = values.max(axis=1, keepdims=True)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    total = np.exp(values - peak).sum(axis=1) * step[:, 0] / math.sqrt(2 * math.pi)
+    with np.errstate(divide="ignore"):
+        log_excess = np.log(total) + peak[:, 0]
+    return np.asarray(np.logaddexp(0.0, log_excess) / (alpha[:, 0] - 1) * _ROUND_UP)
+
+
+def _log_excess_power(w: Floats, q: Floats, alpha: Floats) -> Floats:
+    """Return log((1 + r)^α − 1 − αr) for r = q(e^w − 1), to nearly full relative precision."""
+    r = q * np.expm1(np.minimum(w, 40.0))
+    log_ratio = np.where(w < 40, np.log1p(r), np.log(q) + w + np.log1p((1 - q) / q * np.exp(-w)))
+    power = alpha * log_ratio
+    # r large: factor the power out; r negative: no overflow; r small: the binomial series.
+    rest = np.exp(-power) - alpha * np.expm1(-log_ratio) * np.exp(log_ratio - power)
+    large = power + np.log1p(-np.minimum(np.where(r > 0, rest, 0.0), 1.0))
+    negative = np.log(np.maximum(np.expm1(np.minimum(power, 0.0)) - alpha * r, 0.0))
+    return np.where(
+        np.abs(r) * alpha < 0.1, _log_series(r, alpha), np.where(r > 0, large, negative)
+    )
+
+
+def _log_series(r: Floats, alpha: Floats) -> Floats:
+    """Return log of Σ_{k ≥ 2} C(α, k)·r^k for |αr| < 0.1."""
+    r = np.clip(r, -0.1, 0.1)
+    total = np.ones(np.broadcast(r, alpha).shape)
+    for k in range(14, 2, -1):
+        total = 1 + total * (alpha - k + 1) / k * r
+    return np.asarray(np.log(alpha * (alpha - 1) / 2 * r * r * np.maximum(total, 0.0)))
