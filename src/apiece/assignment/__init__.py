@@ -1,1 +1,61 @@
 """From budgets to plans: one file a strategy."""
+
+from __future__ import annotations
+
+from apiece.assignment.request import Request, Strategy
+from apiece.assignment.sample import Sample
+from apiece.assignment.scale import Scale
+from apiece.assignment.threshold import Threshold
+from apiece.assignment.uniform import Uniform
+from apiece.budgets import Budgets
+from apiece.errors import InputError, unknown
+from apiece.plan import Plan
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    strategy.name: strategy for strategy in (Uniform, Scale, Sample, Threshold)
+}
+
+__all__ = ["STRATEGIES", "Sample", "Scale", "Strategy", "Threshold", "Uniform", "assign"]
+
+
+def assign(
+    budgets: Budgets,
+    strategy: Strategy | str,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    method: str = "pld",
+) -> Plan:
+    """Return a verified plan: what will be done to every record so that each promise is kept.
+
+    budgets: what n records asked for. strategy: `Scale()`, `Sample()`, …, or such a name for its
+    defaults. steps: number of updates T. expected_batch_size: B, at most n. clip_norm: the mean
+    ℓ2 bound c̄ on a record's gradient. method: the accounting to calibrate with, "pld" (tight) or
+    "rdp" (looser; for published values).
+
+    The plan's guarantee for every group, recomputed from the plan's own numbers, is at most what
+    was asked, or `VerificationError` is raised and no plan is returned. A plan that is made to
+    break promises, for comparison, says so in `plan.objections`.
+
+    Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
+    `InfeasibleError` where no plan meets the request. Source: S1 §3; methods §3.
+
+    >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+    >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
+    >>> plan.verify().ok
+    True
+    """
+    if not isinstance(budgets, Budgets):
+        raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
+    if isinstance(strategy, str):
+        if strategy not in STRATEGIES:
+            raise unknown("strategy", strategy, STRATEGIES)
+        strategy = STRATEGIES[strategy]()
+    elif not hasattr(strategy, "plan") or isinstance(strategy, type):
+        raise unknown("strategy", strategy, STRATEGIES)
+    request = Request(budgets, steps, expected_batch_size, clip_norm, method)
+    plan = strategy.plan(request)
+    if plan.releasable:
+        plan.verify(budgets).require()
+    return plan

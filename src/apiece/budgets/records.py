@@ -1,38 +1,19 @@
-"""What each record asked for: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
+"""Budgets: what each of n records asked for, frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.errors import BudgetError, DataError, InputError
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BudgetGroups:
-    """The distinct budgets of a population, one entry a group, strictest first.
-
-    name, epsilon, delta, excess (None where no bound was asked), records (how many have it).
-    """
-
-    name: npt.NDArray[Any]
-    epsilon: Floats
-    delta: Floats
-    excess: Floats | None
-    records: Integers
-
-    def __len__(self) -> int:
-        return int(self.epsilon.size)
+from apiece.budgets.frames import column_of, read_frame
+from apiece.budgets.groups import BudgetGroups, Floats, Integers, excess_array, names_of
+from apiece.errors import BudgetError, InputError
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -41,7 +22,9 @@ class Budgets:
 
     epsilon, delta, excess: arrays of n entries, or scalars for all; ε in (0, ∞), δ in (0, 1),
     Δ̄ in [0, 1]. ids: what identifies a record, unique; 0…n−1 if not given. labels: an optional
-    group name for each record; records with the same name must have the same budget.
+    group name for each record; records of one group have the same label and the same budget.
+
+    A budget is a consent: a plan may use less than a record allows, never more.
 
     Raises `BudgetError` for a value outside its bounds (NaN and infinity too) and for lengths
     that differ, `DataError` for repeated ids. Source: S1 §3.1; S5 Def. 3 and 8.
@@ -71,14 +54,14 @@ class Budgets:
             "delta": _check.positive_array("delta", delta, below=1.0, error=BudgetError),
         }
         if excess is not None:
-            columns["excess"] = _excess(excess)
+            columns["excess"] = excess_array(excess)
         if ids is not None:
             columns["ids"] = _check.record_ids("ids", ids)
         if labels is not None:
             columns["labels"] = np.array(labels)
         size = _common_length(columns)
         for name, values in columns.items():
-            full = np.array(np.broadcast_to(values, size))
+            full = values if values.shape == (size,) else np.broadcast_to(values, size)
             full.flags.writeable = False
             columns[name] = full
         object.__setattr__(self, "epsilon", columns["epsilon"])
@@ -86,6 +69,7 @@ class Budgets:
         object.__setattr__(self, "excess", columns.get("excess"))
         object.__setattr__(self, "ids", columns.get("ids", np.arange(size)))
         object.__setattr__(self, "labels", columns.get("labels"))
+        self.ids.flags.writeable = False
 
     def __len__(self) -> int:
         return int(self.epsilon.size)
@@ -95,7 +79,7 @@ class Budgets:
 
     @property
     def groups(self) -> BudgetGroups:
-        """The distinct budgets, strictest first (by ε, then δ, then Δ̄)."""
+        """The distinct budgets, strictest first (by ε, then δ, then Δ̄, then label)."""
         return self._grouping[0]
 
     @property
@@ -105,9 +89,13 @@ class Budgets:
 
     @cached_property
     def _grouping(self) -> tuple[BudgetGroups, Integers]:
-        columns = [self.epsilon, self.delta]
+        columns: list[npt.NDArray[Any]] = [self.epsilon, self.delta]
         if self.excess is not None:
             columns.append(self.excess)
+        if self.labels is not None:
+            columns.append(np.unique(self.labels.astype(str), return_inverse=True)[1])
+        # A column with one value for all orders nothing.
+        columns = [c for c in columns if c.strides != (0,)] or columns[:1]
         order = np.lexsort(columns[::-1])
         new = np.zeros(len(self), dtype=bool)
         new[0] = True
@@ -118,21 +106,47 @@ class Budgets:
         index[order] = np.cumsum(new) - 1
         index.flags.writeable = False
         first = order[new]
-        return BudgetGroups(
-            name=self._names(index, first),
-            epsilon=self.epsilon[first],
-            delta=self.delta[first],
-            excess=None if self.excess is None else self.excess[first],
+        epsilon, delta = self.epsilon[first], self.delta[first]
+        excess = None if self.excess is None else self.excess[first]
+        labels = None if self.labels is None else self.labels[first].astype(str)
+        groups = BudgetGroups(
+            name=names_of(epsilon, delta, excess, labels),
+            epsilon=epsilon,
+            delta=delta,
+            excess=excess,
             records=np.bincount(index),
-        ), index
+        )
+        return groups, index
 
-    def _names(self, index: Integers, first: Integers) -> npt.NDArray[Any]:
-        if self.labels is None:
-            return np.char.add("epsilon=", np.char.mod("%g", self.epsilon[first]))
-        names = self.labels[first].astype(str)
-        if not (names[index] == self.labels.astype(str)).all():
-            return np.char.add("epsilon=", np.char.mod("%g", self.epsilon[first]))
-        return names
+    def lowered_to(self, epsilon: npt.ArrayLike) -> Budgets:
+        """Return these budgets with ε lowered to `epsilon`, a number or one entry a record.
+
+        Raises `BudgetError` where it exceeds what a record allows: a plan may use less than a
+        record consents to, never more.
+
+        >>> Budgets([1.0, 5.0], 1e-5).lowered_to([1.0, 2.0]).epsilon.tolist()
+        [1.0, 2.0]
+        """
+        lower = np.array(np.broadcast_to(_check.positive_array("epsilon", epsilon), len(self)))
+        above = np.flatnonzero(lower > self.epsilon)
+        if above.size:
+            i = int(above[0])
+            raise BudgetError(
+                f"epsilon[{i}] = {lower[i]!r}: record {self.ids[i]!s} allows {self.epsilon[i]!r} "
+                f"({above.size} such entries); use at most what a record allows"
+            )
+        return Budgets(
+            lower, self.delta, excess=self.excess, ids=self.ids, labels=self.labels
+        )
+
+    def at_most(self, epsilon: float) -> Budgets:
+        """Return these budgets with every ε above `epsilon` lowered to it.
+
+        >>> Budgets([1.0, 5.0], 1e-5).at_most(3.0).epsilon.tolist()
+        [1.0, 3.0]
+        """
+        cap = _check.positive("epsilon", epsilon, error=BudgetError)
+        return self.lowered_to(np.minimum(self.epsilon, cap))
 
     @classmethod
     def from_groups(
@@ -147,6 +161,7 @@ class Budgets:
 
         Shares (all at most 1, summing to 1) are rounded by largest remainder; counts must sum to
         `size`. With a `generator` the records are shuffled, without one they lie group by group.
+        Raises `BudgetError` for no groups, a repeated name, or a group left empty.
 
         >>> budgets = Budgets.from_groups([("strict", .34, 1), ("weak", .66, 3)], 100, 1e-5)
         >>> budgets.groups.records.tolist()
@@ -156,13 +171,20 @@ class Budgets:
         size = _check.count("size", size)
         if not rows:
             raise BudgetError("groups: none given; give at least one (name, share, epsilon)")
-        shares = np.array([_check.positive(f"share of {name}", s) for name, s, _ in rows])
-        counts = _apportion(shares, size)
-        which = np.repeat(np.arange(len(rows)), counts)
+        names = [str(name) for name, _, _ in rows]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BudgetError(f"groups: {twice!r} is given twice; name each group once")
+        shares = np.array(
+            [_check.positive(f"share of {n}", s, error=BudgetError) for n, s, _ in rows]
+        )
+        epsilons = np.array(
+            [_check.positive(f"epsilon of {n}", e, error=BudgetError) for n, _, e in rows]
+        )
+        which = np.repeat(np.arange(len(rows)), _apportion(names, shares, size))
         if generator is not None:
             which = generator.permutation(which)
-        epsilons = np.array([_check.positive(f"epsilon of {name}", e) for name, _, e in rows])
-        return cls(epsilons[which], delta, labels=np.array([name for name, _, _ in rows])[which])
+        return cls(epsilons[which], delta, labels=np.array(names)[which])
 
     @classmethod
     def from_frame(
@@ -177,30 +199,15 @@ class Budgets:
         """Return the budgets in a pandas or pyarrow table, or in a CSV or Parquet file.
 
         epsilon, ids, excess: names of columns; delta: a column's name, or one number for all.
-        Raises `DataError` for a missing column or an unreadable file.
+        Raises `DataError` for a missing column, an empty table or an unreadable file.
         """
-        table = _as_frame(frame)
-
-        def column(name: str) -> npt.NDArray[Any]:
-            if name not in table.columns:
-                raise DataError(f"column {name!r}: not in the table (it has {list(table.columns)})")
-            values: npt.NDArray[Any] = table[name].to_numpy()
-            return values
-
+        table = read_frame(frame)
         return cls(
-            column(epsilon),
-            column(delta) if isinstance(delta, str) else delta,
-            excess=None if excess is None else column(excess),
-            ids=None if ids is None else column(ids),
+            column_of(table, epsilon),
+            column_of(table, delta) if isinstance(delta, str) else delta,
+            excess=None if excess is None else column_of(table, excess),
+            ids=None if ids is None else column_of(table, ids),
         )
-
-
-def _excess(values: npt.ArrayLike) -> Floats:
-    array = np.array(values, dtype=np.float64)
-    if not ((array >= 0) & (array <= 1)).all():
-        bad = array.ravel()[~((array >= 0) & (array <= 1)).ravel()][0]
-        raise BudgetError(f"excess = {float(bad)!r}: must be in [0, 1]; 1 asks for no bound")
-    return array
 
 
 def _common_length(columns: dict[str, npt.NDArray[Any]]) -> int:
@@ -215,7 +222,7 @@ def _common_length(columns: dict[str, npt.NDArray[Any]]) -> int:
     return next(iter(sizes.values()))
 
 
-def _apportion(shares: Floats, size: int) -> Integers:
+def _apportion(names: list[str], shares: Floats, size: int) -> Integers:
     if shares.sum() == size and (shares == np.floor(shares)).all():
         return shares.astype(np.int64)
     if not abs(shares.sum() - 1) < 1e-6:
@@ -226,19 +233,8 @@ def _apportion(shares: Floats, size: int) -> Integers:
     counts = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: size - int(counts.sum())]] += 1
     if not (counts > 0).all():
-        raise InputError(f"groups: {size} records leave a group empty; drop it or raise its share")
+        empty = names[int(np.flatnonzero(counts == 0)[0])]
+        raise BudgetError(
+            f"group {empty}: {size} records leave it empty; drop it or raise its share"
+        )
     return np.asarray(counts)
-
-
-def _as_frame(frame: Any) -> Any:
-    import pandas as pd
-
-    if isinstance(frame, pd.DataFrame):
-        return frame
-    if hasattr(frame, "to_pandas"):
-        return frame.to_pandas()
-    path = Path(frame)
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give a CSV or Parquet file") from None

@@ -1,0 +1,85 @@
+"""Sample: everyone's clip norm is the same, the sampling rate carries the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apiece.assignment.request import Floats, Request
+from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, strictest
+from apiece.errors import InfeasibleError, unknown
+from apiece.plan import Plan
+
+NOISES = ("batch", "strictest", "loosest", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Each record's sampling probability is as large as its budget allows; the noise is shared.
+
+    noise: how the one noise multiplier z is fixed.
+    - "batch" (default): so that the expected batch size is the one asked, mean q_g(z) = B/n.
+    - "strictest", "loosest", "mean": what the smallest, the largest, or the mean ε (with the
+      smallest δ) needs at q̄ = B/n; the expected batch size is then what comes out.
+
+    A group whose q_g = 1 still costs less than ε_g is marked saturated. A record's curve depends
+    on the others' budgets through z: see `contract`.
+
+    Raises `InfeasibleError` where no batch of the size asked can be reached, or a budget allows
+    no rate at all. Source: S1 Algorithm 1; S5 Table III.
+    """
+
+    name: ClassVar[str] = "sample"
+    noise: str = "batch"
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISES:
+            raise unknown("Sample noise", self.noise, NOISES)
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan with a sampling probability a group."""
+        z = self._noise_multiplier(request)
+        q = rates(request, request.groups.epsilon, request.groups.delta, z)
+        saturated = q >= 1
+        if self.noise == "batch":
+            q = fit_mean(request, q)
+        clips = np.full(len(request.groups), request.clip_norm)
+        # rounded up, so that stddev/clip is not below z
+        stddev = z * request.clip_norm / ROUND
+        return request.one_stage(self.name, stddev, q, clips, saturated=saturated)
+
+    def _noise_multiplier(self, request: Request) -> float:
+        groups, q = request.groups, request.mean_probability
+        epsilon, delta = groups.epsilon, groups.delta
+        if self.noise == "mean":
+            mean = np.array([request.share @ epsilon])
+            return float(noise(request, mean, delta.min(keepdims=True), q)[0])
+        low, high = loosest(epsilon, delta), strictest(epsilon, delta)
+        least = float(noise(request, epsilon[low], delta[low], q).min())
+        if self.noise == "loosest":
+            return least
+        most = float(noise(request, epsilon[high], delta[high], q).max())
+        if self.noise == "strictest":
+            return most
+
+        def above(z: float) -> float:
+            mean = float(request.share @ rates(request, epsilon, delta, z))
+            return float(np.log(mean / q))
+
+        return crossing(above, least, most)
+
+
+def fit_mean(request: Request, q: Floats) -> Floats:
+    """Return `q` scaled down, which is safe, to the mean asked.
+
+    Raises `InfeasibleError` where the mean is below it by more than rounding.
+    """
+    factor = request.mean_probability / float(request.share @ q)
+    if factor > 1 + 1e-4:
+        raise InfeasibleError(
+            f"expected_batch_size = {request.expected_batch_size:g}: these budgets reach at most "
+            f"{request.expected_batch_size / factor:g}; ask for that"
+        )
+    return q * min(1.0, factor)

@@ -1,0 +1,33 @@
+"""Scale: everyone's rate is the same, the clip norm carries the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apiece.assignment.request import Request
+from apiece.assignment.solve import ROUND, noise
+from apiece.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Each record's clip norm is as large as its budget allows; rates and noise are the same.
+
+    With z_g the noise multiplier of (ε_g, δ_g) at q̄ = B/n: S = c̄ / mean(1/z), c_g = S/z_g, so
+    that the mean clip norm is c̄. Each record's privacy curve is that of the uniform mechanism of
+    its own budget, so nobody else's choice moves it: Δ = 0.
+
+    Source: S1 Algorithm 2, with the harmonic mean (the authors' code averages z arithmetically).
+    """
+
+    name: ClassVar[str] = "scale"
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan with a clip norm a group."""
+        groups, q = request.groups, request.mean_probability
+        z = noise(request, groups.epsilon, groups.delta, q)
+        stddev = request.clip_norm / float(request.share @ (1 / z))
+        return request.one_stage(self.name, stddev, np.full(len(groups), q), stddev / z * ROUND)

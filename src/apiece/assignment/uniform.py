@@ -1,0 +1,69 @@
+"""Uniform: one budget for all, as without individualization."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apiece import _check
+from apiece.assignment.request import Request
+from apiece.assignment.solve import loosest, noise, strictest
+from apiece.errors import BudgetError, unknown
+from apiece.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every record gets the same noise and rate, as in standard DP-SGD.
+
+    budget: "strictest" keeps everyone's promise, at the cost of all who would allow more.
+    "loosest" trains at the largest budget, and a number trains at that ε (with each record's δ):
+    where that is more than a record allows, its promise is broken, so the plan carries objections
+    and is not for release; it serves as an upper bound in comparisons.
+
+    Raises `BudgetError` for a number that is not positive. Source: S1 §5 (the two baselines).
+    """
+
+    name: ClassVar[str] = "uniform"
+    budget: str | float = "strictest"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.budget, str):
+            if self.budget not in ("strictest", "loosest"):
+                raise unknown("Uniform budget", self.budget, ["strictest", "loosest"])
+        else:
+            number = _check.positive("Uniform budget", self.budget, error=BudgetError)
+            object.__setattr__(self, "budget", number)
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan of one noise and one rate."""
+        groups, q = request.groups, request.mean_probability
+        if isinstance(self.budget, str):
+            epsilon, delta = groups.epsilon, groups.delta
+            front = (strictest if self.budget == "strictest" else loosest)(epsilon, delta)
+            found = noise(request, epsilon[front], delta[front], q)
+            z = float(found.max() if self.budget == "strictest" else found.min())
+        else:
+            level = np.array([self.budget])
+            z = float(noise(request, level, groups.delta.min(keepdims=True), q)[0])
+        ones = np.ones(len(groups))
+        plan = request.one_stage(
+            self.name, z * request.clip_norm, q * ones, request.clip_norm * ones
+        )
+        broken = ~plan.verify().kept
+        if not broken.any() or self.budget == "strictest":
+            return plan
+        worst = str(groups.name[int(np.flatnonzero(broken)[0])])
+        objection = (
+            f"Uniform(budget={self.budget!r}) spends more than {int(groups.records[broken].sum())} "
+            f"records allow ({int(broken.sum())} groups, the first is {worst})"
+        )
+        return request.one_stage(
+            self.name,
+            z * request.clip_norm,
+            q * ones,
+            request.clip_norm * ones,
+            objections=(objection,),
+        )

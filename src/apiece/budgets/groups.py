@@ -1,0 +1,101 @@
+"""The distinct budgets of a population, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.errors import BudgetError
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+NAMED = 1000  # more groups than this are numbered, not named by their budgets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BudgetGroups:
+    """The distinct budgets of a population, one entry a group, strictest first.
+
+    name (each once), epsilon, delta, excess (None where no bound was asked), records (how many
+    have it, at least 1). Read-only. Raises `BudgetError` for values out of their bounds.
+    """
+
+    name: npt.NDArray[Any]
+    epsilon: Floats
+    delta: Floats
+    excess: Floats | None
+    records: Integers
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "epsilon", _check.positive_array("epsilon", self.epsilon, error=BudgetError))
+        put(self, "delta", _check.positive_array("delta", self.delta, below=1, error=BudgetError))
+        if self.excess is not None:
+            put(self, "excess", excess_array(self.excess))
+        for name, dtype in (("records", np.int64), ("name", str)):
+            array: npt.NDArray[Any] = np.array(getattr(self, name), dtype=dtype)
+            array.flags.writeable = False
+            put(self, name, array)
+        columns = (self.epsilon, self.delta, self.records, self.name)
+        columns += () if self.excess is None else (self.excess,)
+        if self.epsilon.size == 0 or any(c.shape != (self.epsilon.size,) for c in columns):
+            raise BudgetError(
+                f"groups: columns of shapes {[c.shape for c in columns]}; give each one entry a "
+                "group, at least one"
+            )
+        if not (self.records > 0).all():
+            empty = self.name[self.records <= 0][0]
+            raise BudgetError(f"group {empty}: no records; drop it or give it some")
+        if np.unique(self.name).size != self.name.size:
+            raise BudgetError("groups: two have the same name; name each group once")
+
+    def __len__(self) -> int:
+        return int(self.epsilon.size)
+
+
+def excess_array(values: npt.ArrayLike) -> Floats:
+    """Return `values` as a read-only array if every entry lies in [0, 1]."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise BudgetError("excess: not numbers; give numbers in [0, 1]") from None
+    good = (array >= 0) & (array <= 1)
+    if not good.all():
+        bad = array.ravel()[~good.ravel()][0]
+        raise BudgetError(f"excess = {float(bad)!r}: must be in [0, 1]; 1 asks for no bound")
+    array.flags.writeable = False
+    return array
+
+
+def names_of(
+    epsilon: Floats, delta: Floats, excess: Floats | None, labels: npt.NDArray[Any] | None
+) -> npt.NDArray[Any]:
+    """Return one distinct name a group: its label where that is enough, else its budget.
+
+    >>> names_of(np.array([1.0, 2.0]), np.array([1e-5, 1e-5]), None, None).tolist()
+    ['epsilon=1', 'epsilon=2']
+    >>> names_of(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
+    ['epsilon=1.0', 'epsilon=1.0000001']
+    """
+    if labels is not None and np.unique(labels).size == labels.size:
+        return labels.astype(str)
+    if epsilon.size > NAMED:
+        return np.char.add("g", np.arange(epsilon.size).astype(str))
+    prefix = [""] * epsilon.size if labels is None else [f"{label} " for label in labels]
+    columns = {"epsilon": epsilon}
+    if np.unique(delta).size > 1:
+        columns["delta"] = delta
+    if excess is not None and np.unique(excess).size > 1:
+        columns["excess"] = excess
+    for show in ("{:g}".format, repr):
+        names = [
+            prefix[g] + " ".join(f"{k}={show(float(v[g]))}" for k, v in columns.items())
+            for g in range(epsilon.size)
+        ]
+        if len(set(names)) == len(names):
+            break
+    return np.array(names)

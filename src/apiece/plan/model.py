@@ -1,0 +1,267 @@
+"""Plan: what will be done to every record, decided before training and frozen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.budgets import BudgetGroups, Budgets, Integers
+from apiece.errors import DataError, InputError, unknown
+from apiece.mechanisms import Composed, Mechanism
+from apiece.plan import serial
+from apiece.plan.stage import Stage
+from apiece.plan.verification import Measures, Verification, measure, verify
+
+RELATION = "add_remove"
+COMBINE = ("continue", "average")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One budget group of a single-stage plan, for reading."""
+
+    name: str
+    records: int
+    epsilon: float
+    delta: float
+    excess: float | None
+    sampling_probability: float
+    clip_norm: float
+    noise_multiplier: float
+    saturated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What will be done to every record, decided before training and frozen.
+
+    strategy: the name of what made it. clip_norm: the mean clip norm asked for. budgets: the
+    distinct budgets asked for, in the order of every per-group array. stages: run one after the
+    other. saturated: groups whose budget cannot be spent in full at these settings.
+    group_index, ids: which record is in which group, for the engine; None in a plan read from
+    JSON until `bind` is called, because who asked for what is data about people.
+    method: the accounting that the parameters were calibrated with, and that states the plan's
+    guarantees. combine: "continue" trains one model through all stages, "average" trains one a
+    stage, from scratch, and averages their outputs by the stages' weights.
+    objections: why the plan must not be used for a release; empty for a plan that keeps every
+    promise. worst_paths: for plans whose coins are revealed, which stages a record of each group
+    may take part in on its worst path (groups × stages); None otherwise.
+
+    The guarantee of a group is computed from `mechanism_for(group)` and nothing else. Arrays are
+    read-only. Raises `InputError` for parts that do not fit one another.
+    """
+
+    strategy: str
+    clip_norm: float
+    budgets: BudgetGroups
+    stages: tuple[Stage, ...]
+    saturated: npt.NDArray[np.bool_]
+    group_index: Integers | None = None
+    ids: npt.NDArray[Any] | None = None
+    relation: str = RELATION
+    method: str = "pld"
+    combine: str = "continue"
+    objections: tuple[str, ...] = ()
+    worst_paths: npt.NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        if self.relation != RELATION:
+            raise unknown("relation", self.relation, [RELATION])
+        if self.combine not in COMBINE:
+            raise unknown("combine", self.combine, COMBINE)
+        put = object.__setattr__
+        put(self, "stages", tuple(self.stages))
+        put(self, "objections", tuple(map(str, self.objections)))
+        put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
+        size = (len(self.budgets),)
+        put(self, "saturated", _frozen("saturated", self.saturated, bool, size))
+        if self.worst_paths is not None:
+            shape = (*size, len(self.stages))
+            put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
+        if self.group_index is not None:
+            index = _frozen("group_index", self.group_index, np.int64, (self.records,))
+            if not (np.bincount(index, minlength=size[0]) == self.budgets.records).all():
+                raise InputError("group_index: its counts are not those of plan.budgets.records")
+            put(self, "group_index", index)
+        if self.ids is not None:
+            put(self, "ids", _frozen("ids", self.ids, None, (self.records,)))
+        _check_stages(self)
+
+    @property
+    def records(self) -> int:
+        """How many records the plan is for."""
+        return int(self.budgets.records.sum())
+
+    @property
+    def steps(self) -> int:
+        """How many updates in total."""
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the plan keeps every promise; if not, `objections` says why."""
+        return not self.objections
+
+    @property
+    def _stage(self) -> Stage:
+        if len(self.stages) != 1:
+            raise InputError(f"plan: it has {len(self.stages)} stages; read plan.stages[i]")
+        return self.stages[0]
+
+    @property
+    def expected_batch_size(self) -> float:
+        """Sum of all records' chances to be in a batch; for a plan of one stage."""
+        return self._stage.expected_batch_size
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of the noise on the sum; for a plan of one stage."""
+        return self._stage.noise_stddev
+
+    @property
+    def groups(self) -> Iterator[Group]:
+        """The groups of a plan of one stage, one by one."""
+        stage, budgets = self._stage, self.budgets
+        for g in range(len(budgets)):
+            yield Group(
+                name=str(budgets.name[g]),
+                records=int(budgets.records[g]),
+                epsilon=float(budgets.epsilon[g]),
+                delta=float(budgets.delta[g]),
+                excess=None if budgets.excess is None else float(budgets.excess[g]),
+                sampling_probability=float(stage.sampling_probability[g]),
+                clip_norm=float(stage.clip_norm[g]),
+                noise_multiplier=stage.noise_stddev / float(stage.clip_norm[g]),
+                saturated=bool(self.saturated[g]),
+            )
+
+    def mechanism_for(self, group: int | str) -> Mechanism:
+        """Return what is done to a record of `group` (a position or a name), all stages together.
+
+        With revealed coins this is the record's worst path, on which no coin hides anything.
+        """
+        g = self._position(group)
+        if self.worst_paths is not None:
+            taken = [stage for s, stage in enumerate(self.stages) if self.worst_paths[g, s]]
+            taken = [replace(stage, participation=None) for stage in taken]
+        else:
+            taken = list(self.stages)
+        parts = [m for stage in taken if (m := stage.mechanism(g)) is not None]
+        return parts[0] if len(parts) == 1 else Composed(*parts)
+
+    def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
+        """Return the privacy curve of a record of `group`, by `method` or else the plan's own."""
+        return privacy_curve(self.mechanism_for(group), method=method or self.method)
+
+    @cached_property
+    def measures(self) -> Measures:
+        """What each group really spends, recomputed from the plan's own numbers; computed once."""
+        return measure(self)
+
+    def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:
+        """Return, for each group, the ε recomputed from the plan alone beside what was asked.
+
+        budgets: what to hold the plan against, joined by record id to a bound plan; the groups
+        that the plan was made for if not given. A plan may use less than a record allows, never
+        more. Raises `InputError` where records are missing; never for a broken promise: read
+        `.ok`, `.kept`, or call `.require()`.
+        """
+        return verify(self, budgets, method or self.method)
+
+    def bind(self, budgets: Budgets) -> Plan:
+        """Return this plan with the records of `budgets`, which must have the same groups.
+
+        Raises `InputError` where the groups differ.
+        """
+        asked, own = budgets.groups, self.budgets
+        same = (
+            len(asked) == len(own)
+            and np.array_equal(asked.epsilon, own.epsilon)
+            and np.array_equal(asked.delta, own.delta)
+            and np.array_equal(asked.records, own.records)
+        )
+        if not same:
+            raise InputError(
+                f"budgets: {len(budgets)} records in {len(asked)} groups do not fit the plan's "
+                f"{self.records} in {len(own)}; make the plan from these budgets"
+            )
+        return replace(self, group_index=budgets.group_index, ids=budgets.ids)
+
+    def _position(self, group: int | str) -> int:
+        if isinstance(group, str):
+            found = np.flatnonzero(self.budgets.name == group)
+            if found.size != 1:
+                raise InputError(f"group {group!r}: {found.size} such groups in the plan")
+            return int(found[0])
+        position = _check.count("group", group, least=0)
+        if not position < len(self.budgets):
+            raise InputError(f"group = {group}: the plan has {len(self.budgets)} groups")
+        return position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the public part of the plan with its measures: everything but who is where."""
+        return serial.with_measures(self)
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return `to_dict` as JSON; every number survives the round trip exactly."""
+        return json.dumps(self.to_dict(), allow_nan=False, indent=indent)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Plan:
+        """Return the plan that `to_dict` described, without its records; see `bind`.
+
+        The measures in `data` are not believed; they are recomputed when read. Raises
+        `InputError` where `data` is no plan.
+        """
+        return cls(**serial.read(data))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan in a JSON `text`; raise `InputError` where it holds none."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise DataError(f"plan: not JSON ({error}); give what to_json wrote") from None
+        return cls.from_dict(data)
+
+    def hash(self) -> str:
+        """Return a SHA-256 of the parameters and budgets, which a checkpoint carries."""
+        text = json.dumps(serial.parameters(self), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _frozen(
+    name: str, values: Any, dtype: Any, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    array = np.asarray(values, dtype=dtype)
+    if array.shape != shape:
+        raise InputError(f"{name}: shape {array.shape}, must be {shape} to fit the plan")
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def _check_stages(plan: Plan) -> None:
+    if not plan.stages:
+        raise InputError("plan: no stages; give at least one")
+    for s, stage in enumerate(plan.stages):
+        if stage.clip_norm.shape != (len(plan.budgets),):
+            raise InputError(
+                f"stage {s}: arrays of {stage.clip_norm.size} for {len(plan.budgets)} groups"
+            )
+        total = float(stage.chances() @ plan.budgets.records)
+        if not abs(total - stage.expected_batch_size) <= 1e-6 * stage.expected_batch_size:
+            raise InputError(
+                f"stage {s}: expected_batch_size = {stage.expected_batch_size!r}, but the "
+                f"sampling probabilities sum to {total!r}; they must agree"
+            )
