@@ -1,4 +1,7 @@
-"""Provisional: many records at once, by a loop over RDP (an upper bound, looser than PLD)."""
+"""Provisional: many records at once, by a loop over RDP (an upper bound, looser than PLD).
+
+Whatever the method named, the bound is the one by RDP, which holds for all.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ def epsilons(
     sampling_probability: npt.ArrayLike,
     steps: npt.ArrayLike,
     delta: npt.ArrayLike,
+    method: str = "pld",
 ) -> Bounds:
     """Return bounds on ε for arrays of parameters, broadcast against one another."""
     upper = np.vectorize(_epsilon)(noise_multiplier, sampling_probability, steps, delta)
@@ -47,6 +51,7 @@ def noise_multipliers(
     delta: npt.ArrayLike,
     sampling_probability: npt.ArrayLike,
     steps: npt.ArrayLike,
+    method: str = "pld",
 ) -> Floats:
     """Return, for each entry, the smallest noise multiplier known to keep (ε, δ)."""
 
@@ -62,6 +67,7 @@ def sampling_probabilities(
     delta: npt.ArrayLike,
     noise_multiplier: npt.ArrayLike,
     steps: npt.ArrayLike,
+    method: str = "pld",
 ) -> Floats:
     """Return, for each entry, the largest sampling probability known to keep (ε, δ), at most 1."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any, cast
+
 from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
@@ -15,7 +18,16 @@ STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy for strategy in (Uniform, Scale, Sample, Threshold)
 }
 
-__all__ = ["STRATEGIES", "Sample", "Scale", "Strategy", "Threshold", "Uniform", "assign"]
+__all__ = [
+    "STRATEGIES",
+    "Sample",
+    "Scale",
+    "Strategy",
+    "Threshold",
+    "Uniform",
+    "assign",
+    "strategy_named",
+]
 
 
 def assign(
@@ -49,9 +61,7 @@ def assign(
     if not isinstance(budgets, Budgets):
         raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
     if isinstance(strategy, str):
-        if strategy not in STRATEGIES:
-            raise unknown("strategy", strategy, STRATEGIES)
-        strategy = STRATEGIES[strategy]()
+        strategy = strategy_named(strategy)
     elif not hasattr(strategy, "plan") or isinstance(strategy, type):
         raise unknown("strategy", strategy, STRATEGIES)
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
@@ -59,3 +69,20 @@ def assign(
     if plan.releasable:
         plan.verify(budgets).require()
     return plan
+
+
+def strategy_named(name: str, **options: object) -> Strategy:
+    """Return the strategy called `name` with these options.
+
+    Raises `OptionError` for a name or an option that there is not, with the nearest one.
+
+    >>> strategy_named("sample", noise="strictest")
+    Sample(noise='strictest')
+    """
+    if name not in STRATEGIES:
+        raise unknown("strategy", name, STRATEGIES)
+    known = [field.name for field in dataclasses.fields(cast(Any, STRATEGIES[name]))]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of strategy {name}", option, known)
+    return STRATEGIES[name](**options)

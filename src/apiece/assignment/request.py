@@ -77,16 +77,20 @@ class Request:
     ) -> Plan:
         """Return the plan of one stage with these parameters, bound to the budgets' records."""
         groups = self.groups
+        total = float(sampling_probability @ groups.records)
+        asked = self.expected_batch_size
         stage = Stage(
             steps=self.steps,
-            expected_batch_size=float(sampling_probability @ groups.records),
+            expected_batch_size=asked if abs(total - asked) <= 1e-9 * asked else total,
             noise_stddev=noise_stddev,
             sampling_probability=sampling_probability,
             clip_norm=clip_norm,
         )
         none = np.zeros(len(groups), dtype=bool)
         return self.plan(
-            strategy, (stage,), saturated=none if saturated is None else saturated,
+            strategy,
+            (stage,),
+            saturated=none if saturated is None else saturated,
             objections=objections,
         )
 

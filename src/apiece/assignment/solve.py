@@ -68,9 +68,7 @@ def loosest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
     return strictest(-epsilon, -delta)
 
 
-def uniform_noise(
-    request: Request, epsilon: Floats, delta: Floats, probability: float
-) -> float:
+def uniform_noise(request: Request, epsilon: Floats, delta: Floats, probability: float) -> float:
     """Return the least noise multiplier that keeps every one of these budgets."""
     front = strictest(epsilon, delta)
     return float(noise(request, epsilon[front], delta[front], probability).max())

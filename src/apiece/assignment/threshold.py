@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece import _check
-from apiece.assignment.request import Floats, Request
+from apiece.assignment.request import Request
 from apiece.assignment.solve import uniform_noise
 from apiece.errors import BudgetError, InfeasibleError
 from apiece.plan import Plan
 
+Mask = npt.NDArray[np.bool_]
 CANDIDATES = 200
 
 
@@ -51,7 +53,7 @@ class Threshold:
         return request.one_stage(self.name, z * request.clip_norm, q, clips)
 
     @staticmethod
-    def _at(request: Request, tau: float) -> tuple[float, Floats]:
+    def _at(request: Request, tau: float) -> tuple[float, Mask]:
         groups = request.groups
         keep = groups.epsilon >= tau
         kept = int(groups.records[keep].sum())
@@ -66,13 +68,13 @@ class Threshold:
         q = request.expected_batch_size / kept
         return uniform_noise(request, groups.epsilon[keep], groups.delta[keep], q), keep
 
-    def _best(self, request: Request) -> tuple[float, Floats]:
+    def _best(self, request: Request) -> tuple[float, Mask]:
         groups = request.groups
         levels = np.unique(groups.epsilon)
         if levels.size > CANDIDATES:
             wanted = np.quantile(request.budgets.epsilon, np.linspace(0, 1, CANDIDATES))
             levels = levels[np.unique(np.searchsorted(levels, wanted).clip(0, levels.size - 1))]
-        best: tuple[float, Floats] | None = None
+        best: tuple[float, Mask] | None = None
         for tau in levels:
             try:
                 found = self._at(request, float(tau))

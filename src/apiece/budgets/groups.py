@@ -40,8 +40,8 @@ class BudgetGroups:
             array: npt.NDArray[Any] = np.array(getattr(self, name), dtype=dtype)
             array.flags.writeable = False
             put(self, name, array)
-        columns = (self.epsilon, self.delta, self.records, self.name)
-        columns += () if self.excess is None else (self.excess,)
+        columns: list[npt.NDArray[Any]] = [self.epsilon, self.delta, self.records, self.name]
+        columns += [] if self.excess is None else [self.excess]
         if self.epsilon.size == 0 or any(c.shape != (self.epsilon.size,) for c in columns):
             raise BudgetError(
                 f"groups: columns of shapes {[c.shape for c in columns]}; give each one entry a "

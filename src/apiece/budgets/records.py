@@ -132,12 +132,10 @@ class Budgets:
         if above.size:
             i = int(above[0])
             raise BudgetError(
-                f"epsilon[{i}] = {lower[i]!r}: record {self.ids[i]!s} allows {self.epsilon[i]!r} "
-                f"({above.size} such entries); use at most what a record allows"
+                f"epsilon[{i}] = {float(lower[i])!r}: record {self.ids[i]!s} allows "
+                f"{float(self.epsilon[i])!r} ({above.size} such entries); use at most that"
             )
-        return Budgets(
-            lower, self.delta, excess=self.excess, ids=self.ids, labels=self.labels
-        )
+        return Budgets(lower, self.delta, excess=self.excess, ids=self.ids, labels=self.labels)
 
     def at_most(self, epsilon: float) -> Budgets:
         """Return these budgets with every ε above `epsilon` lowered to it.

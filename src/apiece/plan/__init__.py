@@ -1,6 +1,7 @@
 """Plan: the one object that the engine runs and the accountant reads."""
 
-from apiece.plan.model import COMBINE, RELATION, Group, Plan, Stage
+from apiece.plan.model import COMBINE, RELATION, Group, Plan
+from apiece.plan.stage import Stage
 from apiece.plan.verification import Measures, Verification
 
 __all__ = ["COMBINE", "RELATION", "Group", "Measures", "Plan", "Stage", "Verification"]

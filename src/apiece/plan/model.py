@@ -239,9 +239,7 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _frozen(
-    name: str, values: Any, dtype: Any, shape: tuple[int, ...]
-) -> npt.NDArray[Any]:
+def _frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     array = np.asarray(values, dtype=dtype)
     if array.shape != shape:
         raise InputError(f"{name}: shape {array.shape}, must be {shape} to fit the plan")

@@ -1,0 +1,179 @@
+"""apiece plan: from budgets to a verified plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from apiece.assignment import STRATEGIES, assign, strategy_named
+from apiece.budgets import Budgets
+from apiece.cli._inputs import read_text, write_text
+from apiece.errors import InputError
+from apiece.plan import Plan
+
+EXAMPLE = """
+\b
+Example:
+  apiece plan --records 50000 --groups strict:1:0.34,medium:2:0.43,weak:3:0.23 \\
+              --delta 1e-5 --batch-size 1024 --steps 1465 --clip-norm 0.4 --strategy sample
+  apiece plan --data people.csv --epsilon consent_epsilon --delta 1e-5 \\
+              --batch-size 512 --steps 1000 --clip-norm 1 --strategy scale --json
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--records", type=int, help="Number of records; with --groups.")
+@click.option("--groups", help="name:epsilon:share,… with shares that sum to 1, or counts.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="CSV or Parquet with a budget column."
+)
+@click.option("--epsilon", help="Name of the budget column; with --data.")
+@click.option("--delta", help="One δ for all, or the name of a column.")
+@click.option("--excess", help="One bound Δ̄ on the excess risk for all, or a column's name.")
+@click.option("--ids", help="Name of the column with unique record ids; with --data.")
+@click.option("--batch-size", type=float, help="Expected batch size.")
+@click.option("--steps", type=int, help="Number of updates.")
+@click.option("--clip-norm", type=float, default=1.0, show_default=True, help="Mean clip norm.")
+@click.option("--strategy", default="sample", show_default=True, help=", ".join(STRATEGIES))
+@click.option("--option", multiple=True, help="name=value, an option of the strategy; repeatable.")
+@click.option("--method", default="pld", show_default=True, help="Accounting: pld or rdp.")
+@click.option(
+    "--from", "source", type=click.Path(path_type=Path), help="Read a plan's JSON, verify it."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the plan's JSON here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) -> None:
+    """Turn budgets into a verified plan: rates, clip norms and noise that keep each promise."""
+    if source is not None:
+        plan = Plan.from_json(read_text(source))
+        if plan.releasable:
+            plan.verify().require()
+    else:
+        plan = _assign(flags)
+    if out is not None:
+        write_text(out, plan.to_json(indent=2) + "\n")
+    if as_json:
+        click.echo(plan.to_json())
+    else:
+        click.echo(table(plan))
+
+
+def _assign(flags: dict[str, Any]) -> Plan:
+    for name in ("delta", "batch_size", "steps"):
+        if flags[name] is None:
+            raise InputError(f"--{name.replace('_', '-')}: missing; give it, or --from a plan")
+    options = dict(_option(text) for text in flags["option"])
+    return assign(
+        budgets_from(flags),
+        strategy_named(flags["strategy"], **options),
+        steps=flags["steps"],
+        expected_batch_size=flags["batch_size"],
+        clip_norm=flags["clip_norm"],
+        method=flags["method"],
+    )
+
+
+def budgets_from(flags: dict[str, Any]) -> Budgets:
+    """Return the budgets that the flags of a command describe."""
+    delta, excess = _number_or_name(flags["delta"]), _number_or_name(flags.get("excess"))
+    if flags["data"] is not None:
+        if flags["groups"] is not None or flags["records"] is not None:
+            raise InputError("--data: budgets are given twice; drop --groups and --records")
+        if flags["epsilon"] is None:
+            raise InputError("--epsilon: missing; give the name of the budget column of --data")
+        return Budgets.from_frame(
+            flags["data"],
+            epsilon=flags["epsilon"],
+            delta=delta,
+            ids=flags["ids"],
+            excess=excess,
+        )
+    if flags["groups"] is None or flags["records"] is None:
+        raise InputError("budgets: none given; give --records and --groups, or --data")
+    if isinstance(delta, str) or isinstance(excess, str):
+        raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
+    budgets = Budgets.from_groups(map(_group, flags["groups"].split(",")), flags["records"], delta)
+    if excess is None:
+        return budgets
+    return Budgets(budgets.epsilon, budgets.delta, excess=excess, labels=budgets.labels)
+
+
+def _group(text: str) -> tuple[str, float, float]:
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise InputError(f"--groups: {text!r} is not name:epsilon:share, as in strict:1:0.34")
+    try:
+        return parts[0], float(parts[2]), float(parts[1])
+    except ValueError:
+        raise InputError(
+            f"--groups: {text!r}: epsilon and share must be numbers, as in strict:1:0.34"
+        ) from None
+
+
+def _number_or_name(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--option: {text!r} is not name=value, as in noise=strictest")
+    try:
+        return name.replace("-", "_"), json.loads(value)
+    except json.JSONDecodeError:
+        return name.replace("-", "_"), value
+
+
+def table(plan: Plan) -> str:
+    """Return the plan as a table for people; of many groups the first and last few."""
+    data = plan.to_dict()
+    columns = ["name", "records", "epsilon", "delta"]
+    single = "stages" not in data
+    columns += ["sampling_probability", "clip_norm", "noise_multiplier"] if single else []
+    columns += ["epsilon_spent", "advantage"]
+    rows = [[_cell(group[c]) for c in columns] + [_note(group)] for group in data["groups"]]
+    if len(rows) > 20:
+        rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
+    rows = [[c.replace("_", " ") for c in columns] + [""], *rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
+    lines = [
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
+    ]
+    return "\n".join([*_head(plan), "", *map(str.rstrip, lines), *_foot(plan)])
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _note(group: dict[str, Any]) -> str:
+    if group["epsilon_spent"] > group["epsilon"]:
+        return "BROKEN"
+    return "saturated" if group["saturated"] else ""
+
+
+def _head(plan: Plan) -> list[str]:
+    first = f"{plan.strategy}: {plan.records} records, {plan.steps} steps, relation {plan.relation}"
+    if len(plan.stages) > 1:
+        return [first, f"{len(plan.stages)} stages, combined by: {plan.combine}"]
+    stage = plan.stages[0]
+    return [
+        first,
+        f"noise stddev {stage.noise_stddev:.6g} on the sum, expected batch size "
+        f"{stage.expected_batch_size:g}",
+    ]
+
+
+def _foot(plan: Plan) -> list[str]:
+    if plan.releasable:
+        return []
+    return ["", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]

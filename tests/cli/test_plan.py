@@ -1,0 +1,101 @@
+"""apiece plan: flags and files in, JSON and a table out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from apiece.cli.plan import command
+from apiece.errors import ApieceError, DataError, InputError
+
+FLAGS = [
+    "--records",
+    "1000",
+    "--groups",
+    "strict:1:0.4,weak:3:0.6",
+    "--delta",
+    "1e-5",
+    "--batch-size",
+    "100",
+    "--steps",
+    "10",
+    "--clip-norm",
+    "0.5",
+]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_json_is_one_document_of_the_plan() -> None:
+    plan = json.loads(run(*FLAGS, "--strategy", "scale", "--json"))
+    assert plan["strategy"] == "scale"
+    assert [g["name"] for g in plan["groups"]] == ["strict", "weak"]
+    for group in plan["groups"]:
+        assert group["epsilon_spent"] <= group["epsilon"]
+
+
+def test_table_for_people() -> None:
+    text = run(*FLAGS, "--strategy", "uniform", "--option", "budget=loosest")
+    assert "BROKEN" in text
+    assert "NOT FOR RELEASE" in text
+    assert "strict" in run(*FLAGS, "--strategy", "threshold", "--option", "epsilon=3")
+
+
+def test_out_and_from(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    printed = run(*FLAGS, "--strategy", "scale", "--json", "--out", str(path))
+    assert json.loads(path.read_text()) == json.loads(printed)
+    assert json.loads(run("--from", str(path), "--json")) == json.loads(printed)
+    data = json.loads(printed)
+    data["noise_stddev"] /= 3
+    path.write_text(json.dumps(data))
+    with pytest.raises(ApieceError, match="spends epsilon"):
+        run("--from", str(path))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json"]
+
+
+def test_data_with_a_budget_column(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    rows = "".join(f"{i},{1 + i % 2}\n" for i in range(50))
+    path.write_text("id,consent\n" + rows)
+    flags = ["--data", str(path), "--delta", "1e-5", "--batch-size", "5", "--steps", "4"]
+    plan = json.loads(
+        run(*flags, "--epsilon", "consent", "--ids", "id", "--strategy", "scale", "--json")
+    )
+    assert [g["records"] for g in plan["groups"]] == [25, 25]
+    with pytest.raises(DataError, match="did you mean 'consent'"):
+        run(*flags, "--epsilon", "consnt")
+    with pytest.raises(InputError, match="--epsilon: missing"):
+        run(*flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--strategy", "sampel"], "did you mean 'sample'"),
+        (["--option", "nois=mean"], "did you mean 'noise'"),
+        (["--option", "noise"], "not name=value"),
+        (["--groups", "strict:1"], "not name:epsilon:share"),
+        (["--groups", "strict:one:1"], "must be numbers"),
+        (["--groups", "strict:nan:1"], "epsilon of strict"),
+        (["--delta", "1"], "delta"),
+        (["--batch-size", "1001"], "there are 1000 records"),
+        (["--steps", "0"], "steps = 0"),
+        (["--data", "x.csv"], "given twice"),
+        (["--from", "nowhere.json"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_a_typed_error(flags: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(*FLAGS, *flags)
+
+
+def test_nothing_is_half_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be written"):
+        run(*FLAGS, "--strategy", "scale", "--out", str(tmp_path / "none" / "plan.json"))
+    assert list(tmp_path.iterdir()) == []
