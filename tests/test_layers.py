@@ -29,6 +29,7 @@ LAYERS = [
     "mechanisms",
     "budgets",
     "datasets",
+    "_files",
     "_check",
     "errors",
 ]

@@ -1,1 +1,92 @@
-"""The command line: one file a command."""
+"""The command line: `apiece COMMAND`, one file a command, loaded when it is called.
+
+A module `apiece/cli/NAME.py` with a click command called `command` is the command NAME. Modules
+keep heavy imports inside their functions, so that `apiece --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+from apiece import __version__
+from apiece.errors import ApieceError, InputError, unknown
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+class CommandFolder(click.Group):
+    """A group whose commands are the modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of the module `cmd_name`, or None."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` start with, or raise with the nearest known one."""
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            raise unknown("command", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=CommandFolder,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: apiece train examples/adult.toml",
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+@click.version_option(__version__, prog_name="apiece")
+@click.pass_context
+def group(ctx: click.Context) -> None:
+    """Individualized differential privacy: every record has its own privacy budget."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit status: 0, 2 on bad input, 1 on any other failure.
+
+    What apiece raises on purpose is one line on stderr; 130 after Ctrl-C.
+    """
+    name = " ".join(["apiece", *[a for a in arguments[:1] if not a.startswith("-")]])
+    try:
+        result = group.main(args=list(arguments), prog_name="apiece", standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        return int(exit_.exit_code)
+    except click.UsageError as error:
+        return _fail(name, f"{error.format_message()} (see {name} --help)", 2)
+    except click.ClickException as error:
+        return _fail(name, error.format_message(), int(error.exit_code))
+    except ApieceError as error:
+        return _fail(name, str(error), 2 if isinstance(error, InputError) else 1)
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _fail(name, str(error) or "interrupted", INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "apiece":
+            raise
+        return _fail(name, f"{error.name} is not installed; pip install 'apiece[all]'", 1)
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _fail(name: str, message: str, status: int) -> int:
+    click.echo(f"{name}: {' '.join(message.split())}", err=True)
+    return status
+
+
+def main() -> None:
+    """Run the command line and leave with its exit status."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""Packaged tables, public schemas, and readers of the files that people have."""
+
+from apiece.datasets.cifar import cifar_folder, cifar_parquet
+from apiece.datasets.encode import Encoded, encode, encode_labels
+from apiece.datasets.idx import idx_folder, read_idx
+from apiece.datasets.images import Images
+from apiece.datasets.packaged import PACKAGED, load, packaged_schema
+from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
+from apiece.datasets.svhn import svhn_mat
+from apiece.datasets.tables import read_header, read_table
+from apiece.datasets.template import template
+
+__all__ = [
+    "PACKAGED",
+    "Categorical",
+    "Encoded",
+    "Images",
+    "Numeric",
+    "Schema",
+    "Skip",
+    "cifar_folder",
+    "cifar_parquet",
+    "encode",
+    "encode_labels",
+    "idx_folder",
+    "load",
+    "packaged_schema",
+    "read_header",
+    "read_idx",
+    "read_schema",
+    "read_table",
+    "svhn_mat",
+    "template",
+]

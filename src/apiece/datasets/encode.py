@@ -1,0 +1,115 @@
+"""From a table and its public schema to arrays: one record at a time, nothing learned from rows.
+
+Every row's features depend on that row and the schema alone, so encoding costs no privacy and a
+record changes nobody else's features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.datasets.schema import Categorical, Numeric
+from apiece.datasets.tables import column, positions, texts
+from apiece.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Features = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Features (n, d) in [-1, 1], their names, and which rows have a number that is none.
+
+    A row in `faulty` has features of NaN throughout: training skips it, and only it.
+    """
+
+    features: Features
+    names: tuple[str, ...]
+    faulty: npt.NDArray[np.bool_]
+
+
+def feature_names(columns: Mapping[str, Numeric | Categorical]) -> tuple[str, ...]:
+    """Return the names of the features that `encode` makes from `columns`, in order."""
+    names: list[str] = []
+    for name, kind in columns.items():
+        if isinstance(kind, Numeric):
+            names.append(name)
+        else:
+            names += [f"{name}={value}" for value in kind.values]
+        if kind.missing:
+            names.append(f"{name}=(missing)")
+    return tuple(names)
+
+
+def encode(frame: pd.DataFrame, columns: Mapping[str, Numeric | Categorical]) -> Encoded:
+    """Return the features of every row of `frame` by the declared `columns`.
+
+    A numeric column becomes one feature, clipped to its range and scaled to [-1, 1]; a categorical
+    one an indicator a value; declared missing markers one more indicator. A numeric cell that is
+    NaN, infinite or no number, and no declared marker, makes its row faulty.
+    Raises `DataError` for a declared column that the table lacks.
+    """
+    blocks: list[Features] = []
+    faulty = np.zeros(len(frame), dtype=np.bool_)
+    for name, kind in columns.items():
+        cells = texts(column(frame, name, "feature"))
+        absent = positions(cells, kind.missing) >= 0
+        if isinstance(kind, Numeric):
+            values = _as_numbers(cells)
+            faulty |= ~(np.isfinite(values) | absent)
+            scaled = scale(values, kind)
+            scaled[absent] = 0.0
+            blocks.append(scaled[:, None].astype(np.float32))
+        else:
+            codes = positions(cells, kind.values)
+            blocks.append((codes[:, None] == np.arange(len(kind.values))).astype(np.float32))
+        if kind.missing:
+            blocks.append(absent[:, None].astype(np.float32))
+    features = np.concatenate(blocks, axis=1)
+    features[faulty] = np.nan
+    return Encoded(features, feature_names(columns), faulty)
+
+
+def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
+    """Return `values` clipped to the declared range and scaled to [-1, 1].
+
+    >>> scale(np.array([0.0, 5.0, 99.0]), Numeric(0, 10)).tolist()
+    [-1.0, 0.0, 1.0]
+    """
+    clipped = np.clip(values, kind.lower, kind.upper) - kind.lower
+    width = kind.upper - kind.lower
+    share = np.log1p(clipped) / np.log1p(width) if kind.scale == "log" else clipped / width
+    return np.asarray(2 * share - 1)
+
+
+def encode_labels(
+    frame: pd.DataFrame, label: str, classes: tuple[str, ...]
+) -> npt.NDArray[np.int64]:
+    """Return each row's position in the declared `classes`.
+
+    Raises `DataError` for a label that is not declared, with its row.
+    """
+    cells = texts(column(frame, label, "label"))
+    codes = positions(cells, classes)
+    bad = np.flatnonzero(codes < 0)
+    if bad.size:
+        shown = ", ".join(repr(c) for c in classes[:8])
+        raise DataError(
+            f"label column {label!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a declared "
+            f"class ({bad.size} such rows; declared: {shown}); mend the row or the schema"
+        )
+    return codes
+
+
+def _as_numbers(cells: npt.NDArray[np.object_]) -> npt.NDArray[np.float64]:
+    import pandas as pd
+
+    values = pd.to_numeric(pd.Series(cells), errors="coerce")
+    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))

@@ -1,0 +1,186 @@
+"""A public schema: what is known about a table's columns without looking at anybody's values.
+
+Feature encoding that learns ranges or categories from private rows leaks them, and no ε accounts
+for it. So every range, category and missing-value marker is declared here, in a TOML file:
+
+    [columns.age]
+    kind = "numeric"          # scaled from [lower, upper] to [-1, 1]; values outside are clipped
+    lower = 16
+    upper = 90
+
+    [columns.capital_gain]
+    kind = "numeric"
+    lower = 0
+    upper = 100000
+    scale = "log"             # log(1 + value - lower), for long tails
+
+    [columns.workclass]
+    kind = "categorical"      # one indicator a value; an undeclared value is none of them
+    values = ["Private", "State-gov"]
+    missing = ["?", ""]       # markers; "" is an empty cell or a null. They get their own indicator
+
+    [columns.note]
+    kind = "skip"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from apiece import _check
+from apiece.errors import DataError, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A number known to lie in [lower, upper]; missing: texts that stand for no value."""
+
+    lower: float
+    upper: float
+    scale: Literal["linear", "log"] = "linear"
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """One of the declared values, as texts; missing: texts that stand for no value."""
+
+    values: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A column that is not used."""
+
+
+Column = Numeric | Categorical | Skip
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The declared columns of a table, in order, and the schema's name for messages."""
+
+    name: str
+    columns: Mapping[str, Column]
+
+    def features(self, *, but: set[str]) -> dict[str, Numeric | Categorical]:
+        """Return the columns that make features: all declared but skipped ones and those in `but`.
+
+        Raises `DataError` where none is left.
+        """
+        kept = {
+            name: column
+            for name, column in self.columns.items()
+            if name not in but and not isinstance(column, Skip)
+        }
+        if not kept:
+            raise DataError(f"schema {self.name}: it declares no feature column; declare one")
+        return kept
+
+    def classes(self, label: str) -> tuple[str, ...]:
+        """Return the declared values of the label column, at least two, or raise `DataError`."""
+        column = self.columns.get(label)
+        if column is None:
+            raise DataError(
+                f"label {label!r}: not declared in schema {self.name}; "
+                f'add [columns.{label}] with kind = "categorical" and its values'
+            )
+        if not isinstance(column, Categorical) or len(column.values) < 2:
+            raise DataError(
+                f"label {label!r}: schema {self.name} must declare it categorical with at least "
+                "2 values; one class cannot be learned"
+            )
+        return column.values
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schema as `from_dict` reads it."""
+        return {"columns": {name: _column_dict(c) for name, c in self.columns.items()}}
+
+
+def read_schema(path: str | Path) -> Schema:
+    """Return the schema in a TOML file; raise `DataError` where it holds none."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"schema {path}: cannot be read ({error}); give a TOML file") from None
+    return from_dict(data, path.name)
+
+
+def from_dict(data: Mapping[str, Any], name: str) -> Schema:
+    """Return the schema in `data`, whose one key `columns` maps column names to declarations.
+
+    >>> from_dict({"columns": {"age": {"kind": "numeric", "lower": 0, "upper": 9}}}, "x").columns
+    {'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())}
+    """
+    columns = data.get("columns")
+    if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:
+        raise DataError(f"schema {name}: it must hold tables [columns.NAME] and nothing else")
+    return Schema(name, {key: _column(key, value, name) for key, value in columns.items()})
+
+
+_KEYS = {
+    "numeric": {"kind", "lower", "upper", "scale", "missing"},
+    "categorical": {"kind", "values", "missing"},
+    "skip": {"kind"},
+}
+
+
+def _column(key: str, value: Any, schema: str) -> Column:
+    where = f"schema {schema}, column {key!r}"
+    if not isinstance(value, dict) or "kind" not in value:
+        raise DataError(f"{where}: kind is missing; give 'numeric', 'categorical' or 'skip'")
+    kind = value["kind"]
+    if kind not in _KEYS:
+        raise DataError(f"{where}: {unknown('kind', kind, _KEYS)}")
+    for name in value:
+        if name not in _KEYS[kind]:
+            raise DataError(f"{where}: {unknown(f'key of a {kind} column', name, _KEYS[kind])}")
+    missing = _texts(value.get("missing", []), f"{where}: missing")
+    if kind == "skip":
+        return Skip()
+    if kind == "categorical":
+        values = _texts(value.get("values", []), f"{where}: values")
+        if not values or set(values) & set(missing):
+            raise DataError(f"{where}: give at least one value, none of them a missing marker")
+        return Categorical(values, missing)
+    return _numeric(value, where, missing)
+
+
+def _numeric(value: Mapping[str, Any], where: str, missing: tuple[str, ...]) -> Numeric:
+    for end in ("lower", "upper"):
+        if end not in value:
+            raise DataError(f"{where}: {end} is missing; give the public range of the column")
+    lower = _check.finite(f"{where}: lower", value["lower"], error=DataError)
+    upper = _check.finite(f"{where}: upper", value["upper"], error=DataError)
+    if not lower < upper:
+        raise DataError(f"{where}: lower = {lower:g} must be less than upper = {upper:g}")
+    scale = value.get("scale", "linear")
+    if scale not in ("linear", "log"):
+        raise DataError(f"{where}: {unknown('scale', scale, ['linear', 'log'])}")
+    return Numeric(lower, upper, "log" if scale == "log" else "linear", missing)
+
+
+def _texts(values: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise DataError(f"{where} = {values!r}: must be a list")
+    texts = tuple(str(v).strip() for v in values)
+    if len(set(texts)) != len(texts):
+        raise DataError(f"{where}: a value occurs twice; list each once")
+    return texts
+
+
+def _column_dict(column: Column) -> dict[str, Any]:
+    match column:
+        case Numeric(lower, upper, scale, missing):
+            bounds = {"kind": "numeric", "lower": lower, "upper": upper, "scale": scale}
+            return {**bounds, "missing": list(missing)}
+        case Categorical(values, missing):
+            return {"kind": "categorical", "values": list(values), "missing": list(missing)}
+        case Skip():
+            return {"kind": "skip"}

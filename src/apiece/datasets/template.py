@@ -1,0 +1,56 @@
+"""A schema template to fill in, written from a table's header alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_INTRO = """\
+# Public schema of {name}: fill in every line marked '?', then pass it with --schema.
+# Written from the names in the file's header{types}; no row was read.
+# Give only what you know without looking at the people in this table: a questionnaire's codes, an
+# official code list, a plausible range. Ranges and categories taken from the rows themselves would
+# leak them, and no epsilon would account for that.
+#   kind = "numeric"      lower, upper; scale = "log" for long tails; missing = ["", "NA"]
+#   kind = "categorical"  values = [...]; missing = ["?", ""]
+#   kind = "skip"         not used
+"""
+
+
+def template(name: str, header: dict[str, str | None], *, label: str, but: Collection[str]) -> str:
+    """Return a TOML schema with one entry for each column of `header`, blanks marked '?'.
+
+    header: column names, with a storage type or None; label: declared categorical; but: columns
+    that are no features (budgets, ids, split), which are left out.
+
+    >>> print(template("t", {"age": "int64", "y": None}, label="y", but=[]).split("fill in")[0])
+    # Public schema of t:
+    """
+    typed = any(header.values())
+    parts = [_INTRO.format(name=name, types=" and its storage types" if typed else "")]
+    for column, kind in header.items():
+        if column not in but:
+            parts.append(_entry(column, "label" if column == label else kind))
+    return "\n".join(parts)
+
+
+def _entry(column: str, kind: str | None) -> str:
+    head = f"[columns.{_key(column)}]"
+    if kind == "label":
+        note = "  # the label: at least two classes"
+        return f'{head}{note}\nkind = "categorical"\nvalues = ["?", "?"]\n'
+    if kind is None:
+        return f'{head}\nkind = "?"\n'
+    if kind.startswith(("int", "uint", "float", "double", "half", "decimal")):
+        return f'{head}  # stored as {kind}\nkind = "numeric"\nlower = "?"\nupper = "?"\n'
+    if kind.startswith(("bool",)):
+        return f'{head}  # stored as {kind}\nkind = "categorical"\nvalues = ["True", "False"]\n'
+    return f'{head}  # stored as {kind}\nkind = "categorical"\nvalues = ["?"]\n'
+
+
+def _key(column: str) -> str:
+    import re
+
+    if re.fullmatch(r"[A-Za-z0-9_-]+", column):
+        return column
+    escaped = column.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
