@@ -143,9 +143,7 @@ def _power(base: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.compl
         base = base * base
 
 
-def _convolve(
-    tilted: list[_Tilted], parts: Sequence[Side], size: int
-) -> tuple[Floats, float]:
+def _convolve(tilted: list[_Tilted], parts: Sequence[Side], size: int) -> tuple[Floats, float]:
     """Return the cyclic composition of all parts and a bound on the error of each entry."""
     unit = 8 * UNIT * math.log2(size)
     product: npt.NDArray[np.complex128] | None = None

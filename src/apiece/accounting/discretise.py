@@ -55,7 +55,7 @@ def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattic
     offset = _log_ratio(window.low, pair.probability)
     cells = _cells(pair, window, step, offset)
     above = _spread(pair, window, step, offset, cells)
-    return _contract(pair, window, step, cells.share), above
+    return _contract(pair, window, step, cells), above
 
 
 def _log_ratio(rho: float, probability: float) -> float:
@@ -102,30 +102,54 @@ def _spread(pair: Pair, window: Window, step: float, offset: float, cells: _Cell
     return Lattice(step, offset, mass, window.outside_p, window.outside_q, rounding)
 
 
-def _contract(pair: Pair, window: Window, step: float, share: Floats) -> Lattice:
+def _contract(pair: Pair, window: Window, step: float, cells: _Cells) -> Lattice:
     """Gather the mass around each lattice point, its mean exactly there.
 
     The first lattice point is the mean of the first cluster. The tangent points mirror the means
     of the cells, which leaves no imbalance where the density is exponential or flat.
     """
-    q, count = pair.probability, share.size
-    touch = np.log1p((1 - share) * math.expm1(step))
-    first = np.array([window.low, *_inner(window.low, touch[:1], q)])
-    p1, q0 = pair.masses(first)
-    mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
-    start = min(max(mean, first[0]), first[1])
-    offset = _log_ratio(start, q)
+    q = pair.probability
+    origin, touched = _first_cluster(pair, window, step, cells)
+    shift = (_log_ratio(origin, q) - _log_ratio(window.low, q)) / step
+    count = cells.mass.size - math.floor(shift)
     steps = step * np.arange(count)
-    nodes, edges = _inner(start, steps, q), np.empty(2 * count)
+    share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
+    nodes, edges = _inner(origin, steps, q), np.empty(2 * count)
     edges[0], edges[2::2] = window.low, nodes[1:]
-    edges[1::2] = _inner(start, steps + touch, q)
-    edges[1] = first[1]
+    edges[1::2] = _inner(origin, steps + _mirror(share, step), q)
+    edges[1] = touched
     edges[-1] = max(edges[-1], window.high)
     p, q0 = pair.masses(np.maximum.accumulate(edges))
-    ratio = np.exp(nodes)
+    offset = _log_ratio(origin, q)
     width = np.exp(offset + steps) * (math.expm1(step) / q)
-    mass = _balance(_Halves(p, q0, ratio), width)
+    mass = _balance(_Halves(p, q0, np.exp(nodes)), width)
     return Lattice(step, offset, mass, 0.0, 0.0, pair.rounding(window) + 32 * UNIT)
+
+
+def _mirror(share: Floats, step: float) -> Floats:
+    """Return how far above its cell's lower end the mirrored mean lies, in log-ratio."""
+    return np.asarray(np.log1p((1 - share) * math.expm1(step)), dtype=np.float64)
+
+
+def _first_cluster(pair: Pair, window: Window, step: float, cells: _Cells) -> tuple[float, float]:
+    """Return the mean of the first cluster, which becomes a lattice point, and its upper end.
+
+    Where the mass rises steeply from cell to cell, all that is small is taken into it: a cluster
+    can borrow mass only from neighbours that are not much lighter.
+    """
+    rising = (cells.mass[1:] > 4 * cells.mass[:-1]) | (cells.mass[:-1] == 0)
+    begin = int(np.argmin(np.append(rising, False)))
+    floor, q = _log_ratio(window.low, pair.probability), pair.probability
+    end = _inner(window.low, step * begin + _mirror(cells.share[begin : begin + 1], step), q)[0]
+    for repeat in (3, 2, 1, 0):
+        p1, q0 = pair.masses(np.array([window.low, end]))
+        mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
+        mean = min(max(mean, window.low), end)
+        place = (_log_ratio(mean, q) - floor) / step
+        share = np.interp([place], np.arange(cells.share.size), cells.share)
+        if repeat:
+            end = max(_inner(mean, _mirror(share, step), q)[0], mean)
+    return mean, end
 
 
 class _Halves:
@@ -156,23 +180,48 @@ def _balance(halves: _Halves, width: Floats) -> Floats:
 
     A cluster whose mean is too low takes mass from the node above, one whose mean is too high from
     the node below, so that the total P-mass is unchanged. Where the lender has too little, the
-    borrower is trimmed instead.
+    polygon is not convex, and its convex hull is taken. At the ends, where that has no neighbour,
+    the borrower is trimmed instead.
     """
-    last = np.zeros(width.size, dtype=bool)
-    last[-1] = halves.deficit[-1] > 0
-    halves.trimmed(last)
+    ends = np.zeros(width.size, dtype=bool)
+    ends[-1] = halves.deficit[-1] > 0
     for _ in range(50):
+        halves.trimmed(ends)
         up = np.maximum(halves.deficit, 0.0) / width
         down = np.append(0.0, np.maximum(-halves.deficit[1:], 0.0) / width[:-1])
         mass = halves.below_q + halves.above_q + up + down
         mass[1:] -= up[:-1]
         mass[:-1] -= down[1:]
-        short = mass < 0
-        if not short.any():
+        if not (mass < 0).any() or _hull(mass, width):
             return np.asarray(mass)
-        borrower = np.zeros_like(short)
-        borrower[:-1] |= short[1:] & (halves.deficit[:-1] > 0)
-        borrower[1:] |= short[:-1] & (halves.deficit[1:] < 0)
-        halves.trimmed(borrower)
-    halves.trimmed(np.ones_like(short))
+        ends[:2] = ends[-2:] = True
+        ends |= np.convolve(mass < 0, np.ones(3), "same") > 0
+    halves.trimmed(np.ones_like(ends))
     return np.asarray(halves.below_q + halves.above_q)
+
+
+def _hull(mass: Floats, width: Floats) -> bool:
+    """Spread negative kinks onto their neighbours in place: the polygon's lower convex hull.
+
+    Return False, with `mass` of no use, where an end would have to move.
+    """
+    place = np.append(0.0, np.cumsum(width))
+    alive = np.ones(mass.size, dtype=bool)
+    todo = [int(k) for k in np.flatnonzero(mass < 0)]
+    while todo:
+        node = todo.pop()
+        if not (alive[node] and mass[node] < 0):
+            continue
+        left, right = node - 1, node + 1
+        while left >= 0 and not alive[left]:
+            left -= 1
+        while right < mass.size and not alive[right]:
+            right += 1
+        if left < 0 or right == mass.size:
+            return False
+        share = (place[node] - place[left]) / (place[right] - place[left])
+        mass[right] += share * mass[node]
+        mass[left] += (1 - share) * mass[node]
+        mass[node], alive[node] = 0.0, False
+        todo += [left, right]
+    return True

@@ -147,7 +147,8 @@ class AtomsPair:
         keep = (cell >= 0) & (cell < edges.size - 1)
         size, cell, q = edges.size - 1, cell[keep], self.mass[keep]
         p = q * np.exp(self.log_ratio[keep])
-        return np.bincount(cell, p, size), np.bincount(cell, q, size)
+        p_mass: Floats = np.bincount(cell, p, size).astype(np.float64)
+        return p_mass, np.bincount(cell, q, size).astype(np.float64)
 
     def rounding(self, window: Window) -> float:
         """The inner computation's error and the sums."""

@@ -55,7 +55,9 @@ def _cumulant(coarse: Sequence[_Coarse], tilts: Floats) -> Floats:
     return total
 
 
-def _best_tilt(coarse: Sequence[_Coarse], log_delta: float, *, reverse: bool) -> tuple[float, float]:
+def _best_tilt(
+    coarse: Sequence[_Coarse], log_delta: float, *, reverse: bool
+) -> tuple[float, float]:
     """Return the order λ > 1 of the best Rényi conversion at δ, and its ε."""
 
     def epsilon(excess: Floats) -> Floats:
@@ -75,6 +77,8 @@ def _best_tilt(coarse: Sequence[_Coarse], log_delta: float, *, reverse: bool) ->
 def _gaps(coarse: Sequence[_Coarse], tilt: float, steps: Floats) -> Floats:
     """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by.
 
+    tilt: λ in the remove direction, 1 − λ in the other one.
+
     Within a cell of a smooth density both bounds together move the variance by h²/4; near the
     lowest ratio, which is a lattice point, by no more than h·(distance from it).
     """
@@ -86,11 +90,12 @@ def _gaps(coarse: Sequence[_Coarse], tilt: float, steps: Floats) -> Floats:
         distance = np.maximum(part.ratio - part.floor, 0.0)
         moved = np.minimum(steps[:, None] / 4, distance) * steps[:, None]
         total += part.times * (moved @ weight)
-    return total * tilt / 2
+    return total * max(tilt, 1 - tilt) / 2
 
 
-def choose(leaves: Sequence[tuple[Pair, int]], delta: float, gap: float, floor: float,
-           truncation: float) -> Region:
+def choose(
+    leaves: Sequence[tuple[Pair, int]], delta: float, gap: float, floor: float, truncation: float
+) -> Region:
     """Return the region of `delta` such that the bounds are likely `gap` apart."""
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(truncation * delta / times) for pair, _ in leaves)
@@ -103,6 +108,19 @@ def choose(leaves: Sequence[tuple[Pair, int]], delta: float, gap: float, floor: 
     steps = np.geomspace(1e-12, 1.0, 121)
     gaps = _gaps(coarse, tilt, steps)
     if reverse_epsilon > 0.9 * epsilon:
-        gaps = np.maximum(gaps, _gaps(coarse, 1 - reverse_tilt, steps) * reverse_tilt / (reverse_tilt-1))
+        gaps = np.maximum(gaps, _gaps(coarse, 1 - reverse_tilt, steps))
     step = float(np.exp(np.interp(math.log(wanted), np.log(gaps), np.log(steps))))
     return Region(delta, tilt, reverse_tilt, step, windows)
+
+
+def log_delta(leaves: Sequence[tuple[Pair, int]], epsilon: Floats, truncation: float) -> Floats:
+    """Estimate log δ(ε) by the best moment bound of either direction."""
+    times = sum(count for _, count in leaves)
+    coarse = [
+        _coarse(pair, pair.window(truncation * 1e-15 / times), count) for pair, count in leaves
+    ]
+    excess = np.geomspace(1e-5, 1e7, 121)
+    constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
+    moments = np.array([_cumulant(coarse, 1 + excess), _cumulant(coarse, -excess)])
+    values = moments[:, None, :] + constant - epsilon[:, None] * excess
+    return np.asarray(np.minimum(values.min(axis=2).max(axis=0), 0.0))
