@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,7 @@ def _log_ratio(rho: float, probability: float) -> float:
     return float(np.logaddexp(math.log1p(-probability), math.log(probability) + rho))
 
 
-def _inner(rho: float, offsets: Floats, probability: float) -> Floats:
+def _inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: float) -> Floats:
     """Return the ρ whose log-ratios lie `offsets` ≥ 0 above that of `rho`."""
     if probability == 1:
         return rho + offsets
@@ -126,7 +126,7 @@ def _contract(pair: Pair, window: Window, step: float, cells: _Cells) -> Lattice
     return Lattice(step, offset, mass, 0.0, 0.0, pair.rounding(window) + 32 * UNIT)
 
 
-def _mirror(share: Floats, step: float) -> Floats:
+def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
     """Return how far above its cell's lower end the mirrored mean lies, in log-ratio."""
     return np.asarray(np.log1p((1 - share) * math.expm1(step)), dtype=np.float64)
 

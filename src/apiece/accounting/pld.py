@@ -99,7 +99,7 @@ class _Line:
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
         share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
-        return np.where(epsilon < self.start, before, value)
+        return np.asarray(np.where(epsilon < self.start, before, value), dtype=np.float64)
 
     def epsilon(self, delta: Floats) -> Floats:
         """Return where the bound meets δ: −∞ where never above, ∞ where never below."""
