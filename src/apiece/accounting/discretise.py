@@ -70,7 +70,7 @@ def _log_ratio(rho: float, probability: float) -> float:
 def _inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: float) -> Floats:
     """Return the ρ whose log-ratios lie `offsets` ≥ 0 above that of `rho`."""
     if probability == 1:
-        return rho + offsets
+        return np.asarray(rho + offsets, dtype=np.float64)
     scale = _log_ratio(rho, probability) - math.log(probability)
     with np.errstate(divide="ignore"):
         grow = np.where(offsets < 30, np.log(np.expm1(np.minimum(offsets, 30))), offsets)

@@ -101,8 +101,8 @@ class _Line:
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
         return np.asarray(np.where(epsilon < self.start, before, value), dtype=np.float64)
 
-    def epsilon(self, delta: Floats) -> Floats:
-        """Return where the bound meets δ: −∞ where never above, ∞ where never below."""
+    def epsilon(self, delta: Floats, before: float) -> Floats:
+        """Return where the bound meets δ: `before` where it starts below, ∞ where never below."""
         right = np.searchsorted(-self.value, -delta, side="left")
         inside = np.clip(right, 1, self.value.size - 1)
         high, low = self.value[inside - 1], self.value[inside]
@@ -110,18 +110,18 @@ class _Line:
         share = np.clip((high - delta) / fall, 0, 1)
         found = self.start + self.step * (inside - 1)
         found = found + np.log1p(share * math.expm1(self.step))
-        found = np.where(right == 0, -np.inf, found)
+        found = np.where(right == 0, before, found)
         return np.asarray(np.where(right == self.value.size, np.inf, found), dtype=np.float64)
 
 
 def _above(tail: Tail, outside: float) -> _Line:
-    """Return an upper bound: a chord lies above δ plus its error, both convex in e^ε."""
+    """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
     value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
     return _Line(tail.start + 2 * tail.exponent, tail.step, np.minimum.accumulate(value))
 
 
 def _below(tail: Tail) -> _Line:
-    """Return a lower bound: δ is linear between lattice points and its error convex."""
+    """Return a lower bound, in the same way."""
     value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0)
     value = np.maximum.accumulate(value[::-1])[::-1]
     return _Line(tail.start - 2 * tail.exponent, tail.step, value)
@@ -136,9 +136,8 @@ class _Bracket:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) ≥ 0 of the larger direction."""
-        upper = np.maximum(*(line.epsilon(delta) for line in self.above))
-        lower = np.maximum(*(line.epsilon(delta) for line in self.below))
-        lower = np.where(np.isfinite(lower), lower, 0.0)
+        upper = np.maximum(*(line.epsilon(delta, line.start) for line in self.above))
+        lower = np.maximum(*(line.epsilon(delta, 0.0) for line in self.below))
         return Bounds(np.maximum(np.minimum(lower, upper), 0.0), np.maximum(upper, 0.0))
 
     def delta(self, epsilon: Floats) -> Bounds:
@@ -154,7 +153,7 @@ _FIRST, _SPACING = 1.0, 1.2
 def _mark(log_delta: Floats) -> Floats:
     """Return the number of the region in charge of each δ: equal steps in √(−2·log δ)."""
     reach = np.sqrt(-2 * np.minimum(log_delta, 0.0))
-    return np.maximum(np.round((reach - _FIRST) / _SPACING), 0.0)
+    return np.asarray(np.maximum(np.round((reach - _FIRST) / _SPACING), 0.0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
