@@ -2,12 +2,31 @@
 
 from apiece.accounting.batch import epsilons, noise_multipliers, sampling_probabilities
 from apiece.accounting.bounds import Bounds
+from apiece.accounting.calibration import (
+    AdvantageBudget,
+    Calibration,
+    EpsilonBudget,
+    ExcessBudget,
+    MuBudget,
+    PowerBudget,
+    calibrate,
+)
 from apiece.accounting.curve import PrivacyCurve, privacy_curve
+from apiece.accounting.divergence import Excess, excess
 
 __all__ = [
+    "AdvantageBudget",
     "Bounds",
+    "Calibration",
+    "EpsilonBudget",
+    "Excess",
+    "ExcessBudget",
+    "MuBudget",
+    "PowerBudget",
     "PrivacyCurve",
+    "calibrate",
     "epsilons",
+    "excess",
     "noise_multipliers",
     "privacy_curve",
     "sampling_probabilities",

@@ -218,8 +218,8 @@ def _refine(profile: Profile, rates: Floats, best: npt.NDArray[np.intp], power: 
     """Improve `power` by evaluations between the neighbours of each best node."""
     low = np.exp(_LOG_NODES[np.maximum(best - 1, 0)])
     high = np.exp(_LOG_NODES[np.minimum(best + 1, _LOG_NODES.size - 1)])
-    steps = np.linspace(0.0, 1.0, 10)
-    for _ in range(3):
+    steps = np.linspace(0.0, 1.0, 12)
+    for _ in range(4):
         epsilon = low[:, None] + (high - low)[:, None] * steps
         delta = profile.delta(epsilon.ravel()).upper.reshape(epsilon.shape)
         values = np.minimum(

@@ -133,7 +133,7 @@ def epsilons(
 
     >>> float(epsilons(noise_multiplier=1.5, sampling_probability=0.04, steps=2250,
     ...                delta=1e-5).upper.round(3))
-    7.329
+    7.328
     """
     z = _check.positive_array("noise_multiplier", noise_multiplier)
     d = _check.positive_array("delta", delta, below=1.0)

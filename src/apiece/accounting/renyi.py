@@ -16,6 +16,7 @@ from apiece.accounting.bounds import Floats
 _ROUND_UP = 1 + 1e-11
 _REACH = 9.5  # in standard deviations of the noise; the tail beyond is below 1e-20
 _CELLS = 1 << 20  # at most this many nodes at once
+_MOST_NODES = 1 << 15  # for one order; beyond, sampling is ignored, which is an upper bound
 
 
 def gaussian(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
@@ -45,7 +46,8 @@ def sampled_gaussian(
     E[r] = 0; the integrand is never negative, so small divergences keep all their digits. The
     trapezoidal rule converges exponentially: in u = x/z the integrand is analytic for
     |Im u| < πz and no larger there than on the real line but for a factor e^{(Im u)²/2}, so a
-    step of min(1/2, z/3) leaves an error below e^{−59} of the moment.
+    step of min(1/2, z/3) leaves an error below e^{−59} of the moment. Where that takes more than
+    2¹⁵ nodes (z below about 0.01) the value without sampling is returned, an upper bound.
     """
     z, q, alpha = np.broadcast_arrays(
         np.asarray(noise_multiplier, float),
@@ -55,8 +57,9 @@ def sampled_gaussian(
     out = np.array(gaussian(z, alpha), ndmin=1).ravel()
     flat_z, flat_q, flat_alpha = (np.ravel(a) for a in (z, q, alpha))
     step = np.minimum(0.5, flat_z / 3)
-    nodes = np.ceil((flat_alpha / flat_z + 2 * _REACH) / step).astype(int) + 1
-    coined = np.flatnonzero(flat_q < 1)
+    wanted = np.ceil((flat_alpha / flat_z + 2 * _REACH) / step) + 1
+    nodes = np.minimum(wanted, _MOST_NODES + 1).astype(int)
+    coined = np.flatnonzero((flat_q < 1) & (nodes <= _MOST_NODES))
     coined = coined[np.argsort(-nodes[coined], kind="stable")]  # longest first
     start = 0
     while start < coined.size:
@@ -85,11 +88,14 @@ def _by_quadrature(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int
 def _log_excess_power(w: Floats, q: Floats, alpha: Floats) -> Floats:
     """Return log((1 + r)^α − 1 − αr) for r = q(e^w − 1), to nearly full relative precision."""
     r = q * np.expm1(np.minimum(w, 40.0))
-    log_ratio = np.where(w < 40, np.log1p(r), np.log(q) + w + np.log1p((1 - q) / q * np.exp(-w)))
+    far = np.log(q) + w + np.log1p((1 - q) / q * np.exp(-np.maximum(w, 40.0)))
+    log_ratio = np.where(w < 40, np.log1p(r), far)
     power = alpha * log_ratio
     # r large: factor the power out; r negative: no overflow; r small: the binomial series.
-    rest = np.exp(-power) - alpha * np.expm1(-log_ratio) * np.exp(log_ratio - power)
-    large = power + np.log1p(-np.minimum(np.where(r > 0, rest, 0.0), 1.0))
+    up = np.maximum(log_ratio, 0.0)
+    rest = np.exp(-alpha * up) - alpha * np.expm1(-up) * np.exp((1 - alpha) * up)
+    with np.errstate(divide="ignore"):
+        large = power + np.log1p(-np.minimum(rest, 1.0))
     negative = np.log(np.maximum(np.expm1(np.minimum(power, 0.0)) - alpha * r, 0.0))
     return np.where(
         np.abs(r) * alpha < 0.1, _log_series(r, alpha), np.where(r > 0, large, negative)

@@ -1,0 +1,275 @@
+"""From a promise to a parameter: one solver for noise, rate or steps, and for every kind of budget.
+
+Every kind of budget is a number that grows with what a mechanism reveals; every parameter moves
+that number one way. The solver closes in on the limit and returns a parameter at which the upper
+bound was evaluated and found within it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from apiece import _check
+from apiece.accounting import gdp
+from apiece.accounting.curve import PrivacyCurve, privacy_curve
+from apiece.accounting.divergence import excess
+from apiece.errors import InfeasibleError, InputError, RangeError
+from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
+_LEAST_RATE, _MOST_STEPS = 1e-12, 10**8
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonBudget:
+    """ε at a given δ."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        _check.positive("epsilon", self.epsilon)
+        _check.probability("delta", self.delta, low_open=True, high_open=True)
+
+    @property
+    def limit(self) -> float:
+        """The ε that may be spent."""
+        return float(self.epsilon)
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return the upper bound on ε(δ)."""
+        return float(curve.epsilon(self.delta).upper)
+
+
+@dataclass(frozen=True, slots=True)
+class AdvantageBudget:
+    """The greatest TPR − FPR of any membership test."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _check.probability("advantage", self.limit, low_open=True, high_open=True)
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return the upper bound on the advantage."""
+        return float(curve.advantage().upper)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerBudget:
+    """The greatest true-positive rate of any membership test at one false-positive rate."""
+
+    limit: float
+    false_positive_rate: float
+
+    def __post_init__(self) -> None:
+        _check.probability("true_positive_rate", self.limit, low_open=True, high_open=True)
+        _check.probability(
+            "false_positive_rate", self.false_positive_rate, low_open=True, high_open=True
+        )
+        if not self.limit > self.false_positive_rate:
+            raise InputError(
+                f"true_positive_rate = {self.limit!r}: must be above the false-positive rate "
+                f"{self.false_positive_rate!r}, which blind guessing reaches"
+            )
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return the upper bound on the true-positive rate."""
+        return float(curve.true_positive_rate(self.false_positive_rate))
+
+
+@dataclass(frozen=True, slots=True)
+class MuBudget:
+    """μ of Gaussian differential privacy; for compositions of plain Gaussians only."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        _check.positive("mu", self.limit)
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return the exact μ; raise `UnsupportedError` for anything but plain Gaussians."""
+        return gdp.mu(curve.mechanism or Composed())
+
+
+@dataclass(frozen=True, slots=True)
+class ExcessBudget:
+    """Forward Δ-divergence from a baseline: how much more vulnerable than promised."""
+
+    limit: float
+    baseline: PrivacyCurve
+
+    def __post_init__(self) -> None:
+        _check.probability("excess", self.limit, low_open=True, high_open=True)
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return the upper bound on Δ(baseline ‖ curve)."""
+        return float(excess(self.baseline, curve).forward.upper)
+
+
+Budget: TypeAlias = EpsilonBudget | AdvantageBudget | PowerBudget | MuBudget | ExcessBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The safe end of a parameter's range.
+
+    parameter: which one was sought; value: what it came to; achieved: the budget's upper bound
+    there, at most `limit`; saturated: the budget cannot be spent in full within the parameter's
+    range; mechanism: the whole mechanism, from which all of it can be recomputed.
+    """
+
+    parameter: str
+    value: float
+    achieved: float
+    limit: float
+    saturated: bool
+    mechanism: Mechanism
+
+
+def calibrate(
+    budget: Budget,
+    *,
+    noise_multiplier: float | None = None,
+    sampling_probability: float | None = None,
+    steps: int | None = None,
+    method: str = "pld",
+    precision: float = 1e-6,
+) -> Calibration:
+    """Return the one missing parameter of `steps` subsampled Gaussian steps that keeps `budget`.
+
+    Exactly one of the three is left out: the smallest noise multiplier, the largest sampling
+    probability (1 where saturated) or the largest number of steps is returned, to the relative
+    `precision` (steps: exactly), always on the side where the upper bound is within the budget.
+
+    Raises `InputError` unless exactly one is missing, `InfeasibleError` where no value within
+    [0.01, 1e7] (noise), [1e-12, 1] (rate) or [1, 1e8] (steps) keeps the budget.
+
+    >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1,
+    ...                   method="gdp")
+    >>> round(found.value, 4), found.achieved <= 1.0
+    (3.7306, True)
+    """
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "sampling_probability": sampling_probability,
+        "steps": steps,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise InputError(
+            f"calibrate: {len(missing)} of {', '.join(given)} are missing; leave out just one"
+        )
+    _check.positive("precision", precision)
+    if noise_multiplier is not None:
+        _check.positive("noise_multiplier", noise_multiplier)
+    if sampling_probability is not None:
+        _check.probability("sampling_probability", sampling_probability, low_open=True)
+    if steps is not None:
+        _check.count("steps", steps)
+    (parameter,) = missing
+
+    def mechanism_at(value: float) -> Mechanism:
+        z, q, t = (value if name == parameter else given[name] for name in given)
+        return Repeated(Sampled(Gaussian(z), q), t)  # type: ignore[arg-type]
+
+    def spent(value: float) -> float:
+        try:
+            return budget.spent(privacy_curve(mechanism_at(value), method=method))
+        except RangeError:
+            return math.inf
+
+    value, achieved, saturated = _search(parameter, spent, budget.limit, precision)
+    return Calibration(parameter, value, achieved, budget.limit, saturated, mechanism_at(value))
+
+
+def _search(
+    parameter: str, spent: Callable[[float], float], limit: float, precision: float
+) -> tuple[float, float, bool]:
+    """Return (value, spent there, saturated) for one parameter."""
+    if parameter == "steps":
+        return _most_steps(spent, limit)
+    noise = parameter == "noise_multiplier"
+    safest, boldest = (_MOST_NOISE, _LEAST_NOISE) if noise else (_LEAST_RATE, 1.0)
+    x, y = 1.0, spent(1.0)
+    goal, factor = (boldest if y <= limit else safest), 4.0
+    inside, outside = None, None
+    while True:
+        inside, outside = ((x, y), outside) if y <= limit else (inside, (x, y))
+        if inside and outside:
+            return *safe_end(spent, limit, inside, outside, precision), False
+        if x == goal:
+            break
+        x = min(x * factor, goal) if goal > x else max(x / factor, goal)
+        factor, y = factor**2, spent(x)
+    if inside:
+        return *inside, True
+    raise InfeasibleError(
+        f"calibrate: even {parameter} = {safest:g} spends {y:.4g}, above the budget of {limit:g}; "
+        "raise the budget or change the parameters that are given"
+    )
+
+
+def safe_end(
+    spent: Callable[[float], float],
+    limit: float,
+    inside: tuple[float, float],
+    outside: tuple[float, float],
+    precision: float,
+) -> tuple[float, float]:
+    """Close in on where the monotone `spent` reaches `limit`; return a point within it.
+
+    inside, outside: (x, spent(x)) on either side, x > 0. By turns false position and bisection,
+    both in logarithms; the point returned was evaluated.
+    """
+    use_line = True
+    for _ in range(200):
+        a, b = math.log(inside[0]), math.log(outside[0])
+        if abs(a - b) <= precision:
+            break
+        share = 0.5
+        if use_line and inside[1] > 0 and outside[1] < math.inf and inside[1] < outside[1]:
+            rise = math.log(outside[1]) - math.log(inside[1])
+            # Aim a little beyond the crossing by turns, so that both ends move.
+            share = (math.log(limit) - math.log(inside[1])) / rise
+            nudge = 0.3 * precision / abs(a - b)
+            share += -nudge if share > 0.5 else nudge
+            share = min(max(share, nudge), 1 - nudge)
+        x = math.exp(a + share * (b - a))
+        if x in (inside[0], outside[0]):
+            break
+        y = spent(x)
+        shrunk = abs(math.log(x) - (b if y <= limit else a)) < 0.5 * abs(a - b)
+        use_line = shrunk or not use_line
+        if y <= limit:
+            inside = (x, y)
+        else:
+            outside = (x, y)
+    return inside
+
+
+def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:
+    """Return the largest whole number within the limit, by doubling and bisection."""
+    low, at_low = 0, 0.0
+    high = 1
+    while (y := spent(high)) <= limit:
+        low, at_low = high, y
+        if high == _MOST_STEPS:
+            return low, at_low, True
+        high = min(4 * high, _MOST_STEPS)
+    if low == 0:
+        raise InfeasibleError(
+            f"calibrate: one step already spends {y:.4g}, above the budget of {limit:g}; raise "
+            "the budget or the noise"
+        )
+    while high - low > 1:
+        middle = (low + high) // 2
+        y = spent(middle)
+        if y <= limit:
+            low, at_low = middle, y
+        else:
+            high = middle
+    return low, at_low, False

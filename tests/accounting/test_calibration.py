@@ -1,0 +1,157 @@
+"""Calibration returns the safe end, closely, for every parameter and kind of budget."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece.accounting import (
+    AdvantageBudget,
+    EpsilonBudget,
+    ExcessBudget,
+    MuBudget,
+    PowerBudget,
+    calibrate,
+    privacy_curve,
+)
+from apiece.accounting.calibration import Budget, safe_end
+from apiece.errors import InfeasibleError, InputError, UnsupportedError
+from apiece.mechanisms import Gaussian, Repeated, Sampled
+
+BASELINE = privacy_curve(Gaussian(2.0), method="gdp")
+BUDGETS: list[Budget] = [
+    EpsilonBudget(1.0, 1e-5),
+    EpsilonBudget(1e-3, 1e-12),
+    EpsilonBudget(12.0, 1e-15),
+    AdvantageBudget(0.1),
+    PowerBudget(0.01, 1e-3),
+    PowerBudget(0.9, 0.2),
+    MuBudget(0.5),
+    ExcessBudget(0.05, BASELINE),
+]
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=lambda b: f"{type(b).__name__}-{b.limit:g}")
+@pytest.mark.parametrize("parameter", ["noise_multiplier", "steps"])
+def test_safe_and_close_for_every_budget(budget: Budget, parameter: str) -> None:
+    given_ = {"noise_multiplier": {"steps": 100}, "steps": {"noise_multiplier": 100.0}}[parameter]
+    try:
+        found = calibrate(budget, sampling_probability=1.0, method="gdp", **given_)  # type: ignore[arg-type]
+    except InfeasibleError:
+        # One step of z = 100 is too much.
+        assert (budget.limit, parameter) == (1e-3, "steps")
+        return
+    curve = privacy_curve(found.mechanism, method="gdp")
+    assert budget.spent(curve) == found.achieved <= budget.limit
+    assert not found.saturated
+    bolder: dict[str, Any] = {
+        "noise_multiplier": Repeated(Gaussian(found.value * (1 - 3e-6)), 100),
+        "steps": Repeated(Gaussian(100.0), int(found.value) + 1),
+    }
+    assert budget.spent(privacy_curve(bolder[parameter], method="gdp")) > budget.limit
+
+
+@pytest.mark.parametrize(
+    ("parameter", "start"),
+    [
+        ("noise_multiplier", {"sampling_probability": 0.02, "steps": 500}),
+        ("sampling_probability", {"noise_multiplier": 1.0, "steps": 500}),
+        ("steps", {"noise_multiplier": 1.0, "sampling_probability": 0.02}),
+    ],
+)
+def test_every_parameter_of_the_subsampled_gaussian(
+    parameter: str, start: dict[str, float]
+) -> None:
+    budget = EpsilonBudget(2.0, 1e-6)
+    found = calibrate(budget, method="rdp", **start)  # type: ignore[arg-type]
+    assert found.parameter == parameter
+    assert found.achieved <= 2.0
+    if parameter == "steps":
+        step = Sampled(Gaussian(1.0), 0.02)
+        more = privacy_curve(Repeated(step, int(found.value) + 1), method="rdp")
+        assert budget.spent(more) > 2.0
+    else:
+        assert found.achieved == pytest.approx(2.0, rel=1e-5)
+
+
+def test_plain_gaussian_in_closed_form() -> None:
+    assert calibrate(
+        MuBudget(0.5), noise_multiplier=100.0, sampling_probability=1.0, method="gdp"
+    ).value == pytest.approx(2500, abs=1)
+
+
+def test_saturation_is_said() -> None:
+    found = calibrate(EpsilonBudget(8.0, 1e-5), noise_multiplier=30.0, steps=10, method="rdp")
+    assert (found.value, found.saturated) == (1.0, True)
+    assert found.achieved < 8.0
+
+
+def test_infeasible_names_the_end_that_was_tried() -> None:
+    with pytest.raises(InfeasibleError, match="one step already spends"):
+        calibrate(
+            EpsilonBudget(0.1, 1e-5), noise_multiplier=1.0, sampling_probability=1.0, method="gdp"
+        )
+    with pytest.raises(InfeasibleError, match="even noise_multiplier"):
+        calibrate(EpsilonBudget(1e-9, 1e-12), sampling_probability=1.0, steps=10**7, method="gdp")
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.floats(-3, 3), st.floats(0.2, 5), st.booleans())
+def test_solver_is_quick_and_one_sided(log_target: float, power: float, falling: bool) -> None:
+    calls = 0
+
+    def spent(x: float) -> float:
+        nonlocal calls
+        calls += 1
+        return (1 / x if falling else x) ** power + 0.1 * math.tanh(1 / x if falling else x)
+
+    limit = spent(10**log_target)
+    ends = [(x, spent(x)) for x in (1e-4, 1e4)]
+    inside, outside = ends[::-1] if falling else ends
+    x, y = safe_end(spent, limit, inside, outside, 1e-9)
+    assert y <= limit
+    assert x == pytest.approx(10**log_target, rel=1e-8)
+    assert calls < 75
+
+
+def test_solver_survives_an_infinite_end() -> None:
+    x, y = safe_end(lambda x: math.inf if x > 3 else x, 2.5, (1.0, 1.0), (100.0, math.inf), 1e-9)
+    assert y <= 2.5
+    assert x == pytest.approx(2.5, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"steps": 1}, {"steps": 1, "noise_multiplier": 1.0, "sampling_probability": 0.5}],
+)
+def test_just_one_is_missing(arguments: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="leave out just one"):
+        calibrate(MuBudget(1.0), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EpsilonBudget(0.0, 1e-5),
+        lambda: EpsilonBudget(1.0, 1.0),
+        lambda: EpsilonBudget(math.nan, 1e-5),
+        lambda: AdvantageBudget(0.0),
+        lambda: AdvantageBudget(1.5),
+        lambda: PowerBudget(0.1, 0.2),
+        lambda: MuBudget(math.inf),
+        lambda: ExcessBudget(-0.1, BASELINE),
+    ],
+)
+def test_bad_budgets(make: Any) -> None:
+    with pytest.raises(InputError):
+        make()
+
+
+def test_bad_parameters_are_named() -> None:
+    for bad in ({"noise_multiplier": -1.0, "steps": 1}, {"sampling_probability": 2.0, "steps": 1}):
+        with pytest.raises(InputError, match=next(iter(bad))):
+            calibrate(AdvantageBudget(0.1), method="gdp", **bad)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="not a plain Gaussian"):
+        calibrate(MuBudget(1.0), sampling_probability=0.5, steps=10, method="rdp")

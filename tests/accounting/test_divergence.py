@@ -1,0 +1,127 @@
+"""Δ-divergence by the identity, against the definition by search on trade-off functions."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+
+from apiece.accounting import Bounds, PrivacyCurve, excess, privacy_curve
+from apiece.accounting.closed import gaussian, sampled_add, sampled_remove
+from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
+
+Floats = npt.NDArray[np.float64]
+ALPHA = np.concatenate([np.geomspace(1e-12, 0.5, 20000), np.linspace(0.5, 1, 20000)[1:]])
+
+
+def power(mu: float, alpha: Floats) -> Floats:
+    return ndtr(mu + ndtri(np.minimum(alpha, 1.0)))
+
+
+def by_definition(mu: float, own: float) -> float:
+    """inf{κ: f(α + κ) − κ ≤ f̃(α) for all α} for Gaussian trade-off functions."""
+
+    def worst(kappa: float) -> float:
+        return float((power(own, ALPHA) - power(mu, ALPHA + kappa) - kappa).max())
+
+    return 0.0 if worst(0.0) <= 0 else float(brentq(worst, 0, 1, xtol=1e-13))
+
+
+def curve(mu: float) -> PrivacyCurve:
+    return privacy_curve(Gaussian(1 / mu), method="gdp")
+
+
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(st.floats(-4, 1), st.floats(-4, 1))
+def test_identity_agrees_with_the_definition(log_promised: float, log_own: float) -> None:
+    promised, own = 10**log_promised, 10**log_own
+    found = excess(curve(promised), curve(own))
+    for bounds, exact in (
+        (found.forward, by_definition(promised, own)),
+        (found.backward, by_definition(own, promised)),
+    ):
+        # The search over a finite set of α can miss the largest gap by its curvature, never
+        # exceed it.
+        assert bounds.lower <= exact + 1e-6 * exact + 1e-9
+        assert exact <= bounds.upper + 1e-12
+        assert bounds.upper - bounds.lower <= 1e-4 * bounds.upper + 3e-8
+
+
+def test_which_argument_is_which() -> None:
+    promised, exposed = curve(0.5), curve(1.0)
+    worse, better = excess(promised, exposed), excess(exposed, promised)
+    assert worse.forward.lower > 0.09
+    assert worse.backward == (0.0, 0.0)
+    assert better.forward == (0.0, 0.0)
+    assert better.backward == worse.forward
+    assert worse.symmetric == worse.forward == better.symmetric
+
+
+class Step:
+    """One subsampled Gaussian step in closed form, both directions."""
+
+    def __init__(self, z: float, q: float) -> None:
+        self.z, self.q = z, q
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        pair = [
+            f(lambda e: gaussian(self.z, e), self.q, epsilon) for f in (sampled_remove, sampled_add)
+        ]
+        return Bounds(np.maximum(*(b.lower for b in pair)), np.maximum(*(b.upper for b in pair)))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        raise NotImplementedError
+
+
+def test_curves_that_cross_have_both_directions() -> None:
+    """Little noise, rarely sampled, against more noise at every step: neither dominates."""
+    rare, steady = PrivacyCurve(Step(0.5, 0.1)), PrivacyCurve(Step(2.0, 0.6))
+    found = excess(steady, rare)
+    assert found.forward.lower > 1e-3
+    assert found.backward.lower > 1e-3
+    assert found.symmetric.upper == max(found.forward.upper, found.backward.upper)
+    # A dense grid gives a lower bound that must lie inside.
+    epsilon = np.linspace(0, 12, 200001)
+    ours, theirs = rare.delta(epsilon), steady.delta(epsilon)
+    for bounds, top, bottom in ((found.forward, ours, theirs), (found.backward, theirs, ours)):
+        dense = float(((top.lower - bottom.lower) / (1 + np.exp(epsilon))).max())
+        assert bounds.lower - 1e-9 <= dense <= bounds.upper
+        assert bounds.upper - bounds.lower < 2e-4 * bounds.upper
+
+
+def test_upper_end_holds_between_nodes() -> None:
+    """A curve that is known only coarsely widens the bounds, and they still contain the value."""
+
+    class Blurred(Step):
+        def delta(self, epsilon: Floats) -> Bounds:
+            lower, upper = super().delta(epsilon)
+            return Bounds(lower * 0.9, np.minimum(upper * 1.1, 1.0))
+
+    sharp = excess(PrivacyCurve(Step(2.0, 0.6)), PrivacyCurve(Step(0.5, 0.1)))
+    blurred = excess(PrivacyCurve(Blurred(2.0, 0.6)), PrivacyCurve(Blurred(0.5, 0.1)))
+    for wide, narrow in zip(blurred, sharp, strict=True):
+        assert wide.lower <= narrow.lower <= narrow.upper <= wide.upper
+
+
+def test_zero_exactly_where_one_plainly_dominates() -> None:
+    few, many = (
+        privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.1), t), method="rdp") for t in (5, 6)
+    )
+    assert excess(many, few).forward == (0.0, 0.0)
+    assert excess(few, few).symmetric == (0.0, 0.0)
+    assert excess(few, many).forward.upper > 0
+    nothing = privacy_curve(Composed(), method="gdp")
+    assert excess(few, nothing).forward == (0.0, 0.0)
+    assert math.isclose(
+        excess(nothing, curve(1.0)).forward.upper, curve(1.0).advantage().upper / 2, rel_tol=1e-4
+    )
+
+
+def test_from_full_protection_to_none_is_at_most_a_half() -> None:
+    """Two worlds that a test tells apart for sure: Bayes success ½ against 1 at even odds."""
+    found = excess(curve(1e-6), curve(50.0))
+    assert found.forward.upper == pytest.approx(0.5, abs=1e-5)
