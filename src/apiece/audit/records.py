@@ -1,0 +1,136 @@
+"""Result records of an audit: confidences of shadow models, joined by record id."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.errors import DataError, StateError
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowScores:
+    """What K models say of n records: the input of every membership test.
+
+    ids (n,), groups (n,) (names or positions of budget groups), included (K, n), confidences
+    (K, n) or (K, n, augmentations): φ = log(p/(1−p)) of the true class.
+    Raises `DataError` where the shapes do not fit or a confidence is NaN.
+    """
+
+    ids: npt.NDArray[Any]
+    groups: npt.NDArray[Any]
+    included: Bools
+    confidences: Floats
+
+    def __post_init__(self) -> None:
+        ids = _check.record_ids("ids", self.ids)
+        shape = self.included.shape
+        if self.included.ndim != 2 or shape[1] != ids.size or self.groups.shape != ids.shape:
+            raise DataError(
+                f"included: shape {shape} for {ids.size} ids and {self.groups.size} groups; "
+                "give (models, records)"
+            )
+        if self.confidences.shape[:2] != shape or self.confidences.ndim not in (2, 3):
+            raise DataError(
+                f"confidences: shape {self.confidences.shape} for included of shape {shape}"
+            )
+        if np.isnan(self.confidences).any():
+            k, i = (int(a[0]) for a in np.nonzero(np.isnan(self.confidences))[:2])
+            raise DataError(
+                f"confidences[{k}, {i}] = nan: {int(np.isnan(self.confidences).sum())} entries "
+                "are NaN; find the model that diverged"
+            )
+        object.__setattr__(self, "ids", ids)
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+    @property
+    def models(self) -> int:
+        """How many models."""
+        return int(self.included.shape[0])
+
+    def select(self, ids: npt.ArrayLike) -> ShadowScores:
+        """Return the columns of `ids`, in that order; raise `DataError` for an unknown one."""
+        where = positions(self.ids, np.asarray(ids))
+        return ShadowScores(
+            self.ids[where], self.groups[where], self.included[:, where], self.confidences[:, where]
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to one `.npz` file, complete or not at all."""
+        write_arrays(
+            Path(path),
+            {
+                "ids": self.ids,
+                "groups": self.groups,
+                "included": self.included,
+                "confidences": self.confidences,
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ShadowScores:
+        """Read what `save` wrote; raise `DataError` for another file."""
+        arrays = read_arrays(Path(path))
+        missing = {"ids", "groups", "included", "confidences"} - set(arrays)
+        if missing:
+            raise DataError(f"{path}: no {', '.join(sorted(missing))} in it; give a scores file")
+        return cls(
+            arrays["ids"],
+            arrays["groups"],
+            arrays["included"].astype(bool),
+            arrays["confidences"].astype(np.float64),
+        )
+
+
+def positions(known: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Integers:
+    """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
+    order = np.argsort(known, kind="stable")
+    try:
+        at = np.minimum(np.searchsorted(known, wanted, sorter=order), known.size - 1)
+    except TypeError:
+        raise DataError(f"ids: {wanted.dtype} do not compare with {known.dtype}") from None
+    where = order[at]
+    wrong = np.flatnonzero(known[where] != wanted)
+    if wrong.size:
+        raise DataError(
+            f"ids: {wanted[wrong[0]]!s} is not among the {known.size} records "
+            f"({wrong.size} of {wanted.size} ids do not match)"
+        )
+    return where
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays to a `.npz` file by way of a temporary sibling, so never half a file."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
+        file.write(buffer.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays in a `.npz` file; nothing in it is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return {name: data[name] for name in data.files}
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise StateError(f"{path}: not a readable array file ({error})") from None

@@ -1,0 +1,241 @@
+"""Shadow models in blocks: trained once each, resumable, on one process or many.
+
+A block of models is one stacked computation with random streams of its own, so its result does
+not depend on who trains it, when, or after how many interruptions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from apiece import _check
+from apiece.audit import stacked_training
+from apiece.audit.records import ShadowScores, read_arrays, write_arrays
+from apiece.audit.stacked import StackedModel
+from apiece.audit.stacked_training import Recipe, Streams
+from apiece.errors import DataError, InputError, StateError
+from apiece.plan import Plan
+
+Bools = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+Mapper = Callable[[Callable[[int], int], Iterable[int]], Iterable[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """The records that shadow models are trained on and tested with, held in memory once.
+
+    ids (n,), inputs (n, …) float, targets (n,) classes, groups (n,): positions in the plan's
+    groups. Raises `DataError` where lengths differ or an input is not finite.
+    """
+
+    ids: npt.NDArray[Any]
+    inputs: Tensor
+    targets: Tensor
+    groups: Integers
+
+    def __post_init__(self) -> None:
+        ids = _check.record_ids("ids", self.ids)
+        sizes = {ids.size, self.inputs.shape[0], self.targets.shape[0], self.groups.size}
+        if len(sizes) != 1:
+            raise DataError(
+                f"pool: {ids.size} ids, {self.inputs.shape[0]} inputs, {self.targets.shape[0]} "
+                f"targets, {self.groups.size} groups; give one of each a record"
+            )
+        bad = ~torch.isfinite(self.inputs.reshape(len(ids), -1)).all(dim=1)
+        if bool(bad.any()):
+            first = int(torch.nonzero(bad)[0, 0])
+            raise DataError(f"inputs of record {ids[first]!s}: not finite; mend or leave it out")
+        object.__setattr__(self, "ids", ids)
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+
+@dataclass(frozen=True, eq=False)
+class ShadowJob:
+    """All that decides K shadow models. included: (K, n). groups: the pool's, or (K, n)."""
+
+    pool: Pool
+    plan: Plan
+    model: StackedModel
+    included: Bools
+    recipe: Recipe
+    seed: int
+    block: int = 64
+    groups: Integers | None = None
+
+    def __post_init__(self) -> None:
+        if self.included.ndim != 2 or self.included.shape[1] != len(self.pool):
+            raise DataError(
+                f"included: shape {self.included.shape} for {len(self.pool)} records; "
+                "give (models, records)"
+            )
+        _check.count("block", self.block)
+        highest = int(self.budget_groups.max())
+        if not 0 <= int(self.budget_groups.min()) <= highest < len(self.plan.budgets):
+            raise InputError(
+                f"groups: position {highest} in a plan of {len(self.plan.budgets)} groups"
+            )
+
+    @property
+    def budget_groups(self) -> Integers:
+        """The positions in the plan's groups, (n,) or (K, n)."""
+        return self.pool.groups if self.groups is None else self.groups
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks."""
+        return -(-int(self.included.shape[0]) // self.block)
+
+    def rows(self, block: int) -> slice:
+        """Return the models of `block`."""
+        return slice(block * self.block, min((block + 1) * self.block, self.included.shape[0]))
+
+    def digest(self) -> str:
+        """Return a SHA-256 of everything that decides the result."""
+        state = hashlib.sha256()
+        public = {
+            "plan": self.plan.hash(),
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "block": self.block,
+            "model": repr(self.model),
+        }
+        state.update(json.dumps(public, sort_keys=True).encode())
+        for array in (
+            self.pool.inputs.cpu().numpy(),
+            self.pool.targets.cpu().numpy(),
+            np.packbits(self.included),
+            self.budget_groups,
+        ):
+            state.update(np.ascontiguousarray(array).tobytes())
+        return state.hexdigest()
+
+    def train_block(self, block: int) -> dict[str, npt.NDArray[Any]]:
+        """Train the models of `block` and return their confidences and accuracies."""
+        rows, pool = self.rows(block), self.pool
+        groups = self.budget_groups if self.groups is None else self.groups[rows]
+        flat = stacked_training.train(
+            self.model,
+            pool.inputs,
+            pool.targets,
+            plan=self.plan,
+            groups=groups,
+            included=self.included[rows],
+            recipe=self.recipe,
+            streams=Streams.of(self.seed, block, pool.inputs.device),
+        )
+        found = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
+        return {"confidences": found.astype(np.float32)}
+
+
+def train_shadows(
+    job: ShadowJob,
+    *,
+    folder: Path | None = None,
+    mapper: Mapper = map,
+    progress: Callable[[int, int], None] | None = None,
+) -> ShadowScores:
+    """Return the confidences of all models of `job` on all records of its pool.
+
+    folder: where each finished block is written (whole or not at all); started again, only what
+    is missing is trained, and the result is the same as without interruption. mapper: how blocks
+    are spread, `map` or `processes(n)`; with more than one process a folder is needed.
+    progress: called with (blocks done, blocks in all).
+
+    Raises `StateError` where the folder holds another job's blocks, `InputError` for a mapper
+    without a folder.
+    """
+    if folder is None:
+        if mapper is not map:
+            raise InputError("folder: none given; blocks trained elsewhere come back through one")
+        parts = list(_counted(map(job.train_block, range(job.blocks)), job.blocks, 0, progress))
+    else:
+        todo = claim(job, folder)
+        worker = BlockWorker(job, folder)
+        done = job.blocks - len(todo)
+        for _ in _counted(iter(mapper(worker, todo)), job.blocks, done, progress):
+            pass
+        parts = [read_arrays(_file(folder, block)) for block in range(job.blocks)]
+    confidences = np.concatenate([part["confidences"] for part in parts]).astype(np.float64)
+    return ShadowScores(
+        ids=job.pool.ids,
+        groups=job.plan.budgets.name[job.pool.groups],
+        included=job.included,
+        confidences=confidences,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWorker:
+    """Trains one block and writes it; what a mapper calls, here or on another machine."""
+
+    job: ShadowJob
+    folder: Path
+
+    def __call__(self, block: int) -> int:
+        """Train `block`, write its file, return its number."""
+        if not _file(self.folder, block).exists():
+            write_arrays(_file(self.folder, block), self.job.train_block(block))
+        return block
+
+
+def claim(job: ShadowJob, folder: Path) -> list[int]:
+    """Return the blocks that `folder` lacks, after checking that it is this job's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest, digest = folder / "job.json", job.digest()
+    text = json.dumps({"digest": digest, "models": job.included.shape[0], "blocks": job.blocks})
+    if manifest.exists():
+        try:
+            known = json.loads(manifest.read_text()).get("digest")
+        except (json.JSONDecodeError, AttributeError):
+            known = None
+        if known != digest:
+            raise StateError(
+                f"{folder}: holds the models of another job (data, plan, split, recipe or seed "
+                "differ); give another folder"
+            )
+    else:
+        part = folder / ".job.json.part"
+        part.write_text(text)
+        part.replace(manifest)
+    return [block for block in range(job.blocks) if not _file(folder, block).exists()]
+
+
+def processes(count: int) -> Mapper:
+    """Return a mapper over `count` processes, each with one thread."""
+
+    def mapper(work: Callable[[int], int], blocks: Iterable[int]) -> Iterator[int]:
+        from multiprocessing import get_context
+
+        with ProcessPoolExecutor(
+            count, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            yield from pool.map(work, blocks)
+
+    return mapper
+
+
+def _file(folder: Path, block: int) -> Path:
+    return folder / f"block-{block:06d}.npz"
+
+
+def _counted(
+    parts: Iterator[Any], total: int, done: int, progress: Callable[[int, int], None] | None
+) -> Iterator[Any]:
+    for at, part in enumerate(parts, start=done + 1):
+        if progress is not None:
+            progress(at, total)
+        yield part

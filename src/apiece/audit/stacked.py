@@ -1,0 +1,128 @@
+"""Many small models as one: parameters with a leading model axis, per-record clipping in closed
+form.
+
+A stacked model holds K models in one matrix (K, D), a row a model. For fully connected layers the
+gradient of record i is the outer product δ_i a_iᵀ, so its norm is ‖δ_i‖·√(‖a_i‖² + 1) (bias
+included) and the clipped sum is one batched product: no per-record gradient is ever stored.
+Source: Goodfellow 2015; Li et al. 2022 (ghost clipping).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from apiece.errors import InputError
+
+
+class StackedModel(Protocol):
+    """K models of one architecture, their parameters in one matrix (K, parameters)."""
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters one model has."""
+        ...
+
+    def initial(self, models: int, generator: torch.Generator) -> Tensor:
+        """Return the initial parameters of `models` independent models, (models, parameters)."""
+        ...
+
+    def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        """Return logits (K, P, classes) of inputs (K, P, …), model k's own records in row k."""
+        ...
+
+    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
+        """Return (K, parameters): Σ_p of model k's cross-entropy gradients, clipped to clip[k, p].
+
+        A clip norm of 0 leaves the record out, which is how padding is marked. A record whose
+        gradient is not finite contributes nothing.
+        """
+        ...
+
+
+def clip_factors(squared_norms: Tensor, clip: Tensor) -> Tensor:
+    """Return min(1, clip/norm), 0 where clip is 0 or the norm is not finite."""
+    norms = squared_norms.clamp_min(torch.finfo(squared_norms.dtype).tiny).sqrt()
+    factors = (clip / norms).clamp_max(1.0)
+    return torch.where(torch.isfinite(squared_norms) & (clip > 0), factors, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StackedMlp:
+    """Fully connected layers with ReLU between them: the MLP of S5 is (features, 128, 64, classes).
+
+    >>> StackedMlp((59, 128, 64, 2)).parameters
+    16066
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or min(self.sizes) < 1:
+            raise InputError(f"sizes = {self.sizes}: give (features, …hidden…, classes), all ≥ 1")
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters one model has."""
+        return sum((i + 1) * o for i, o in zip(self.sizes, self.sizes[1:], strict=False))
+
+    def layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return views (weight (K, out, in), bias (K, 1, out)) into the matrix `flat`."""
+        views, at, count = [], 0, flat.shape[0]
+        for i, o in zip(self.sizes, self.sizes[1:], strict=False):
+            weight = flat[:, at : at + i * o].view(count, o, i)
+            bias = flat[:, at + i * o : at + i * o + o].view(count, 1, o)
+            views.append((weight, bias))
+            at += (i + 1) * o
+        return views
+
+    def initial(self, models: int, generator: torch.Generator) -> Tensor:
+        """Return U(±1/√in) for weights and biases, as torch's Linear does."""
+        flat = torch.rand(models, self.parameters, generator=generator, device=generator.device)
+        for weight, bias in self.layers(flat.mul_(2).sub_(1)):
+            for part in (weight, bias):
+                part.mul_(1 / math.sqrt(weight.shape[2]))
+        return flat
+
+    def _activations(self, flat: Tensor, inputs: Tensor) -> list[Tensor]:
+        outputs = [inputs]
+        layers = self.layers(flat)
+        for at, (weight, bias) in enumerate(layers):
+            out = torch.baddbmm(bias, outputs[-1], weight.transpose(1, 2))
+            outputs.append(out.relu_() if at + 1 < len(layers) else out)
+        return outputs
+
+    def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        """Return logits (K, P, classes) of inputs (K, P, features)."""
+        return self._activations(flat, inputs)[-1]
+
+    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
+        """Return (K, parameters): the sums of clipped cross-entropy gradients, one a model."""
+        outputs = self._activations(flat, inputs)
+        delta = torch.softmax(outputs[-1], dim=2)
+        delta.scatter_add_(
+            2, targets[..., None], delta.new_full((1, 1, 1), -1.0).expand_as(targets[..., None])
+        )
+        layers = self.layers(flat)
+        deltas = [delta]
+        for at in range(len(layers) - 1, 0, -1):
+            back = torch.bmm(deltas[0], layers[at][0])
+            deltas.insert(0, back.mul_(outputs[at] > 0))
+        squared = torch.zeros_like(clip)
+        for a, d in zip(outputs, deltas, strict=False):
+            squared += d.square().sum(2) * (a.square().sum(2) + 1)
+        factors = clip_factors(squared, clip)[..., None]
+        result = torch.empty_like(flat)
+        finite = torch.isfinite(squared)
+        broken = not bool(finite.all())
+        for (weight, bias), a, d in zip(self.layers(result), outputs, deltas, strict=False):
+            if broken:
+                a, d = (torch.where(finite[..., None], t, 0.0) for t in (a, d))
+            scaled = d * factors
+            torch.bmm(scaled.transpose(1, 2), a, out=weight)
+            torch.sum(scaled, dim=1, keepdim=True, out=bias)
+        return result

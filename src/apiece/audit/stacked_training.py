@@ -1,0 +1,169 @@
+"""DP-SGD on K models at once, each with its own members, coins, noise and start."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from apiece import _check
+from apiece.audit import poisson
+from apiece.audit.stacked import StackedModel
+from apiece.errors import DataError, unknown
+from apiece.plan import Plan, Stage
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+OPTIMIZERS = ("adamw", "sgd")
+SCHEDULES = ("cosine", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model is updated; the defaults are S5's (AdamW, weight decay 5e-4, cosine).
+
+    Privacy does not depend on it: it only processes what the noisy gradients show.
+    """
+
+    learning_rate: float = 0.01
+    optimizer: str = "adamw"
+    weight_decay: float = 5e-4
+    schedule: str = "cosine"
+
+    def __post_init__(self) -> None:
+        _check.positive("learning_rate", self.learning_rate)
+        if not _check.finite("weight_decay", self.weight_decay) >= 0:
+            raise DataError(f"weight_decay = {self.weight_decay}: must not be negative")
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+
+    def start(self, flat: Tensor) -> torch.optim.Optimizer:
+        """Return an optimizer of the matrix `flat`; entrywise, so the models do not mix."""
+        if self.optimizer == "sgd":
+            return torch.optim.SGD([flat], lr=self.learning_rate, weight_decay=self.weight_decay)
+        return torch.optim.AdamW(
+            [flat], lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+        )
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate at `step` of `steps`."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streams:
+    """The three streams of randomness of a block of models: coins, noise, start."""
+
+    sampling: np.random.Generator
+    noise: torch.Generator
+    start: torch.Generator
+
+    @classmethod
+    def of(cls, seed: int, block: int, device: torch.device | str = "cpu") -> Streams:
+        """Return the streams of `block` under `seed`; different blocks are independent."""
+        parts = np.random.SeedSequence((seed, block)).spawn(3)
+        noise, start = (torch.Generator(device=device) for _ in range(2))
+        noise.manual_seed(int(parts[1].generate_state(1, np.uint64)[0] >> 1))
+        start.manual_seed(int(parts[2].generate_state(1, np.uint64)[0] >> 1))
+        return cls(np.random.Generator(np.random.SFC64(parts[0])), noise, start)
+
+
+def train(
+    model: StackedModel,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    plan: Plan,
+    groups: Integers,
+    included: Bools,
+    recipe: Recipe,
+    streams: Streams,
+) -> Tensor:
+    """Return the parameters (K, parameters) of K models trained under one `plan`.
+
+    Model k takes record i into a step with its group's sampling probability if included[k, i],
+    never otherwise; the gradient is clipped to its group's norm, summed, noised with the plan's
+    standard deviation and divided by the plan's expected batch size: nothing else depends on
+    `included`, so the worlds of an audit differ in membership only.
+
+    inputs (n, …) and targets (n,): one data set for all models. groups: (n,) or (K, n), positions
+    in the plan's groups. included: (K, n).
+    """
+    flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
+    optimizer = recipe.start(flat)
+    done = 0
+    for stage in plan.stages:
+        rates, clip = stage_rates(stage, groups, included, streams.sampling)
+        steps = poisson.batches(rates, stage.steps, streams.sampling)
+        for batch in steps:
+            for entry in optimizer.param_groups:
+                entry["lr"] = recipe.rate(done, plan.steps)
+            flat.grad = noisy_gradient(
+                model, flat, inputs, targets, batch, clip, stage, streams.noise
+            )
+            optimizer.step()
+            done += 1
+    return flat.detach()
+
+
+def stage_rates(
+    stage: Stage, groups: Integers, included: Bools, generator: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return sampling probabilities and clip norms, (K, n) each; 0 probability outside a world."""
+    joined = included
+    if stage.participation is not None:
+        joined = included & (generator.random(included.shape) < stage.participation[groups])
+    rates = np.where(joined, stage.sampling_probability[groups], 0.0)
+    return rates, np.broadcast_to(stage.clip_norm[groups], included.shape)
+
+
+def noisy_gradient(
+    model: StackedModel,
+    flat: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    batch: poisson.Batch,
+    clip: Floats,
+    stage: Stage,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return (K, parameters): (Σ clipped gradients + N(0, noise_stddev²)) / expected batch size."""
+    records = torch.from_numpy(batch.records).to(inputs.device)
+    bounds = np.where(batch.real, np.take_along_axis(clip, batch.records, axis=1), 0.0)
+    clips = torch.from_numpy(bounds).to(device=inputs.device, dtype=inputs.dtype)
+    total = model.clipped_sum(flat, inputs[records], targets[records], clips)
+    noise = torch.empty_like(total).normal_(generator=generator)
+    return total.add_(noise, alpha=stage.noise_stddev).div_(stage.expected_batch_size)
+
+
+def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:
+    """Return (K, n): φ = log(p/(1−p)) of the true class, from logits without cancellation.
+
+    Source: Carlini et al. 2022 (LiRA), §V.
+    """
+    found: list[npt.NDArray[np.float32]] = []
+    width = max(1, int(2e6 / max(1, inputs[0].numel() * flat.shape[0])))
+    for at in range(0, inputs.shape[0], width):
+        part = inputs[at : at + width]
+        logits = model.logits(flat, part.expand(flat.shape[0], *part.shape))
+        found.append(logit_scaled(logits, targets[at : at + width].expand(flat.shape[0], -1)))
+    return np.concatenate(found, axis=1).astype(np.float64)
+
+
+def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
+    """Return z_y − log Σ_{c≠y} e^{z_c} = log(p_y/(1−p_y)), over the last axis of `logits`."""
+    own = logits.gather(-1, targets[..., None])
+    others = logits.scatter(-1, targets[..., None], -torch.inf)
+    result: npt.NDArray[np.float32] = (
+        (own[..., 0] - torch.logsumexp(others, dim=-1)).detach().cpu().numpy()
+    )
+    return result
