@@ -1,6 +1,41 @@
 """What a trained model really leaks, and about whom."""
 
 from apiece.audit.bounds import LowerBound, lower_bound
+from apiece.audit.likelihood import PrivacyScores, lira, lira_each, privacy_scores
 from apiece.audit.one_run import one_run
+from apiece.audit.records import ShadowScores
+from apiece.audit.rmia import loss_scores, rmia
+from apiece.audit.roc import Roc, roc, roc_by_group
+from apiece.audit.splits import biregular, one_target
+from apiece.audit.trend import (
+    Difference,
+    Rise,
+    Trend,
+    jonckheere_terpstra,
+    share_that_rises,
+    student_t,
+)
 
-__all__ = ["LowerBound", "lower_bound", "one_run"]
+__all__ = [
+    "Difference",
+    "LowerBound",
+    "PrivacyScores",
+    "Rise",
+    "Roc",
+    "ShadowScores",
+    "Trend",
+    "biregular",
+    "jonckheere_terpstra",
+    "lira",
+    "lira_each",
+    "loss_scores",
+    "lower_bound",
+    "one_run",
+    "one_target",
+    "privacy_scores",
+    "rmia",
+    "roc",
+    "roc_by_group",
+    "share_that_rises",
+    "student_t",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,9 +129,9 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays in a `.npz` file; nothing in it is executed."""
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             return {name: data[name] for name in data.files}
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise StateError(f"{path}: not a readable array file ({error})") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -144,14 +143,14 @@ class _Block(nn.Module):
 def _conv(channels_in: int, channels_out: int, *, pool: bool = False) -> nn.Sequential:
     parts: list[nn.Module] = [
         nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False),
-        nn.GroupNorm(math.gcd(32, channels_out), channels_out),
+        nn.GroupNorm(channels_out // 4, channels_out),
         nn.ReLU(),
     ]
     return nn.Sequential(*parts, *([nn.MaxPool2d(2)] if pool else []))
 
 
 def resnet9(channels: int, classes: int, *, width: int = 64) -> nn.Module:
-    """Return a ResNet-9 with group normalisation; images of at least 8×8. S5's has width 64."""
+    """Return a ResNet-9 with group normalisation; images of at least 16×16, width ≥ 4."""
     return nn.Sequential(
         _conv(channels, width),
         _conv(width, 2 * width, pool=True),

@@ -1,0 +1,166 @@
+"""Shadow jobs: the same result however they are run, no model twice, none lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apiece.audit.shadows import BlockWorker, Pool, ShadowJob, claim, processes, train_shadows
+from apiece.audit.splits import biregular
+from apiece.audit.stacked import StackedMlp
+from apiece.audit.stacked_training import Recipe
+from apiece.errors import DataError, InputError, StateError
+
+from .worlds import plan, pool
+
+
+def job(models: int = 10, block: int = 4, **change: object) -> ShadowJob:
+    data = pool()
+    included = biregular(models, data.groups, generator=np.random.default_rng(0))
+    base = ShadowJob(data, plan(), StackedMlp((7, 6, 3)), included, Recipe(), seed=1, block=block)
+    return replace(base, **change)  # type: ignore[arg-type]
+
+
+def test_folder_and_memory_agree(tmp_path: Path) -> None:
+    one, seen = job(), []
+    kept = train_shadows(one, folder=tmp_path, progress=lambda k, n: seen.append((k, n)))
+    held = train_shadows(one)
+    np.testing.assert_array_equal(kept.confidences, held.confidences)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert kept.ids.tolist() == one.pool.ids.tolist()
+    assert set(kept.groups) == {"strict", "weak"}
+    assert claim(one, tmp_path) == []
+
+
+def test_only_what_is_missing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = job()
+    whole = train_shadows(one, folder=tmp_path)
+    (tmp_path / "block-000001.npz").unlink()
+    trained = []
+    original = ShadowJob.train_block
+
+    def spy(self: ShadowJob, block: int) -> dict[str, np.ndarray]:
+        trained.append(block)
+        return original(self, block)
+
+    monkeypatch.setattr(ShadowJob, "train_block", spy)
+    again = train_shadows(one, folder=tmp_path)
+    assert trained == [1]
+    np.testing.assert_array_equal(again.confidences, whole.confidences)
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from audit import test_shadows as t
+from apiece.audit.shadows import ShadowJob, train_shadows
+original = ShadowJob.train_block
+def slow(self, block):
+    with open({log!r}, "a") as log:
+        log.write(f"{{block}}\\n")
+    found = original(self, block)
+    time.sleep(0.3)
+    return found
+ShadowJob.train_block = slow
+train_shadows(t.job(models=24, block=2), folder=Path({folder!r}))
+"""
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    """After SIGKILL: blocks with a file are never trained again, all others are."""
+    folder, log = tmp_path / "run", tmp_path / "log"
+    code = textwrap.dedent(SCRIPT).format(
+        tests=str(Path(__file__).parents[1]), log=str(log), folder=str(folder)
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("block-*.npz"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {int(p.stem.split("-")[1]) for p in folder.glob("block-*.npz")}
+    assert 3 <= len(kept) < 12
+    first = [int(line) for line in log.read_text().split()]
+    one = job(models=24, block=2)
+    assert set(claim(one, folder)) == set(range(12)) - kept
+    resumed = train_shadows(one, folder=folder)
+    assert set(first) >= kept
+    whole = train_shadows(one)
+    np.testing.assert_array_equal(resumed.confidences, whole.confidences)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_same(tmp_path: Path) -> None:
+    one = job()
+    spread = train_shadows(one, folder=tmp_path, mapper=processes(2))
+    np.testing.assert_array_equal(spread.confidences, train_shadows(one).confidences)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 2},
+        {"recipe": Recipe(learning_rate=0.02)},
+        {"plan": plan(noise_stddev=0.6)},
+        {"included": np.ones((10, 40), dtype=bool)},
+        {"block": 5},
+        {"model": StackedMlp((7, 5, 3))},
+        {"pool": replace(pool(), inputs=pool().inputs + 1)},
+    ],
+    ids=["seed", "recipe", "plan", "included", "block", "model", "data"],
+)
+def test_another_job_in_the_folder_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    claim(job(), tmp_path)
+    with pytest.raises(StateError, match="another job"):
+        claim(job(**change), tmp_path)
+
+
+def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
+    claim(job(), tmp_path)
+    (tmp_path / "job.json").write_text("{half")
+    with pytest.raises(StateError):
+        claim(job(), tmp_path)
+
+
+def test_a_worker_leaves_a_finished_block_alone(tmp_path: Path) -> None:
+    one = job()
+    worker = BlockWorker(one, tmp_path)
+    assert worker(0) == 0
+    stamp = (tmp_path / "block-000000.npz").stat().st_mtime_ns
+    assert worker(0) == 0
+    assert (tmp_path / "block-000000.npz").stat().st_mtime_ns == stamp
+
+
+def test_groups_of_each_model(tmp_path: Path) -> None:
+    """A group for each (model, record) is followed: group 0 for all differs from the pool's."""
+    one = job()
+    zero = replace(one, groups=np.zeros(one.included.shape, dtype=np.int64))
+    same = replace(one, groups=np.broadcast_to(one.pool.groups, one.included.shape))
+    found = train_shadows(one).confidences
+    np.testing.assert_array_equal(train_shadows(same).confidences, found)
+    assert not np.array_equal(train_shadows(zero).confidences, found)
+
+
+def test_bad_input() -> None:
+    data = pool()
+    with pytest.raises(DataError, match="included"):
+        job(included=np.ones((3, 5), dtype=bool))
+    with pytest.raises(InputError, match="position 7"):
+        job(pool=replace(data, groups=np.full(40, 7)))
+    with pytest.raises(InputError, match="folder"):
+        train_shadows(job(), mapper=processes(2))
+    with pytest.raises(DataError, match="pool"):
+        Pool(data.ids, data.inputs[:5], data.targets, data.groups)
+    broken = data.inputs.clone()
+    broken[3, 0] = torch.nan
+    with pytest.raises(DataError, match=f"record {data.ids[3]}"):
+        Pool(data.ids, broken, data.targets, data.groups)

@@ -1,0 +1,39 @@
+"""Small plans, pools and scores that the audit tests share."""
+
+import numpy as np
+import torch
+
+from apiece.audit.records import ShadowScores
+from apiece.audit.shadows import Pool
+from apiece.budgets import Budgets
+from apiece.plan import Plan, Stage
+
+
+def plan(*, steps: int = 6, noise_stddev: float = 0.5, size: int = 20, batch: float = 5.0) -> Plan:
+    """Two groups, with rates and clip norms of their own; its guarantee plays no part here."""
+    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], size, 1e-5)
+    stage = Stage(steps, batch, noise_stddev, np.array([0.15, 0.35]), np.array([0.5, 1.5]))
+    return Plan("test", 1.0, budgets.groups, (stage,), np.array([False, False]))
+
+
+def pool(size: int = 40, features: int = 7, classes: int = 3, seed: int = 0) -> Pool:
+    generator = np.random.default_rng(seed)
+    return Pool(
+        ids=np.array([f"r{i:03d}" for i in generator.permutation(size)]),
+        inputs=torch.from_numpy(generator.normal(size=(size, features)).astype(np.float32)),
+        targets=torch.from_numpy(generator.integers(0, classes, size)),
+        groups=generator.permutation(np.arange(size) % 2),
+    )
+
+
+def scores(
+    models: int = 64, size: int = 30, *, shift: float | np.ndarray = 1.0, seed: int = 0
+) -> ShadowScores:
+    """Normal confidences, raised by `shift` where the record was included."""
+    generator = np.random.default_rng(seed)
+    included = np.zeros((models, size), dtype=bool)
+    for column in included.T:
+        column[generator.permutation(models)[: models // 2]] = True
+    confidences = generator.normal(size=(models, size)) + shift * included
+    groups = np.where(np.arange(size) % 2, "weak", "strict")
+    return ShadowScores(np.arange(size) + 100, groups, included, confidences)
