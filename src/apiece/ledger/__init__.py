@@ -1,0 +1,7 @@
+"""The durable account of every person's spending."""
+
+from apiece.ledger.chain import Entry, Head
+from apiece.ledger.ledger import Ledger
+from apiece.ledger.verify import Verification
+
+__all__ = ["Entry", "Head", "Ledger", "Verification"]

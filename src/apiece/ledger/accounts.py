@@ -1,0 +1,100 @@
+"""Reading and writing blocks of people; a block that is not what its digest says is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from apiece.errors import StateError
+from apiece.ledger.chain import block_digest
+from apiece.ledger.codec import TERMS, Ids, Integers, Terms, pack_ids, unpack_ids
+from apiece.ledger.schema import BALANCE, PEOPLE
+
+CHUNK = 200  # blocks a query: below every database's limit on parameters
+
+
+def _damaged(what: str, block: int) -> StateError:
+    return StateError(
+        f"ledger: {what} of block {block} are damaged; nothing was charged; run "
+        "`apiece ledger verify` and restore a backup"
+    )
+
+
+def _chunks(blocks: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(blocks), CHUNK):
+        yield blocks[start : start + CHUNK]
+
+
+def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
+    """Yield the ids of the blocks from `first_block` on."""
+    rows = connection.execute(
+        sa.select(PEOPLE).where(PEOPLE.c.block >= first_block).order_by(PEOPLE.c.block)
+    )
+    for row in rows:
+        _check_people(salt, row)
+        yield unpack_ids(bytes(row.ids), row.size)
+
+
+def _check_people(salt: bytes, row: Any) -> None:
+    size = str(row.size).encode()
+    expected = block_digest(salt, "people", row.block, size, bytes(row.ids), bytes(row.terms))
+    if expected != bytes(row.digest):
+        raise _damaged("the people", row.block)
+
+
+def read_people(
+    connection: sa.Connection, salt: bytes, blocks: list[int]
+) -> dict[int, tuple[bytes, Terms]]:
+    """Return the packed ids and the terms of each block."""
+    found: dict[int, tuple[bytes, Terms]] = {}
+    for part in _chunks(blocks):
+        for row in connection.execute(sa.select(PEOPLE).where(PEOPLE.c.block.in_(part))):
+            _check_people(salt, row)
+            found[row.block] = bytes(row.ids), np.frombuffer(bytes(row.terms), TERMS)
+    return found
+
+
+def read_spent(connection: sa.Connection, salt: bytes, blocks: list[int]) -> dict[int, Integers]:
+    """Return what the people of each block have spent, in units."""
+    found: dict[int, Integers] = {}
+    for part in _chunks(blocks):
+        for row in connection.execute(sa.select(BALANCE).where(BALANCE.c.block.in_(part))):
+            spent = bytes(row.spent)
+            if block_digest(salt, "balance", row.block, spent) != bytes(row.digest):
+                raise _damaged("the balances", row.block)
+            found[row.block] = np.frombuffer(spent, "<i8").astype(np.int64)
+    return found
+
+
+def write_people(
+    connection: sa.Connection, salt: bytes, rows: Sequence[tuple[int, Ids | bytes, Terms]]
+) -> None:
+    """Insert or replace blocks of people."""
+    values = []
+    for block, ids, terms in rows:
+        packed, raw = ids if isinstance(ids, bytes) else pack_ids(ids), terms.tobytes()
+        size = len(terms)
+        digest = block_digest(salt, "people", block, str(size).encode(), packed, raw)
+        values.append({"block": block, "size": size, "ids": packed, "terms": raw, "digest": digest})
+    _replace(connection, PEOPLE, values)
+
+
+def write_spent(connection: sa.Connection, salt: bytes, rows: list[tuple[int, Integers]]) -> None:
+    """Insert or replace blocks of balances."""
+    values = []
+    for block, spent in rows:
+        raw = spent.astype("<i8").tobytes()
+        digest = block_digest(salt, "balance", block, raw)
+        values.append({"block": block, "spent": raw, "digest": digest})
+    _replace(connection, BALANCE, values)
+
+
+def _replace(connection: sa.Connection, table: sa.Table, values: list[dict[str, Any]]) -> None:
+    blocks = [v["block"] for v in values]
+    for part in _chunks(blocks):
+        connection.execute(sa.delete(table).where(table.c.block.in_(part)))
+    if values:
+        connection.execute(sa.insert(table), values)

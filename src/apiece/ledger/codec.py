@@ -1,0 +1,118 @@
+"""How people, budgets and charges are packed into blocks of bytes.
+
+Person number k (in the order of enrolment) is entry k % BLOCK of block k // BLOCK. A charge of
+10⁶ people is a few hundred rows, which is why both databases write it in under a second.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.errors import DataError, StateError
+
+Ids = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+BLOCK: Final = 4096
+TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")])
+Terms = npt.NDArray[Any]
+
+
+def checked_ids(ids: Any) -> Ids:
+    """Return person ids as an array of 64-bit integers or of strings; refuse all else."""
+    array = np.asarray(ids)
+    if array.dtype == object:
+        values = array.tolist()
+        if all(isinstance(v, str) for v in values):
+            array = np.asarray(values, dtype=str)
+        elif all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+            array = np.asarray(values)
+    elif array.dtype.kind not in "iuUOSfb":
+        array = np.asarray(array.tolist())
+    if array.ndim != 1 or array.size == 0:
+        raise DataError(f"ids: {array.size} in {array.ndim} dimensions; give a flat list of ids")
+    if array.dtype.kind in "iu":
+        if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+            raise DataError(f"ids: {array.max()} does not fit 64 bits; give the ids as text")
+        return array.astype(np.int64)
+    if array.dtype.kind != "U":
+        raise DataError(f"ids: of type {array.dtype}; give whole numbers or text, all of one kind")
+    return array
+
+
+def kind(ids: Ids) -> str:
+    """Return "integer" or "text"."""
+    return "integer" if ids.dtype.kind == "i" else "text"
+
+
+def pack_ids(ids: Ids) -> bytes:
+    """Return ids as bytes; `unpack_ids` is the inverse."""
+    if kind(ids) == "integer":
+        return b"i" + ids.astype("<i8").tobytes()
+    texts = [str(i).encode() for i in ids]
+    return b"t" + struct.pack(f"<{len(texts)}I", *map(len, texts)) + b"".join(texts)
+
+
+def unpack_ids(data: bytes, size: int) -> Ids:
+    """Return the `size` ids in `data`; raises `StateError` where it holds something else."""
+    body = data[1:]
+    if data[:1] == b"i" and len(body) == 8 * size:
+        return np.frombuffer(body, "<i8").astype(np.int64)
+    if data[:1] == b"t" and len(body) >= 4 * size:
+        ends = np.cumsum(np.frombuffer(body[: 4 * size], "<u4").astype(np.int64))
+        text = body[4 * size :]
+        if size == 0 or ends[-1] == len(text):
+            starts = np.concatenate([[0], ends[:-1]])
+            return np.array(
+                [text[a:b].decode() for a, b in zip(starts, ends, strict=True)], dtype=str
+            )
+    raise StateError("ledger: a block of ids is damaged; run `apiece ledger verify`")
+
+
+def pack_enrolled(ids: Ids, terms: Terms) -> bytes:
+    """Return the record of newly enrolled people of one block."""
+    packed = pack_ids(ids)
+    return zlib.compress(struct.pack("<II", ids.size, len(packed)) + packed + terms.tobytes(), 1)
+
+
+def unpack_enrolled(data: bytes) -> tuple[Ids, Terms]:
+    """Invert `pack_enrolled`."""
+    raw = zlib.decompress(data)
+    size, length = struct.unpack_from("<II", raw)
+    ids = unpack_ids(raw[8 : 8 + length], size)
+    return ids, np.frombuffer(raw[8 + length :], TERMS, count=size)
+
+
+def pack_masked(mask: Mask, values: npt.NDArray[Any]) -> bytes:
+    """Return which people of a block are meant, and one value for each of them."""
+    head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
+    return zlib.compress(head + values.tobytes(), 1)
+
+
+def unpack_masked(data: bytes, dtype: Any) -> tuple[Mask, npt.NDArray[Any]]:
+    """Invert `pack_masked`."""
+    raw = zlib.decompress(data)
+    (size,) = struct.unpack_from("<I", raw)
+    stop = 4 + (size + 7) // 8
+    mask = np.unpackbits(np.frombuffer(raw[4:stop], np.uint8), count=size).astype(bool)
+    return mask, np.frombuffer(raw[stop:], dtype, count=int(mask.sum()))
+
+
+def by_block(ordinals: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
+    """Return, for each block touched, its number and the positions in `ordinals` that touch it."""
+    if not ordinals.size:
+        return []
+    blocks = ordinals // BLOCK
+    if ordinals.size > 1 and not (np.diff(blocks) >= 0).all():
+        order = np.argsort(blocks, kind="stable")
+    else:
+        order = np.arange(ordinals.size)
+    numbers, starts = np.unique(blocks[order], return_index=True)
+    return [(int(b), part) for b, part in zip(numbers, np.split(order, starts[1:]), strict=True)]

@@ -1,0 +1,89 @@
+"""Opening accounts and changing their terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from apiece.errors import BudgetError
+from apiece.ledger import accounts, chain, codec, units
+from apiece.ledger.chain import Locked
+from apiece.ledger.codec import BLOCK, Ids, Integers, Terms
+from apiece.ledger.directory import Directory
+
+
+def amend(
+    connection: sa.Connection,
+    salt: bytes,
+    head: Locked,
+    ids: Ids,
+    ordinals: Integers,
+    terms: Terms,
+) -> Locked:
+    """Change the terms of people who have accounts; return the head after it."""
+    groups = codec.by_block(ordinals)
+    blocks = [block for block, _ in groups]
+    people = accounts.read_people(connection, salt, blocks)
+    spent = accounts.read_spent(connection, salt, blocks)
+    rows, payloads = [], []
+    for block, part in groups:
+        packed, old = people[block]
+        at = ordinals[part] % BLOCK
+        changed = part[old[at] != terms[part]]
+        if not changed.size:
+            continue
+        at = ordinals[changed] % BLOCK
+        _refuse_lower(ids[changed], terms[changed]["limit"], spent[block][at])
+        new, mask = old.copy(), np.zeros(old.size, dtype=bool)
+        new[at], mask[at] = terms[changed], True
+        rows.append((block, packed, new))
+        payloads.append((block, codec.pack_masked(mask, new[mask])))
+    if not rows:
+        return head
+    accounts.write_people(connection, salt, rows)
+    chain.append(connection, salt, head, {"kind": "amend"}, payloads)
+    return chain.lock(connection, salt)
+
+
+def add(
+    connection: sa.Connection,
+    salt: bytes,
+    directory: Directory,
+    head: Locked,
+    ids: Ids,
+    terms: Terms,
+) -> None:
+    """Open accounts for people who have none."""
+    if not ids.size:
+        return
+    ordinals = head[2] + np.arange(ids.size)
+    people, balances, payloads = [], [], []
+    for block, part in codec.by_block(ordinals):
+        payloads.append((block, codec.pack_enrolled(ids[part], terms[part])))
+        new_ids, new_terms = ids[part], terms[part]
+        spent = np.zeros(part.size, dtype=np.int64)
+        if ordinals[part[0]] % BLOCK:  # the last block has room
+            old_ids = directory.ids[block * BLOCK :]
+            _, old_terms = accounts.read_people(connection, salt, [block])[block]
+            new_ids = np.concatenate([old_ids, new_ids])
+            new_terms = np.concatenate([old_terms, new_terms])
+            old_spent = accounts.read_spent(connection, salt, [block])[block]
+            spent = np.concatenate([old_spent, spent])
+        people.append((block, new_ids, new_terms))
+        balances.append((block, spent))
+    accounts.write_people(connection, salt, people)
+    accounts.write_spent(connection, salt, balances)
+    after = (head[0], head[1], head[2] + ids.size)
+    chain.append(connection, salt, after, {"kind": "enroll"}, payloads)
+
+
+def _refuse_lower(ids: Ids, limits: Any, spent: Integers) -> None:
+    low = np.flatnonzero(limits < spent)
+    if low.size:
+        i = low[0]
+        raise BudgetError(
+            f"person {ids[i].item()!r}: the new budget, {limits[i] * units.UNIT:.6g}, is below "
+            f"what is spent, {spent[i] * units.UNIT:.6g}; what was released cannot be taken back"
+        )
