@@ -52,15 +52,12 @@ def replay(
             f"analysis {analysis_id!r}: reserved with other people or norms; use a new id"
         )
     admitted = np.zeros(ordinals.size, dtype=bool)
-    stored = dict(
-        connection.execute(
-            sa.select(PAYLOAD.c.block, PAYLOAD.c.data).where(PAYLOAD.c.number == row.reserved)
-        )
-        .tuples()
-        .all()
+    rows = connection.execute(
+        sa.select(PAYLOAD.c.block, PAYLOAD.c.data).where(PAYLOAD.c.number == row.reserved)
     )
+    stored = {int(block): bytes(data) for block, data in rows}
     for block, part in codec.by_block(ordinals):
-        mask, _ = codec.unpack_masked(bytes(stored[block]), "<i8")
+        mask, _ = codec.unpack_masked(stored[block], "<i8")
         admitted[part] = mask[ordinals[part] % BLOCK]
     return admitted
 

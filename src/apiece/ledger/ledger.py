@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from apiece.ledger.charging import charge, entry_body, replay
 from apiece.ledger.codec import BLOCK, Ids, Integers
 from apiece.ledger.database import make_engine, name, transaction
 from apiece.ledger.directory import Directory
+from apiece.ledger.export import export
 from apiece.ledger.schema import ANALYSIS, ENTRY, HEAD
 from apiece.ledger.verify import Verification, verify
 
@@ -39,13 +41,13 @@ class Ledger:
     """
 
     def __init__(self, engine: sa.Engine, settings: dict[str, Any], salt: bytes) -> None:
-        self._engine, self._salt = engine, salt
+        self.engine, self.salt = engine, salt
         self.method: str = settings["filter"]
         self.order: float | None = settings["order"]
         self._directory = Directory()
 
     def __repr__(self) -> str:
-        return f"Ledger.open({name(self._engine)!r})"
+        return f"Ledger.open({name(self.engine)!r})"
 
     @classmethod
     def open(
@@ -106,14 +108,14 @@ class Ledger:
         """
         ids = codec.checked_ids(ids)
         terms = self._terms(ids, epsilon, delta)
-        with transaction(self._engine, writes=True) as connection:
+        with transaction(self.engine, writes=True) as connection:
             head = self._lock(connection)
             found = self._directory.find(ids)
             known = found >= 0
             head = enrolment.amend(
-                connection, self._salt, head, ids[known], found[known], terms[known]
+                connection, self.salt, head, ids[known], found[known], terms[known]
             )
-            enrolment.add(connection, self._salt, self._directory, head, ids[~known], terms[~known])
+            enrolment.add(connection, self.salt, self._directory, head, ids[~known], terms[~known])
         return int((~known).sum())
 
     def reserve(self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float) -> Ids:
@@ -150,13 +152,13 @@ class Ledger:
             json.dumps(result, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise InputError(f"result: {error}; give a JSON value") from None
-        with transaction(self._engine, writes=True) as connection:
+        with transaction(self.engine, writes=True) as connection:
             head = self._lock(connection)
             row = self._analysis(connection, analysis_id)
             if row.committed is not None:
                 return entry_body(connection, row.committed)["result"]
             body = {"kind": "commit", "analysis": analysis_id, "result": result}
-            number = chain.append(connection, self._salt, head, body, [])
+            number = chain.append(connection, self.salt, head, body, [])
             connection.execute(
                 sa.update(ANALYSIS).where(ANALYSIS.c.id == analysis_id).values(committed=number)
             )
@@ -164,13 +166,13 @@ class Ledger:
 
     def status(self, analysis_id: str) -> str:
         """Return "unknown", "reserved" or "committed"."""
-        with transaction(self._engine, writes=False) as connection:
+        with transaction(self.engine, writes=False) as connection:
             row = self._find_analysis(connection, _analysis_id(analysis_id))
         return "unknown" if row is None else ("reserved" if row.committed is None else "committed")
 
     def result(self, analysis_id: str) -> Any:
         """Return the result that was committed. Raises `StateError` where there is none."""
-        with transaction(self._engine, writes=False) as connection:
+        with transaction(self.engine, writes=False) as connection:
             row = self._analysis(connection, _analysis_id(analysis_id))
             if row.committed is None:
                 raise StateError(f"analysis {analysis_id!r}: reserved, but not committed")
@@ -187,13 +189,27 @@ class Ledger:
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
-        with transaction(self._engine, writes=False) as connection:
+        with transaction(self.engine, writes=False) as connection:
             row = connection.execute(sa.select(HEAD.c.number, HEAD.c.digest)).one()
         return Head(int(row.number), bytes(row.digest).hex())
 
+    @property
+    def people(self) -> int:
+        """How many people have accounts."""
+        with transaction(self.engine, writes=False) as connection:
+            return int(connection.execute(sa.select(HEAD.c.people)).scalar_one())
+
+    @property
+    def id_kind(self) -> str | None:
+        """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
+        with transaction(self.engine, writes=False) as connection:
+            people = connection.execute(sa.select(HEAD.c.people)).scalar_one()
+            self._directory.refresh(connection, self.salt, int(people))
+        return self._directory.kind
+
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
-        with transaction(self._engine, writes=False) as connection:
+        with transaction(self.engine, writes=False) as connection:
             for number, body, digest in connection.execute(
                 sa.select(ENTRY.c.number, ENTRY.c.body, ENTRY.c.digest).order_by(ENTRY.c.number)
             ):
@@ -208,7 +224,11 @@ class Ledger:
         head: one that was kept elsewhere; without it, a history that was cut short or rewritten
         together with all its digests cannot be told from a true one.
         """
-        return verify(self._engine, self._salt, head)
+        return verify(self.engine, self.salt, head)
+
+    def export(self, path: str | Path, table: str = "accounts") -> int:
+        """Write "accounts" (data about people) or "history" to Parquet; return its rows."""
+        return export(self, path, table)
 
     def _terms(self, ids: Ids, epsilon: Any, delta: Any) -> codec.Terms:
         eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
@@ -224,8 +244,8 @@ class Ledger:
         return terms
 
     def _lock(self, connection: sa.Connection) -> Locked:
-        head = chain.lock(connection, self._salt)
-        self._directory.refresh(connection, self._salt, head[2])
+        head = chain.lock(connection, self.salt)
+        self._directory.refresh(connection, self.salt, head[2])
         return head
 
     def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: dict[str, Any]) -> Ids:
@@ -234,31 +254,31 @@ class Ledger:
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
         charges = np.broadcast_to(units.to_units(loss), ids.shape)
-        with transaction(self._engine, writes=True) as connection:
+        with transaction(self.engine, writes=True) as connection:
             head = self._lock(connection)
             ordinals = self._directory.numbers(ids)
-            request = chain.keyed(self._salt, ordinals.tobytes(), charges.tobytes()).hex()
+            request = chain.keyed(self.salt, ordinals.tobytes(), charges.tobytes()).hex()
             row = self._find_analysis(connection, analysis_id)
             if row is not None:
                 admitted = replay(connection, row, analysis_id, request, ordinals)
                 return np.asarray(ids[admitted])
-            admitted, payloads = charge(connection, self._salt, ordinals, charges)
+            admitted, payloads = charge(connection, self.salt, ordinals, charges)
             body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
-            number = chain.append(connection, self._salt, head, body, payloads)
+            number = chain.append(connection, self.salt, head, body, payloads)
             connection.execute(sa.insert(ANALYSIS).values(id=analysis_id, reserved=number))
         return np.asarray(ids[admitted])
 
     def _balance(self, ids: Any) -> tuple[Integers, Integers]:
         ids = codec.checked_ids(ids)
         spent, limit = np.zeros(ids.size, np.int64), np.zeros(ids.size, np.int64)
-        with transaction(self._engine, writes=False) as connection:
+        with transaction(self.engine, writes=False) as connection:
             count = connection.execute(sa.select(HEAD.c.people)).scalar_one()
-            self._directory.refresh(connection, self._salt, int(count))
+            self._directory.refresh(connection, self.salt, int(count))
             ordinals = self._directory.numbers(ids)
             groups = codec.by_block(ordinals)
             blocks = [block for block, _ in groups]
-            people = accounts.read_people(connection, self._salt, blocks)
-            balances = accounts.read_spent(connection, self._salt, blocks)
+            people = accounts.read_people(connection, self.salt, blocks)
+            balances = accounts.read_spent(connection, self.salt, blocks)
         for block, part in groups:
             at = ordinals[part] % BLOCK
             spent[part], limit[part] = balances[block][at], people[block][1]["limit"][at]

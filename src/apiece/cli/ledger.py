@@ -1,0 +1,181 @@
+"""apiece ledger: the accounts of everyone's spending."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from apiece.errors import InputError
+
+if TYPE_CHECKING:
+    from apiece.ledger import Head, Ledger
+
+EXAMPLE = """
+\b
+Example:
+  apiece ledger init sqlite:///people.db --data people.csv --ids person \\
+         --epsilon consent_epsilon --delta 1e-6
+  apiece query people.parquet "mean(income) by region" --ledger sqlite:///people.db …
+  apiece ledger verify sqlite:///people.db
+"""
+
+url_argument = click.argument("url", default="sqlite:///people.db")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.group(epilog=EXAMPLE)
+def command() -> None:
+    """Keep one account of privacy loss per person, across trainings and queries.
+
+    URL is sqlite:///file.db or postgresql://user@host/name.
+    """
+
+
+def _open(url: str, **options: Any) -> Ledger:
+    from apiece.ledger import Ledger
+
+    return Ledger.open(url, **options)
+
+
+def _emit(as_json: bool, document: Any, text: str) -> None:
+    click.echo(json.dumps(document) if as_json else text)
+
+
+@command.command(epilog="Example: apiece ledger init sqlite:///people.db --method gaussian")
+@url_argument
+@click.option("--method", help="gaussian (default) or renyi; fixed for good.")
+@click.option("--order", type=float, help="The Rényi order; with --method renyi.")
+@click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet to enroll from.")
+@click.option("--ids", help="Column with the persons' ids; with --data.")
+@click.option("--epsilon", help="Column with each person's ε; with --data.")
+@click.option("--delta", help="One δ for all, or a column; with --data.")
+@json_option
+def init(
+    url: str,
+    method: str | None,
+    order: float | None,
+    data: Path | None,
+    ids: str | None,
+    epsilon: str | None,
+    delta: str | None,
+    as_json: bool,
+) -> None:
+    """Make a ledger, and open accounts for the people in a table.
+
+    On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
+    what is spent is refused.
+    """
+    budgets = None
+    if data is not None:
+        if ids is None or epsilon is None or delta is None:
+            raise InputError("--data: needs --ids, --epsilon and --delta beside it")
+        from apiece.budgets import Budgets
+
+        budgets = Budgets.from_frame(data, epsilon=epsilon, delta=_number_or_name(delta), ids=ids)
+    ledger = _open(url, method=method, order=order)
+    new = 0
+    if budgets is not None:
+        new = ledger.enroll(budgets.ids, budgets.epsilon, budgets.delta)
+    document = {"method": ledger.method, "order": ledger.order, "enrolled": new}
+    _emit(as_json, document, f"{ledger.method} ledger, {new} people enrolled")
+
+
+def _number_or_name(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+@command.command(epilog="Example: apiece ledger status sqlite:///people.db --json")
+@url_argument
+@click.option("--analysis", help="Whether this analysis is reserved or committed.")
+@click.option("--person", help="This person's spending; data about a person.")
+@json_option
+def status(url: str, analysis: str | None, person: str | None, as_json: bool) -> None:
+    """Say how far the history goes; nothing about anyone's spending unless asked by name."""
+    ledger = _open(url, create=False)
+    head = ledger.head()
+    document: dict[str, Any] = {
+        "method": ledger.method,
+        "order": ledger.order,
+        "people": ledger.people,
+        "head": {"number": head.number, "digest": head.digest},
+    }
+    lines = [
+        f"{ledger.method} ledger, {document['people']} people",
+        f"head {head.number}:{head.digest}",
+    ]
+    if analysis is not None:
+        document["analysis"] = {"id": analysis, "status": ledger.status(analysis)}
+        lines.append(f"analysis {analysis}: {document['analysis']['status']}")
+    if person is not None:
+        key: Any = int(person) if ledger.id_kind == "integer" and _whole(person) else person
+        spent, left = float(ledger.spent([key])[0]), float(ledger.remaining([key])[0])
+        document["person"] = {"id": key, "spent": spent, "remaining": left}
+        lines.append(f"person {person}: {spent / (spent + left):.1%} of the budget spent")
+    _emit(as_json, document, "\n".join(lines))
+
+
+def _whole(text: str) -> bool:
+    return text.lstrip("-").isdecimal()
+
+
+@command.command(epilog="Example: apiece ledger history sqlite:///people.db")
+@url_argument
+@json_option
+def history(url: str, as_json: bool) -> None:
+    """List every entry: what was enrolled, reserved and committed, with digests."""
+    entries = list(_open(url, create=False).history())
+    names = ("number", "kind", "at", "analysis", "digest")
+    document = [{name: getattr(e, name) for name in names} for e in entries]
+    text = "\n".join(
+        f"{e.number:6d}  {e.at}  {e.kind:8s} {e.digest[:16]}  {e.analysis or ''}" for e in entries
+    )
+    _emit(as_json, document, text)
+
+
+@command.command(epilog="Example: apiece ledger verify sqlite:///people.db --head 12:9f0c…")
+@url_argument
+@click.option("--head", help="number:digest as `status` printed it, kept outside the database.")
+@json_option
+def verify(url: str, head: str | None, as_json: bool) -> None:
+    """Recompute every digest and balance; exit 1 and name what does not add up."""
+    kept = None if head is None else _head(head)
+    found = _open(url, create=False).verify(kept)
+    document = {
+        "ok": found.ok,
+        "entries": found.entries,
+        "people": found.people,
+        "head": {"number": found.head.number, "digest": found.head.digest},
+        "problems": list(found.problems),
+    }
+    lines = [f"PROBLEM {problem}" for problem in found.problems]
+    verdict = "ok" if found.ok else f"{len(lines)} problems; restore a backup"
+    lines.append(f"{found.entries} entries, {found.people} people: {verdict}")
+    _emit(as_json, document, "\n".join(lines))
+    if not found.ok:
+        click.get_current_context().exit(1)
+
+
+def _head(text: str) -> Head:
+    from apiece.ledger import Head
+
+    number, colon, digest = text.partition(":")
+    if not (colon and number.isdecimal() and len(digest) == 64):
+        raise InputError(f"--head: {text!r} is not number:digest with 64 hexadecimal digits")
+    return Head(int(number), digest)
+
+
+@command.command(epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet")
+@url_argument
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file.")
+@click.option("--table", default="accounts", show_default=True, help="accounts or history.")
+@json_option
+def export(url: str, out: Path, table: str, as_json: bool) -> None:
+    """Write accounts (data about people) or the history to a Parquet file."""
+    rows = _open(url, create=False).export(out, table)
+    _emit(as_json, {"out": str(out), "table": table, "rows": rows}, f"{out}: {rows} rows")

@@ -1,0 +1,83 @@
+"""apiece ledger: accounts from a table, nothing about anyone unless asked."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from apiece.cli import run
+from apiece.ledger import Ledger
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    people = pd.DataFrame({"person": ["ann", "bob"], "consent": [0.2, 1.0]})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    address = f"sqlite:///{tmp_path}/people.db"
+    flags = ["--data", f"{tmp_path}/people.csv", "--ids", "person", "--epsilon", "consent"]
+    assert run(["ledger", "init", address, *flags, "--delta", "1e-6"]) == 0
+    Ledger.open(address).reserve("wages", ["ann", "bob"], [0.1, 1.0], 8.0)
+    return address
+
+
+def test_status_tells_nothing_about_people(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(["ledger", "status", url, "--analysis", "wages", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["people"] == 2
+    assert document["analysis"]["status"] == "reserved"
+    assert "person" not in document
+    assert run(["ledger", "status", url, "--person", "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["person"]["spent"] >= 1 / 64
+
+
+def test_history_verify_export(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["ledger", "history", url, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert [e["kind"] for e in entries] == ["init", "enroll", "reserve"]
+    kept = f"{entries[-1]['number']}:{entries[-1]['digest']}"
+    assert run(["ledger", "verify", url, "--head", kept]) == 0
+    assert run(["ledger", "verify", url, "--head", "2:" + "0" * 64]) == 1
+    out = tmp_path / "accounts.parquet"
+    assert run(["ledger", "export", url, "--out", str(out)]) == 0
+    table = pd.read_parquet(out)
+    assert table["id"].tolist() == ["ann", "bob"]
+    assert (table["spent"] <= table["limit"]).all()
+    assert run(["ledger", "export", url, "--out", str(out), "--table", "history"]) == 0
+    assert len(pd.read_parquet(out)) == 3
+
+
+def test_verify_exits_1_on_a_changed_balance(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE apiece_balance SET spent = zeroblob(16)")
+    capsys.readouterr()
+    assert run(["ledger", "verify", url, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["verify", "sqlite:////nowhere/at/all.db"], 1, "unable to open"),
+        (["verify", "URL", "--head", "zz"], 2, "number:digest"),
+        (["init", "URL", "--method", "renyi", "--order", "4"], 2, "cannot change"),
+        (["init", "URL", "--method", "gausian"], 2, "did you mean 'gaussian'"),
+        (["init", "URL", "--data", "x.csv"], 2, "--ids"),
+        (["status", "URL", "--person", "eve"], 2, "no account"),
+        (["export", "URL", "--out", "/nowhere/x.parquet"], 2, "cannot be written"),
+        (["export", "URL", "--out", "x.parquet", "--table", "acounts"], 2, "accounts"),
+    ],
+)
+def test_mistakes_are_one_line(
+    url: str, arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["ledger", *[url if a == "URL" else a for a in arguments]]) == status
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
