@@ -1,0 +1,19 @@
+"""The training engine: sampling, clipping and noise for each record at its own budget."""
+
+from apiece.training.batches import poisson_batches
+from apiece.training.clipped import ClippedSum
+from apiece.training.clipping import clip_and_sum
+from apiece.training.noise import add_noise
+from apiece.training.randomness import ChaCha20Stream, Streams
+from apiece.training.trainer import Progress, Trainer
+
+__all__ = [
+    "ChaCha20Stream",
+    "ClippedSum",
+    "Progress",
+    "Streams",
+    "Trainer",
+    "add_noise",
+    "clip_and_sum",
+    "poisson_batches",
+]

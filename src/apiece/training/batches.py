@@ -1,0 +1,162 @@
+"""Poisson batches at individual rates, at the cost of the batch and not of the data set.
+
+Records of one rate are visited by geometric skips: the gap to the next member is geometric, so
+only members are ever drawn. Many distinct rates are first put in buckets within a factor of two,
+visited at the bucket's largest rate and thinned to each record's own. Both are exact: every record
+joins independently with its own probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.budgets import Integers
+from apiece.errors import InputError
+from apiece.plan import Plan, Stage
+from apiece.training.randomness import Generator, uniforms
+
+Floats = npt.NDArray[np.float64]
+_PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Records (positions in the data) visited together at one rate; rates: (m,), None if equal."""
+
+    records: Integers
+    rate: float
+    rates: Floats | None
+
+    def draw(self, generator: Generator) -> Integers:
+        """Return the records that join, each independently with its own rate."""
+        if self.rate >= 1:
+            hits = np.arange(self.records.size)
+        else:
+            hits = skips(self.records.size, self.rate, generator)
+        if self.rates is not None and hits.size:
+            hits = hits[uniforms(generator, hits.size) * self.rate < self.rates[hits]]
+        chosen: Integers = self.records[hits]
+        return chosen
+
+
+def skips(size: int, rate: float, generator: Generator) -> Integers:
+    """Return positions in range(size), each present independently with probability `rate`.
+
+    0 ≤ rate < 1. Cost and memory are those of the expected number of positions, size·rate.
+    """
+    if rate <= 0 or size == 0:
+        return np.empty(0, dtype=np.int64)
+    scale = 1 / np.log1p(-rate)
+    mean = size * rate
+    last, found = -1, []
+    while last < size:
+        room = int(mean + 4 * np.sqrt(mean) + 8)
+        # log1p(-u) for u in [0, 1) is the logarithm of a uniform number in (0, 1]
+        gaps = np.minimum(np.log1p(-uniforms(generator, room)) * scale, size)
+        places = last + np.cumsum(gaps.astype(np.int64) + 1)
+        found.append(places)
+        last = int(places[-1])
+        mean = max((size - last) * rate, 0)
+    places = np.concatenate(found) if len(found) > 1 else found[0]
+    inside: Integers = places[: np.searchsorted(places, size)]
+    return inside
+
+
+class PoissonSampler:
+    """Who joins a step, for one stage of a plan; making it costs one sort of the records.
+
+    shard: (rank, world) leaves only the records whose position is rank modulo world.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        group_index: Integers,
+        *,
+        joined: npt.NDArray[np.bool_] | None = None,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
+        rank, world = shard
+        positions = np.arange(rank, group_index.size, world)
+        if joined is not None:
+            positions = positions[joined[positions]]
+        self.buckets = _buckets(positions, stage.sampling_probability, group_index)
+
+    def draw(self, generator: Generator) -> Integers:
+        """Return the positions of the records of one batch, in increasing order."""
+        parts = [bucket.draw(generator) for bucket in self.buckets]
+        if not parts:
+            return np.empty(0, dtype=np.int64)
+        batch = np.concatenate(parts)
+        batch.sort()
+        return batch
+
+
+def _buckets(positions: Integers, rates: Floats, group_index: Integers) -> list[Bucket]:
+    distinct, rank_of_group = np.unique(rates, return_inverse=True)
+    ranks = rank_of_group[group_index[positions]]
+    order = np.argsort(ranks, kind="stable")
+    positions, ranks = positions[order], ranks[order]
+    edges = _edges(distinct)
+    starts = np.searchsorted(ranks, edges)
+    found = []
+    for start, end, high in zip(starts[:-1], starts[1:], edges[1:], strict=True):
+        top = float(distinct[high - 1])
+        if end == start or top <= 0:
+            continue
+        own = distinct[ranks[start:end]]
+        same = bool(own[0] == top)
+        found.append(Bucket(positions[start:end], top, None if same else own))
+    return found
+
+
+def _edges(distinct: Floats) -> Integers:
+    """Return where, in the sorted distinct rates, each bucket starts, and the end."""
+    if distinct.size <= _PLAIN:
+        return np.arange(distinct.size + 1)
+    with np.errstate(divide="ignore"):
+        octave = np.floor(np.log2(distinct))
+    octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
+    return np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
+
+
+def participants(
+    stage: Stage, group_index: Integers, generator: Generator
+) -> npt.NDArray[np.bool_] | None:
+    """Return who joins the stage at all, by one coin a record; None where all do."""
+    if stage.participation is None:
+        return None
+    chances = stage.participation[group_index]
+    joined: npt.NDArray[np.bool_] = uniforms(generator, chances.size) < chances
+    return joined
+
+
+def bound_index(plan: Plan) -> Integers:
+    """Return the plan's group of each record, or say that the plan does not know it."""
+    if plan.group_index is None:
+        raise InputError("plan: it does not know which record is in which group; use plan.bind()")
+    return plan.group_index
+
+
+def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
+    """Yield plan.steps batches: arrays of record positions, each record at its own rate.
+
+    Guarantee: in every step of a stage each record joins independently of all others with
+    probability `stage.sampling_probability[group]`; with `participation`, only if the coin tossed
+    for it once at the start of the stage said so. A batch can be empty, and counts as a step.
+
+    The cost of a step grows with the batch, not with the number of records; each stage starts
+    with one sort. generator: the sampling stream, not used for anything else.
+
+    Raises `InputError` for a plan that is not bound to records.
+    """
+    group_index = bound_index(plan)
+    for stage in plan.stages:
+        joined = participants(stage, group_index, generator)
+        sampler = PoissonSampler(stage, group_index, joined=joined)
+        for _ in range(stage.steps):
+            yield sampler.draw(generator)

@@ -1,0 +1,142 @@
+"""Checkpoints: atomic, safe to load, and unable to release one step twice with different noise.
+
+A checkpoint is a folder of three files. `state.pt` has the parameters, the optimizer and the
+number of finished steps. `key` has the key of all randomness, readable by its owner only: it is
+what makes a resumed run bit-identical, and whoever has it can take the noise off, so it is deleted
+when the last step is done. `journal` has a digest of every noisy update, written before the update
+is applied: a step that is repeated after a kill must come out the same, or the run stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apiece.errors import StateError
+from apiece.training.randomness import KEY_BYTES
+
+FORMAT = 1
+_DIGEST = 16
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write `data` to `path` whole or not at all, through a temporary sibling."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One checkpoint folder."""
+
+    path: Path
+
+    @property
+    def state(self) -> Path:
+        """Parameters, optimizer and step."""
+        return self.path / "state.pt"
+
+    @property
+    def key(self) -> Path:
+        """The key of the randomness; secret."""
+        return self.path / "key"
+
+    @property
+    def journal(self) -> Path:
+        """The digests of the updates made."""
+        return self.path / "journal"
+
+    def save(self, state: dict[str, Any], key: bytes) -> None:
+        """Write the state; the key once, before it."""
+        import io
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.key.exists():
+            write_atomically(self.key, key, mode=0o600)
+        elif self.key.read_bytes() != key:
+            raise StateError(
+                f"{self.path}: holds the checkpoint of another run; resume that one, or choose an "
+                "empty folder"
+            )
+        buffer = io.BytesIO()
+        torch.save({"format": FORMAT, **state}, buffer)
+        write_atomically(self.state, buffer.getvalue())
+
+    def load(self) -> tuple[dict[str, Any], bytes]:
+        """Return the state, read with weights_only=True, and the key.
+
+        Raises `StateError` where there is none, it is damaged, or the run was finished.
+        """
+        if not self.state.is_file():
+            raise StateError(f"{self.state}: no checkpoint there; start the run afresh")
+        if not self.key.is_file():
+            raise StateError(
+                f"{self.key}: the key of the randomness is gone (the run was finished); a run "
+                "without it would repeat steps with other noise; start the run afresh"
+            )
+        try:
+            state: dict[str, Any] = torch.load(self.state, weights_only=True, map_location="cpu")
+        except Exception as error:
+            raise StateError(f"{self.state}: not a readable checkpoint ({error})") from None
+        if state.get("format") != FORMAT:
+            raise StateError(f"{self.state}: format {state.get('format')}, this reads {FORMAT}")
+        key = self.key.read_bytes()
+        if len(key) != KEY_BYTES:
+            raise StateError(f"{self.key}: {len(key)} bytes, must be {KEY_BYTES}")
+        return state, key
+
+    def finish(self) -> None:
+        """Delete the key, so that the noise can no longer be taken off."""
+        with contextlib.suppress(FileNotFoundError):
+            size = self.key.stat().st_size
+            with self.key.open("r+b") as file:
+                file.write(bytes(size))
+                file.flush()
+                os.fsync(file.fileno())
+            self.key.unlink()
+
+
+class Journal:
+    """What was released in each step, as digests; a repeated step must agree."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
+        """Note the noisy update of `step` before it is applied.
+
+        Raises `StateError` if the step was made before and came out differently.
+        """
+        digest = hashlib.blake2b(digest_size=_DIGEST)
+        for tensor in update:
+            flat = tensor.detach().cpu().contiguous().view(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+        new = digest.digest()
+        old = os.pread(self._descriptor, _DIGEST, step * _DIGEST)
+        if len(old) == _DIGEST and old != bytes(_DIGEST) and old != new:
+            raise StateError(
+                f"{self.path}: step {step} was made before and now comes out differently; to "
+                "release both would give the noise away: resume with the same code, data, "
+                "precision and number of threads, or start the run afresh"
+            )
+        os.pwrite(self._descriptor, new, step * _DIGEST)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,67 @@
+"""ClippedSum: a sum of clipped gradients that knows what each record can have added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from apiece.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClippedSum:
+    """The sum over B records of gradients clipped at each record's own norm.
+
+    gradients: parameter name → tensor of the parameter's shape; the sum.
+    norms: (B,), each record's ℓ2 gradient norm before clipping, NaN or infinite where the record
+    was left out. losses: (B,). clip_norms: (B,), the bounds.
+
+    Guarantee: without record i the sum differs by a vector of norm at most clip_norms[i].
+    Norms and losses are data about people: they are for filters and audits, not for printing.
+    """
+
+    gradients: Mapping[str, torch.Tensor]
+    norms: torch.Tensor
+    losses: torch.Tensor
+    clip_norms: torch.Tensor
+
+    def __len__(self) -> int:
+        return int(self.norms.numel())
+
+    @property
+    def rejected(self) -> int:
+        """How many records were not finite and so contributed zero; a private count."""
+        return int((~torch.isfinite(self.norms)).sum())
+
+    def __add__(self, other: ClippedSum) -> ClippedSum:
+        """Return the sum over the records of both, which must be different records."""
+        if not isinstance(other, ClippedSum):
+            return NotImplemented
+        if self.gradients.keys() != other.gradients.keys():
+            raise InputError("clipped sums: of different parameters; add those of one model")
+        return ClippedSum(
+            {name: value + other.gradients[name] for name, value in self.gradients.items()},
+            torch.cat([self.norms, other.norms]),
+            torch.cat([self.losses, other.losses]),
+            torch.cat([self.clip_norms, other.clip_norms]),
+        )
+
+
+def slack(dtype: torch.dtype) -> float:
+    """Return the relative room left under every bound for round-off in `dtype`."""
+    return 2.0**-40 if dtype == torch.float64 else 2.0**-17
+
+
+def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
+    """Return min(1, clip/norm) rounded down, and 0 where the norm is not finite.
+
+    norms: (B,), at least the true norms but for a relative error of half the slack. The factor is
+    taken below the exact one by the slack, which is more than can be lost in computing the norm
+    and in multiplying by the factor, so that round-off cannot lift a record over its bound.
+    """
+    wide = norms.to(torch.float64)
+    room = 1 - slack(norms.dtype)
+    factors = (clip_norms.to(torch.float64) * room / wide).clamp_(max=1.0)
+    return torch.where(torch.isfinite(wide), factors, torch.zeros_like(factors)).to(norms.dtype)

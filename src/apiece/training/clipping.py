@@ -1,0 +1,85 @@
+"""clip_and_sum: the front door to per-record clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from apiece import _check
+from apiece.errors import unknown
+from apiece.training import functional, guards, records
+from apiece.training.clipped import ClippedSum
+
+LossFunction = Callable[[Any, Any], torch.Tensor]
+METHODS = ("auto", "functional", "loop")
+
+
+def clip_and_sum(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    clip_norms: torch.Tensor | float,
+    *,
+    method: str = "auto",
+    physical_batch_size: int | None = None,
+) -> ClippedSum:
+    """Return Σ_i min(1, clip_norms[i]/‖∇ℓ_i‖) ∇ℓ_i over the records of a batch.
+
+    Guarantee: each record's share of the sum has ℓ2 norm at most clip_norms[i], over all
+    trainable parameters together and after round-off; a record whose gradient is NaN or infinite
+    has share zero and changes nothing for the others (S1 §3, Abadi et al. 2016 Alg. 1).
+
+    inputs, targets: tensors with the records first, or tuples or dicts of them; a tuple is given
+    to the model as positional, a dict as keyword arguments. loss_fn(outputs, targets) returns one
+    loss a record, shape (B,). clip_norms: (B,), or one number for all.
+    physical_batch_size: how many records are worked on at a time; it bounds the memory and does
+    not change the sum. An empty batch gives zeros.
+
+    Raises `InputError` for a loss that was reduced, wrong shapes, bounds that are not positive
+    and a model without trainable parameters; `UnsupportedError` for a model that mixes records.
+
+    >>> model = nn.Linear(3, 1, bias=False)
+    >>> loss = lambda outputs, targets: (outputs[:, 0] - targets).square()
+    >>> total = clip_and_sum(model, loss, torch.ones(4, 3), torch.ones(4), torch.full((4,), 1e-3))
+    >>> bool(total.gradients["weight"].norm() <= 4e-3)
+    True
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    parameters = guards.trainable(model)
+    guards.check_modules(model)
+    size = records.count(inputs, targets)
+    device = next(iter(parameters.values())).device
+    clip_norms = guards.bounds(clip_norms, size, device)
+    if size == 0:
+        return empty_sum(parameters)
+    total: ClippedSum | None = None
+    for part in _chunks(size, physical_batch_size):
+        some = records.select(inputs, part), records.select(targets, part)
+        values: dict[str, torch.Tensor] = dict(parameters)
+        each = functional.one_by_one if method == "loop" else functional.per_record
+        gradients, losses = each(model, values, loss_fn, *some)
+        clipped = functional.clip_each(gradients, losses, clip_norms[part])
+        total = clipped if total is None else total + clipped
+    assert total is not None
+    return total
+
+
+def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
+    """Return the sum over no records."""
+    first = next(iter(parameters.values()))
+    none = torch.zeros(0, device=first.device)
+    zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+    return ClippedSum(zeros, none, none, none.to(torch.float64))
+
+
+def _chunks(size: int, physical_batch_size: int | None) -> Iterator[slice]:
+    width = size
+    if physical_batch_size is not None:
+        width = _check.count("physical_batch_size", physical_batch_size)
+    for start in range(0, size, width):
+        yield slice(start, min(start + width, size))

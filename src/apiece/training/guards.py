@@ -1,0 +1,60 @@
+"""What a model must be for a record's gradient to be its own: nothing may mix records."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from apiece.errors import InputError, UnsupportedError
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that take gradients, by name, each shared one once.
+
+    Raises `InputError` where there is none.
+    """
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise InputError(
+            f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
+        )
+    return found
+
+
+def check_modules(model: nn.Module) -> None:
+    """Refuse layers that let one record reach another's gradient, or the buffers.
+
+    Raises `UnsupportedError` with the module's path and what to use instead.
+    """
+    for path, module in model.named_modules():
+        if not module.training:
+            continue
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UnsupportedError(
+                f"model.{path}: {type(module).__name__} in training mode mixes the records of a "
+                "batch; use GroupNorm (or LayerNorm), or put this module in eval() mode"
+            )
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            raise UnsupportedError(
+                f"model.{path}: {type(module).__name__} keeps running statistics of the records "
+                "without noise; construct it with track_running_stats=False"
+            )
+
+
+def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) -> torch.Tensor:
+    """Return `clip_norms` as (size,) doubles, each checked to be positive and finite."""
+    given = torch.as_tensor(clip_norms, dtype=torch.float64, device=device)
+    if given.dim() == 0:
+        given = given.expand(size)
+    if given.shape != (size,):
+        raise InputError(
+            f"clip_norms: shape {tuple(given.shape)} for {size} records; give one bound a record"
+        )
+    good = (given > 0) & (given < torch.inf)
+    if not bool(good.all()):
+        where = int((~good).nonzero()[0])
+        raise InputError(
+            f"clip_norms[{where}] = {float(given[where])!r}: must be in (0, inf); "
+            "give every record a positive finite bound"
+        )
+    return given

@@ -1,0 +1,84 @@
+"""Inputs and targets of a batch: a tensor, or tuples, lists and dicts of them, records first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from apiece.errors import InputError
+
+
+def tree_map(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """Return `tree` with every tensor replaced by `function` of it; other leaves stay."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(tree_map(function, part) for part in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(tree_map(function, part) for part in tree)
+    if isinstance(tree, dict):
+        return {name: tree_map(function, part) for name, part in tree.items()}
+    return tree
+
+
+def leaves(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of `tree` in order."""
+    found: list[torch.Tensor] = []
+    tree_map(found.append, tree)
+    return found
+
+
+def count(inputs: Any, targets: Any) -> int:
+    """Return the number of records, which every tensor must have as its first dimension."""
+    tensors = leaves(inputs) + leaves(targets)
+    if not leaves(inputs):
+        raise InputError("inputs: no tensor in them; give a tensor, or a tuple or dict of tensors")
+    sizes = {t.shape[0] if t.dim() else None for t in tensors}
+    if len(sizes) != 1 or None in sizes:
+        shapes = [tuple(t.shape) for t in tensors]
+        raise InputError(
+            f"inputs, targets: shapes {shapes} do not have one record per first dimension; "
+            "put the records first in every tensor"
+        )
+    return int(tensors[0].shape[0])
+
+
+def select(tree: Any, index: Any) -> Any:
+    """Return the records of `tree` at `index` (a slice or index tensor)."""
+    return tree_map(lambda tensor: tensor[index], tree)
+
+
+def lift(tree: Any) -> Any:
+    """Return one record as a batch of one."""
+    return tree_map(lambda tensor: tensor.unsqueeze(0), tree)
+
+
+def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return inputs as positional and keyword arguments: a dict gives keywords."""
+    if isinstance(inputs, dict):
+        return (), inputs
+    if isinstance(inputs, tuple | list):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Return model(inputs), with tuples as positional and dicts as keyword arguments."""
+    args, kwargs = arguments(inputs)
+    return model(*args, **kwargs)
+
+
+def check_losses(losses: Any, size: int, loss_fn: Any) -> torch.Tensor:
+    """Return `losses` if they are one number a record; refuse a loss that has been reduced."""
+    if isinstance(losses, torch.Tensor) and losses.shape == (size,):
+        return losses
+    got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+    reduction = getattr(loss_fn, "reduction", None)
+    said = f" (its reduction is {reduction!r})" if reduction not in (None, "none") else ""
+    raise InputError(
+        f"loss_fn: returned {got} for {size} records{said}; it must return one loss a record, "
+        f"shape ({size},): use reduction='none', and average over positions within a record only"
+    )

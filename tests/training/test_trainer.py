@@ -1,0 +1,167 @@
+"""The trainer runs the plan: rates, bounds, one noise, the expected batch size, every step."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apiece.budgets import Budgets
+from apiece.errors import InputError, StateError
+from apiece.plan import Plan, Stage
+from apiece.training import Trainer, poisson_batches
+from apiece.training.randomness import Streams
+
+N = 60
+
+
+def plan(rates=(0.2, 0.5), clips=(0.5, 1.0), noise=0.0, steps=6, stages=1, participation=None):
+    budgets = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], N, 1e-5)
+    expected = 20 * rates[0] + 40 * rates[1]
+    stage = Stage(steps, expected, noise, np.array(rates), np.array(clips), participation)
+    return Plan(
+        "test", 1.0, budgets.groups, (stage,) * stages, np.zeros(2, bool), budgets.group_index
+    )
+
+
+def data():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(N, 4, generator=generator)
+    return x, (x[:, 0] > 0).float()
+
+
+def loss_fn(outputs, targets):
+    return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
+
+
+def trainer(the_plan, seed=0, **options):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    return Trainer(model, optimizer, loss_fn, the_plan, data(), seed=seed, **options)
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_equals_one_record_at_a_time_in_double_precision():
+    the_plan = plan()
+    run = trainer(the_plan, physical_batch_size=7)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    x, y = (t.double() for t in data())
+    streams, stage = Streams.from_seed(0), the_plan.stages[0]
+    from apiece.training.batches import PoissonSampler
+
+    sampler = PoissonSampler(stage, the_plan.group_index)
+    for step in range(the_plan.steps):
+        total = [torch.zeros_like(p) for p in model.parameters()]
+        for i in sampler.draw(streams.sampling(step)):
+            loss = loss_fn(model(x[i : i + 1]), y[i : i + 1]).sum()
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            norm = torch.sqrt(sum(g.square().sum() for g in found))
+            bound = stage.clip_norm[the_plan.group_index[i]]
+            for sum_, g in zip(total, found, strict=True):
+                sum_ += g * min(1, bound / norm)
+        with torch.no_grad():
+            for p, sum_ in zip(model.parameters(), total, strict=True):
+                p -= 0.3 * sum_ / stage.expected_batch_size
+    run.fit()
+    torch.testing.assert_close(flat(run.model).double(), flat(model), rtol=1e-4, atol=1e-6)
+
+
+def test_an_empty_batch_is_a_step_of_noise():
+    run = trainer(plan(rates=(0.0, 0.0), noise=2.0))
+    run.plan = dataclasses.replace(
+        run.plan, stages=(dataclasses.replace(run.plan.stages[0], expected_batch_size=4.0),)
+    )
+    before = flat(run.model)
+    run.step()
+    moved = (flat(run.model) - before) / (0.3 * 2.0 / 4.0)
+    assert 0.5 < moved.std() < 1.6
+    assert run.step_number == 1
+
+
+def test_physical_batch_size_does_not_change_the_mechanism():
+    runs = [trainer(plan(noise=0.1), physical_batch_size=width) for width in (3, 1000)]
+    for run in runs:
+        run.fit()
+    torch.testing.assert_close(flat(runs[0].model), flat(runs[1].model), rtol=1e-4, atol=1e-5)
+
+
+def test_runs_every_stage_and_not_one_step_more():
+    run = trainer(plan(steps=2, stages=3))
+    seen = []
+    run.callbacks = (lambda progress: seen.append((progress.step, progress.stage)),)
+    run.fit()
+    assert seen == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2)]
+    with pytest.raises(StateError, match="all 6 steps"):
+        run.step()
+
+
+def test_participation_is_one_coin_a_stage():
+    half = plan(rates=(1.0, 1.0), steps=3, stages=2, participation=np.array([0.5, 0.0]))
+    batches = list(poisson_batches(half, generator=np.random.default_rng(0)))
+    assert [np.array_equal(batches[0], b) for b in batches] == [True, True, True] + [False] * 3
+    assert all((half.group_index[b] == 0).all() for b in batches)
+    assert 0 < batches[0].size < 20
+
+
+def test_a_record_that_is_not_finite_is_left_out_and_counted():
+    x, y = data()
+    run = trainer(plan(rates=(1.0, 1.0)))
+    x[3] = float("nan")
+    x[7, 1] = float("inf")
+    run.source = type(run.source)(x, y, N)
+    run.fit(2)
+    assert run.rejected == 4
+    assert torch.isfinite(flat(run.model)).all()
+
+
+def test_seeds():
+    same = [flat_after(seed) for seed in (3, 3, 4, None, None)]
+    assert torch.equal(same[0], same[1])
+    assert not any(torch.equal(same[0], other) for other in same[2:])
+    assert not torch.equal(same[3], same[4])
+
+
+def flat_after(seed):
+    run = trainer(plan(noise=1.0), seed=seed)
+    run.fit(2)
+    return flat(run.model)
+
+
+def test_the_ambient_random_state_is_neither_used_nor_changed():
+    run = trainer(plan(noise=1.0))
+    run.model.append(nn.Dropout(0.5))
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    run.fit(1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_refuses_what_does_not_fit():
+    small = Budgets(np.ones(5), 1e-5)
+    stage = Stage(1, 1.0, 1.0, np.array([0.2]), np.array([1.0]))
+    with pytest.raises(InputError, match="60 records, but the plan is for"):
+        trainer(Plan("t", 1.0, small.groups, (stage,), np.zeros(1, bool), small.group_index))
+    with pytest.raises(InputError, match="bind"):
+        trainer(dataclasses.replace(plan(), group_index=None))
+    model = nn.Linear(4, 1)
+    partial = torch.optim.SGD([model.weight], lr=0.1)
+    with pytest.raises(InputError, match="'bias'"):
+        Trainer(model, partial, loss_fn, plan(), data(), seed=0)
+    mean = nn.BCEWithLogitsLoss()
+    whole = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = Trainer(model, whole, lambda o, t: mean(o[:, 0], t), plan((1.0, 1.0)), data(), seed=0)
+    with pytest.raises(InputError, match="one loss a record"):
+        run.fit()
+
+
+def test_schedulers_step_with_the_updates():
+    run = trainer(plan(steps=4))
+    run.scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 2, gamma=0.1)
+    run.fit()
+    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.003)
