@@ -18,7 +18,7 @@ N = 60
 
 def plan(rates=(0.2, 0.5), clips=(0.5, 1.0), noise=1e-9, steps=6, stages=1, participation=None):
     budgets = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], N, 1e-5)
-    expected = 20 * rates[0] + 40 * rates[1] or 4.0
+    expected = 20 * rates[0] + 40 * rates[1]
     stage = Stage(steps, expected, noise, np.array(rates), np.array(clips), participation)
     return Plan(
         "test", 1.0, budgets.groups, (stage,) * stages, np.zeros(2, bool), budgets.group_index
@@ -73,10 +73,11 @@ def test_equals_one_record_at_a_time_in_double_precision():
 
 
 def test_an_empty_batch_is_a_step_of_noise():
-    run = trainer(plan(rates=(0.0, 0.0), noise=2.0))
+    rare = 1e-9
+    run = trainer(plan(rates=(rare, rare), noise=2.0))
     before = flat(run.model)
     run.step()
-    moved = (flat(run.model) - before) / (0.3 * 2.0 / 4.0)
+    moved = (flat(run.model) - before) / (0.3 * 2.0 / (60 * rare))
     assert 0.5 < moved.std() < 1.6
     assert run.step_number == 1
 
