@@ -48,7 +48,7 @@ def test_identity_agrees_with_the_definition(log_promised: float, log_own: float
         # exceed it.
         assert bounds.lower <= exact + 1e-6 * exact + 1e-9
         assert exact <= bounds.upper + 1e-12
-        assert bounds.upper - bounds.lower <= 1e-4 * bounds.upper + 3e-8
+        assert bounds.upper - bounds.lower <= 1e-4 * bounds.upper + 1e-7
 
 
 def test_which_argument_is_which() -> None:
@@ -125,3 +125,32 @@ def test_from_full_protection_to_none_is_at_most_a_half() -> None:
     """Two worlds that a test tells apart for sure: Bayes success ½ against 1 at even odds."""
     found = excess(curve(1e-6), curve(50.0))
     assert found.forward.upper == pytest.approx(0.5, abs=1e-5)
+
+
+def test_one_shape_is_compared_by_its_parameters() -> None:
+    """Where a rounding makes the noise smaller by one part in 1e15, Δ is about as small."""
+
+    def nested(z: float, q: float, coin: float) -> PrivacyCurve:
+        inner = Repeated(Sampled(Gaussian(z), q), 20)
+        return PrivacyCurve(Step(z, q), mechanism=Repeated(Sampled(inner, coin), 3))
+
+    promised = nested(1.0, 0.1, 0.5)
+    assert excess(promised, nested(1.0 - 1e-15, 0.1, 0.5)).forward.upper < 1e-13
+    assert excess(promised, nested(1.0, 0.1 + 1e-16, 0.5)).forward.upper < 1e-13
+    assert excess(promised, nested(1.1, 0.09, 0.5)).forward.upper == 0.0
+    assert excess(promised, nested(0.9, 0.09, 0.5)).forward.upper > 1e-3
+
+
+@settings(max_examples=20, derandomize=True, deadline=None)
+@given(st.floats(0.3, 3), st.floats(0.01, 1), st.floats(0.9, 1.1), st.floats(0.9, 1.1))
+def test_distance_of_parameters_bounds_the_divergence(
+    z: float, q: float, more: float, rate: float
+) -> None:
+    other = (z * more, min(1.0, q * rate))
+    plain = excess(PrivacyCurve(Step(z, q)), PrivacyCurve(Step(*other)))
+    named = excess(
+        PrivacyCurve(Step(z, q), mechanism=Sampled(Gaussian(z), q)),
+        PrivacyCurve(Step(*other), mechanism=Sampled(Gaussian(other[0]), other[1])),
+    )
+    assert named.forward.upper <= plain.forward.upper
+    assert plain.forward.lower <= named.forward.upper + 1e-15

@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.float64]
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
 
+_CHUNK = 12
+
 
 class Bounds(NamedTuple):
     """A quantity that lies in [lower, upper]; floats, or arrays of one shape."""
@@ -58,6 +60,26 @@ def _tightest(bounds: list[Bounds]) -> Bounds:
     upper = np.min([b.upper for b in bounds], axis=0)
     lower = np.max([b.lower for b in bounds], axis=0)
     return Bounds(np.minimum(lower, upper), upper)
+
+
+def ascending(
+    delta_at: Callable[[Floats], Bounds],
+    nodes: Floats,
+    enough: Callable[[Floats, Bounds], bool],
+) -> tuple[Floats, Bounds]:
+    """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones.
+
+    Deep tails cost an accountant most and most answers do not need them. Returns the nodes that
+    were evaluated and the bounds there.
+    """
+    parts: list[Bounds] = []
+    for start in range(0, nodes.size, _CHUNK):
+        some = nodes[start : start + _CHUNK]
+        parts.append(delta_at(some))
+        if enough(some, parts[-1]):
+            break
+    lower, upper = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+    return nodes[: lower.size], Bounds(lower, upper)
 
 
 def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.accounting.bounds import Best, Bounds, Floats, Profile
+from apiece.accounting.bounds import Best, Bounds, Floats, Profile, ascending
 from apiece.errors import InputError, RangeError, UnsupportedError, unknown
 from apiece.mechanisms import Mechanism, require_mechanism
 
@@ -195,29 +195,37 @@ def _profile(mechanism: Mechanism, method: str) -> Profile:
     return pld.profile(mechanism)
 
 
-_LOG_NODES = np.concatenate(([-np.inf], np.linspace(math.log(1e-7), math.log(45.0), 240)))
+_NODES = np.concatenate(([0.0], np.geomspace(1e-7, 45.0, 240)))
+_RATES = 4096
 
 
 def _greatest_power(profile: Profile, rates: Floats) -> Floats:
     """Return min over ε ≥ 0 of δ(ε) + e^ε·α and its mirror 1 − e^{−ε}(1 − δ(ε) − α)."""
-    nodes = np.exp(_LOG_NODES)
-    delta = profile.delta(nodes).upper
-    grow = np.exp(nodes)
+    least, spare = max(float(rates.min()), 1e-15), max(float(1 - rates.max()), 1e-15)
+
+    def enough(epsilon: Floats, delta: Bounds) -> bool:
+        # Past here a larger ε lowers neither form by more than one part in 1e9.
+        last = float(delta.upper[-1])
+        return last <= 1e-9 * min(least * math.exp(float(epsilon[-1])), spare)
+
+    nodes, bounds = ascending(profile.delta, _NODES, enough)
+    delta, grow = bounds.upper, np.exp(nodes)
     power = np.empty(rates.size)
-    for start in range(0, rates.size, 4096):
-        part = rates[start : start + 4096, None]
-        direct = delta + grow * part
+    for start in range(0, rates.size, _RATES):
+        part = rates[start : start + _RATES, None]
         mirror = 1 - (1 - delta - part) / grow + _EXACT
-        values = np.minimum(direct, mirror)
+        values = np.minimum(delta + grow * part, mirror)
         best = values.argmin(axis=1)
-        power[start : start + 4096] = _refine(profile, part, best, values.min(axis=1))
+        power[start : start + _RATES] = _refine(profile, part, nodes, best, values.min(axis=1))
     return np.maximum(np.minimum(power * (1 + 4 * _EXACT), 1.0), rates)
 
 
-def _refine(profile: Profile, rates: Floats, best: npt.NDArray[np.intp], power: Floats) -> Floats:
+def _refine(
+    profile: Profile, rates: Floats, nodes: Floats, best: npt.NDArray[np.intp], power: Floats
+) -> Floats:
     """Improve `power` by evaluations between the neighbours of each best node."""
-    low = np.exp(_LOG_NODES[np.maximum(best - 1, 0)])
-    high = np.exp(_LOG_NODES[np.minimum(best + 1, _LOG_NODES.size - 1)])
+    low = nodes[np.maximum(best - 1, 0)]
+    high = nodes[np.minimum(best + 1, nodes.size - 1)]
     steps = np.linspace(0.0, 1.0, 12)
     for _ in range(4):
         epsilon = low[:, None] + (high - low)[:, None] * steps

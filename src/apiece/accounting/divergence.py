@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from apiece.accounting.bounds import Bounds, Floats
+from apiece.accounting.bounds import Bounds, Floats, ascending
 from apiece.accounting.curve import PrivacyCurve
-from apiece.mechanisms import Gaussian, Sampled, flatten
+from apiece.mechanisms import (
+    Composed,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Repeated,
+    Sampled,
+    flatten,
+)
 
 _PAD = 1e-14  # rounding of differences of numbers of at most 1
 _START = np.concatenate(([-1e-4, 0.0], np.geomspace(1e-4, 40.0, 64)))
-_ROUNDS, _SPLIT, _RELATIVE, _ABSOLUTE = 5, 4, 1e-4, 1e-9
+_ROUNDS, _SPLIT, _RELATIVE, _ABSOLUTE = 5, 4, 1e-4, 1e-8
+_NEGLIGIBLE = 1e-8  # Δ is known to this at best; larger ε are not looked at
 
 
 class Excess(NamedTuple):
@@ -38,8 +48,9 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
     Computed as max over ε ≥ 0 of (δ̃(ε) − δ(ε))/(1 + e^ε), because both curves are convex and
     symmetric. The bounds hold for every ε, not only for those evaluated: between two nodes δ̃ is
     below its chord and δ above the extended chords on either side (both are convex in e^ε), and
-    nodes are added where that leaves the maximum open. Where one mechanism is plainly the other
-    with at least its noise and at most its rate and steps, Δ is 0 exactly. `upper` is the end to
+    nodes are added where that leaves the maximum open. Where both mechanisms have one shape, the
+    distance of their parameters bounds Δ too, so that more noise, a lower rate and fewer steps
+    give 0 exactly. `upper` is the end to
     check a promise by.
 
     Curves by a method without lower bounds ("rdp") give a valid upper end that is far from tight.
@@ -54,8 +65,7 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
     >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
     (0.0928, 0.0)
     """
-    nodes = _START
-    ours, theirs = curve.delta(nodes), baseline.delta(nodes)
+    nodes, ours, theirs = _both(curve, baseline)
     for _ in range(_ROUNDS):
         forward, open_forward = _largest_gap(nodes, ours, theirs)
         backward, open_backward = _largest_gap(nodes, theirs, ours)
@@ -76,29 +86,71 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
             _largest_gap(nodes, ours, theirs)[0],
             _largest_gap(nodes, theirs, ours)[0],
         )
-    if _no_more_revealing(curve, baseline):
-        forward = Bounds(0.0, 0.0)
-    if _no_more_revealing(baseline, curve):
-        backward = Bounds(0.0, 0.0)
+    forward = _capped(forward, _nearby(curve, baseline))
+    backward = _capped(backward, _nearby(baseline, curve))
     symmetric = Bounds(max(forward.lower, backward.lower), max(forward.upper, backward.upper))
     return Excess(forward, backward, symmetric)
 
 
-def _no_more_revealing(curve: PrivacyCurve, than: PrivacyCurve) -> bool:
-    """Tell whether both are one subsampled Gaussian, `curve` with at least the noise of `than`."""
+def _both(curve: PrivacyCurve, baseline: PrivacyCurve) -> tuple[Floats, Bounds, Bounds]:
+    """Evaluate both curves from below 0 up to where nothing larger can matter."""
+
+    def enough(epsilon: Floats, delta: Bounds) -> bool:
+        return float(delta.upper[-1]) <= _NEGLIGIBLE * (1 + math.exp(float(epsilon[-1])))
+
+    nodes, ours = ascending(curve.delta, _START, enough)
+    others, theirs = ascending(baseline.delta, _START, enough)
+    if nodes.size > others.size:
+        theirs = _joined(theirs, baseline.delta(nodes[others.size :]))
+    elif others.size > nodes.size:
+        nodes, ours = others, _joined(ours, curve.delta(others[nodes.size :]))
+    return nodes, ours, theirs
+
+
+def _joined(first: Bounds, second: Bounds) -> Bounds:
+    return Bounds(*(np.concatenate(ends) for ends in zip(first, second, strict=True)))
+
+
+def _capped(bounds: Bounds, cap: float) -> Bounds:
+    return Bounds(min(bounds.lower, cap), min(bounds.upper, cap))
+
+
+def _nearby(curve: PrivacyCurve, than: PrivacyCurve) -> float:
+    """Bound Δ(than ‖ curve) for two mechanisms of one shape by how far their parameters are.
+
+    With Q the same in both and P moved by τ in total variation, δ̃(ε) − δ(ε) is at most τ in one
+    direction and e^ε·τ in the other, so Δ ≤ τ. Parameters that reveal less cost nothing. This
+    is what makes Δ vanish where two plans differ by the rounding of a division.
+    """
     if curve.mechanism is None or than.mechanism is None:
-        return False
-    left, right = (flatten(c.mechanism) for c in (curve, than) if c.mechanism is not None)
-    if left == right or not left:
-        return True
-    if len(left) != 1 or len(right) != 1:
-        return False
-    match left[0], right[0]:
-        case (Gaussian(z), _), (Gaussian(other), _):
-            return z >= other
-        case (Sampled(Gaussian(z), q), t), (Sampled(Gaussian(other), rate), times):
-            return z >= other and q <= rate and t <= times
-    return False
+        return math.inf
+    left, right = flatten(curve.mechanism), flatten(than.mechanism)
+    if not left:
+        return 0.0
+    if len(left) != len(right):
+        return math.inf
+    return sum(
+        times * _moved(step, other) if times <= most else math.inf
+        for (step, times), (other, most) in zip(left, right, strict=True)
+    )
+
+
+def _moved(step: Mechanism, other: Mechanism) -> float:
+    """Bound the total variation by which P of `step` lies beyond P of `other`, Q being equal."""
+    if step == other:
+        return 0.0
+    match step, other:
+        case Gaussian(z), Gaussian(y):
+            return max(1 / z - 1 / y, 0.0) * 0.4  # the normal density is below 0.4
+        case Laplace(z), Laplace(y):
+            return max(1 / z - 1 / y, 0.0) * 0.5
+        case Sampled(inner, q), Sampled(within, r):
+            return max(q - r, 0.0) + r * _moved(inner, within)
+        case Repeated(inner, times), Repeated(within, most) if times <= most:
+            return times * _moved(inner, within)
+        case Composed(parts), Composed(others) if len(parts) == len(others):
+            return sum(map(_moved, parts, others))
+    return math.inf
 
 
 def _inside(nodes: Floats, intervals: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Floats:
