@@ -59,8 +59,8 @@ def _charge(
     np.multiply(new, new, out=new)
     np.add(new, total, out=new)
     np.multiply(new, 1 + 4 * ULP, out=new)  # makes up for rounding in the sum and in the square
-    # A square that underflows to zero would be free: one least charge covers it.
-    np.add(new, np.finfo(np.float64).tiny, out=new, where=(norms > 0) & (new == total))
+    # A square that underflows would be free or too cheap: the least normal number covers it.
+    np.add(new, np.finfo(np.float64).tiny, out=new, where=norms > 0)
     np.less_equal(new, limit, out=active)
     np.copyto(total, new, where=active)
 
