@@ -6,6 +6,10 @@ ApieceError
 │   ├── DataError                    a file, a column, a label, a record id
 │   ├── OptionError                  an unknown or misspelled name; carries the nearest right one
 │   ├── UnsupportedError             a mechanism, layer or format the method cannot handle
+│   │   └── NotDifferentiableError   a function with a kink, a pole or a jump in its domain
+│   ├── ExpressionError              text that is not an expression over named attributes
+│   │   └── AttributeRangeError      an attribute without a range, or with an unbounded one
+│   ├── ComplexValueError            an expression that leaves the real numbers
 │   └── InfeasibleError              no plan meets the request; carries the nearest feasible one
 ├── RangeError (ArithmeticError)     past the numerical range: no number returned would be a bound
 ├── VerificationError                a plan's recomputed guarantee is not what was asked
@@ -42,6 +46,22 @@ class OptionError(InputError):
 
 class UnsupportedError(InputError):
     """A mechanism, layer or format that the chosen method cannot handle."""
+
+
+class NotDifferentiableError(UnsupportedError):
+    """A function has a kink, a pole or a jump where its derivative is needed."""
+
+
+class ExpressionError(InputError):
+    """A text is not an expression over named attributes."""
+
+
+class AttributeRangeError(ExpressionError):
+    """An attribute has no declared range, or one that is empty or unbounded."""
+
+
+class ComplexValueError(InputError):
+    """An expression is not real somewhere in the declared ranges."""
 
 
 class InfeasibleError(InputError):

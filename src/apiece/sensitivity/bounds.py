@@ -1,0 +1,229 @@
+"""The maximum of a smooth expression over a box: found by SHGO, bounded by interval arithmetic.
+
+SHGO (simplicial homology global optimisation) finds a good point; it proves nothing. The upper end
+comes from branch and bound on outward-rounded intervals: boxes are cut until their enclosures meet
+the best value seen, and a box on which the function is monotone in an attribute shrinks to a face.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+from apiece.accounting import Bounds
+from apiece.sensitivity.intervals import Interval, NoIntervalRule, Tape, ends, interval
+
+Box = tuple[tuple[float, float], ...]
+MOST_BOXES = 2000
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum:
+    """The largest value of a function over the declared ranges.
+
+    bounds: `lower` is attained (up to the rounding of its last digits) at `location`; `upper` is
+        proven, rounded up, and the number to calibrate noise with. Where no proof was possible
+        `upper` is inf.
+    certified: whether `upper` is proven. reason: why it is not, or how the proof ended.
+    """
+
+    bounds: Bounds
+    location: dict[str, float]
+    certified: bool
+    reason: str
+
+    @property
+    def value(self) -> float:
+        """The value attained at `location`."""
+        return float(self.bounds.lower)
+
+
+class Objective:
+    """A function with its gradient, on intervals (`enclose`).
+
+    expressions: the tape's results; combine: what makes value and gradient of them.
+    """
+
+    def __init__(
+        self,
+        expressions: Sequence[sympy.Expr],
+        symbols: Sequence[sympy.Symbol],
+        combine: Callable[[list[Interval]], tuple[Interval, list[Interval]]],
+    ) -> None:
+        self._tape = Tape(expressions, symbols)
+        self._combine = combine
+
+    def enclose(self, box: Box) -> tuple[Interval, list[Interval]]:
+        """Return enclosures of the value and of each partial derivative over `box`."""
+        return self._combine(self._tape([interval(*side) for side in box]))
+
+    def range_over(self, box: Box) -> tuple[Bounds, list[Interval]]:
+        """Return bounds on the value over `box`, and enclosures of the partial derivatives.
+
+        The better of the plain enclosure and the mean value form f(m) + Σ ∂ⱼf(box)·(xⱼ − mⱼ),
+        which is quadratically close as the box shrinks.
+        """
+        value, slopes = self.enclose(box)
+        centre = _middle(box)
+        centred, _ = self.enclose(tuple((m, m) for m in centre))
+        for slope, side, m in zip(slopes, box, centre, strict=True):
+            centred = centred + slope * (interval(*side) - interval(m, m))
+        plain, tight = ends(value), ends(centred)
+        return Bounds(max(plain.lower, tight.lower), min(plain.upper, tight.upper)), slopes
+
+
+def value_objective(
+    value: sympy.Expr, gradient: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol], sign: int
+) -> Objective:
+    """Return ±f with its gradient; the sign makes a minimum a maximum."""
+    return Objective(
+        [value, *gradient], symbols, lambda r: (sign * r[0], [sign * g for g in r[1:]])
+    )
+
+
+def norm_objective(
+    gradient: Sequence[sympy.Expr],
+    hessian: Sequence[Sequence[sympy.Expr]],
+    symbols: Sequence[sympy.Symbol],
+) -> Objective:
+    """Return ‖∇f‖² with its gradient 2H∇f; smooth where the norm itself has a kink."""
+    d = len(gradient)
+
+    def combine(results: list[Interval]) -> tuple[Interval, list[Interval]]:
+        g, h = results[:d], results[d:]
+        square = sum((x**2 for x in g[1:]), start=g[0] ** 2)
+        slopes = [2 * _dot(h[i * d : (i + 1) * d], g) for i in range(d)]
+        return square, slopes
+
+    return Objective([*gradient, *(e for row in hessian for e in row)], symbols, combine)
+
+
+def _dot(left: Sequence[Interval], right: Sequence[Interval]) -> Interval:
+    return sum((a * b for a, b in zip(left[1:], right[1:], strict=True)), start=left[0] * right[0])
+
+
+def maximise(
+    make_objective: Callable[[], Objective],
+    compiled: Callable[[npt.NDArray[np.float64]], float],
+    names: Sequence[str],
+    box: Box,
+) -> Maximum:
+    """Return the maximum over `box` of the function that both arguments compute.
+
+    Raises nothing of its own: where an expression has no interval rule, or its enclosure is
+    unbounded, the result says so in `certified` and `reason`, and its upper end is inf.
+    """
+    point, found = _search(compiled, box)
+    location = dict(zip(names, point, strict=True))
+    try:
+        objective = make_objective()
+    except NoIntervalRule as problem:
+        return Maximum(Bounds(found, math.inf), location, False, f"not certified: {problem}")
+    best, upper, boxes = _branch_and_bound(objective, box, point)
+    location = dict(zip(names, best.point, strict=True))
+    if not math.isfinite(upper):
+        reason = "not certified: the enclosure is unbounded over the ranges"
+        return Maximum(Bounds(best.value, math.inf), location, False, reason)
+    reason = f"interval branch and bound, {boxes} boxes"
+    return Maximum(Bounds(best.value, upper), location, True, reason)
+
+
+def _search(
+    compiled: Callable[[npt.NDArray[np.float64]], float], box: Box
+) -> tuple[tuple[float, ...], float]:
+    """Return the best point that SHGO finds, and the value there."""
+    from scipy.optimize import shgo
+
+    few = len(box) <= 6  # the simplicial start has 2^d corners
+
+    def negative(x: Any) -> float:
+        return -compiled(np.asarray(x, dtype=np.float64))
+
+    bounds: Any = list(box)
+    result: Any = shgo(
+        negative,
+        bounds,
+        n=64 if few else 256,
+        sampling_method="simplicial" if few else "sobol",
+    )
+    if result.x is None:
+        result.x = np.array([low + (high - low) / 2 for low, high in box])
+    point = tuple(
+        min(max(float(x), low), high) for x, (low, high) in zip(result.x, box, strict=True)
+    )
+    return point, compiled(np.array(point))
+
+
+class _Best:
+    """The best value attained so far, by interval evaluation at points, and where."""
+
+    def __init__(self, objective: Objective, start: tuple[float, ...]) -> None:
+        self.objective = objective
+        self.value, self.point = -math.inf, start
+        self.attain(start)
+
+    def attain(self, point: tuple[float, ...]) -> None:
+        """Keep `point` if the value there is the best."""
+        value, _ = self.objective.enclose(tuple((x, x) for x in point))
+        lower = ends(value).lower
+        if lower > self.value:
+            self.value, self.point = lower, point
+
+
+def _branch_and_bound(
+    objective: Objective, box: Box, start: tuple[float, ...]
+) -> tuple[_Best, float, int]:
+    """Return the best value attained, a proven upper bound, and the number of boxes."""
+    best = _Best(objective, start)
+    pending = [_bound(objective, box, best)]
+    closed = -math.inf  # the largest upper bound of a box that cannot be cut further
+    used = 1
+    while pending and used < MOST_BOXES:
+        if -pending[0][0] <= best.value + TOLERANCE * abs(best.value):
+            break
+        negative, widest = heapq.heappop(pending)
+        parts = halves(widest, box)
+        if not parts:
+            closed = max(closed, -negative)
+        for part in parts:
+            heapq.heappush(pending, _bound(objective, part, best))
+        used += len(parts)
+    worst = -pending[0][0] if pending else -math.inf
+    return best, max(best.value, closed, worst), used
+
+
+def _bound(objective: Objective, box: Box, best: _Best) -> tuple[float, Box]:
+    """Return minus an upper bound over `box`, and the face of it that holds the box's maximum."""
+    _, slopes = objective.enclose(box)
+    face = tuple(
+        (high, high) if ends(s).lower >= 0 else (low, low) if ends(s).upper <= 0 else (low, high)
+        for s, (low, high) in zip(slopes, box, strict=True)
+    )
+    best.attain(_middle(face))
+    return -objective.range_over(face)[0].upper, face
+
+
+def _middle(box: Box) -> tuple[float, ...]:
+    return tuple(low + (high - low) / 2 for low, high in box)
+
+
+def halves(box: Box, whole: Box) -> list[Box]:
+    """Cut a box across the side that is widest relative to `whole`; empty where none can be."""
+    widest = max(
+        range(len(box)), key=lambda j: (box[j][1] - box[j][0]) / (whole[j][1] - whole[j][0])
+    )
+    low, high = box[widest]
+    middle = low + (high - low) / 2
+    if not low < middle < high:
+        return []
+    left, right = list(box), list(box)
+    left[widest], right[widest] = (low, middle), (middle, high)
+    return [tuple(left), tuple(right)]

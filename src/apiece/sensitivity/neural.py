@@ -1,0 +1,300 @@
+"""ModelLoss: a torch model and its loss, as a function of one record's inputs.
+
+The norm of a record's gradient is written with the activations and output gradients of each layer
+(the ghost norm), which stay in the autograd graph. The sum over a batch of those norms separates
+over the records, so one backward pass through it gives every record's partial sensitivities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from apiece import _check
+from apiece.errors import (
+    DataError,
+    InputError,
+    NotDifferentiableError,
+    RangeError,
+    UnsupportedError,
+)
+from apiece.sensitivity.partial import PartialSensitivity
+
+LossFn: TypeAlias = Callable[[Any, Any], Tensor]
+Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoss:
+    """The loss ℓ(θ; x, y) of `model` on one record, for `partial_sensitivity`.
+
+    model: any torch module that treats the records of a batch apart, at any checkpoint; it is
+        used as it stands and left as it was. Frozen parameters do not count. loss_fn(outputs,
+        targets) gives one loss a record. records_at_a_time bounds the memory.
+
+    `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)` differentiates
+    ‖∇_θ ℓ(θ; x, y)‖₂ with respect to the entries of x: `raw` has the shape of the inputs, images,
+    tables or sequences; the relation is "add_remove", because this norm is what the record adds
+    to a sum of gradients, before clipping.
+
+    Where the model has kinks (ReLU, max pooling) the derivative is that of the piece on which the
+    record lies. Where the gradient is exactly 0 (a hinge loss beyond its margin) the answer is 0
+    and `zero` is True.
+
+    Raises `UnsupportedError` for batch norm or dropout in training mode, because then a record's
+    gradient depends on the others or on chance; `NotDifferentiableError` for integer inputs, such
+    as tokens (give embeddings); `InputError` where no parameter is trainable or the loss is not one
+    number a record; `DataError` for inputs that are not finite; `RangeError` where a norm is not.
+
+    Source: S4 §5.2; ghost norms: Goodfellow 2015, Li et al. 2022.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> square = ModelLoss(model, lambda out, y: (out[:, 0] - y) ** 2 / 2)
+    >>> square.differentiate(torch.tensor([[3.0, 4.0]]), torch.tensor([5.0])).norms.tolist()
+    [10.0]
+    """
+
+    model: nn.Module
+    loss_fn: LossFn
+    records_at_a_time: int = 256
+
+    def differentiate(self, inputs: Any, targets: Any) -> PartialSensitivity:
+        """Return what `partial_sensitivity(self, inputs, targets)` returns."""
+        x, y = _inputs(inputs), torch.as_tensor(targets)
+        size = _check.count("records_at_a_time", self.records_at_a_time)
+        if len(x) != len(y):
+            raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
+        _check_model(self.model)
+        with torch.enable_grad():
+            method = _choose(self.model, self.loss_fn, x[:1], y[:1])
+            parts = [
+                method(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
+                for i in range(0, len(x), size)
+            ]
+        norms = np.concatenate([n.detach().cpu().double().numpy() for n, _ in parts])
+        raw = np.concatenate([r.detach().cpu().double().numpy() for _, r in parts])
+        if not (np.isfinite(norms).all() and np.isfinite(raw).all()):
+            raise RangeError("partial sensitivity: a norm is not finite; check the model's values")
+        return PartialSensitivity(raw, norms, norms == 0, "add_remove")
+
+
+def _inputs(inputs: Any) -> Tensor:
+    x = torch.as_tensor(inputs)
+    if not x.is_floating_point():
+        raise NotDifferentiableError(
+            f"inputs: {x.dtype} has no derivative; give floating point inputs (for tokens, their "
+            "embeddings)"
+        )
+    if x.ndim < 2 or len(x) == 0:
+        raise DataError(f"inputs: shape {tuple(x.shape)}; give (n, ...) with at least one record")
+    bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
+    if bad:
+        raise DataError(f"inputs: {bad} records with NaN or infinite entries; leave them out")
+    return x.detach()
+
+
+def _check_model(model: nn.Module) -> None:
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("model: no trainable parameter; nothing is released about a record")
+    for name, module in model.named_modules():
+        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        coupled = isinstance(module, nn.modules.batchnorm._NormBase) and (
+            module.running_mean is None or module.training
+        )
+        coupled = coupled and isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if coupled or (random and module.training):
+            raise UnsupportedError(
+                f"model: {name or 'it'} ({type(module).__name__}) in training mode makes a "
+                "record's gradient depend on the others or on chance; call model.eval() first"
+            )
+
+
+def _choose(
+    model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor
+) -> Callable[[nn.Module, LossFn, Tensor, Tensor], Derivatives]:
+    """Return the fast method where it applies, shown on one record, else the general one.
+
+    Both are exact. Ghost norms need every trainable parameter in a layer with a rule, called once;
+    a parameter that is also used elsewhere shows as a difference in the norm.
+    """
+    if not _layers(model):
+        return by_torch_func
+    loss = _losses(model, loss_fn, x, y).sum()
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(loss, trainable, materialize_grads=True, allow_unused=True)
+    exact = torch.stack([g.double().norm() for g in grads]).norm()
+    try:
+        ghost, _ = by_ghost_norms(model, loss_fn, x, y)
+    except _NotOnce:
+        return by_torch_func
+    agree = torch.isclose(ghost[0].double(), exact, rtol=1e-3, atol=0)
+    return by_ghost_norms if agree else by_torch_func
+
+
+def _losses(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Tensor:
+    losses = loss_fn(model(x), y)
+    if losses.shape != (len(x),):
+        raise InputError(
+            f"loss_fn: shape {tuple(losses.shape)} for {len(x)} records; give one loss a record "
+            "(reduction='none')"
+        )
+    return losses
+
+
+def by_torch_func(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
+    """Differentiate one record's gradient norm, mapped over records; any model."""
+    frozen = {n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}
+    fixed = frozen | dict(model.named_buffers())
+    trainable = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+
+    def norm(one: Tensor, target: Tensor) -> Tensor:
+        def loss(parameters: dict[str, Tensor]) -> Tensor:
+            outputs = torch.func.functional_call(model, parameters | fixed, (one[None],))
+            return loss_fn(outputs, target[None]).sum()
+
+        gradients = torch.func.grad(loss)(trainable).values()
+        scale = torch.stack([g.detach().abs().max() for g in gradients]).max()
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        square = torch.stack([(g / scale).square().sum() for g in gradients]).sum()
+        return scale * _root(square)
+
+    growth, norms = torch.func.vmap(torch.func.grad_and_value(norm))(x, y)
+    return norms, growth
+
+
+def by_ghost_norms(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
+    """Differentiate the sum over records of their gradient norms, in one backward pass."""
+    x = x.clone().requires_grad_()
+    with _recorded(_layers(model)) as calls:
+        losses = _losses(model, loss_fn, x, y)
+    if any(len(made) != 1 for made in calls.values()):
+        raise _NotOnce
+    made = {module: inputs_outputs[0] for module, inputs_outputs in calls.items()}
+    outputs = [out for _, out in made.values()]
+    errors = torch.autograd.grad(
+        losses.sum(), outputs, create_graph=True, materialize_grads=True, allow_unused=True
+    )
+    # The norm is homogeneous in the output gradients: scaled, their squares cannot underflow.
+    scale = torch.stack([e.detach().abs().flatten(1).amax(1) for e in errors]).amax(0)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    square = torch.zeros_like(losses)
+    for (module, (entering, _)), error in zip(made.items(), errors, strict=True):
+        scaled = error / scale.view(-1, *[1] * (error.ndim - 1))
+        square = square + _squared_norm(module, entering, scaled)
+    norms = scale * _root(square)
+    (growth,) = torch.autograd.grad(norms.sum(), x, materialize_grads=True, allow_unused=True)
+    return norms, growth
+
+
+def _root(square: Tensor) -> Tensor:
+    """Return the square root, with derivative 0 where it is 0."""
+    positive = square > 0
+    return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
+
+
+class _NotOnce(Exception):  # noqa: N818
+    """A layer was called several times, or not at all, in one pass."""
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that own trainable parameters; none of them if one has no rule."""
+    owners = [
+        m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))
+    ]
+    owned = sum(len(list(m.parameters(recurse=False))) for m in owners)
+    shared = owned != len({id(p) for m in owners for p in m.parameters(recurse=False)})
+    return [] if shared or not all(map(_has_rule, owners)) else owners
+
+
+def _has_rule(module: nn.Module) -> bool:
+    if nn.utils.parametrize.is_parametrized(module):
+        return False
+    if type(module) in (nn.Conv1d, nn.Conv2d):
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) in (nn.Linear, nn.LayerNorm, nn.GroupNorm)
+
+
+@contextmanager
+def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
+    """Record what enters and leaves each layer; the model goes on with a copy of what leaves, so
+    that an in-place activation does not overwrite the record."""
+    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {m: [] for m in layers}
+
+    def record(module: nn.Module, entering: tuple[Tensor, ...], leaving: Tensor) -> Tensor:
+        calls[module].append((entering[0], leaving))
+        return leaving.clone()
+
+    handles = [m.register_forward_hook(record) for m in layers]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _squared_norm(module: nn.Module, entering: Tensor, error: Tensor) -> Tensor:
+    """Return each record's squared gradient norm from one layer, differentiable."""
+    n, groups = len(error), 1
+    if isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
+        weight, shifts = _scaling(module, entering, error)
+        weight_square = weight.sum(1).square().sum(1)
+    else:
+        if isinstance(module, nn.Linear):
+            a = entering.reshape(n, -1, module.in_features)
+            shifts = error.reshape(n, -1, module.out_features)
+        else:
+            assert isinstance(module, (nn.Conv1d, nn.Conv2d))
+            groups = module.groups
+            a, shifts = _patches(module, entering), error.flatten(2).mT
+        parts = zip(a.chunk(groups, 2), shifts.chunk(groups, 2), strict=True)
+        weight_square = torch.stack([_squared_product(*part) for part in parts]).sum(0)
+    square = torch.zeros_like(weight_square)
+    for name, parameter in module.named_parameters(recurse=False):
+        if parameter.requires_grad:
+            bias_square = shifts.sum(1).square().sum(1)
+            square = square + (weight_square if name == "weight" else bias_square)
+    return square
+
+
+def _squared_product(a: Tensor, d: Tensor) -> Tensor:
+    """Return ‖Σₜ aₜ dₜᵀ‖² for each record; a (n, T, p), d (n, T, q), the cheaper of two ways."""
+    t, p, q = a.shape[1], a.shape[2], d.shape[2]
+    if t == 1:
+        return a.square().sum((1, 2)) * d.square().sum((1, 2))
+    if t * (p + q) < p * q:
+        return (a @ a.mT * (d @ d.mT)).sum((1, 2))
+    return (a.mT @ d).square().sum((1, 2))
+
+
+def _patches(module: nn.Conv1d | nn.Conv2d, entering: Tensor) -> Tensor:
+    """Return what each output position of a convolution sees, (n, positions, channels·kernel)."""
+    flat = isinstance(module, nn.Conv1d)
+    one, zero = ((1,), (0,)) if flat else ((), ())
+    padding = tuple(int(p) for p in module.padding)
+    return functional.unfold(
+        entering.unsqueeze(2) if flat else entering,
+        one + module.kernel_size,
+        one + module.dilation,
+        zero + padding,
+        one + module.stride,
+    ).mT
+
+
+def _scaling(
+    module: nn.LayerNorm | nn.GroupNorm, entering: Tensor, error: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return each position's gradients of a normaliser's weight and bias, (n, positions, size)."""
+    if isinstance(module, nn.LayerNorm):
+        normal = functional.layer_norm(entering, module.normalized_shape, eps=module.eps)
+        shape = (len(entering), -1, int(np.prod(module.normalized_shape)))
+        return (normal * error).reshape(shape), error.reshape(shape)
+    normal = functional.group_norm(entering, module.num_groups, eps=module.eps)
+    return (normal * error).flatten(2).mT, error.flatten(2).mT

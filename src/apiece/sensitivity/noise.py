@@ -1,0 +1,143 @@
+"""Heterogeneous Gaussian noise: one attribute protected more, at the same total promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.errors import DataError, VerificationError, unknown
+from apiece.mechanisms import Gaussian
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundedSum:
+    """A sum of records, no entry of any of which exceeded `bounds`; made by `clip_and_sum`.
+
+    The sum itself is private until noise is added, so the repr does not show it.
+    """
+
+    total: Floats = field(repr=False)
+    bounds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeterogeneousNoise:
+    """Independent Gaussian noise on the attributes of a sum, a deviation of its own for each.
+
+    bounds: cⱼ, the largest |contribution| of one record to attribute j's sum. stddev: Sⱼ, the
+    noise's standard deviation there. attributes: their names.
+
+    Guarantee. The sum of clipped records plus N(0, diag(S²)) is, under add/remove of a record, as
+    private as one `Gaussian` mechanism of noise multiplier z with 1/z² = Σⱼ (cⱼ/Sⱼ)²: `mechanism`.
+    Under add/remove of attribute j alone of one record (the value given, or left out and counted
+    as 0) it is as private as noise multiplier Sⱼ/cⱼ: `mechanism_for`.
+
+    Proof. Let v be the removed contribution, |vⱼ| ≤ cⱼ after clipping. Divide coordinate j of the
+    release by Sⱼ: an invertible map known to everybody, so no privacy changes hands. The two
+    worlds are then N(w, I) and N(w + D⁻¹v, I) with D = diag(S). The normal law is invariant under
+    rotation, so this pair is N(0, 1) against N(‖D⁻¹v‖₂, 1); it is the Mahalanobis length of v
+    that counts. ‖D⁻¹v‖₂² = Σⱼ (vⱼ/Sⱼ)² ≤ Σⱼ (cⱼ/Sⱼ)² = 1/z², and N(0, 1) against N(m, 1)
+    becomes easier to tell apart as m grows, so the pair at distance 1/z dominates: the Gaussian
+    mechanism of multiplier z. If only vⱼ differs, the length is |vⱼ|/Sⱼ ≤ cⱼ/Sⱼ. ∎
+    Both are met with equality by a record at its bounds, so neither can be improved.
+
+    Raises `InputError` for bounds or deviations that are not positive and finite.
+
+    >>> noise = HeterogeneousNoise.allocate(
+    ...     {"age": 1.0, "income": 1.0}, {"age": 1.0, "income": 3.0}, noise_multiplier=2.0)
+    >>> [round(s, 6) for s in noise.stddev]
+    [2.309401, 4.0]
+    """
+
+    bounds: tuple[float, ...]
+    stddev: tuple[float, ...]
+    attributes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("bounds", "stddev"):
+            values = _check.positive_array(name, getattr(self, name))
+            if values.shape != (len(self.attributes),):
+                raise DataError(f"{name}: shape {values.shape}; give one for each attribute")
+            object.__setattr__(self, name, tuple(values.tolist()))
+
+    @classmethod
+    def allocate(
+        cls,
+        bounds: Mapping[str, float],
+        protection: Mapping[str, float],
+        *,
+        noise_multiplier: float,
+    ) -> HeterogeneousNoise:
+        """Return the noise that keeps the total promise of `Gaussian(noise_multiplier)` and
+        protects attribute j in proportion to `protection[j]`.
+
+        protection: vⱼ > 0; attribute j's own squared loss 1/zⱼ² is proportional to 1/vⱼ, so twice
+        the protection halves it (and its noise grows by about √2). Equal values give each
+        attribute the same promise. Weights must be public: from a stated preference, or from
+        `loss_shares(partial_sensitivity(query, query.design(n)))`, never from people's data.
+
+        1/zⱼ² = (1/vⱼ)/Σₖ(1/vₖ) · 1/z², Sⱼ = cⱼ zⱼ, rounded up; the sum is verified exactly, in
+        rational arithmetic, before the noise is returned.
+        """
+        names = tuple(bounds)
+        if set(protection) != set(names):
+            odd = sorted(set(protection) ^ set(names), key=str)[0]
+            raise unknown("attribute of both bounds and protection", odd, names)
+        c = _check.positive_array("bounds", [bounds[n] for n in names])
+        v = _check.positive_array("protection", [protection[n] for n in names])
+        z = _check.positive("noise_multiplier", noise_multiplier)
+        inverse = v.min() / v
+        stddev = c * z * np.sqrt(inverse.sum() / inverse) * (1 + 2**-48)
+        noise = cls(tuple(c.tolist()), tuple(stddev.tolist()), names)
+        if not noise._squared_distance() * Fraction(z) ** 2 <= 1:
+            raise VerificationError(f"noise: the total exceeds that of multiplier {z!r}")
+        return noise
+
+    @property
+    def mechanism(self) -> Gaussian:
+        """What the release is to a record that joins or leaves; computed from the deviations."""
+        squared = self._squared_distance()
+        z = math.sqrt(float(1 / squared))
+        while Fraction(z) ** 2 * squared > 1:
+            z = math.nextafter(z, 0.0)
+        return Gaussian(z)
+
+    def mechanism_for(self, attribute: str) -> Gaussian:
+        """What the release is to one attribute of a record that is given or left out."""
+        if attribute not in self.attributes:
+            raise unknown("attribute", attribute, self.attributes)
+        j = self.attributes.index(attribute)
+        return Gaussian(math.nextafter(self.stddev[j] / self.bounds[j], 0.0))
+
+    def clip_and_sum(self, records: npt.ArrayLike) -> BoundedSum:
+        """Return the sum of `records`, (n, d), each entry clipped to ±its bound.
+
+        A record with a NaN or infinite entry contributes nothing.
+        """
+        rows = np.asarray(records, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != len(self.bounds):
+            raise DataError(f"records: shape {rows.shape}; give (n, {len(self.bounds)})")
+        finite = np.isfinite(rows).all(axis=1, keepdims=True)
+        bounds = np.array(self.bounds)
+        clipped = np.clip(np.where(finite, rows, 0.0), -bounds, bounds)
+        return BoundedSum(clipped.sum(axis=0), self.bounds)
+
+    def add_noise(self, bounded: BoundedSum, *, generator: np.random.Generator) -> Floats:
+        """Return the noisy sum, (d,); the only thing here that may be published."""
+        if getattr(bounded, "bounds", None) != self.bounds:
+            raise DataError("add_noise: give what this noise's clip_and_sum returned")
+        noisy: Floats = bounded.total + generator.normal(0.0, self.stddev)
+        return noisy
+
+    def _squared_distance(self) -> Fraction:
+        """Return Σⱼ (cⱼ/Sⱼ)², exactly."""
+        pairs = zip(self.bounds, self.stddev, strict=True)
+        return sum(((Fraction(c) / Fraction(s)) ** 2 for c, s in pairs), start=Fraction(0))

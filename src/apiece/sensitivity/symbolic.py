@@ -1,0 +1,318 @@
+"""Query: an expression over named attributes of a record, its derivatives and its bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+from apiece import _check
+from apiece.accounting import Bounds
+from apiece.errors import (
+    AttributeRangeError,
+    DataError,
+    ExpressionError,
+    InputError,
+    RangeError,
+    unknown,
+)
+from apiece.sensitivity.bounds import Maximum, maximise, norm_objective, value_objective
+from apiece.sensitivity.parse import parse
+from apiece.sensitivity.partial import PartialSensitivity
+from apiece.sensitivity.smooth import smooth_form
+
+Floats = npt.NDArray[np.float64]
+_CHUNK = 1 << 15  # records at a time: the intermediate columns stay in the processor's cache
+_LARGEST_TO_SIMPLIFY = 150  # operations; above it simplification can take minutes
+
+
+class Query:
+    """A real function f of one record's named attributes, each with a declared range.
+
+    expression: text (`"a**2 + exp(2*b - a)"`; see `parse`: numbers are exact, nothing is
+        evaluated as code), or a SymPy expression over symbols with the attributes' names.
+    ranges: attribute → (lower, upper), finite, lower < upper; a fact about the attribute that
+        everybody may know, never read off the data. Attributes that f does not use may be there.
+
+    The query over a data set is the sum of f over its records (`mean_of(n)` divides by n).
+
+    Raises `AttributeRangeError` for an attribute without a range and for an unbounded or empty
+    range, `ComplexValueError` where f is not real within the ranges, `NotDifferentiableError`
+    where f is not, or cannot be shown to be, twice differentiable there, `ExpressionError` for a
+    text that is no expression. Ranges that touch a singular point (sqrt(a) with a from 0) raise.
+
+    Source: S4 §4 and §5.1; methods §6.
+
+    >>> query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+    >>> query.gradient
+    (2*a - exp(-a + 2*b), 2*exp(-a + 2*b))
+    >>> query.lipschitz_constant().location
+    {'a': 1.0, 'b': 3.0}
+    """
+
+    def __init__(
+        self, expression: str | sympy.Expr, ranges: Mapping[str, tuple[float, float]]
+    ) -> None:
+        self.ranges = {str(name): _range(name, ends) for name, ends in ranges.items()}
+        if not self.ranges:
+            raise AttributeRangeError("ranges: none given; declare a range for every attribute")
+        self.symbols = {name: _symbol(name, ends) for name, ends in self.ranges.items()}
+        by_symbol = {self.symbols[name]: ends for name, ends in self.ranges.items()}
+        self.expression = smooth_form(_read(expression, self.symbols), by_symbol)
+        """f, with abs, min and max resolved to the branch that holds over the ranges."""
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes' names, in the order of the ranges."""
+        return tuple(self.ranges)
+
+    def mean_of(self, records: int) -> Query:
+        """Return the query whose sum over `records` records is their mean: f/records."""
+        return Query(self.expression / _check.count("records", records), self.ranges)
+
+    @cached_property
+    def gradient(self) -> tuple[sympy.Expr, ...]:
+        """∂f/∂attribute, one an attribute."""
+        return tuple(sympy.diff(self.expression, s) for s in self.symbols.values())
+
+    @cached_property
+    def hessian(self) -> tuple[tuple[sympy.Expr, ...], ...]:
+        """The second derivatives."""
+        return tuple(tuple(sympy.diff(g, s) for s in self.symbols.values()) for g in self.gradient)
+
+    @cached_property
+    def gradient_norm(self) -> sympy.Expr:
+        """‖∇f‖₂, simplified."""
+        return sympy.sqrt(_simplified(sum(g**2 for g in self.gradient)))
+
+    @cached_property
+    def partial_sensitivities(self) -> tuple[sympy.Expr, ...]:
+        """∂‖∇f‖₂/∂attribute = (H∇f)ᵢ/‖∇f‖₂, simplified; 0 where the norm is 0."""
+        products = [sum(map(lambda h, g: h * g, row, self.gradient)) for row in self.hessian]
+        if self.gradient_norm.is_zero:
+            return tuple(sympy.Integer(0) for _ in products)
+        return tuple(_simplified(p / self.gradient_norm) for p in products)
+
+    def latex(self) -> dict[str, str]:
+        """Return f, its gradient norm and each partial sensitivity in LaTeX."""
+        partial = zip(self.symbols.values(), self.partial_sensitivities, strict=True)
+        return {
+            "f": sympy.latex(self.expression),
+            r"\|\nabla f\|_2": sympy.latex(self.gradient_norm),
+        } | {rf"\partial_{{{sympy.latex(s)}}} \|\nabla f\|_2": sympy.latex(p) for s, p in partial}
+
+    def values(self, records: Any) -> Floats:
+        """Return f at each of n records, shape (n,)."""
+        return self._evaluate(self._compiled_value, records)[0]
+
+    def contributions(self, records: Any) -> Floats:
+        """Return |f| at each record: its own ℓ2 sensitivity, by which the sum changes when that
+        record joins or leaves. Data about people."""
+        sizes: Floats = np.abs(self.values(records))
+        return sizes
+
+    def gradients(self, records: Any) -> Floats:
+        """Return ∇f at each record, shape (n, d)."""
+        return self._evaluate(self._compiled_gradient, records).T
+
+    def differentiate(self, records: Any) -> PartialSensitivity:
+        """Return what `partial_sensitivity(self, records)` returns."""
+        d = len(self.ranges)
+        results = self._evaluate(self._compiled_derivatives, records)
+        gradient, products = results[:d], results[d:]
+        norms = _norm(gradient)
+        zero = norms == 0
+        raw = np.divide(products, norms, out=np.zeros_like(products), where=~zero)
+        if not np.isfinite(raw).all():
+            raise RangeError("partial sensitivity: past the floating point range; scale f down")
+        return PartialSensitivity(raw.T, norms, zero, "attribute_change", self.attributes)
+
+    def lipschitz_constant(self) -> Maximum:
+        """Return the largest gradient norm over the ranges: the most that f changes per unit of
+        Euclidean change in a record's attributes. S4's global sensitivity.
+
+        With noise N(0, S²), two records at distance r in the ranges are told apart with Rényi
+        divergence of order α at most α (r·L)²/(2S²), for L = `bounds.upper` (the ranges are
+        convex, so the mean value theorem holds on them).
+        """
+        squared = maximise(
+            lambda: norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
+            lambda x: float(_norm(self._compiled_gradient(*x[:, None]))[0]) ** 2,
+            self.attributes,
+            tuple(self.ranges.values()),
+        )
+        lower, upper = math.sqrt(max(squared.bounds.lower, 0)), math.sqrt(squared.bounds.upper)
+        bounds = Bounds(
+            math.nextafter(lower, 0.0), math.nextafter(upper, math.inf) if upper else 0.0
+        )
+        return Maximum(bounds, squared.location, squared.certified, squared.reason)
+
+    def global_sensitivity(self, relation: str = "add_remove") -> Maximum:
+        """Return the most that one record can change the sum of f.
+
+        relation: "add_remove", max |f| over the ranges; "replace", max f − min f (the location is
+        where f is largest). `bounds.upper` is the number to calibrate noise with.
+        """
+        if relation not in ("add_remove", "replace"):
+            raise unknown("relation", relation, ["add_remove", "replace"])
+        top, bottom = self._extreme(1), self._extreme(-1)
+        if relation == "add_remove":
+            return max(top, bottom, key=lambda m: m.bounds.upper)
+        lower = math.nextafter(top.bounds.lower + bottom.bounds.lower, -math.inf)
+        upper = math.nextafter(top.bounds.upper + bottom.bounds.upper, math.inf)
+        worse = top if not top.certified else bottom
+        return Maximum(
+            Bounds(max(lower, 0.0), upper),
+            top.location,
+            top.certified and bottom.certified,
+            worse.reason,
+        )
+
+    def design(self, count: int) -> Floats:
+        """Return `count` records spread evenly over the ranges, shape (count, d); public.
+
+        Weights and noise may depend on partial sensitivities at these, because they depend on
+        nothing but the declared ranges. A Kronecker sequence on the roots of x^{d+1} = x + 1.
+        """
+        count = _check.count("count", count)
+        d = len(self.ranges)
+        root = 1.5
+        for _ in range(64):
+            root = (1 + root) ** (1 / (d + 1))
+        steps = root ** -np.arange(1.0, d + 1)
+        unit = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0
+        low, high = np.array(list(self.ranges.values())).T
+        records: Floats = np.clip(low + unit * (high - low), low, high)
+        return records
+
+    def _extreme(self, sign: int) -> Maximum:
+        """Return the maximum of sign·f."""
+        symbols = list(self.symbols.values())
+        return maximise(
+            lambda: value_objective(self.expression, self.gradient, symbols, sign),
+            lambda x: sign * float(self._compiled_value(*x[:, None])[0, 0]),
+            self.attributes,
+            tuple(self.ranges.values()),
+        )
+
+    @cached_property
+    def _compiled_value(self) -> Callable[..., Floats]:
+        return self._compile([self.expression])
+
+    @cached_property
+    def _compiled_gradient(self) -> Callable[..., Floats]:
+        return self._compile(list(self.gradient))
+
+    @cached_property
+    def _compiled_derivatives(self) -> Callable[..., Floats]:
+        """∇f and then H∇f. The products stay unexpanded: small, and free of cancellation."""
+        products = [sympy.Add(*map(lambda h, g: h * g, row, self.gradient)) for row in self.hessian]
+        return self._compile([*self.gradient, *products])
+
+    def _compile(self, expressions: list[sympy.Expr]) -> Callable[..., Floats]:
+        modules = [{"erf": _erf}, "numpy"]
+        function = sympy.lambdify(list(self.symbols.values()), expressions, modules, cse=True)
+
+        def rows(*columns: Floats) -> Floats:
+            with np.errstate(all="ignore"):  # past the floating point range: checked on results
+                results = function(*columns)
+            full = [np.broadcast_to(r, columns[0].shape) for r in results]
+            return np.stack(full).astype(np.float64, copy=False)
+
+        return rows
+
+    def _evaluate(self, compiled: Callable[..., Floats], records: Any) -> Floats:
+        columns = self._columns(records)
+        n = columns.shape[1]
+        chunks = [compiled(*columns[:, i : i + _CHUNK]) for i in range(0, n, _CHUNK)]
+        results = np.concatenate(chunks, axis=1)
+        if not np.isfinite(results).all():
+            raise RangeError("query: a value past the floating point range; scale f or its ranges")
+        return results
+
+    def _columns(self, records: Any) -> Floats:
+        """Return the attributes as rows, checked: (d, n)."""
+        try:
+            if isinstance(records, (np.ndarray, list, tuple)):
+                columns = np.array(np.asarray(records, dtype=np.float64).T, order="C", ndmin=2)
+            else:
+                columns = np.array([np.asarray(records[a], float) for a in self.attributes])
+        except KeyError as error:
+            raise DataError(f"records: no attribute {error}; give {self.attributes}") from None
+        except (TypeError, ValueError):
+            raise DataError(
+                f"records: not {len(self.ranges)} columns of numbers of one length; give a data "
+                f"frame, a mapping or an array with the attributes {self.attributes}"
+            ) from None
+        if columns.ndim != 2 or len(columns) != len(self.ranges) or columns.shape[1] == 0:
+            raise DataError(
+                f"records: shape {columns.T.shape}; give at least one record of "
+                f"{len(self.ranges)} attributes {self.attributes}"
+            )
+        for column, (name, (low, high)) in zip(columns, self.ranges.items(), strict=True):
+            outside = int(np.count_nonzero(~((column >= low) & (column <= high))))
+            if outside:
+                raise DataError(
+                    f"records: {outside} values of {name!r} outside [{low:g}, {high:g}]; clip "
+                    "them to the declared range first"
+                )
+        return columns
+
+
+def _read(expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
+    if isinstance(expression, str):
+        return parse(expression, symbols)
+    if not isinstance(expression, sympy.Expr):
+        raise ExpressionError(f"expression: {expression!r} is neither text nor a SymPy expression")
+    undeclared = sorted({s.name for s in expression.free_symbols} - set(symbols))
+    if undeclared:
+        raise AttributeRangeError(
+            f"attribute {undeclared[0]!r}: it has no range; declare one, lower and upper end"
+        )
+    return expression.xreplace({s: symbols[s.name] for s in expression.free_symbols})
+
+
+def _range(name: str, ends: Any) -> tuple[float, float]:
+    try:
+        low, high = (_check.finite(f"range of {name!r}", end) for end in ends)
+    except (InputError, TypeError, ValueError):
+        raise AttributeRangeError(
+            f"range of {name!r} = {ends!r}: unbounded or not two numbers; give two finite ends"
+        ) from None
+    if not low < high:
+        raise AttributeRangeError(
+            f"range of {name!r} = [{low:g}, {high:g}]: empty; give a lower end below the upper one"
+        )
+    return low, high
+
+
+def _symbol(name: str, ends: tuple[float, float]) -> sympy.Symbol:
+    """Return a real symbol that knows its sign, so that sqrt(a**2) becomes a."""
+    known = {"positive": True} if ends[0] > 0 else {"negative": True} if ends[1] < 0 else {}
+    return sympy.Symbol(name, real=True, **known)
+
+
+def _simplified(expression: sympy.Expr) -> sympy.Expr:
+    if sympy.count_ops(expression) > _LARGEST_TO_SIMPLIFY:
+        return expression
+    return sympy.simplify(expression)
+
+
+def _norm(columns: Floats) -> Floats:
+    """Return the ℓ2 norm over the first axis, without overflow or underflow of the squares."""
+    largest = np.abs(columns).max(axis=0)
+    scaled = np.divide(columns, largest, out=np.zeros_like(columns), where=largest > 0)
+    norm: Floats = largest * np.sqrt(np.square(scaled).sum(axis=0))
+    return norm
+
+
+def _erf(x: Floats) -> Floats:
+    from scipy.special import erf
+
+    result: Floats = erf(x)
+    return result
