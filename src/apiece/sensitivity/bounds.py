@@ -18,6 +18,7 @@ import numpy.typing as npt
 import sympy
 
 from apiece.accounting import Bounds
+from apiece.errors import RangeError
 from apiece.sensitivity.intervals import Interval, NoIntervalRule, Tape, ends, interval
 
 Box = tuple[tuple[float, float], ...]
@@ -145,7 +146,13 @@ def _search(
     few = len(box) <= 6  # the simplicial start has 2^d corners
 
     def negative(x: Any) -> float:
-        return -compiled(np.asarray(x, dtype=np.float64))
+        value = compiled(np.asarray(x, dtype=np.float64))
+        if not math.isfinite(value):
+            raise RangeError(
+                "query: a value or a squared derivative past the floating point range; scale f or "
+                "its ranges down"
+            )
+        return -value
 
     bounds: Any = list(box)
     result: Any = shgo(

@@ -116,10 +116,11 @@ class _Builder:
                 raise self._error(node, "is too large; write it as a decimal below 1e308")
             return sympy.Integer(value)
         if type(value) is float:
-            if not math.isfinite(value) or 0 < abs(value) < 1e-300:
-                raise self._error(node, "is outside the range of floating point")
             segment = ast.get_source_segment(self.text, node) or repr(value)
-            return sympy.Rational(segment.replace("_", ""))
+            is_zero = not set(segment.lower().split("e")[0]) & set("123456789")
+            if not (is_zero or 1e-300 < value < math.inf):
+                raise self._error(node, "is outside the range of floating point")
+            return sympy.Integer(0) if is_zero else sympy.Rational(segment.replace("_", ""))
         raise self._error(node, "is not a real number")
 
     def _name(self, node: ast.Name) -> sympy.Expr:

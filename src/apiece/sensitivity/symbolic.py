@@ -108,7 +108,8 @@ class Query:
 
     def values(self, records: Any) -> Floats:
         """Return f at each of n records, shape (n,)."""
-        return self._evaluate(self._compiled_value, records)[0]
+        values: Floats = self._evaluate(self._compiled_value, records)[0]
+        return values
 
     def contributions(self, records: Any) -> Floats:
         """Return |f| at each record: its own ℓ2 sensitivity, by which the sum changes when that
@@ -123,14 +124,18 @@ class Query:
     def differentiate(self, records: Any) -> PartialSensitivity:
         """Return what `partial_sensitivity(self, records)` returns."""
         d = len(self.ranges)
-        results = self._evaluate(self._compiled_derivatives, records)
-        gradient, products = results[:d], results[d:]
-        norms = _norm(gradient)
-        zero = norms == 0
-        raw = np.divide(products, norms, out=np.zeros_like(products), where=~zero)
-        if not np.isfinite(raw).all():
-            raise RangeError("partial sensitivity: past the floating point range; scale f down")
-        return PartialSensitivity(raw.T, norms, zero, "attribute_change", self.attributes)
+
+        def growth_and_norm(*columns: Floats) -> Floats:
+            gradient = self._compiled_gradient(*columns)
+            norm = _norm(gradient)
+            direction = np.divide(gradient, norm, out=np.zeros_like(gradient), where=norm > 0)
+            return np.vstack([self._compiled_curvature(*columns, *direction), norm])
+
+        results = self._evaluate(growth_and_norm, records)
+        norms = results[d]
+        return PartialSensitivity(
+            results[:d].T, norms, norms == 0, "attribute_change", self.attributes
+        )
 
     def lipschitz_constant(self) -> Maximum:
         """Return the largest gradient norm over the ranges: the most that f changes per unit of
@@ -142,7 +147,7 @@ class Query:
         """
         squared = maximise(
             lambda: norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
-            lambda x: float(_norm(self._compiled_gradient(*x[:, None]))[0]) ** 2,
+            lambda x: float(np.square(self._compiled_gradient(*x[:, None])).sum()),
             self.attributes,
             tuple(self.ranges.values()),
         )
@@ -162,7 +167,7 @@ class Query:
             raise unknown("relation", relation, ["add_remove", "replace"])
         top, bottom = self._extreme(1), self._extreme(-1)
         if relation == "add_remove":
-            return max(top, bottom, key=lambda m: m.bounds.upper)
+            return max(top, bottom, key=lambda m: (m.bounds.upper, m.value))
         lower = math.nextafter(top.bounds.lower + bottom.bounds.lower, -math.inf)
         upper = math.nextafter(top.bounds.upper + bottom.bounds.upper, math.inf)
         worse = top if not top.certified else bottom
@@ -202,21 +207,26 @@ class Query:
 
     @cached_property
     def _compiled_value(self) -> Callable[..., Floats]:
-        return self._compile([self.expression])
+        return self._compile([self.expression], [])
 
     @cached_property
     def _compiled_gradient(self) -> Callable[..., Floats]:
-        return self._compile(list(self.gradient))
+        return self._compile(list(self.gradient), [])
 
     @cached_property
-    def _compiled_derivatives(self) -> Callable[..., Floats]:
-        """∇f and then H∇f. The products stay unexpanded: small, and free of cancellation."""
-        products = [sympy.Add(*map(lambda h, g: h * g, row, self.gradient)) for row in self.hessian]
-        return self._compile([*self.gradient, *products])
+    def _compiled_curvature(self) -> Callable[..., Floats]:
+        """H·u for a direction u, given after the attributes: ∇f/‖∇f‖ neither over- nor
+        underflows where the products Hᵢⱼ·∂ⱼf would."""
+        direction = [sympy.Dummy(f"u_{name}") for name in self.symbols]
+        rows = [sympy.Add(*map(lambda h, u: h * u, row, direction)) for row in self.hessian]
+        return self._compile(rows, direction)
 
-    def _compile(self, expressions: list[sympy.Expr]) -> Callable[..., Floats]:
+    def _compile(
+        self, expressions: list[sympy.Expr], more: list[sympy.Dummy]
+    ) -> Callable[..., Floats]:
+        symbols = [*self.symbols.values(), *more]
         modules = [{"erf": _erf}, "numpy"]
-        function = sympy.lambdify(list(self.symbols.values()), expressions, modules, cse=True)
+        function = sympy.lambdify(symbols, expressions, modules, cse=True)
 
         def rows(*columns: Floats) -> Floats:
             with np.errstate(all="ignore"):  # past the floating point range: checked on results
@@ -306,7 +316,8 @@ def _simplified(expression: sympy.Expr) -> sympy.Expr:
 def _norm(columns: Floats) -> Floats:
     """Return the ℓ2 norm over the first axis, without overflow or underflow of the squares."""
     largest = np.abs(columns).max(axis=0)
-    scaled = np.divide(columns, largest, out=np.zeros_like(columns), where=largest > 0)
+    usable = (largest > 0) & np.isfinite(largest)
+    scaled = np.divide(columns, largest, out=np.ones_like(columns), where=usable)
     norm: Floats = largest * np.sqrt(np.square(scaled).sum(axis=0))
     return norm
 

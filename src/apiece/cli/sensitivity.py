@@ -1,0 +1,210 @@
+"""apiece sensitivity: which attribute drives a query's sensitivity, and how large it can be."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from apiece.errors import AttributeRangeError, DataError, InputError
+from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
+
+if TYPE_CHECKING:
+    from apiece.sensitivity import Maximum, Query
+
+DESIGN = 4096  # evenly spread records, from which the shares are computed
+
+EXAMPLE = """
+\b
+Example:
+  apiece sensitivity "a**2 + exp(2*b - a)" --range a=1:2 --range b=.5:3
+  apiece sensitivity "a**2 + exp(2*b - a)" --range a=1:2 --range b=.5:3 --mean-of 5 \\
+                     --noise-stddev 100 --order 8 --at a=1,b=3 --figure surface.png --json
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("expression")
+@click.option("--range", "ranges", multiple=True, help="name=lower:upper; one for each attribute.")
+@click.option("--mean-of", type=int, help="The query is the mean over so many records.")
+@click.option("--at", multiple=True, help="a=1,b=3: a record to evaluate; repeatable.")
+@click.option("--noise-stddev", type=float, help="Gaussian noise on the sum: print the loss.")
+@click.option("--order", type=float, default=2.0, show_default=True, help="Rényi order.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Draw surface and contour (two attributes)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    expression: str,
+    ranges: tuple[str, ...],
+    mean_of: int | None,
+    at: tuple[str, ...],
+    noise_stddev: float | None,
+    order: float,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
+    """Differentiate a query: how each attribute drives its sensitivity over the given ranges.
+
+    EXPRESSION is one record's contribution, as in Python, over named attributes.
+    """
+    from apiece.sensitivity import Query
+
+    query = Query(expression, dict(_range(text) for text in ranges))
+    if mean_of is not None:
+        query = query.mean_of(mean_of)
+    answer = describe(query)
+    if at:
+        answer["at"] = [_at(query, text) for text in at]
+    if noise_stddev is not None:
+        answer["gaussian"] = _loss(answer, noise_stddev, order)
+    if figure is not None:
+        _draw(query, figure)
+    click.echo(json.dumps(answer, allow_nan=False) if as_json else text_of(answer))
+
+
+def describe(query: Query) -> dict[str, Any]:
+    """Return what is known of a query without any data, as JSON types; `upper` is null where it
+    is not proven."""
+    latex = list(query.latex().values())
+    partial = partial_sensitivity(query, query.design(DESIGN))
+    shares = dict(loss_shares(partial).ranking("all"))
+    return {
+        "expression": str(query.expression),
+        "ranges": {name: list(ends) for name, ends in query.ranges.items()},
+        "gradient_norm": {"text": str(query.gradient_norm), "latex": latex[1]},
+        "partial_sensitivity": {
+            name: {"text": str(query.partial_sensitivities[j]), "latex": latex[2 + j]}
+            for j, name in enumerate(query.attributes)
+        },
+        "lipschitz_constant": _maximum(query.lipschitz_constant()),
+        "global_sensitivity": {
+            relation: _maximum(query.global_sensitivity(relation))
+            for relation in ("add_remove", "replace")
+        },
+        "loss_share": {name: shares[name] for name in query.attributes},
+    }
+
+
+def _maximum(found: Maximum) -> dict[str, Any]:
+    return {
+        "value": found.value,
+        "upper": found.bounds.upper if math.isfinite(found.bounds.upper) else None,
+        "location": found.location,
+        "certified": found.certified,
+        "reason": found.reason,
+    }
+
+
+def _at(query: Query, text: str) -> dict[str, Any]:
+    record = dict(_assignment(part, "--at", "a=1,b=3") for part in text.split(","))
+    values = {name: [_number(value, "--at", text)] for name, value in record.items()}
+    unknown = sorted(set(values) - set(query.attributes))
+    if unknown:
+        raise AttributeRangeError(
+            f"--at {text!r}: the query has no attribute {unknown[0]!r}; "
+            f"it has {', '.join(query.attributes)}"
+        )
+    partial = partial_sensitivity(query, values)
+    return {
+        "record": {name: value[0] for name, value in values.items()},
+        "gradient_norm": float(partial.norms[0]),
+        "zero": bool(partial.zero[0]),
+        "raw": dict(zip(query.attributes, partial.raw[0].tolist(), strict=True)),
+        "fractions": dict(zip(query.attributes, partial.fractions[0].tolist(), strict=True)),
+    }
+
+
+def _loss(answer: dict[str, Any], noise_stddev: float, order: float) -> dict[str, Any]:
+    """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
+
+    def rdp(found: dict[str, Any]) -> float | None:
+        if found["upper"] is None:
+            return None
+        return float(individual_rdp(found["upper"], order=order, noise_stddev=noise_stddev))
+
+    return {
+        "order": order,
+        "noise_stddev": noise_stddev,
+        "rdp": {name: rdp(found) for name, found in answer["global_sensitivity"].items()},
+        "rdp_per_squared_unit_of_change": rdp(answer["lipschitz_constant"]),
+    }
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """Return the answer for reading."""
+    lines = [f"f = {answer['expression']}", f"‖∇f‖ = {answer['gradient_norm']['text']}"]
+    for name, found in answer["partial_sensitivity"].items():
+        lines.append(f"∂‖∇f‖/∂{name} = {found['text']}")
+    lines.append("share in the privacy loss of records spread evenly over the ranges:")
+    lines += [f"  {name}: {share:.1%}" for name, share in answer["loss_share"].items()]
+    lines.append(_line("Lipschitz constant", answer["lipschitz_constant"]))
+    for relation, found in answer["global_sensitivity"].items():
+        lines.append(_line(f"global sensitivity ({relation})", found))
+    for found in answer.get("at", []):
+        where = ", ".join(f"{name}={value:g}" for name, value in found["record"].items())
+        lines.append(f"at {where}: gradient norm {found['gradient_norm']:.12g}")
+        if found["zero"]:
+            lines.append("  the gradient norm is 0 here; partial sensitivities are defined as 0")
+        for name, value in found["raw"].items():
+            lines.append(f"  {name}: {value:.12g} ({found['fractions'][name]:.1%})")
+    if "gaussian" in answer:
+        lines.append(_gaussian_line(answer["gaussian"]))
+    return "\n".join(lines)
+
+
+def _line(what: str, found: dict[str, Any]) -> str:
+    where = ", ".join(f"{name}={value:.12g}" for name, value in found["location"].items())
+    bound = "no proven bound" if found["upper"] is None else f"at most {found['upper']:.17g}"
+    return f"{what}: {found['value']:.12g} at {where}; {bound} ({found['reason']})"
+
+
+def _gaussian_line(found: dict[str, Any]) -> str:
+    losses = [
+        f"{relation} {'no proven bound' if rho is None else format(rho, '.6g')}"
+        for relation, rho in found["rdp"].items()
+    ]
+    return (
+        f"Rényi loss of order {found['order']:g} with noise {found['noise_stddev']:g}, at most: "
+        + "; ".join(losses)
+    )
+
+
+def _draw(query: Query, path: Path) -> None:
+    from apiece.report.sensitivity_figures import partial_sensitivity_surface, save
+
+    if len(query.attributes) != 2:
+        raise InputError(
+            f"--figure: {len(query.attributes)} attributes; a surface needs exactly two"
+        )
+    (a_low, a_high), (b_low, b_high) = query.ranges.values()
+    a, b = np.linspace(a_low, a_high, 81), np.linspace(b_low, b_high, 81)
+    grid = np.stack([g.ravel() for g in np.meshgrid(a, b, indexing="ij")], axis=1)
+    partial = partial_sensitivity(query, grid)
+    save(partial_sensitivity_surface(a, b, partial), path)
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    name, ends = _assignment(text, "--range", "a=1:2")
+    lower, colon, upper = ends.partition(":")
+    if not colon:
+        raise AttributeRangeError(f"--range {text!r}: no ':' in it; write --range {name}=1:2")
+    return name, (_number(lower, "--range", text), _number(upper, "--range", text))
+
+
+def _assignment(text: str, option: str, example: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip().isidentifier()):
+        raise DataError(f"{option} {text!r}: not understood; write {option} {example}")
+    return name.strip(), value
+
+
+def _number(text: str, option: str, whole: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise DataError(f"{option} {whole!r}: {text!r} is not a number; give a number") from None

@@ -1,0 +1,115 @@
+"""Figures of partial sensitivities: surfaces over two attributes, image maps, histograms."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from apiece.errors import DataError
+from apiece.sensitivity import PartialSensitivity
+
+Floats = npt.NDArray[np.float64]
+_SIGNED = "RdBu_r"  # blue: more of it costs less privacy; red: more
+
+
+def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivity) -> Figure:
+    """Return surface and contour of both partial sensitivities of a query of two attributes.
+
+    a, b: the grid's axes. partial: at the len(a)·len(b) records of the grid, `a` slowest. One
+    column an attribute, on one scale, so that they can be compared. S4, Fig. 1.
+    """
+    if partial.attributes is None or len(partial.attributes) != 2:
+        raise DataError(f"partial: attributes {partial.attributes}; a surface needs two")
+    if partial.raw.shape != (len(a) * len(b), 2):
+        raise DataError(f"partial: shape {partial.raw.shape}; give one record a grid point")
+    names = partial.attributes
+    surfaces = partial.raw.T.reshape(2, len(a), len(b))
+    top = float(np.abs(surfaces).max()) or 1.0
+    grid_a, grid_b = np.meshgrid(a, b, indexing="ij")
+    figure = Figure(figsize=(9, 7.5), layout="constrained")
+    for j, (name, values) in enumerate(zip(names, surfaces, strict=True)):
+        space: Any = figure.add_subplot(2, 2, 1 + j, projection="3d")
+        style = {"cmap": _SIGNED, "vmin": -top, "vmax": top, "edgecolor": "0.5", "linewidth": 0.2}
+        space.plot_surface(grid_a, grid_b, values, rcount=25, ccount=25, **style)
+        space.view_init(elev=25, azim=-150)
+        space.set(xlabel=names[0], ylabel=names[1])
+        space.set_title(f"∂‖∇f‖/∂{name}")
+        plane = figure.add_subplot(2, 2, 3 + j)
+        filled = plane.contourf(grid_a, grid_b, values, 21, cmap=_SIGNED, vmin=-top, vmax=top)
+        lines = plane.contour(grid_a, grid_b, values, 7, colors="black", linewidths=0.5)
+        plane.clabel(lines, fontsize=7, fmt="%.3g")
+        plane.set(xlabel=names[0], ylabel=names[1])
+        figure.colorbar(filled, ax=plane, label="gradient norm per unit")
+    return figure
+
+
+def partial_sensitivity_maps(maps: Mapping[str, Mapping[str, Floats]]) -> Figure:
+    """Return images of partial sensitivities, rows and columns named: {row: {column: (h, w)}}.
+
+    Signed, one scale a row: a row is one model, whose scale differs from another's. S4, Fig. 2A.
+    """
+    rows, columns = list(maps), list(next(iter(maps.values())))
+    figure = Figure(figsize=(2.9 * len(columns) + 0.8, 2.6 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
+    for row, line in zip(rows, axes, strict=True):
+        top = max(float(np.abs(maps[row][c]).max()) for c in columns) or 1.0
+        for column, ax in zip(columns, line, strict=True):
+            image = ax.imshow(maps[row][column], cmap=_SIGNED, vmin=-top, vmax=top)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            if row == rows[0]:
+                ax.set_title(column)
+        line[0].set_ylabel(row)
+        figure.colorbar(image, ax=list(line), label="gradient norm per unit")
+    return figure
+
+
+def partial_sensitivity_histograms(runs: Mapping[str, Floats], bins: int = 40) -> Figure:
+    """Return, for each entry of an (n, h, w) map, its histogram over records, one colour a run.
+
+    All entries share one axis and every histogram has area 1, so spreads compare. S4, Fig. 2B.
+    """
+    height, width = next(iter(runs.values())).shape[1:]
+    top = max(float(np.quantile(np.abs(values), 0.999)) for values in runs.values()) or 1.0
+    edges = np.linspace(-top, top, bins + 1)
+    figure = Figure(figsize=(1.6 * width, 1.4 * height + 0.6), layout="constrained")
+    grid = figure.subplots(height, width, squeeze=False, sharex=True)
+    for (i, j), panel in np.ndenumerate(grid):
+        ax: Any = panel
+        for k, values in enumerate(runs.values()):
+            shown = np.clip(values[:, i, j], -top, top)
+            ax.hist(shown, edges, density=True, histtype="stepfilled", alpha=0.6, color=f"C{k}")
+        ax.axvline(0, color="black", linewidth=0.5)
+        ax.set_yticks([])
+    swatches = ax.patches
+    figure.legend(swatches, list(runs), loc="outside upper center", ncols=len(runs))
+    figure.supxlabel("partial sensitivity (gradient norm per unit of the pixel)")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure whole or not at all; the format follows the name's ending (png, svg, pdf)."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("png", "svg", "pdf"):
+        raise DataError(
+            f"{path}: ends in {path.suffix!r}; give a name ending in .png, .svg or .pdf"
+        )
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error}); give a writable path") from None
+    temporary = Path(name)
+    try:
+        figure.savefig(temporary, format=kind, dpi=150)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""Maxima: the golden value, attained lower ends, proven upper ends, and plain refusals."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece.errors import OptionError, RangeError
+from apiece.sensitivity import Query
+from apiece.sensitivity.intervals import NoIntervalRule
+
+GOLDEN = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+
+
+def test_golden_value_and_place():
+    # S4 §5.1 and its published notebook: 66.19446391885754 for the mean of five.
+    found = GOLDEN.lipschitz_constant()
+    assert found.location == {"a": 1.0, "b": 3.0}
+    assert found.value == pytest.approx(330.972319594, rel=1e-11)
+    assert found.certified
+    assert found.value <= found.bounds.upper <= found.value * (1 + 1e-14)
+    mean = GOLDEN.mean_of(5).lipschitz_constant()
+    assert mean.bounds.upper == pytest.approx(66.19446391885754, rel=1e-14)
+
+
+def test_golden_value_in_closed_form():
+    # At (1, 3): gradient (2 - e^5, 2e^5).
+    exact = math.hypot(2 - math.exp(5), 2 * math.exp(5))
+    low, high = GOLDEN.lipschitz_constant().bounds
+    assert low <= exact * (1 + 1e-15)
+    assert high >= exact * (1 - 1e-15)
+
+
+def test_global_sensitivity_by_relation():
+    top, bottom = 1 + math.exp(5), 4 + math.exp(-1)
+    assert GOLDEN.global_sensitivity().value == pytest.approx(top, rel=1e-13)
+    corners = [1 + math.exp(0), bottom, top, 4 + math.exp(4)]
+    replaced = GOLDEN.global_sensitivity("replace")
+    assert replaced.value == pytest.approx(max(corners) - min(corners), rel=1e-13)
+    with pytest.raises(OptionError, match="did you mean 'replace'"):
+        GOLDEN.global_sensitivity("replac")
+
+
+def test_add_remove_sensitivity_of_a_negative_query():
+    found = Query("-3 - a", {"a": (0, 1)}).global_sensitivity()
+    assert found.value == pytest.approx(4)
+    assert found.location == {"a": 1.0}
+
+
+terms = st.sampled_from(
+    ["a**2", "a*b", "exp(a - b)", "sin(2*a + b)", "log(4 + a*b)", "tanh(a*b)", "cos(b)**2", "b**3"]
+)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(-3, 3), terms), min_size=1, max_size=3))
+def test_certified_bound_holds_at_every_sampled_record(weighted):
+    text = " + ".join(f"({w})*{t}" for w, t in weighted)
+    query = Query(text, {"a": (-1, 1.5), "b": (-1.3, 1)})
+    found = query.lipschitz_constant()
+    sample = query.differentiate(query.design(4000)).norms.max()
+    assert found.certified
+    assert sample <= found.bounds.upper
+    assert sample <= found.value * (1 + 1e-9) + 1e-300  # SHGO with branch and bound misses nothing
+    assert found.bounds.upper <= found.value * 1.01 + 1e-12
+
+
+def test_without_an_interval_rule_it_says_so():
+    found = Query("erf(a)*b", {"a": (-2, 2), "b": (-2, 2)}).lipschitz_constant()
+    assert not found.certified
+    assert found.bounds.upper == math.inf
+    assert "erf" in found.reason
+    assert found.value == pytest.approx(4 / math.sqrt(math.pi), rel=1e-6)  # at a = 0, |b| = 2
+
+
+def test_an_arctangent_has_a_certified_gradient_all_the_same():
+    found = Query("atan(a)", {"a": (-2, 2)}).lipschitz_constant()
+    assert found.certified
+    assert found.bounds.upper == pytest.approx(1, rel=1e-8)
+
+
+def test_values_past_the_floating_point_range():
+    query = Query("exp(exp(a))", {"a": (0, 700)})
+    with pytest.raises(RangeError, match="scale"):
+        query.lipschitz_constant()
+
+
+def test_constant_query_has_no_sensitivity_to_change():
+    found = Query("3", {"a": (0, 1)})
+    assert found.lipschitz_constant().bounds == (0.0, 0.0)
+    assert found.global_sensitivity().bounds.upper == pytest.approx(3)
+
+
+def test_interior_maximum():
+    found = Query("exp(-(a - 0.3)**2 - (b - 0.6)**2)", {"a": (0, 1), "b": (0, 1)})
+    best = found.global_sensitivity()
+    assert best.bounds.lower <= 1 <= best.bounds.upper <= 1 + 1e-8
+    np.testing.assert_allclose([best.location["a"], best.location["b"]], [0.3, 0.6], atol=1e-4)
+
+
+def test_no_interval_rule_is_not_swallowed_elsewhere():
+    from apiece.sensitivity.bounds import value_objective
+
+    query = Query("erf(a)", {"a": (0, 1)})
+    with pytest.raises(NoIntervalRule):
+        value_objective(query.expression, query.gradient, list(query.symbols.values()), 1)
