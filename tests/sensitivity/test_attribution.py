@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting import privacy_curve
 from apiece.errors import DataError, InputError, OptionError
-from apiece.mechanisms import Gaussian, Repeated
+from apiece.filters import GaussianFilter
 from apiece.sensitivity import Query, exhaustion, individual_rdp, loss_shares, partial_sensitivity
 from apiece.sensitivity.attribution import UNLIMITED
 from apiece.sensitivity.partial import PartialSensitivity
@@ -90,17 +89,18 @@ def test_who_runs_out_first_and_why():
     assert found.answers[0] == pytest.approx(found.answers[1] / 4, abs=1)
 
 
-@pytest.mark.parametrize("norm", [0.2, 1.0, 3.0])
-def test_the_last_answer_fits_the_budget_and_one_more_does_not(norm):
-    noise, epsilon, delta = 25.0, 2.0, 1e-5
-    (answers,) = exhaustion(
-        partial([[1.0]], [norm]), epsilon=epsilon, delta=delta, noise_stddev=noise
-    ).answers
-    curve = privacy_curve(Repeated(Gaussian(noise / norm), int(answers)), method="pld")
-    assert curve.epsilon(delta).upper <= epsilon * (1 + 1e-3)
-    more = math.ceil(int(answers) * 1.02) + 1  # past the accountant's own slack
-    over = privacy_curve(Repeated(Gaussian(noise / norm), more), method="pld")
-    assert over.epsilon(delta).upper > epsilon
+def test_answers_are_those_that_the_filter_admits():
+    norms = np.array([0.7, 1.0, 3.0, 8.0])
+    budgets = {"epsilon": [1.0, 2.0, 4.0, 1.0], "delta": 1e-5}
+    found = exhaustion(partial(np.ones((4, 1)), norms), **budgets, noise_stddev=40.0)
+    people = GaussianFilter(**budgets)
+    admitted = np.zeros(4, dtype=int)
+    for _ in range(int(found.answers.max()) + 2):
+        admitted += people.admit(norms, 40.0)
+    predicted = found.answers[np.argsort(found.ids)]
+    assert (predicted <= admitted).all()
+    assert (admitted - predicted <= 1).all()
+    assert predicted.min() > 0
 
 
 def test_clipping_prolongs_participation():

@@ -144,7 +144,7 @@ def test_bad_values_are_refused(bounds, protection, multiplier):
 
 
 def test_unknown_attributes_are_refused():
-    with pytest.raises(OptionError, match="bb"):
+    with pytest.raises(DataError, match="only one"):
         HeterogeneousNoise.allocate(BOUNDS, {"a": 1.0, "bb": 1.0}, noise_multiplier=1)
     with pytest.raises(OptionError):
         NOISE.mechanism_for("c")

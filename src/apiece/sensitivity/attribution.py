@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.accounting import noise_multipliers
 from apiece.errors import DataError, InputError, unknown
+from apiece.filters import GaussianFilter
 from apiece.sensitivity.partial import PartialSensitivity
 
 Floats = npt.NDArray[np.float64]
@@ -134,7 +134,7 @@ def exhaustion(
 ) -> Exhaustion:
     """Return who runs out first when the same Gaussian release is repeated, and because of what.
 
-    A Gaussian filter charges record i μᵢ² = (min(sᵢ, C)/S)² a release, against the μ² that its
+    A `GaussianFilter` charges record i μᵢ² = (min(sᵢ, C)/S)² a release, against the μ² that its
     own (ε, δ) allows; releases that fit are floor(μ²/μᵢ²), rounded down in doubt.
 
     epsilon, delta: scalars, or one value a record. clip_norm: C, None for no clipping. ids: one a
@@ -155,8 +155,7 @@ def exhaustion(
     names = np.arange(n) if ids is None else _check.record_ids("ids", ids)
     if names.shape != (n,):
         raise DataError(f"ids: {names.size} of them for {n} records; give one a record")
-    multiplier = noise_multipliers(epsilon=epsilon, delta=delta, sampling_probability=1.0, steps=1)
-    budget = np.broadcast_to(1 / np.square(multiplier), (n,))
+    budget = np.broadcast_to(GaussianFilter(epsilon, delta).limit, (n,))
     charge = np.square(np.minimum(partial.norms, cap) / noise)
     fits = np.divide(budget, charge, out=np.full(n, math.inf), where=charge > 0)
     fits = np.floor(fits * (1 - 2**-48))

@@ -19,7 +19,7 @@ import sympy
 
 from apiece.accounting import Bounds
 from apiece.errors import RangeError
-from apiece.sensitivity.intervals import Interval, NoIntervalRule, Tape, ends, interval
+from apiece.sensitivity.intervals import Interval, Tape, ends, interval
 
 Box = tuple[tuple[float, float], ...]
 MOST_BOXES = 2000
@@ -112,35 +112,28 @@ def _dot(left: Sequence[Interval], right: Sequence[Interval]) -> Interval:
 
 
 def maximise(
-    make_objective: Callable[[], Objective],
+    objective: Objective,
     compiled: Callable[[npt.NDArray[np.float64]], float],
     names: Sequence[str],
     box: Box,
 ) -> Maximum:
     """Return the maximum over `box` of the function that both arguments compute.
 
-    Raises nothing of its own: where an expression has no interval rule, or its enclosure is
-    unbounded, the result says so in `certified` and `reason`, and its upper end is inf.
+    Where the enclosure is still unbounded after `MOST_BOXES` boxes, the result says so in
+    `certified` and `reason`, and its upper end is inf. Raises `RangeError` for a value past the
+    floating point range.
     """
-    point, found = _search(compiled, box)
-    location = dict(zip(names, point, strict=True))
-    try:
-        objective = make_objective()
-    except NoIntervalRule as problem:
-        return Maximum(Bounds(found, math.inf), location, False, f"not certified: {problem}")
-    best, upper, boxes = _branch_and_bound(objective, box, point)
+    best, upper, boxes = _branch_and_bound(objective, box, _search(compiled, box))
     location = dict(zip(names, best.point, strict=True))
     if not math.isfinite(upper):
-        reason = "not certified: the enclosure is unbounded over the ranges"
+        reason = f"not certified: the enclosure is unbounded after {boxes} boxes"
         return Maximum(Bounds(best.value, math.inf), location, False, reason)
     reason = f"interval branch and bound, {boxes} boxes"
     return Maximum(Bounds(best.value, upper), location, True, reason)
 
 
-def _search(
-    compiled: Callable[[npt.NDArray[np.float64]], float], box: Box
-) -> tuple[tuple[float, ...], float]:
-    """Return the best point that SHGO finds, and the value there."""
+def _search(compiled: Callable[[npt.NDArray[np.float64]], float], box: Box) -> tuple[float, ...]:
+    """Return the best point that SHGO finds."""
     from scipy.optimize import shgo
 
     few = len(box) <= 6  # the simplicial start has 2^d corners
@@ -163,10 +156,9 @@ def _search(
     )
     if result.x is None:
         result.x = np.array([low + (high - low) / 2 for low, high in box])
-    point = tuple(
+    return tuple(
         min(max(float(x), low), high) for x, (low, high) in zip(result.x, box, strict=True)
     )
-    return point, compiled(np.array(point))
 
 
 class _Best:

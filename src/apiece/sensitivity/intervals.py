@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import mpmath
 import sympy
 from mpmath import iv
 
 from apiece.accounting import Bounds
-from apiece.errors import ApieceError
 
 Interval = Any  # mpmath's ivmpf, which carries no types
 
@@ -23,14 +23,11 @@ Interval = Any  # mpmath's ivmpf, which carries no types
 _LEAST_NORMAL = 2.3e-308
 
 
-class NoIntervalRule(ApieceError):  # noqa: N818
-    """The expression holds a function for which there is no interval rule."""
-
-
 class Tape:
     """Expressions over `symbols`, compiled for evaluation on boxes.
 
-    Raises `NoIntervalRule` where an operation has no enclosure: atan, asin, acos, erf.
+    The expressions must be smooth on the boxes (`smooth_form`): arguments of roots, logarithms
+    and inverse sines are cut to where these are defined.
 
     >>> x = sympy.Symbol("x")
     >>> (value,) = Tape([x**2 - x], [x])([interval(0, 1)])
@@ -99,9 +96,7 @@ def _rule(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[sympy.Basic
         return _product, node.args
     if isinstance(node, sympy.Pow):
         return _power_rule(node)
-    if node.func in _ELEMENTARY:
-        return _ELEMENTARY[node.func], node.args
-    raise NoIntervalRule(f"{node.func.__name__} has no interval rule")
+    return _ELEMENTARY[node.func], node.args
 
 
 def _power_rule(node: sympy.Pow) -> tuple[Callable[..., Interval], tuple[sympy.Basic, ...]]:
@@ -151,6 +146,27 @@ def _increasing(f: Callable[[Interval], Interval]) -> Callable[[Interval], Inter
     return lambda x: iv.mpf([f(x.a).a, f(x.b).b])
 
 
+def _beyond_intervals(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]:
+    """Return the enclosure of an increasing function that mpmath has for numbers alone.
+
+    Evaluated at the ends with 100 bits and widened by 2⁻⁵⁰, which is 2⁵⁰ times the last digit.
+    """
+
+    def enclose(x: Interval) -> Interval:
+        with mpmath.workprec(100):
+            low, high = (f(mpmath.mp.make_mpf(end)) for end in x._mpi_)
+            return iv.mpf([low - abs(low) * _SLACK, high + abs(high) * _SLACK])
+
+    return enclose
+
+
+def _unit_part(x: Interval) -> Interval:
+    """Cut `x` to [-1, 1]."""
+    return iv.mpf([x.a if x.a > -1 else -1, x.b if x.b < 1 else 1])
+
+
+_SLACK = mpmath.ldexp(1, -50)
+_asin_of_unit = _beyond_intervals(mpmath.asin)
 _sinh = _increasing(lambda x: (iv.exp(x) - iv.exp(-x)) / 2)
 _cosh_of_positive = _increasing(lambda x: (iv.exp(x) + iv.exp(-x)) / 2)
 _tanh = _increasing(lambda x: 1 - 2 / (iv.exp(2 * x) + 1))
@@ -164,4 +180,8 @@ _ELEMENTARY: dict[Any, Callable[[Interval], Interval]] = {
     sympy.sinh: _sinh,
     sympy.cosh: lambda x: _cosh_of_positive(abs(x)),
     sympy.tanh: _tanh,
+    sympy.atan: _beyond_intervals(mpmath.atan),
+    sympy.erf: _beyond_intervals(mpmath.erf),
+    sympy.asin: lambda x: _asin_of_unit(_unit_part(x)),
+    sympy.acos: lambda x: iv.pi / 2 - _asin_of_unit(_unit_part(x)),
 }

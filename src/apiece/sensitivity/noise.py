@@ -90,7 +90,9 @@ class HeterogeneousNoise:
         names = tuple(bounds)
         if set(protection) != set(names):
             odd = sorted(set(protection) ^ set(names), key=str)[0]
-            raise unknown("attribute of both bounds and protection", odd, names)
+            raise DataError(
+                f"bounds, protection: {odd!r} is in only one of them; give the same attributes"
+            )
         c = _check.positive_array("bounds", [bounds[n] for n in names])
         v = _check.positive_array("protection", [protection[n] for n in names])
         z = _check.positive("noise_multiplier", noise_multiplier)

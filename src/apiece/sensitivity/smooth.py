@@ -14,7 +14,6 @@ import sympy
 
 from apiece.errors import ApieceError, ComplexValueError, NotDifferentiableError, UnsupportedError
 from apiece.sensitivity.bounds import Box, Objective, halves, value_objective
-from apiece.sensitivity.intervals import NoIntervalRule
 from apiece.sensitivity.parse import FUNCTIONS
 
 Ranges = Mapping[sympy.Symbol, tuple[float, float]]
@@ -93,14 +92,8 @@ def _sign(
 ) -> int:
     """Return the constant sign of `argument` over the box; raise for `node` where it has none."""
     symbols = sorted(argument.free_symbols, key=str)
-    try:
-        slopes = [sympy.diff(argument, s) for s in symbols]
-        objective = value_objective(argument, slopes, symbols, 1)
-    except NoIntervalRule as problem:
-        raise NotDifferentiableError(
-            f"{node}: it cannot be shown that {argument} stays away from 0 ({problem}); "
-            "write the expression without it"
-        ) from None
+    slopes = [sympy.diff(argument, s) for s in symbols]
+    objective = value_objective(argument, slopes, symbols, 1)
     whole = tuple(ranges[s] for s in symbols)
     pending = deque([whole])
     seen: set[int] = set()

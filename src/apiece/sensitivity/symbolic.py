@@ -128,7 +128,8 @@ class Query:
         def growth_and_norm(*columns: Floats) -> Floats:
             gradient = self._compiled_gradient(*columns)
             norm = _norm(gradient)
-            direction = np.divide(gradient, norm, out=np.zeros_like(gradient), where=norm > 0)
+            usable = (norm > 0) & np.isfinite(norm)
+            direction = np.divide(gradient, norm, out=np.zeros_like(gradient), where=usable)
             return np.vstack([self._compiled_curvature(*columns, *direction), norm])
 
         results = self._evaluate(growth_and_norm, records)
@@ -146,7 +147,7 @@ class Query:
         convex, so the mean value theorem holds on them).
         """
         squared = maximise(
-            lambda: norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
+            norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
             lambda x: float(np.square(self._compiled_gradient(*x[:, None])).sum()),
             self.attributes,
             tuple(self.ranges.values()),
@@ -199,7 +200,7 @@ class Query:
         """Return the maximum of sign·f."""
         symbols = list(self.symbols.values())
         return maximise(
-            lambda: value_objective(self.expression, self.gradient, symbols, sign),
+            value_objective(self.expression, self.gradient, symbols, sign),
             lambda x: sign * float(self._compiled_value(*x[:, None])[0, 0]),
             self.attributes,
             tuple(self.ranges.values()),
