@@ -1,0 +1,211 @@
+"""apiece account: what a mechanism, several, or a plan's groups cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from apiece import _check
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.curve import METHODS, RELATION
+from apiece.cli._inputs import read_text
+from apiece.errors import ApieceError, InputError
+from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled, from_dict, to_dict
+
+EXAMPLE = """
+\b
+Example:
+  apiece account --noise-multiplier 1.0 --sampling-probability 0.02 --steps 1465 --delta 1e-5
+  apiece account plan.json --json
+  echo '[{"gaussian": {"noise_multiplier": 2}}]' | apiece account - --delta 1e-6 --json
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One mechanism to account for, with what the answer is called and asked at."""
+
+    mechanism: Mechanism
+    delta: float
+    name: str | None = None
+    asked: float | None = None
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("source", required=False)
+@click.option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
+@click.option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")
+@click.option("--steps", type=int, help="Number of steps.  [default: 1]")
+@click.option("--delta", type=float, help="δ of the guarantee; a plan's groups have their own.")
+@click.option("--method", default="pld", show_default=True, help=", ".join(METHODS))
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the curves to this PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    source: str | None,
+    noise_multiplier: float | None,
+    sampling_probability: float | None,
+    steps: int | None,
+    delta: float | None,
+    method: str,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Account for one mechanism (by flags), a JSON list of them, or a plan.
+
+    SOURCE is a plan's JSON file, or - to read a mechanism or a list of mechanisms as JSON from
+    standard input: {"gaussian": {"noise_multiplier": 1}}, {"laplace": …}, {"sampled":
+    {"mechanism": …, "probability": 0.01}}, {"repeated": {"mechanism": …, "times": 100}},
+    {"composed": {"mechanisms": […]}}.
+
+    Every ε is given from below and from above for add/remove adjacency; advantage is an upper
+    bound on TPR − FPR of any membership test.
+    """
+    flags = (noise_multiplier, sampling_probability, steps)
+    if source is None:
+        cases, many = [_from_flags(*flags, delta)], False
+    elif any(flag is not None for flag in flags):
+        raise InputError(f"{source}: mechanisms are given twice; drop the flags or SOURCE")
+    elif source == "-":
+        cases, many = _from_json(sys.stdin.read(), delta)
+    else:
+        cases, many = _from_plan(Path(source), delta), True
+    curves, documents = [], []
+    with click.progressbar(
+        list(enumerate(cases)), label="accounting", file=sys.stderr, hidden=len(cases) < 20
+    ) as numbered:
+        for number, case in numbered:
+            curve, document = _account(case, method, number if many else None)
+            curves.append(curve)
+            documents.append(document)
+    if plot is not None:
+        _draw(plot, cases, curves)
+    if as_json:
+        whole = {"results": documents, "relation": RELATION, "method": method}
+        click.echo(json.dumps(whole if many else documents[0], ensure_ascii=False))
+    elif many:
+        click.echo("\n".join(_rows(documents, method)))
+    else:
+        click.echo("\n".join(_lines(documents[0], curves[0])))
+
+
+def _from_flags(
+    noise_multiplier: float | None,
+    probability: float | None,
+    steps: int | None,
+    delta: float | None,
+) -> Case:
+    if noise_multiplier is None:
+        raise InputError(
+            "--noise-multiplier: missing; give it, a plan's file, or - for JSON on stdin"
+        )
+    step: Mechanism = Gaussian(noise_multiplier)
+    if probability is not None and probability != 1:
+        step = Sampled(step, _check.probability("--sampling-probability", probability))
+    times = 1 if steps is None else _check.count("--steps", steps)
+    return Case(step if times == 1 else Repeated(step, times), _needed(delta))
+
+
+def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"stdin: not JSON ({error}); give a mechanism or a list of them") from None
+    if not isinstance(data, list):
+        return [Case(from_dict(data), _needed(delta))], False
+    if not data:
+        raise InputError("stdin: an empty list; give at least one mechanism")
+    return list(_listed(data, _needed(delta))), True
+
+
+def _listed(data: Iterable[Any], delta: float) -> Iterator[Case]:
+    for number, item in enumerate(data):
+        try:
+            yield Case(from_dict(item), delta)
+        except InputError as error:
+            raise type(error)(f"stdin: mechanism {number}: {error}") from None
+
+
+def _from_plan(path: Path, delta: float | None) -> list[Case]:
+    from apiece.plan import Plan
+
+    plan = Plan.from_json(read_text(path))
+    budgets = plan.budgets
+    return [
+        Case(
+            plan.mechanism_for(g),
+            float(budgets.delta[g]) if delta is None else delta,
+            str(budgets.name[g]),
+            float(budgets.epsilon[g]) if delta is None else None,
+        )
+        for g in range(len(budgets))
+    ]
+
+
+def _needed(delta: float | None) -> float:
+    if delta is None:
+        raise InputError("--delta: missing; an epsilon is a guarantee only with its delta")
+    return delta
+
+
+def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, dict[str, Any]]:
+    try:
+        curve = privacy_curve(case.mechanism, method=method)
+        epsilon = curve.epsilon(case.delta)
+        advantage = curve.advantage().upper
+    except ApieceError as error:
+        if number is None:
+            raise
+        raise type(error)(f"{case.name or f'mechanism {number}'}: {error}") from None
+    document: dict[str, Any] = {} if case.name is None else {"name": case.name}
+    if case.asked is not None:
+        document["epsilon_asked"] = case.asked
+    return curve, document | {
+        "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
+        "delta": case.delta,
+        "advantage": advantage,
+        "relation": curve.relation,
+        "method": method,
+        "mechanism": to_dict(case.mechanism),
+    }
+
+
+def _lines(document: dict[str, Any], curve: PrivacyCurve) -> list[str]:
+    epsilon = document["epsilon"]
+    low = f" (at least {epsilon['lower']:.6g})" if epsilon["lower"] > 0 else ""
+    return [
+        f"epsilon    at most {epsilon['upper']:.6g}{low} at delta = {document['delta']:g}",
+        f"advantage  at most {document['advantage']:.4g}",
+        f"relation   {document['relation']}, method {document['method']}",
+        "",
+        curve.statement(),
+    ]
+
+
+def _rows(documents: list[dict[str, Any]], method: str) -> list[str]:
+    head = (
+        f"{'':20}  {'asked':>10}  {'epsilon ≥':>12}  {'epsilon ≤':>12}  {'delta':>9}  advantage ≤"
+    )
+    rows = [
+        f"{d.get('name', str(number)):20.20}  {_asked(d):>10}  {d['epsilon']['lower']:12.6g}  "
+        f"{d['epsilon']['upper']:12.6g}  {d['delta']:9.3g}  {d['advantage']:11.4g}"
+        for number, d in enumerate(documents)
+    ]
+    return [head, *rows, f"relation {RELATION}, method {method}"]
+
+
+def _asked(document: dict[str, Any]) -> str:
+    return f"{document['epsilon_asked']:.6g}" if "epsilon_asked" in document else ""
+
+
+def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:
+    from apiece._files import write_whole
+    from apiece.report.curve_figures import png, privacy_curves
+
+    labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
+    write_whole(path, png(privacy_curves(dict(zip(labels, curves, strict=True)))))
