@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from apiece.audit.shadows import BlockWorker, Pool, ShadowJob, claim, processes, train_shadows
+from apiece.audit.shadows import (
+    Arrays,
+    Pool,
+    ShadowJob,
+    Work,
+    claim,
+    processes,
+    serially,
+    train_shadows,
+)
 from apiece.audit.splits import biregular
 from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
@@ -99,9 +109,9 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_same(tmp_path: Path) -> None:
+def test_two_processes_give_the_same() -> None:
     one = job()
-    spread = train_shadows(one, folder=tmp_path, mapper=processes(2))
+    spread = train_shadows(one, mapper=processes(2))
     np.testing.assert_array_equal(spread.confidences, train_shadows(one).confidences)
 
 
@@ -131,16 +141,19 @@ def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
         claim(job(), tmp_path)
 
 
-def test_a_worker_leaves_a_finished_block_alone(tmp_path: Path) -> None:
+def test_the_order_in_which_blocks_come_back_does_not_matter(tmp_path: Path) -> None:
     one = job()
-    worker = BlockWorker(one, tmp_path)
-    assert worker(0) == 0
-    stamp = (tmp_path / "block-000000.npz").stat().st_mtime_ns
-    assert worker(0) == 0
-    assert (tmp_path / "block-000000.npz").stat().st_mtime_ns == stamp
+
+    def backwards(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
+        yield from serially(work, reversed(list(blocks)))
+
+    whole = train_shadows(one).confidences
+    for folder in (None, tmp_path):
+        found = train_shadows(one, folder=folder, mapper=backwards)
+        np.testing.assert_array_equal(found.confidences, whole)
 
 
-def test_groups_of_each_model(tmp_path: Path) -> None:
+def test_groups_of_each_model() -> None:
     """A group for each (model, record) is followed: group 0 for all differs from the pool's."""
     one = job()
     zero = replace(one, groups=np.zeros(one.included.shape, dtype=np.int64))
@@ -156,8 +169,8 @@ def test_bad_input() -> None:
         job(included=np.ones((3, 5), dtype=bool))
     with pytest.raises(InputError, match="position 7"):
         job(pool=replace(data, groups=np.full(40, 7)))
-    with pytest.raises(InputError, match="folder"):
-        train_shadows(job(), mapper=processes(2))
+    with pytest.raises(InputError, match="processes"):
+        processes(0)
     with pytest.raises(DataError, match="pool"):
         Pool(data.ids, data.inputs[:5], data.targets, data.groups)
     broken = data.inputs.clone()

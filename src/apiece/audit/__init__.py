@@ -1,5 +1,6 @@
 """What a trained model really leaks, and about whom."""
 
+from apiece.audit.attacks import Exposure, budget_manipulation, collusion, one_plan
 from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.likelihood import PrivacyScores, lira, lira_each, privacy_scores
 from apiece.audit.one_run import one_run
@@ -18,6 +19,7 @@ from apiece.audit.trend import (
 
 __all__ = [
     "Difference",
+    "Exposure",
     "LowerBound",
     "PrivacyScores",
     "Rise",
@@ -25,11 +27,14 @@ __all__ = [
     "ShadowScores",
     "Trend",
     "biregular",
+    "budget_manipulation",
+    "collusion",
     "jonckheere_terpstra",
     "lira",
     "lira_each",
     "loss_scores",
     "lower_bound",
+    "one_plan",
     "one_run",
     "one_target",
     "privacy_scores",

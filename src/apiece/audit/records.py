@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._files import write_whole
 from apiece.errors import DataError, StateError
 
 Floats = npt.NDArray[np.float64]
@@ -118,12 +119,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays to a `.npz` file by way of a temporary sibling, so never half a file."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(buffer.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_whole(path, buffer.getvalue())
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from apiece.plan import Plan
 
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
-Mapper = Callable[[Callable[[int], int], Iterable[int]], Iterable[int]]
+Arrays = dict[str, npt.NDArray[Any]]
+Work = Callable[[int], Arrays]
+Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,7 @@ class ShadowJob:
             state.update(np.ascontiguousarray(array).tobytes())
         return state.hexdigest()
 
-    def train_block(self, block: int) -> dict[str, npt.NDArray[Any]]:
+    def train_block(self, block: int) -> Arrays:
         """Train the models of `block` and return their confidences and accuracies."""
         rows, pool = self.rows(block), self.pool
         groups = self.budget_groups if self.groups is None else self.groups[rows]
@@ -141,34 +143,58 @@ class ShadowJob:
         return {"confidences": found.astype(np.float32)}
 
 
+def serially(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
+    """Train the blocks here, one after the other: the default mapper."""
+    for block in blocks:
+        yield block, work(block)
+
+
+def processes(count: int) -> Mapper:
+    """Return a mapper over `count` processes of this machine, each with one thread."""
+    count = _check.count("processes", count)
+
+    def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
+        from multiprocessing import get_context
+
+        with ProcessPoolExecutor(
+            count, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            running = {pool.submit(work, block): block for block in blocks}
+            for done in as_completed(running):
+                yield running[done], done.result()
+
+    return mapper
+
+
 def train_shadows(
     job: ShadowJob,
     *,
     folder: Path | None = None,
-    mapper: Mapper = map,
+    mapper: Mapper = serially,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShadowScores:
     """Return the confidences of all models of `job` on all records of its pool.
 
     folder: where each finished block is written (whole or not at all); started again, only what
-    is missing is trained, and the result is the same as without interruption. mapper: how blocks
-    are spread, `map` or `processes(n)`; with more than one process a folder is needed.
-    progress: called with (blocks done, blocks in all).
+    is missing is trained, and the result is the same as without interruption. mapper: who trains
+    the blocks: `serially`, `processes(n)`, or `apiece.adapters.ray.cluster()` for many machines;
+    the result does not depend on it. progress: called with (blocks done, blocks in all).
 
-    Raises `StateError` where the folder holds another job's blocks, `InputError` for a mapper
-    without a folder.
+    Raises `StateError` where the folder holds another job's blocks.
     """
-    if folder is None:
-        if mapper is not map:
-            raise InputError("folder: none given; blocks trained elsewhere come back through one")
-        parts = list(_counted(map(job.train_block, range(job.blocks)), job.blocks, 0, progress))
-    else:
-        todo = claim(job, folder)
-        worker = BlockWorker(job, folder)
-        done = job.blocks - len(todo)
-        for _ in _counted(iter(mapper(worker, todo)), job.blocks, done, progress):
-            pass
-        parts = [read_arrays(_file(folder, block)) for block in range(job.blocks)]
+    todo = list(range(job.blocks)) if folder is None else claim(job, folder)
+    done, held = job.blocks - len(todo), {}
+    for at, (block, arrays) in enumerate(mapper(job.train_block, todo), start=done + 1):
+        if folder is None:
+            held[block] = arrays
+        else:
+            write_arrays(_file(folder, block), arrays)
+        if progress is not None:
+            progress(at, job.blocks)
+    parts = [
+        held[block] if folder is None else read_arrays(_file(folder, block))
+        for block in range(job.blocks)
+    ]
     confidences = np.concatenate([part["confidences"] for part in parts]).astype(np.float64)
     return ShadowScores(
         ids=job.pool.ids,
@@ -176,20 +202,6 @@ def train_shadows(
         included=job.included,
         confidences=confidences,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class BlockWorker:
-    """Trains one block and writes it; what a mapper calls, here or on another machine."""
-
-    job: ShadowJob
-    folder: Path
-
-    def __call__(self, block: int) -> int:
-        """Train `block`, write its file, return its number."""
-        if not _file(self.folder, block).exists():
-            write_arrays(_file(self.folder, block), self.job.train_block(block))
-        return block
 
 
 def claim(job: ShadowJob, folder: Path) -> list[int]:
@@ -214,28 +226,5 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
     return [block for block in range(job.blocks) if not _file(folder, block).exists()]
 
 
-def processes(count: int) -> Mapper:
-    """Return a mapper over `count` processes, each with one thread."""
-
-    def mapper(work: Callable[[int], int], blocks: Iterable[int]) -> Iterator[int]:
-        from multiprocessing import get_context
-
-        with ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            yield from pool.map(work, blocks)
-
-    return mapper
-
-
 def _file(folder: Path, block: int) -> Path:
     return folder / f"block-{block:06d}.npz"
-
-
-def _counted(
-    parts: Iterator[Any], total: int, done: int, progress: Callable[[int, int], None] | None
-) -> Iterator[Any]:
-    for at, part in enumerate(parts, start=done + 1):
-        if progress is not None:
-            progress(at, total)
-        yield part

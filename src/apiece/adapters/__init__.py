@@ -1,0 +1,1 @@
+"""apiece beside other tools: Opacus, scikit-learn, Lightning, Hugging Face, Ray."""
