@@ -74,7 +74,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 def test_every_block_comes_back_once(fake: FakeRay) -> None:
     found = dict(cluster(cpus=2)(squares, range(5)))
     assert {block: arrays["confidences"][0, 0] for block, arrays in found.items()} == {
-        0: 0, 1: 1, 2: 4, 3: 9, 4: 16
+        0: 0,
+        1: 1,
+        2: 4,
+        3: 9,
+        4: 16,
     }
     assert fake.log == ["init None", "put", "cpus 2", "shutdown"]
 
