@@ -1,5 +1,6 @@
 """Fixtures shared by several folders: a PostgreSQL server of the tests' own."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -41,23 +42,26 @@ class Postgres:
             "stop", check=False,
         )  # fmt: skip
 
+    def stop_cleanly(self) -> None:
+        """Stop after writing every page, so that the files on disk are what a reader will see."""
+        self.command(
+            str(self.binaries / "pg_ctl"), "-D", str(self.folder / "data"), "-w", "-m", "fast",
+            "stop",
+        )  # fmt: skip
+
     def kill(self) -> None:
         """Kill every process of the server at once, as a power cut would."""
-        first = (self.folder / "data" / "postmaster.pid").read_text().split()[0]
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        for pid in [first, *children]:
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        while Path(f"/proc/{first}").exists():
-            try:
-                if Path(f"/proc/{first}/stat").read_text().split()[2] == "Z":
-                    break
-            except FileNotFoundError:
-                break
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        family = [first, *(p for p in _processes() if _stat(p)[1] == first)]
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while any(_stat(pid)[0] not in "ZX" for pid in family):
             time.sleep(0.02)
+        # Where nobody reaps the dead, their ids look alive to the locks they left.
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+        for lock in self.folder.glob(".s.PGSQL.*"):
+            lock.unlink()
 
     def address(self, database: str, port: int | None = None) -> str:
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
@@ -70,6 +74,19 @@ class Postgres:
         with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self.address(name)
+
+
+def _processes() -> list[int]:
+    return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal()]
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """Return a process's state and parent; X where it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", 0
+    return words[0], int(words[1])
 
 
 def _binaries() -> Path | None:

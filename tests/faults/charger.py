@@ -1,0 +1,114 @@
+"""Charges a ledger from processes that are killed, or from many at once; prints what held.
+
+Run as `python charger.py kill|crowd URL COUNT SEED FOLDER`. It forks, so it must stay free of
+threads; that is why the tests run it as a program of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd  # noqa: F401  imported before the forks
+
+from apiece.errors import StateError
+from apiece.ledger import Ledger
+
+PEOPLE = 9000
+IDS = np.arange(PEOPLE)
+
+
+def charge_until_killed(url: str, child: int, releases: Path) -> None:
+    """Reserve, compute, commit, release; over and over."""
+    rng = np.random.default_rng(child)
+    ledger = Ledger.open(url)
+    with releases.open("a") as out:
+        for k in range(10_000):
+            analysis = f"{child}-{k}"
+            admitted = ledger.reserve(analysis, IDS, rng.random(PEOPLE), 30.0)
+            answer = ledger.commit(analysis, float(admitted.sum()))
+            out.write(json.dumps([analysis, answer]) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+
+
+def kill(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
+    """Kill `count` charging processes at random moments; check all that must hold."""
+    rng, releases = random.Random(seed), folder / "releases"
+    ledger = Ledger.open(url)
+    ledger.enroll(IDS, np.where(IDS % 2, 0.3, 1.0), 1e-6)
+    for child in range(count):
+        pid = os.fork()
+        if pid == 0:
+            charge_until_killed(url, child, releases)
+            os._exit(1)
+        time.sleep(rng.uniform(0.005, 0.25))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        assert os.WIFSIGNALED(status), f"child {child} ended by itself"
+    lines = releases.read_text().splitlines() if releases.exists() else []
+    # The last line of a killed process may be half a line: it was never out.
+    answers = dict(json.loads(line) for line in lines if line.endswith("]"))
+    uncharged = [a for a, value in answers.items() if ledger.result(a) != value]
+    found = ledger.verify()
+    kinds = [entry.kind for entry in ledger.history()]
+    return {
+        "killed": count,
+        "reserved": kinds.count("reserve"),
+        "committed": kinds.count("commit"),
+        "released": len(answers),
+        "released_uncharged": len(uncharged),
+        "over_budget": int((ledger.remaining(IDS) < 0).sum()),
+        "spent": float(ledger.spent(IDS).sum()),
+        "problems": list(found.problems),
+    }
+
+
+def crowd(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
+    """Charge from eight processes at once, `count` analyses each, in different orders."""
+    ledger = Ledger.open(url)
+    ledger.enroll(IDS, 0.3, 1e-6)
+    children = []
+    for child in range(8):
+        pid = os.fork()
+        if pid == 0:
+            admitted = 0
+            mine, order = Ledger.open(url), np.random.default_rng(seed + child).permutation(IDS)
+            for k in range(count):
+                admitted += mine.reserve(f"{child}-{k}", order, 1.0, 40.0).size
+            (folder / f"admitted-{child}").write_text(str(admitted))
+            os._exit(0)
+        children.append(pid)
+    statuses = [os.waitpid(pid, 0)[1] for pid in children]
+    spent = ledger.spent(IDS)
+    total = sum(int((folder / f"admitted-{c}").read_text()) for c in range(8))
+    fits = int((spent[0] + ledger.remaining(IDS[:1])[0]) * 40.0**2)
+    return {
+        "failed": sum(s != 0 for s in statuses),
+        "admitted": total,
+        "admitted_by_balance": round(float(spent.sum()) * 40.0**2),
+        "expected": PEOPLE * min(fits, 8 * count),
+        "over_budget": int((ledger.remaining(IDS) < 0).sum()),
+        "problems": list(ledger.verify().problems),
+    }
+
+
+def main() -> None:
+    """Parse, run, print one JSON document."""
+    mode, url, count, seed, folder = sys.argv[1:]
+    what = {"kill": kill, "crowd": crowd}[mode]
+    try:
+        print(json.dumps(what(url, int(count), int(seed), Path(folder))))
+    except StateError as error:
+        print(json.dumps({"error": str(error)}))
+        raise
+
+
+if __name__ == "__main__":
+    main()
