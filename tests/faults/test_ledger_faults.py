@@ -111,14 +111,18 @@ class CutOff:
             except OSError:
                 return
             server = socket.create_connection(("127.0.0.1", self.target))
-            for source, sink, watch in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self.pump, args=(source, sink, watch), daemon=True).start()
+            gone = threading.Event()
+            for ends in ((client, server, True), (server, client, False)):
+                threading.Thread(target=self.pump, args=(*ends, gone), daemon=True).start()
 
-    def pump(self, source: socket.socket, sink: socket.socket, watch: bool) -> None:
+    def pump(
+        self, source: socket.socket, sink: socket.socket, watch: bool, gone: threading.Event
+    ) -> None:
         try:
-            while (data := source.recv(65536)) and not self.cut:
+            while (data := source.recv(65536)) and not gone.is_set():
                 if watch and self.armed and b"COMMIT" in data:
                     self.cut, self.armed = True, False
+                    gone.set()
                     if self.deliver:
                         sink.sendall(data)
                         time.sleep(0.3)  # the server commits; its answer goes nowhere
