@@ -1,0 +1,56 @@
+"""A progress bar on stderr: only on a terminal, and only for what takes longer than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+PATIENCE = 2.0
+
+
+class Bar:
+    """Counts steps; shows them once the work has lasted `PATIENCE` seconds, if anyone watches."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self._begun = time.monotonic()
+        self._shown: Any = None
+        self._task: Any = None
+
+    def advance(self, text: str) -> None:
+        """Count one step."""
+        self.done += 1
+        if self._shown is None:
+            if not sys.stderr.isatty() or time.monotonic() - self._begun < PATIENCE:
+                return
+            self._open()
+        self._shown.update(self._task, completed=self.done, description=text)
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+        self._shown = Progress(
+            "{task.description}",
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._shown.add_task("", total=self.total)
+        self._shown.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown is not None:
+            self._shown.stop()

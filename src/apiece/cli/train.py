@@ -1,0 +1,127 @@
+"""apiece train: a table of people with a budget each → a trained model and an honest report."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from apiece.cli._progress import Bar
+from apiece.errors import InputError
+
+if TYPE_CHECKING:
+    from apiece.training.tabular import Job
+
+EXAMPLE = """
+\b
+Examples:
+  apiece train examples/adult.toml
+  apiece train --data people.csv --label income --epsilon consent_epsilon --delta 1e-5 \\
+               --strategy sample --batch-size 512 --steps 1000 --out runs/first
+"""
+COMPARED = ["uniform", "scale", "sample"]
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--data", help="CSV or Parquet, or packaged: adult, german, credit_default.")
+@click.option("--label", help="Column to predict.")
+@click.option("--epsilon", help="Column with each record's ε.")
+@click.option("--delta", help="One δ for all, or the name of a column.  [default: 1e-5]")
+@click.option("--ids", help="Column with unique record ids.")
+@click.option("--split", help="Column that says 'train' or 'test'.")
+@click.option("--test-share", type=float, help="Without --split: share held out.  [default: 0.2]")
+@click.option("--schema", help="Public schema (TOML); see: apiece schema --help.")
+@click.option("--strategy", help="uniform, scale, sample or threshold.  [default: sample]")
+@click.option("--batch-size", type=float, help="Expected batch size.  [default: 512]")
+@click.option("--steps", type=int, help="Number of updates.  [default: 1000]")
+@click.option("--clip-norm", type=float, help="Mean clip norm.  [default: 1]")
+@click.option("--learning-rate", type=float, help="Of plain SGD.  [default: 1]")
+@click.option("--momentum", type=float, help="Of SGD.  [default: 0]")
+@click.option("--hidden", multiple=True, type=int, help="Width of a hidden layer; repeatable.")
+@click.option("--compare", is_flag=True, help="Train uniform, scale and sample side by side.")
+@click.option("--seeds", type=int, help="How often to train each strategy.  [with --compare: 3]")
+@click.option("--seed", type=int, help="Repeatable randomness: for experiments, not for release.")
+@click.option("--out", help="Run folder, new or empty.  [default: the first free under runs/]")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
+def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> None:
+    """Train on a table of people, each at their own privacy budget.
+
+    Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
+    folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
+    """
+    from apiece.report import closing_table, render
+    from apiece.training.tabular import free_folder, prepare, run
+
+    job = job_from_flags(config, compare, flags)
+    out = Path(job.out) if job.out else free_folder(Path("runs"), job.name)
+    prepared = prepare(job, out=out)
+    for note in prepared.private_notes:
+        click.echo(f"private, not in the run folder: {note}", err=True)
+    models, begun = len(prepared.plans) * job.seeds, time.monotonic()
+    with Bar(models * job.steps) as bar:
+
+        def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
+            bar.advance(f"{strategy} {repeat + 1}/{job.seeds} step {step}/{steps}")
+
+        try:
+            metrics = run(prepared, out=out, render=render, watch=watch)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_interrupted(bar, out)) from None
+    if as_json:
+        click.echo(json.dumps(metrics, allow_nan=False))
+    else:
+        click.echo(closing_table(metrics))
+        click.echo(f"\n{models} models in {time.monotonic() - begun:.0f} s.", err=True)
+        click.echo(f"Open the report: {out / 'report.html'}")
+
+
+def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) -> Job:
+    """Return the job that a config and options describe; options win."""
+    from apiece.training.tabular import job_from_dict, read_job
+
+    changes = {name: value for name, value in flags.items() if value not in (None, ())}
+    if "data" in changes:
+        changes["source"] = changes.pop("data")
+    if "delta" in changes:
+        changes["delta"] = _number_or_name(changes["delta"])
+    if "epsilon" in changes:
+        changes["epsilon"] = _column_name(changes["epsilon"])
+        changes["groups"] = ()
+    if compare:
+        changes["strategies"] = COMPARED
+        changes.setdefault("seeds", 3)
+        if changes.get("strategy", "sample") not in COMPARED:
+            changes["strategies"] = [*COMPARED, changes["strategy"]]
+    if config is not None:
+        return read_job(config, changes)
+    name = Path(changes.get("source", "run")).stem
+    return job_from_dict({}, name=name, changes=changes)
+
+
+def _number_or_name(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _column_name(text: str) -> str:
+    if isinstance(_number_or_name(text), float):
+        raise InputError(
+            f"--epsilon = {text}: is a number, but must name the column with each record's ε; "
+            "for one ε for all, add a column that holds it"
+        )
+    return text
+
+
+def _interrupted(bar: Bar, out: Path) -> str:
+    left = sorted(p.name for p in out.iterdir()) if out.is_dir() else []
+    return (
+        f"interrupted after {bar.done} of {bar.total} steps; no model was written and nothing is "
+        f"half-written: {out} holds {', '.join(left) or 'nothing'}; to train, run it again with "
+        "another --out"
+    )

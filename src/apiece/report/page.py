@@ -1,0 +1,68 @@
+"""The self-contained HTML page of a run, made from its metrics alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from apiece.report import figures
+from apiece.report.closing import accuracy_text, beats, spent_text
+
+
+def render(metrics: dict[str, Any]) -> str:
+    """Return report.html for the content of a run's metrics.json.
+
+    The page loads nothing from anywhere: style and figures are in it. Every text from the data is
+    escaped.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("apiece.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "accuracy": accuracy_text,
+        "spent": spent_text,
+        "percent": _percent,
+        "total": _total,
+    }
+    accuracy = figures.accuracy(metrics)
+    kept = _kept(metrics)
+    return environment.get_template("run.html.j2").render(
+        m=metrics,
+        kept=kept,
+        statements=[_statement(group) for group in kept["plan"]["groups"]],
+        gains=beats(metrics),
+        # Figures are made by matplotlib, which escapes the texts that it is given.
+        accuracy_figure=None if accuracy is None else Markup(accuracy),
+        budget_figure=Markup(figures.budgets(metrics)),
+    )
+
+
+def _kept(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the strategy whose model is in the folder."""
+    name = metrics["training"]["strategy"]
+    found: dict[str, Any] = next(s for s in metrics["strategies"] if s["strategy"] == name)
+    return found
+
+
+def _statement(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a group's promise in words' numbers: how often a fair guess at membership is right.
+
+    For a prior of one half the best test is right with probability (1 + advantage)/2 at most
+    (S5 §VI); rounded up.
+    """
+    return group | {"guess": math.ceil(1000 * (1 + group["advantage"]) / 2) / 10}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _total(group: dict[str, Any]) -> str:
+    return spent_text(group | {"saturated": False})

@@ -1,0 +1,214 @@
+"""Job: everything that one training on a table is made from, as a TOML file and back.
+
+[data]
+source = "people.csv"         # CSV, Parquet, or a packaged table: adult, german, credit_default
+label = "income"
+schema = "people.toml"        # public schema; not needed where a packaged one fits
+split = "part"                # column of "train" and "test"; else test_share, by coin
+ids = "person"                # column of unique record ids
+
+[budgets]
+epsilon = "consent_epsilon"   # column; or simulated: groups = [{name, epsilon, share}, …]
+delta = 1e-5                  # or a column
+
+[training]
+strategy = "sample"
+batch_size = 512
+steps = 1000
+
+[compare]                     # optional: other strategies beside it, several seeds each
+strategies = ["uniform", "scale", "sample"]
+seeds = 3
+
+[run]
+seed = 0                      # experiments only; leave it out for a release
+out = "runs/first"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from apiece import _check
+from apiece.assignment import STRATEGIES
+from apiece.datasets.packaged import PACKAGED
+from apiece.errors import DataError, InputError, unknown
+
+SECTIONS = {
+    "data": ("source", "label", "schema", "split", "test_share", "ids"),
+    "budgets": ("epsilon", "delta", "groups"),
+    "training": (
+        "strategy",
+        "batch_size",
+        "steps",
+        "clip_norm",
+        "learning_rate",
+        "momentum",
+        "hidden",
+    ),
+    "compare": ("strategies", "seeds"),
+    "run": ("seed", "out"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One group of a simulated population: its name, its ε, and its share of the records."""
+
+    name: str
+    epsilon: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One training on a table of people with a budget each; see the module for what each is.
+
+    strategies: trained side by side, `seeds` times each; empty for `strategy` alone, once.
+    hidden: widths of hidden layers; none is a (multinomial) logistic regression.
+    seed: None draws all randomness from the operating system, as a release must.
+    out: the run folder; None takes the first free one under runs/.
+    Raises `InputError` for values out of bounds.
+    """
+
+    source: str
+    label: str | None = None
+    schema: str | None = None
+    split: str | None = None
+    test_share: float = 0.2
+    ids: str | None = None
+    epsilon: str | None = None
+    delta: float | str = 1e-5
+    groups: tuple[Share, ...] = ()
+    strategy: str = "sample"
+    batch_size: float = 512
+    steps: int = 1000
+    clip_norm: float = 1.0
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+    hidden: tuple[int, ...] = ()
+    strategies: tuple[str, ...] = ()
+    seeds: int = 1
+    seed: int | None = None
+    out: str | None = None
+    name: str = field(default="run", compare=False)
+
+    def __post_init__(self) -> None:
+        for strategy in (self.strategy, *self.strategies):
+            if strategy not in STRATEGIES:
+                raise unknown("strategy", strategy, STRATEGIES)
+        _check.count("steps", self.steps)
+        _check.positive("batch_size", self.batch_size)
+        _check.positive("clip_norm", self.clip_norm)
+        _check.positive("learning_rate", self.learning_rate)
+        _check.probability("momentum", self.momentum, high_open=True)
+        _check.probability("test_share", self.test_share, high_open=True)
+        _check.count("seeds", self.seeds)
+        for width in self.hidden:
+            _check.count("hidden", width)
+        if self.seed is not None:
+            _check.count("seed", self.seed, least=0)
+        if (self.epsilon is None) == (not self.groups):
+            raise InputError(
+                "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
+                "[budgets]), or simulated groups in a config; one of the two"
+            )
+        if self.strategies and self.strategy not in self.strategies:
+            raise InputError(
+                f"strategies = {list(self.strategies)}: must contain strategy = {self.strategy!r}, "
+                "whose model is kept"
+            )
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the data come with apiece."""
+        return self.source in PACKAGED
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the job as the sections of its TOML file, every value written out."""
+        sections: dict[str, dict[str, Any]] = {}
+        for section, names in SECTIONS.items():
+            values = {name: getattr(self, name) for name in names}
+            values = {name: value for name, value in values.items() if value not in (None, ())}
+            if values:
+                sections[section] = {name: _plain(value) for name, value in values.items()}
+        return sections
+
+
+def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, Any]) -> Job:
+    """Return the job in `data` (sections), with the values in `changes` (fields) put over it.
+
+    Raises `OptionError` for a section or key that there is not, with the nearest one.
+    """
+    values: dict[str, Any] = {"name": name}
+    for section, content in data.items():
+        if section not in SECTIONS:
+            raise unknown("section of the config", section, SECTIONS)
+        if not isinstance(content, Mapping):
+            raise InputError(f"config: [{section}] must be a table of keys")
+        for key, value in content.items():
+            if key not in SECTIONS[section]:
+                raise unknown(f"key in [{section}]", key, SECTIONS[section])
+            values[key] = value
+    values |= changes
+    if "source" not in values:
+        raise InputError("data: none given; give --data FILE or [data] source in a config")
+    for key in ("hidden", "strategies"):
+        values[key] = _as_tuple(key, values.get(key, ()))
+    values["groups"] = tuple(_share(g) for g in _as_tuple("groups", values.get("groups", ())))
+    _check_texts(values)
+    return Job(**values)
+
+
+def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
+    """Return the job in a TOML file; relative paths in it are relative to where apiece runs."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"config {path}: cannot be read ({error}); give a TOML file") from None
+    return job_from_dict(data, name=path.stem, changes=changes or {})
+
+
+def complete(job: Job, *, out: Path) -> Job:
+    """Return `job` with absolute paths, as it is kept in its run folder."""
+    source = job.source if job.packaged else str(Path(job.source).resolve())
+    schema = None if job.schema is None else str(Path(job.schema).resolve())
+    return replace(job, source=source, schema=schema, out=str(out))
+
+
+_TEXTS = ("source", "label", "schema", "split", "ids", "epsilon", "strategy", "out")
+
+
+def _check_texts(values: Mapping[str, Any]) -> None:
+    assert set(_TEXTS) <= {f.name for f in fields(Job)}
+    for name in _TEXTS:
+        value = values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{name} = {value!r}: must be a text; put it in quotes")
+
+
+def _share(group: Any) -> Share:
+    if isinstance(group, Share):
+        return group
+    if not isinstance(group, Mapping) or set(group) != {"name", "epsilon", "share"}:
+        raise InputError(f"groups: {group!r} must have just name, epsilon and share")
+    return Share(str(group["name"]), group["epsilon"], group["share"])
+
+
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{name} = {value!r}: must be a list")
+    return tuple(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, Share):
+        return {"name": value.name, "epsilon": value.epsilon, "share": value.share}
+    return value

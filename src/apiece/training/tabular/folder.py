@@ -1,0 +1,66 @@
+"""The run folder: every file in it is whole at any moment, also after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from apiece._files import write_whole
+from apiece.errors import DataError
+
+
+class RunFolder:
+    """A new folder for one run. Files are written whole; log.jsonl grows by whole lines.
+
+    Nothing private goes into it: no losses or norms of training records, no counts of those who
+    were sampled, no list of who has which budget.
+    """
+
+    def __init__(self, path: Path) -> None:
+        refuse_used(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"out = {path}: cannot be made ({error.strerror})") from None
+        self.path = path
+        self._start = time.monotonic()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write the file `name`, whole."""
+        write_whole(self.path / name, content)
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write `content` as JSON; NaN and infinity are refused."""
+        self.write(name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def log(self, event: str, **values: Any) -> None:
+        """Append one line to log.jsonl: seconds since the start, the event, public values."""
+        seconds = round(time.monotonic() - self._start, 3)
+        line = json.dumps({"seconds": seconds, "event": event, **values}, allow_nan=False)
+        with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def files(self) -> list[str]:
+        """Return the names of the files in the folder, sorted."""
+        return sorted(p.name for p in self.path.iterdir())
+
+
+def refuse_used(path: Path) -> None:
+    """Raise `DataError` if `path` is a file, or a folder with something in it."""
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists() or path.is_symlink():
+        raise DataError(
+            f"out = {path}: exists and is not empty; it is left untouched, choose another --out"
+        )
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """Return parent/name, or the first of parent/name-2, parent/name-3, … that is free."""
+    path, number = parent / name, 1
+    while path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path

@@ -1,0 +1,116 @@
+"""The model of a table: a (multinomial) logistic regression, or with hidden layers a network."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from apiece.datasets import Categorical, Numeric, encode
+from apiece.datasets.encode import feature_names
+from apiece.datasets.schema import Schema, from_dict
+from apiece.errors import DataError
+from apiece.training.tabular.people import Records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def build(
+    features: int, classes: int, hidden: tuple[int, ...], generator: torch.Generator
+) -> nn.Sequential:
+    """Return a network from `features` numbers to one score a class.
+
+    Without hidden layers it starts at zero, which is where a convex problem may start; with them,
+    at He's random weights, drawn from `generator` (data-independent either way).
+    """
+    widths = (features, *hidden, classes)
+    layers: list[nn.Module] = []
+    for inside, outside in pairwise(widths):
+        layer = nn.Linear(inside, outside)
+        nn.init.zeros_(layer.bias)
+        if hidden:
+            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+        else:
+            nn.init.zeros_(layer.weight)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, records: Records) -> float | None:
+    """Return the share of usable records whose class the model says; None without any."""
+    usable = ~records.faulty
+    if not usable.any():
+        return None
+    scores = model(torch.from_numpy(records.features[usable]))
+    hits = scores.argmax(dim=1).numpy() == records.labels[usable]
+    return float(hits.mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TabularModel:
+    """A trained model with the public schema that encodes its inputs."""
+
+    network: nn.Sequential
+    columns: dict[str, Numeric | Categorical]
+    label: str
+    classes: tuple[str, ...]
+
+    @torch.no_grad()
+    def probabilities(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
+        """Return one probability a class for every row of a table, NaN for a faulty row."""
+        scores = self.network(torch.from_numpy(encode(frame, self.columns).features))
+        return np.asarray(scores.softmax(dim=1).numpy())
+
+    def predict(self, frame: pd.DataFrame) -> list[str | None]:
+        """Return the likeliest class of every row, None for a faulty row."""
+        found = self.probabilities(frame)
+        faulty = np.isnan(found).any(axis=1)
+        likeliest = np.where(faulty, -1, np.nan_to_num(found).argmax(axis=1))
+        return [None if k < 0 else self.classes[k] for k in likeliest]
+
+
+def to_bytes(model: TabularModel) -> bytes:
+    """Return the content of `model.pt`: tensors and plain values only."""
+    widths = [m.out_features for m in model.network if isinstance(m, nn.Linear)]
+    content = {
+        "format": "apiece tabular model 1",
+        "hidden": widths[:-1],
+        "label": model.label,
+        "classes": list(model.classes),
+        "columns": Schema("model", model.columns).to_dict()["columns"],
+        "state": {
+            name: value.detach().clone() for name, value in model.network.state_dict().items()
+        },
+    }
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def load_model(path: str | Path) -> TabularModel:
+    """Return the model in a run's `model.pt`; nothing in the file is executed.
+
+    Raises `DataError` for a file that holds no such model.
+    """
+    try:
+        content: Any = torch.load(path, weights_only=True)
+        schema = from_dict({"columns": content["columns"]}, str(path))
+        columns = schema.features(but=set())
+        classes, hidden = tuple(content["classes"]), tuple(content["hidden"])
+        size = len(feature_names(columns))
+        network = build(size, len(classes), hidden, torch.Generator())
+        network.load_state_dict(content["state"])
+    except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
+    return TabularModel(network, columns, str(content["label"]), classes)

@@ -1,0 +1,187 @@
+"""People: the table as arrays, split for training and testing, with the budgets of the trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.budgets import Budgets
+from apiece.datasets import (
+    Categorical,
+    Numeric,
+    Schema,
+    encode,
+    encode_labels,
+    load,
+    packaged_schema,
+    read_schema,
+    read_table,
+)
+from apiece.datasets.packaged import describe, matching
+from apiece.datasets.tables import column, numbers, texts
+from apiece.errors import BudgetError, DataError, InputError
+from apiece.training.tabular.config import Job
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PARTS = {"train": True, "training": True, "test": False, "testing": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Features (n, d), NaN throughout in a faulty row, and labels (n,)."""
+
+    features: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+
+    @property
+    def faulty(self) -> npt.NDArray[np.bool_]:
+        """Which records cannot be used; how many is data about people."""
+        return np.isnan(self.features[:, 0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class People:
+    """Training records with their budgets, test records, and how they were encoded."""
+
+    train: Records
+    test: Records
+    budgets: Budgets
+    schema: Schema
+    label: str
+    columns: dict[str, Numeric | Categorical]
+    classes: tuple[str, ...]
+
+
+def read_people(job: Job) -> People:
+    """Return the people of a job's table.
+
+    Every row is encoded by itself and the public schema. Raises `DataError` or `BudgetError` for
+    what the table lacks or what in it cannot be used.
+    """
+    frame = load(job.source) if job.packaged else read_table(job.source)
+    frame, schema, label = _with_schema(frame, job)
+    classes = schema.classes(label)
+    roles = {label, job.epsilon, job.ids, job.split} | (
+        {job.delta} if isinstance(job.delta, str) else set()
+    )
+    columns = schema.features(but={name for name in roles if name is not None})
+    labels = encode_labels(frame, label, classes)
+    trained = _split(frame, job)
+    epsilon, delta, names = _budget_columns(frame, job, trained)
+    ids = None
+    if job.ids is not None:
+        ids = _check.record_ids(
+            f"ids column {job.ids!r}", texts(column(frame, job.ids, "ids")).astype(str)
+        )
+        ids = ids[trained]
+    features = encode(frame, columns).features
+    people = People(
+        train=Records(features[trained], labels[trained]),
+        test=Records(features[~trained], labels[~trained]),
+        budgets=Budgets(epsilon, delta, ids=ids, labels=names),
+        schema=schema,
+        label=label,
+        columns=columns,
+        classes=classes,
+    )
+    _check_labels(people)
+    return people
+
+
+def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
+    if job.packaged and job.schema is None:
+        return frame, packaged_schema(job.source), job.label or describe(job.source).label
+    if job.label is None:
+        raise InputError("label: missing; give --label with the name of the column to predict")
+    column(frame, job.label, "label")
+    if job.schema is not None:
+        return frame, read_schema(job.schema), job.label
+    found = matching(list(frame.columns), job.label)
+    if found is None:
+        skip = "".join(f" --skip {c}" for c in (job.epsilon, job.ids, job.split) if c)
+        raise DataError(
+            f"schema: none given and no packaged one fits {job.source}; ranges and categories "
+            "must be public, not read from people's rows: write a template with "
+            f"`apiece schema {job.source} --label {job.label}{skip} --out schema.toml`, fill it "
+            "in, and pass --schema schema.toml"
+        )
+    schema, names = found
+    own = {plain: given for given, plain in names.items()}
+    label = next(plain for plain in own if own[plain] == job.label)
+    return frame.rename(columns=names), schema, label
+
+
+def _split(frame: pd.DataFrame, job: Job) -> npt.NDArray[np.bool_]:
+    """Return who is trained on: by the split column, or by one coin a record."""
+    split = job.split or (describe(job.source).split if job.packaged else None)
+    if split is None:
+        coins = np.random.default_rng(job.seed).random(len(frame))
+        trained = coins >= job.test_share
+    else:
+        parts = texts(column(frame, split, "split"))
+        bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]
+        if bad:
+            raise DataError(
+                f"split column {split!r}, row {bad[0] + 1} = {parts[bad[0]]!r}: must be 'train' "
+                f"or 'test' ({len(bad)} such rows)"
+            )
+        trained = np.array([_PARTS[part.lower()] for part in parts])
+    if not trained.any():
+        raise DataError(f"{job.source}: no record is left for training; change the split")
+    return trained
+
+
+def _budget_columns(
+    frame: pd.DataFrame, job: Job, trained: npt.NDArray[np.bool_]
+) -> tuple[npt.ArrayLike, npt.ArrayLike, npt.NDArray[np.str_] | None]:
+    """Return ε and δ of the trained records; every record of the table is checked first."""
+    delta: npt.ArrayLike = job.delta if not isinstance(job.delta, str) else 0.0
+    if isinstance(job.delta, str):
+        delta = _bounded(frame, job.delta, "delta", 1.0)[trained]
+    else:
+        _check.positive_array("delta", job.delta, below=1.0, error=BudgetError)
+    if job.epsilon is not None:
+        return _bounded(frame, job.epsilon, "epsilon", np.inf)[trained], delta, None
+    rows = [(g.name, g.share, g.epsilon) for g in job.groups]
+    # Who is in which simulated group is no secret: it is drawn from a fixed seed.
+    simulated = Budgets.from_groups(
+        rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
+    )
+    assert simulated.labels is not None
+    return simulated.epsilon, delta, simulated.labels
+
+
+def _bounded(frame: pd.DataFrame, name: str, role: str, below: float) -> npt.NDArray[np.float64]:
+    values = numbers(frame, name, role)
+    bad = np.flatnonzero(~((values > 0) & (values < below)))
+    if bad.size:
+        raise BudgetError(
+            f"{role} column {name!r}, row {int(bad[0]) + 1} = {values[bad[0]]:g}: must be in "
+            f"(0, {below:g}) ({bad.size} such rows); mend or drop them"
+        )
+    return values
+
+
+def _check_labels(people: People) -> None:
+    """Refuse one class only, a test label never seen in training, and no usable record."""
+    usable = people.train.labels[~people.train.faulty]
+    if usable.size == 0:
+        raise DataError("features: every training record has a NaN or infinite feature; mend them")
+    seen = np.unique(people.train.labels)
+    if seen.size < 2:
+        raise DataError(
+            f"label column {people.label!r}: every training record is {people.classes[seen[0]]!r}; "
+            "one class cannot be learned, give at least two"
+        )
+    unseen = np.setdiff1d(people.test.labels, seen)
+    if unseen.size:
+        raise DataError(
+            f"label column {people.label!r}: {people.classes[unseen[0]]!r} is in the test records "
+            "and never in training; drop it or change the split"
+        )

@@ -1,0 +1,223 @@
+"""The main job: a table of people with a budget each → a trained model and what it cost whom."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from torch import nn
+
+from apiece import __version__
+from apiece.accounting import privacy_curve
+from apiece.assignment import assign
+from apiece.mechanisms import Composed, Repeated
+from apiece.plan import Plan
+from apiece.training.randomness import Streams
+from apiece.training.tabular.config import Job, complete
+from apiece.training.tabular.folder import RunFolder, refuse_used
+from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
+from apiece.training.tabular.people import People, read_people
+from apiece.training.trainer import Progress, Trainer
+
+# Told about every step: strategy, which repeat, step, steps.
+Watcher = Callable[[str, int, int, int], object]
+Render = Callable[[dict[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A job that has passed every check: nothing is written and nothing trained yet."""
+
+    job: Job
+    people: People
+    plans: dict[str, Plan]
+
+    @property
+    def private_notes(self) -> list[str]:
+        """Counts about people, for the operator's eyes; they are kept out of the run folder."""
+        notes = []
+        for part, records in (("training", self.people.train), ("test", self.people.test)):
+            faulty = int(records.faulty.sum())
+            if faulty:
+                does = "contribute nothing" if part == "training" else "are not counted"
+                notes.append(
+                    f"{faulty} of {len(records.labels)} {part} records have a NaN, "
+                    f"infinite or unreadable number and {does}"
+                )
+        return notes
+
+
+def prepare(job: Job, *, out: Path) -> Prepared:
+    """Check the folder and the settings, read the people, and make a verified plan a strategy.
+
+    Raises `InputError` and its kinds for anything that cannot be used; nothing is written.
+    """
+    refuse_used(out)
+    people = read_people(job)
+    plans = {
+        name: assign(
+            people.budgets,
+            name,
+            steps=job.steps,
+            expected_batch_size=job.batch_size,
+            clip_norm=job.clip_norm,
+        )
+        for name in job.strategies or (job.strategy,)
+    }
+    return Prepared(job, people, plans)
+
+
+def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dict[str, Any]:
+    """Train every strategy as often as asked, fill the run folder, and return the metrics.
+
+    out: a folder that does not exist yet or is empty. render: makes report.html from the metrics.
+    KeyboardInterrupt is passed on after the interruption is logged; the folder then holds
+    config.toml, plan.json and log.jsonl, all whole.
+    """
+    job, plans = prepared.job, prepared.plans
+    folder = RunFolder(out)
+    folder.write("config.toml", tomli_w.dumps(complete(job, out=out).to_dict()))
+    folder.write("plan.json", plans[job.strategy].to_json(indent=2) + "\n")
+    folder.log("planned", strategies=list(plans), apiece=__version__)
+    results, kept = [], None
+    try:
+        for name, plan in plans.items():
+            trained = [
+                _train(prepared, plan, name, repeat, folder, watch) for repeat in range(job.seeds)
+            ]
+            results.append(_result(name, plan, trained, job))
+            if name == job.strategy:
+                kept = trained[0]
+    except KeyboardInterrupt:
+        folder.log("interrupted")
+        raise
+    assert kept is not None
+    metrics = _metrics(prepared, results)
+    people = prepared.people
+    model = TabularModel(kept.network, people.columns, people.label, people.classes)
+    folder.write("model.pt", to_bytes(model))
+    folder.write_json("metrics.json", metrics)
+    folder.write("report.html", render(metrics))
+    folder.log("finished")
+    return metrics
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trained:
+    network: nn.Sequential
+    accuracy: float | None
+    seconds: float
+
+
+def _seed(job: Job, name: str, repeat: int) -> int | None:
+    """Return one model's seed; no two models share noise, and the kept one has the job's seed."""
+    if job.seed is None:
+        return None
+    others = [s for s in dict.fromkeys(job.strategies) if s != job.strategy]
+    order = [job.strategy, *others]
+    return job.seed + repeat * len(order) + order.index(name)
+
+
+def _losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def _train(
+    prepared: Prepared, plan: Plan, name: str, repeat: int, folder: RunFolder, watch: Watcher
+) -> _Trained:
+    job, people = prepared.job, prepared.people
+    seed = _seed(job, name, repeat)
+    begun = time.monotonic()
+    inputs = torch.from_numpy(people.train.features)
+    network = build(
+        inputs.shape[1],
+        len(people.classes),
+        job.hidden,
+        Streams.from_seed(seed).initialisation(),
+    )
+
+    def progress(done: Progress) -> None:
+        watch(name, repeat, done.step, done.steps)
+        if done.step % 100 == 0 or done.step == done.steps:
+            folder.log("trained", strategy=name, repeat=repeat, step=done.step, steps=done.steps)
+
+    trainer = Trainer(
+        network,
+        torch.optim.SGD(network.parameters(), lr=job.learning_rate, momentum=job.momentum),
+        _losses,
+        plan,
+        (inputs, torch.from_numpy(people.train.labels)),
+        seed=seed,
+        callbacks=[progress],
+    )
+    trainer.fit()
+    return _Trained(network, accuracy(network, people.test), time.monotonic() - begun)
+
+
+def _result(name: str, plan: Plan, trained: list[_Trained], job: Job) -> dict[str, Any]:
+    hits = [t.accuracy for t in trained if t.accuracy is not None]
+    return {
+        "strategy": name,
+        "seeds": None if job.seed is None else [_seed(job, name, r) for r in range(job.seeds)],
+        "test_accuracy": hits,
+        "test_accuracy_mean": statistics.fmean(hits) if hits else None,
+        "test_accuracy_stddev": statistics.stdev(hits) if len(hits) > 1 else None,
+        "seconds": round(sum(t.seconds for t in trained), 2),
+        "plan": plan.to_dict(),
+    }
+
+
+def _metrics(prepared: Prepared, results: list[dict[str, Any]]) -> dict[str, Any]:
+    job, people = prepared.job, prepared.people
+    tested = people.test.labels[~people.test.faulty]
+    commonest = max((float((tested == k).mean()) for k in set(tested.tolist())), default=None)
+    return {
+        "apiece": __version__,
+        "name": job.name,
+        "data": {
+            "source": job.source if job.packaged else Path(job.source).name,
+            "packaged": job.packaged,
+            "label": people.label,
+            "classes": list(people.classes),
+            "schema": people.schema.name,
+            "features": int(people.train.features.shape[1]),
+            "training_records": len(people.train.labels),
+            "test_records": len(people.test.labels),
+            "commonest_class_share": commonest,
+            "simulated_budgets": bool(job.groups),
+        },
+        "training": {
+            "strategy": job.strategy,
+            "batch_size": job.batch_size,
+            "steps": job.steps,
+            "clip_norm": job.clip_norm,
+            "learning_rate": job.learning_rate,
+            "momentum": job.momentum,
+            "hidden": list(job.hidden),
+            "threads": torch.get_num_threads(),
+        },
+        "randomness": {
+            "seed": job.seed,
+            "noise": "operating system" if job.seed is None else "reproducible",
+        },
+        "strategies": results,
+        "all_models": _all_models(prepared.plans, job.seeds),
+    }
+
+
+def _all_models(plans: dict[str, Plan], seeds: int) -> dict[str, Any]:
+    """Return what each group would spend if every trained model were released."""
+    first = next(iter(plans.values()))
+    groups = []
+    for g in range(len(first.budgets)):
+        every = Composed(*(Repeated(plan.mechanism_for(g), seeds) for plan in plans.values()))
+        delta = float(first.budgets.delta[g])
+        spent = float(privacy_curve(every, method="pld").epsilon(delta).upper)
+        groups.append({"name": str(first.budgets.name[g]), "delta": delta, "epsilon_spent": spent})
+    return {"models": len(plans) * seeds, "groups": groups}
