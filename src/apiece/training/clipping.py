@@ -10,11 +10,12 @@ from torch import nn
 
 from apiece import _check
 from apiece.errors import unknown
-from apiece.training import functional, guards, records
+from apiece.training import guards, records
 from apiece.training.clipped import ClippedSum
+from apiece.training.selection import clip_by
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
-METHODS = ("auto", "functional", "loop")
+METHODS = ("auto", "book-keeping", "functional", "loop")
 
 
 def clip_and_sum(
@@ -38,6 +39,9 @@ def clip_and_sum(
     loss a record, shape (B,). clip_norms: (B,), or one number for all.
     physical_batch_size: how many records are worked on at a time; it bounds the memory and does
     not change the sum. An empty batch gives zeros.
+    method: "auto" takes book-keeping (one forward, one backward) where the layers allow it, tried
+    on the model's first batch against autograd, and torch.func elsewhere; "book-keeping",
+    "functional" and "loop" (one record at a time) insist on one path.
 
     Raises `InputError` for a loss that was reduced, wrong shapes, bounds that are not positive
     and a model without trainable parameters; `UnsupportedError` for a model that mixes records.
@@ -52,6 +56,7 @@ def clip_and_sum(
         raise unknown("method", method, METHODS)
     parameters = guards.trainable(model)
     guards.check_modules(model)
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
     clip_norms = guards.bounds(clip_norms, size, device)
@@ -60,10 +65,7 @@ def clip_and_sum(
     total: ClippedSum | None = None
     for part in _chunks(size, physical_batch_size):
         some = records.select(inputs, part), records.select(targets, part)
-        values: dict[str, torch.Tensor] = dict(parameters)
-        each = functional.one_by_one if method == "loop" else functional.per_record
-        gradients, losses = each(model, values, loss_fn, *some)
-        clipped = functional.clip_each(gradients, losses, clip_norms[part])
+        clipped = clip_by(method, model, parameters, loss_fn, *some, clip_norms[part])
         total = clipped if total is None else total + clipped
     assert total is not None
     return total

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from apiece.training import records
 from apiece.training.clipped import ClippedSum, clip_factors
 
 Gradients = dict[str, torch.Tensor]
 LossFunction = Callable[[Any, Any], torch.Tensor]
+
+
+@contextlib.contextmanager
+def vectorised(module: nn.Module) -> Iterator[None]:
+    """Choose kernels that vmap can vectorise: attention in plain products, cells unfused."""
+    recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        warnings.filterwarnings("ignore", message="TF32 acceleration")
+        fused = torch.backends.mkldnn.flags(enabled=False) if recurrent else None
+        with sdpa_kernel(SDPBackend.MATH), fused or contextlib.nullcontext():
+            yield
 
 
 def per_record(
@@ -29,7 +44,8 @@ def per_record(
 
     values = {name: p.detach() for name, p in parameters.items()}
     each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-    gradients, losses = each(values, inputs, targets)
+    with vectorised(model):
+        gradients, losses = each(values, inputs, targets)
     return gradients, losses
 
 
@@ -51,6 +67,28 @@ def one_by_one(
         losses.append(loss.detach())
     stacked = [torch.stack(column) for column in zip(*rows, strict=True)]
     return dict(zip(parameters, stacked, strict=True)), torch.stack(losses)
+
+
+def clip_in_parts(
+    each: Callable[..., tuple[Gradients, torch.Tensor]],
+    model: nn.Module,
+    parameters: Gradients,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    clip_norms: torch.Tensor,
+    width: int,
+) -> ClippedSum:
+    """Return the clipped sum by per-record gradients of `width` records at a time."""
+    total: ClippedSum | None = None
+    for start in range(0, clip_norms.numel(), width):
+        part = slice(start, start + width)
+        some = records.select(inputs, part), records.select(targets, part)
+        gradients, losses = each(model, parameters, loss_fn, *some)
+        clipped = clip_each(gradients, losses, clip_norms[part])
+        total = clipped if total is None else total + clipped
+    assert total is not None
+    return total
 
 
 def clip_each(gradients: Gradients, losses: torch.Tensor, clip_norms: torch.Tensor) -> ClippedSum:

@@ -31,6 +31,12 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     return found
 
 
+def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return `tree` with its tensors replaced by `tensors`, in order."""
+    rest = iter(tensors)
+    return tree_map(lambda _: next(rest), tree)
+
+
 def count(inputs: Any, targets: Any) -> int:
     """Return the number of records, which every tensor must have as its first dimension."""
     tensors = leaves(inputs) + leaves(targets)

@@ -1,0 +1,153 @@
+"""Clipping by book-keeping: one forward, one backward, no per-record gradient that can be spared.
+
+The backward pass runs to the outputs of the layers only, so that it makes no parameter gradient.
+Norms come from activations and output gradients; the clipped sum from the very same tensors with
+the records weighted, at the price of the parameter gradients that were left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, vjp, vmap
+
+from apiece.training import records
+from apiece.training.clipped import ClippedSum, clip_factors
+from apiece.training.contributions import Contribution, Rows, join
+from apiece.training.functional import vectorised
+from apiece.training.tape import Call, NotBookable, recording, units_of
+
+LossFunction = Callable[[Any, Any], torch.Tensor]
+Parameters = dict[str, nn.Parameter]
+
+
+def clip_batch(
+    model: nn.Module,
+    parameters: Parameters,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    clip_norms: torch.Tensor,
+    *,
+    check: Callable[[torch.Tensor, dict[str, Contribution]], None] | None = None,
+) -> ClippedSum:
+    """Return the clipped sum of one batch; raise `NotBookable` where another path must be taken.
+
+    check: called with the losses, whose graph is then kept, and the contributions.
+    """
+    size = int(clip_norms.numel())
+    with recording(units_of(model)) as tape, torch.enable_grad():
+        outputs = records.call(model, inputs)
+        losses = records.check_losses(loss_fn(outputs, targets), size, loss_fn)
+    device = losses.device.type
+    with torch.autocast(device, enabled=False):
+        named = contributions(tape.calls, parameters, losses, size, keep=check is not None)
+        if check is not None:
+            check(losses, named)
+        with torch.no_grad():
+            return _clip(named, parameters, losses.detach(), clip_norms)
+
+
+def contributions(
+    calls: list[Call], parameters: Parameters, losses: torch.Tensor, size: int, *, keep: bool
+) -> dict[str, Contribution]:
+    """Return each parameter's contribution, by name, from one backward pass."""
+    if not losses.requires_grad:
+        return {}
+    edges = [edge for call in calls for edge in call.edges]
+    if not edges:
+        return {}
+    ones = torch.ones_like(losses)
+    found = list(torch.autograd.grad(losses, edges, ones, allow_unused=True, retain_graph=keep))
+    names = {id(p): name for name, p in parameters.items()}
+    parts: dict[str, list[Contribution]] = {}
+    with torch.no_grad():
+        for call in calls:
+            call.check()
+            gradients: list[torch.Tensor | None] = [found.pop(0) for _ in call.edges]
+            if all(g is None for g in gradients):
+                continue
+            for parameter, part in _of_call(call, gradients, size):
+                parts.setdefault(names[id(parameter)], []).append(part)
+        return {name: join(several) for name, several in parts.items()}
+
+
+def _of_call(
+    call: Call, gradients: list[torch.Tensor | None], size: int
+) -> list[tuple[nn.Parameter, Contribution]]:
+    module, rule = call.unit.module, call.unit.rule
+    if rule is None:
+        return [(p, Rows(rows)) for p, rows in _by_vmap(call, gradients, size)]
+    (gradient,) = gradients
+    assert gradient is not None
+    inputs, outputs = call.args, gradient
+    if inputs[0].shape[:1] != (size,) or outputs.shape[:1] != (size,):
+        raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
+    wide = torch.promote_types(outputs.dtype, torch.float32)
+    first = inputs[0].detach()
+    first = first.to(wide) if first.is_floating_point() else first
+    found = rule(module, (first,), outputs.to(wide))
+    return [(getattr(module, name), part) for name, part in found.items()]
+
+
+def _by_vmap(
+    call: Call, gradients: list[torch.Tensor | None], size: int
+) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    """Return per-record gradients of a module without a rule, by running it again per record."""
+    module, tree = call.unit.module, (call.args, call.kwargs)
+    own = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    given = [t.detach() for t in records.leaves(tree)]
+    tensors = enumerate(records.leaves(call.outputs))
+    made = {k: t for k, t in tensors if t.requires_grad}
+    wanted = {k: g for k, g in zip(made, gradients, strict=True) if g is not None}
+    if any(t.shape[:1] != (size,) for t in [*given, *wanted.values()]):
+        raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
+
+    def one(
+        values: dict[str, torch.Tensor], some: list[torch.Tensor], back: dict[int, torch.Tensor]
+    ) -> tuple[Any, Any]:
+        args, kwargs = records.fill(tree, [t.unsqueeze(0) for t in some])
+
+        def run(values: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+            out = records.leaves(functional_call(module, values, args, kwargs))
+            return {k: out[k].squeeze(0) for k in wanted}
+
+        again, *pull = vjp(run, values)
+        return pull[0](back)[0], again
+
+    values = {name: p.detach() for name, p in own.items()}
+    try:
+        with vectorised(module):
+            each = vmap(one, in_dims=(None, 0, 0), randomness="different")
+            rows, again = each(values, given, wanted)
+    except (RuntimeError, ValueError) as error:
+        raise NotBookable(f"{call.unit.path}: {error}") from None
+    for k, new in again.items():
+        if not torch.allclose(made[k], new, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise NotBookable(f"{call.unit.path}: gives another output when run again")
+    return [(own[name], rows[name]) for name in own]
+
+
+def _clip(
+    named: dict[str, Contribution],
+    parameters: Parameters,
+    losses: torch.Tensor,
+    clip_norms: torch.Tensor,
+) -> ClippedSum:
+    if named:
+        norms = torch.stack([part.squares() for part in named.values()]).sum(0).sqrt_()
+    else:
+        norms = torch.zeros_like(losses)
+    factors = clip_factors(norms, clip_norms)
+    bad = ~torch.isfinite(norms)
+    if bool(bad.any()):
+        named = {name: part.without(bad) for name, part in named.items()}
+    sums = {}
+    for name, parameter in parameters.items():
+        part = named.get(name)
+        total = torch.zeros_like(parameter) if part is None else part.weighted(factors)
+        sums[name] = total.detach().view(parameter.shape).to(parameter.dtype)
+    return ClippedSum(sums, norms, losses, clip_norms)

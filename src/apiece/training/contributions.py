@@ -1,0 +1,218 @@
+"""What one use of a parameter gives each record: its squared norm, and any weighted sum of it.
+
+A layer hands over activations and output gradients; a contribution knows the cheapest way from
+there to squared norms (B,) and to Σ weight·gradient, and the per-record gradients where nothing
+cheaper will do (book-keeping: Bu, Wang, Zha, Karypis 2022, arXiv 2210.00038; ghost norms: Li et
+al. 2021, arXiv 2110.05679).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+_CELLS = 1 << 22  # entries of a temporary at a time
+
+
+class Contribution(Protocol):
+    """Per-record gradients of one parameter, held in the form in which they are cheapest."""
+
+    def squares(self) -> torch.Tensor:
+        """Return (B,) squared norms, never below the true ones but for ordinary round-off."""
+        ...
+
+    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return Σ_i weights[i]·gradient_i, of the parameter's shape."""
+        ...
+
+    def per_record(self) -> torch.Tensor:
+        """Return the gradients one by one, (B, *shape)."""
+        ...
+
+    def without(self, bad: torch.Tensor) -> Contribution:
+        """Return this with the records at `bad` (B,) set to zero."""
+        ...
+
+
+def blank(tensor: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
+    """Return a copy of `tensor` with the rows at `bad` zero."""
+    rows = bad.view(-1, *([1] * (tensor.dim() - 1)))
+    return torch.where(rows, torch.zeros((), dtype=tensor.dtype, device=tensor.device), tensor)
+
+
+def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the inner products of the rows, (B,)."""
+    products: torch.Tensor = torch.linalg.vecdot(left, right)
+    return products
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Per-record gradients as they are, (B, *shape)."""
+
+    gradients: torch.Tensor
+
+    def squares(self) -> torch.Tensor:
+        """Return the sums of squares."""
+        flat = self.gradients.flatten(1)
+        return dot(flat, flat)
+
+    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return one vector-matrix product."""
+        return (weights @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
+
+    def per_record(self) -> torch.Tensor:
+        """Return the gradients."""
+        return self.gradients
+
+    def without(self, bad: torch.Tensor) -> Rows:
+        """Return this with the records at `bad` set to zero."""
+        return Rows(blank(self.gradients, bad))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outer:
+    """Gradients left_i ⊗ right_i; left: (B, O), right: (B, I)."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+    def squares(self) -> torch.Tensor:
+        """Return ‖left‖²·‖right‖²."""
+        return dot(self.left, self.left) * dot(self.right, self.right)
+
+    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return one matrix product, the same as plain back-propagation makes."""
+        return (self.left * weights.unsqueeze(1)).t() @ self.right
+
+    def per_record(self) -> torch.Tensor:
+        """Return the outer products."""
+        return self.left.unsqueeze(2) * self.right.unsqueeze(1)
+
+    def without(self, bad: torch.Tensor) -> Outer:
+        """Return this with the records at `bad` set to zero."""
+        return Outer(blank(self.left, bad), blank(self.right, bad))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Products:
+    """Gradients left_i ᵀ right_i summed over positions; left: (B, T, O), right: (B, T, I)."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+    def squares(self) -> torch.Tensor:
+        """Return the squared norms by whichever of the two forms costs less."""
+        positions, out, into = (*self.left.shape[1:], self.right.shape[2])
+        if positions * (out + into) <= out * into:
+            return in_parts(self._ghost, self.left, self.right, positions * positions)
+        return in_parts(_instantiated, self.left, self.right, out * into)
+
+    @staticmethod
+    def _ghost(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Return Σ_{s,t} (left_s·left_t)(right_s·right_t), made safe against cancellation."""
+        gram = (left @ left.mT).mul_(right @ right.mT)
+        return gram.flatten(1).sum(1).add_(cancellation(left, right))
+
+    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return one matrix product over records and positions."""
+        scaled = self.left * weights.view(-1, 1, 1)
+        return scaled.flatten(0, 1).t() @ self.right.flatten(0, 1)
+
+    def per_record(self) -> torch.Tensor:
+        """Return the products."""
+        return self.left.mT @ self.right
+
+    def without(self, bad: torch.Tensor) -> Products:
+        """Return this with the records at `bad` set to zero."""
+        return Products(blank(self.left, bad), blank(self.right, bad))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookups:
+    """Gradients of a table of `size` rows: row index[i, t] gets left[i, t]; left: (B, T, D)."""
+
+    index: torch.Tensor
+    left: torch.Tensor
+    size: int
+
+    def squares(self) -> torch.Tensor:
+        """Return Σ_{s,t: same row} left_s·left_t."""
+        return in_parts(self._ghost, self.left, self.index, self.index.shape[1] ** 2)
+
+    @staticmethod
+    def _ghost(left: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        same = index.unsqueeze(1) == index.unsqueeze(2)
+        gram = (left @ left.mT).mul_(same)
+        ones = torch.ones_like(left[..., :1])
+        return gram.flatten(1).sum(1).add_(cancellation(left, ones))
+
+    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the scaled rows, scattered."""
+        rows = (self.left * weights.view(-1, 1, 1)).flatten(0, 1)
+        return rows.new_zeros(self.size, rows.shape[1]).index_add_(0, self.index.flatten(), rows)
+
+    def per_record(self) -> torch.Tensor:
+        """Return (B, size, D)."""
+        batch, _, width = self.left.shape
+        table = self.left.new_zeros(batch, self.size, width)
+        where = self.index.unsqueeze(2).expand(-1, -1, width)
+        return table.scatter_add_(1, where, self.left)
+
+    def without(self, bad: torch.Tensor) -> Lookups:
+        """Return this with the records at `bad` set to zero."""
+        return replace(self, left=blank(self.left, bad))
+
+
+def _instantiated(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    flat = (left.mT @ right).flatten(1)
+    return dot(flat, flat)
+
+
+def in_parts(
+    squares: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    left: torch.Tensor,
+    right: torch.Tensor,
+    cells: int,
+) -> torch.Tensor:
+    """Return `squares` over slices of records, so that temporaries stay small."""
+    width = max(1, _CELLS // max(cells, 1))
+    if width >= left.shape[0]:
+        return squares(left, right)
+    pairs = zip(left.split(width), right.split(width), strict=True)  # type: ignore[no-untyped-call]
+    return torch.cat([squares(a, b) for a, b in pairs])
+
+
+def cancellation(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return a bound on the round-off of a Gram sum whose terms may cancel, (B,).
+
+    The terms are at most ‖left_s‖‖left_t‖‖right_s‖‖right_t‖, so that their sum is at most
+    (Σ_t ‖left_t‖‖right_t‖)²; the round-off is a few units of precision of that.
+    """
+    unit = 2.0**-48 if left.dtype == torch.float64 else 2.0**-20
+    norm = torch.linalg.vector_norm
+    size: torch.Tensor = (norm(left, dim=2) * norm(right, dim=2)).sum(1)
+    return size.square_().mul_(unit)
+
+
+def join(parts: list[Contribution]) -> Contribution:
+    """Return the contribution of a parameter used several times, cross terms included."""
+    if len(parts) == 1:
+        return parts[0]
+    products = [_as_products(part) for part in parts]
+    if all(product is not None for product in products):
+        left = torch.cat([p.left for p in products if p is not None], 1)
+        return Products(left, torch.cat([p.right for p in products if p is not None], 1))
+    total = parts[0].per_record().clone()
+    for part in parts[1:]:
+        total += part.per_record()
+    return Rows(total)
+
+
+def _as_products(part: Contribution) -> Products | None:
+    if isinstance(part, Outer):
+        return Products(part.left.unsqueeze(1), part.right.unsqueeze(1))
+    return part if isinstance(part, Products) else None

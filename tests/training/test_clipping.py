@@ -1,0 +1,382 @@
+"""clip_and_sum equals a loop of one record at a time in double precision, for every layer."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from apiece.errors import InputError, UnsupportedError
+from apiece.training import clip_and_sum, records
+from apiece.training.selection import _chosen
+
+
+def one_at_a_time(model, loss_fn, inputs, targets, clip_norms):
+    """Return (gradients, norms) of the clipped sum, record by record, in float64."""
+    model = copy.deepcopy(model).double()
+    wide = lambda t: t.double() if t.is_floating_point() else t  # noqa: E731
+    inputs, targets = records.tree_map(wide, inputs), records.tree_map(wide, targets)
+    names = [n for n, p in model.named_parameters() if p.requires_grad]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    total = [torch.zeros_like(p) for p in parameters]
+    norms = []
+    for i in range(len(clip_norms)):
+        one = slice(i, i + 1)
+        outputs = records.call(model, records.select(inputs, one))
+        loss = loss_fn(outputs, records.select(targets, one)).sum()
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        found = [
+            torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)
+        ]
+        norm = torch.sqrt(sum(g.square().sum() for g in found))
+        factor = min(1.0, float(clip_norms[i]) / float(norm)) if norm > 0 else 1.0
+        norms.append(norm)
+        for sum_, g in zip(total, found, strict=True):
+            sum_ += factor * g
+    return dict(zip(names, total, strict=True)), torch.stack(norms).detach()
+
+
+def assert_same(clipped, model, loss_fn, inputs, targets, tolerance=3e-5):
+    """Assert that `clipped` equals the loop, relative to the size of the sum."""
+    gradients, norms = one_at_a_time(model, loss_fn, inputs, targets, clipped.clip_norms)
+    assert clipped.gradients.keys() == gradients.keys()
+    scale = torch.sqrt(sum(g.square().sum() for g in gradients.values()))
+    for name, expected in gradients.items():
+        error = (clipped.gradients[name].double() - expected).norm() / scale
+        assert error < tolerance, f"{name}: relative error {float(error):.2e}"
+    torch.testing.assert_close(clipped.norms.double(), norms, rtol=tolerance, atol=1e-7)
+
+
+class Wrapped(nn.Module):
+    """A layer between others, so that its output gradient is not trivial."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.layers(x).flatten(1).tanh()
+
+
+class Tied(nn.Module):
+    """An embedding used as the output layer too, and one linear layer used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.middle = nn.Linear(6, 6)
+        self.out = nn.Linear(6, 11, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, x):
+        h = self.middle(self.middle(self.table(x)).tanh())
+        return self.out(h).flatten(1)
+
+
+class Direct(nn.Module):
+    """A parameter of its own, used outside any layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.position = nn.Parameter(torch.randn(5, 4))
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x + self.position).flatten(1)
+
+
+class Sneaky(nn.Module):
+    """A layer's weight used behind the layer's back."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) + nn.functional.linear(x, self.layer.weight)
+
+
+class Lora(nn.Module):
+    """A frozen layer with a trainable low-rank adapter."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(6, 5)
+        self.base.requires_grad_(False)
+        self.down, self.up = nn.Linear(6, 2, bias=False), nn.Linear(2, 5, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.LSTM(4, 5, batch_first=True)
+        self.out = nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(self.cells(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.attend(x, x, x, need_weights=False)[0].flatten(1)
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return Wrapped(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5, stride=2, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2, 1),
+        nn.Conv2d(4, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(6 * 16, 8), nn.Linear(8, 3),
+    )  # fmt: skip
+
+
+def normal(*shape):
+    return lambda: torch.randn(9, *shape)
+
+
+def tokens(*shape):
+    return lambda: torch.randint(0, 11, (9, *shape))
+
+
+BOOKED = {
+    "linear": (lambda: Wrapped(nn.Linear(7, 5)), normal(7)),
+    "linear, no bias": (lambda: Wrapped(nn.Linear(7, 5, bias=False)), normal(7)),
+    "linear, few positions": (lambda: Wrapped(nn.Linear(30, 40)), normal(3, 30)),
+    "linear, many positions": (lambda: Wrapped(nn.Linear(3, 4)), normal(20, 3)),
+    "linear, grid": (lambda: Wrapped(nn.Linear(3, 4)), normal(4, 5, 3)),
+    "conv1d": (lambda: Wrapped(nn.Conv1d(3, 4, 3, padding=1)), normal(3, 10)),
+    "conv1d, circular": (
+        lambda: Wrapped(nn.Conv1d(3, 4, 3, padding=1, padding_mode="circular")),
+        normal(3, 10),
+    ),
+    "conv2d": (lambda: Wrapped(nn.Conv2d(3, 4, 3)), normal(3, 8, 8)),
+    "conv2d, stride leaves a rest": (
+        lambda: Wrapped(nn.Conv2d(3, 4, 3, stride=2)),
+        normal(3, 8, 9),
+    ),
+    "conv2d, groups, dilation": (
+        lambda: Wrapped(nn.Conv2d(4, 6, 3, groups=2, dilation=2, padding=2)),
+        normal(4, 9, 9),
+    ),
+    "conv2d, same": (lambda: Wrapped(nn.Conv2d(3, 4, 3, padding="same")), normal(3, 8, 8)),
+    "conv2d, reflect": (
+        lambda: Wrapped(nn.Conv2d(3, 4, (3, 2), padding=1, padding_mode="reflect")),
+        normal(3, 8, 8),
+    ),
+    "conv2d, few places": (lambda: Wrapped(nn.Conv2d(20, 30, 3)), normal(20, 4, 4)),
+    "conv2d, depthwise": (lambda: Wrapped(nn.Conv2d(6, 6, 3, groups=6)), normal(6, 5, 5)),
+    "conv3d": (lambda: Wrapped(nn.Conv3d(2, 3, 2, stride=(1, 2, 1))), normal(2, 4, 5, 4)),
+    "embedding": (lambda: Wrapped(nn.Embedding(11, 4, padding_idx=0)), tokens(6)),
+    "embedding, one": (lambda: Wrapped(nn.Embedding(11, 4)), tokens()),
+    "embedding bag, mean": (lambda: Wrapped(nn.EmbeddingBag(11, 4)), tokens(6)),
+    "embedding bag, sum": (
+        lambda: Wrapped(nn.EmbeddingBag(11, 4, mode="sum", padding_idx=3)),
+        tokens(6),
+    ),
+    "layer norm": (lambda: Wrapped(nn.Linear(6, 6), nn.LayerNorm(6)), normal(5, 6)),
+    "layer norm, two dims": (lambda: Wrapped(nn.LayerNorm((5, 6))), normal(5, 6)),
+    "rms norm": (lambda: Wrapped(nn.RMSNorm(6)), normal(5, 6)),
+    "group norm": (lambda: Wrapped(nn.GroupNorm(2, 4)), normal(4, 5, 5)),
+    "instance norm": (lambda: Wrapped(nn.InstanceNorm2d(4, affine=True)), normal(4, 5, 5)),
+    "attention": (Attention, normal(5, 8)),
+    "encoder": (encoder, normal(5, 8)),
+    "cnn": (cnn, normal(1, 14, 14)),
+    "tied": (Tied, tokens(6)),
+    "adapter": (Lora, normal(6)),
+}
+OTHERS = {
+    "direct parameter": (Direct, normal(5, 4)),
+    "used behind the layer's back": (Sneaky, normal(4)),
+    "lstm": (Recurrent, normal(6, 4)),
+    "weight norm": (
+        lambda: Wrapped(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))),
+        normal(4),
+    ),
+    "batch norm in eval mode": (lambda: Wrapped(nn.BatchNorm2d(3)).eval(), normal(3, 4, 4)),
+}
+
+
+def loss_fn(outputs, targets):
+    return (outputs.square() * (1 + targets.unsqueeze(1))).sum(1)
+
+
+def case(make, draw):
+    torch.manual_seed(0)
+    model, inputs = make(), draw()
+    targets = torch.rand(9)
+    _, norms = one_at_a_time(model, loss_fn, inputs, targets, torch.ones(9))
+    return model, inputs, targets, norms * torch.linspace(0.3, 1.5, 9)
+
+
+@pytest.mark.parametrize("name", [*BOOKED, *OTHERS])
+@pytest.mark.parametrize("method", ["auto", "functional"])
+def test_equals_the_loop(name, method):
+    if method == "functional" and name == "lstm":
+        pytest.skip("vmap has no rule for it; auto takes another path")
+    model, inputs, targets, clip_norms = case(*(BOOKED | OTHERS)[name])
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method=method)
+    assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
+    if method == "auto":
+        path = next(iter(_chosen[model].values()))
+        assert path == "book-keeping" or name in OTHERS
+        again = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+        assert_same(again, model, loss_fn, inputs, targets, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("name", BOOKED)
+def test_no_record_exceeds_its_bound(name):
+    """Alone in its batch, a record's share is the whole sum: its norm is at most the bound."""
+    model, inputs, targets, clip_norms = case(*BOOKED[name])
+    for i in range(9):
+        one = slice(i, i + 1)
+        clipped = clip_and_sum(
+            model, loss_fn, inputs[one], targets[one], clip_norms[one], method="book-keeping"
+        )
+        share = torch.sqrt(sum(g.double().square().sum() for g in clipped.gradients.values()))
+        assert share <= clip_norms[i]
+
+
+def test_cancellation_cannot_lift_a_record_over_its_bound():
+    """Positions that cancel almost entirely leave a Gram sum that is mostly round-off."""
+    torch.manual_seed(0)
+    model = nn.Linear(60, 60, bias=False)
+    half = torch.randn(64, 4, 60)
+    inputs = torch.cat([half, half + 1e-4 * torch.randn(64, 4, 60)], 1) * 100
+    sign = torch.cat([torch.ones(4), -torch.ones(4)])
+
+    def loss(outputs, _targets):
+        return (outputs.sum(2) * sign).sum(1)
+
+    for i in range(64):
+        one = inputs[i : i + 1]
+        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 0.5, method="book-keeping")
+        assert clipped.gradients["weight"].double().norm() <= 0.5
+
+
+@pytest.mark.parametrize("method", ["auto", "functional", "loop"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
+def test_records_that_are_not_finite_contribute_nothing(method, bad):
+    model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
+    good = clip_and_sum(model, loss_fn, inputs[1:], targets[1:], clip_norms[1:], method=method)
+    inputs[0, 0, 3] = bad
+    clipped = clip_and_sum(
+        model, lambda o, t: loss_fn(o * 1e3, t) / 1e6, inputs, targets, clip_norms, method=method
+    )
+    assert clipped.rejected == (1 if bad != 1e38 else clipped.rejected)
+    if clipped.rejected:
+        for name, gradient in clipped.gradients.items():
+            torch.testing.assert_close(gradient, good.gradients[name], rtol=1e-3, atol=1e-6)
+
+
+def test_parts_add_up():
+    model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
+    whole = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+    parts = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, physical_batch_size=2)
+    for name in whole.gradients:
+        torch.testing.assert_close(whole.gradients[name], parts.gradients[name])
+    torch.testing.assert_close(whole.norms, parts.norms)
+
+
+def test_leaves_no_trace_on_the_model():
+    model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
+    before = {path: dict(m.__dict__) for path, m in model.named_modules()}
+    clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+    for path, module in model.named_modules():
+        assert module.__dict__.keys() == before[path].keys()
+        assert not module._forward_hooks
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_several_inputs_and_dicts():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 4)
+
+        def forward(self, x, y):
+            return self.a(x) * self.b(y)
+
+    torch.manual_seed(0)
+    model, x, y, targets = Two(), torch.randn(9, 3), torch.randn(9, 2), torch.rand(9)
+    for inputs in ((x, y), {"y": y, "x": x}):
+        clipped = clip_and_sum(model, loss_fn, inputs, targets, torch.linspace(0.1, 3, 9))
+        assert_same(clipped, model, loss_fn, inputs, targets)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_channels_last_and_compiled():
+    model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
+    want = clip_and_sum(model, loss_fn, inputs, targets, clip_norms).gradients
+    last = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    got = clip_and_sum(
+        last, loss_fn, inputs.to(memory_format=torch.channels_last), targets, clip_norms
+    ).gradients
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-5)
+    compiled = torch.compile(model)
+    got = clip_and_sum(compiled, loss_fn, inputs, targets, clip_norms).gradients
+    assert all(torch.equal(got["_orig_mod." + name], want[name]) for name in want)
+
+
+def test_bfloat16_autocast_keeps_norms_in_single_precision():
+    model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+    assert clipped.norms.dtype == torch.float32
+    assert_same(clipped, model, loss_fn, inputs, targets, tolerance=5e-2)
+
+
+def test_an_empty_batch_gives_zeros():
+    model = nn.Linear(3, 1)
+    clipped = clip_and_sum(model, loss_fn, torch.ones(0, 3), torch.ones(0), torch.ones(0))
+    assert len(clipped) == 0
+    assert not any(g.any() for g in clipped.gradients.values())
+
+
+def test_refusals():
+    model, inputs, targets = nn.Linear(3, 1), torch.randn(4, 3), torch.rand(4)
+    with pytest.raises(InputError, match="one loss a record"):
+        clip_and_sum(model, lambda o, t: loss_fn(o, t).mean(), inputs, targets, 1.0)
+    with pytest.raises(InputError, match="reduction is 'mean'"):
+        clip_and_sum(model, nn.MSELoss(), inputs, targets.unsqueeze(1), 1.0)
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match=r"clip_norms\[1\]"):
+            clip_and_sum(model, loss_fn, inputs, targets, torch.tensor([1.0, bad, 1.0, 1.0]))
+    with pytest.raises(InputError, match="4 records; give one bound"):
+        clip_and_sum(model, loss_fn, inputs, targets, torch.ones(3))
+    with pytest.raises(InputError, match="one record per first dimension"):
+        clip_and_sum(model, loss_fn, inputs, targets[:3], 1.0)
+    with pytest.raises(InputError, match="no trainable parameter"):
+        clip_and_sum(copy.deepcopy(model).requires_grad_(False), loss_fn, inputs, targets, 1.0)
+    with pytest.raises(InputError, match="did you mean 'functional'"):
+        clip_and_sum(model, loss_fn, inputs, targets, 1.0, method="functionl")
+
+
+class Centre(nn.Module):
+    """Mixes records."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def test_what_mixes_records_is_refused_by_path():
+    inputs, targets = torch.randn(9, 4), torch.rand(9)
+    normed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with pytest.raises(UnsupportedError, match=r"model\.1: BatchNorm1d .* GroupNorm"):
+        clip_and_sum(normed, loss_fn, inputs, targets, 1.0)
+    own = nn.Sequential(nn.Linear(4, 4), Centre(), nn.Linear(4, 2))
+    with pytest.raises(UnsupportedError, match=r"model\.1: .*other records"):
+        clip_and_sum(own, loss_fn, inputs, targets, 1.0)
+    tracked = nn.Sequential(nn.Conv1d(4, 4, 1), nn.InstanceNorm1d(4, track_running_stats=True))
+    with pytest.raises(UnsupportedError, match="track_running_stats=False"):
+        clip_and_sum(tracked, loss_fn, torch.randn(9, 4, 3), targets, 1.0)
