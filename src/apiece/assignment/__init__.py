@@ -5,9 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, cast
 
+from apiece.assignment.hybrid import Hybrid
+from apiece.assignment.jorgensen import JorgensenSampling
+from apiece.assignment.published import PublishedAdaPDP, PublishedRounds
 from apiece.assignment.request import Request, Strategy
+from apiece.assignment.rounds import AdaPDP, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
+from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.budgets import Budgets
@@ -15,13 +20,33 @@ from apiece.errors import InputError, unknown
 from apiece.plan import Plan
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy for strategy in (Uniform, Scale, Sample, Threshold)
+    strategy.name: strategy
+    for strategy in (
+        Uniform,
+        Scale,
+        Sample,
+        Hybrid,
+        Threshold,
+        Sequential,
+        JorgensenSampling,
+        Rounds,
+        AdaPDP,
+        PublishedRounds,
+        PublishedAdaPDP,
+    )
 }
 
 __all__ = [
     "STRATEGIES",
+    "AdaPDP",
+    "Hybrid",
+    "JorgensenSampling",
+    "PublishedAdaPDP",
+    "PublishedRounds",
+    "Rounds",
     "Sample",
     "Scale",
+    "Sequential",
     "Strategy",
     "Threshold",
     "Uniform",

@@ -9,20 +9,33 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece.assignment.request import Request
-from apiece.errors import InfeasibleError
+from apiece.errors import InfeasibleError, UnsupportedError
 
 Floats = npt.NDArray[np.float64]
+MANY = 500  # more distinct budgets than this are not planned for curve by curve
 ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
 
 
 def noise(request: Request, epsilon: Floats, delta: Floats, probability: npt.ArrayLike) -> Floats:
     """Return the smallest safe noise multiplier for each (ε, δ) at a sampling probability."""
+    return noise_for(request, epsilon, delta, probability, steps=request.steps)
+
+
+def noise_for(
+    request: Request,
+    epsilon: Floats,
+    delta: Floats,
+    probability: npt.ArrayLike,
+    *,
+    steps: npt.ArrayLike,
+) -> Floats:
+    """Return the smallest safe noise multiplier for each (ε, δ), rate and number of steps."""
     return np.asarray(
         accounting.noise_multipliers(
             epsilon=epsilon,
             delta=delta,
             sampling_probability=probability,
-            steps=request.steps,
+            steps=steps,
             method=request.method,
         )
     )
@@ -93,3 +106,12 @@ def crossing(
     while x < high and excess(x) < 0:
         x = min(high, x * (1 + tolerance / 2))
     return x
+
+
+def few_groups(request: Request, strategy: str) -> None:
+    """Raise `UnsupportedError` where a strategy that computes a curve a group has too many."""
+    if len(request.groups) > MANY:
+        raise UnsupportedError(
+            f"strategy {strategy}: {len(request.groups)} distinct budgets, at most {MANY}; round "
+            "them down first, with Budgets.rounded_down"
+        )

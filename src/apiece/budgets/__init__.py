@@ -1,6 +1,6 @@
 """What each record asked for: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
 
-from apiece.budgets.groups import BudgetGroups, Integers
+from apiece.budgets.groups import BudgetGroups, Floats, Integers
 from apiece.budgets.records import Budgets
 
-__all__ = ["BudgetGroups", "Budgets", "Integers"]
+__all__ = ["BudgetGroups", "Budgets", "Floats", "Integers"]

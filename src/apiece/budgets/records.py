@@ -146,6 +146,20 @@ class Budgets:
         cap = _check.positive("epsilon", epsilon, error=BudgetError)
         return self.lowered_to(np.minimum(self.epsilon, cap))
 
+    def rounded_down(self, *, epsilon: float = 1.005, delta: float = 1.1) -> Budgets:
+        """Return these budgets on a coarser lattice, each lowered by less than these factors.
+
+        For strategies that need few distinct budgets. A record's ε and δ never grow.
+
+        >>> Budgets([1.003, 1.004], 1e-5).rounded_down(epsilon=1.01).groups.records.tolist()
+        [2]
+        """
+        lower = [
+            np.minimum(values, factor ** np.floor(np.log(values) / np.log(factor)))
+            for values, factor in ((self.epsilon, epsilon), (self.delta, delta))
+        ]
+        return Budgets(lower[0], lower[1], excess=self.excess, ids=self.ids, labels=self.labels)
+
     @classmethod
     def from_groups(
         cls,

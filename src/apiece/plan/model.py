@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.budgets import BudgetGroups, Budgets, Integers
+from apiece.budgets import BudgetGroups, Budgets, Floats, Integers
 from apiece.errors import DataError, InputError, unknown
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import serial
 from apiece.plan.stage import Stage
-from apiece.plan.verification import Measures, Verification, measure, verify
+from apiece.plan.verification import Measures, Verification, measure, spending, verify
 
 RELATION = "add_remove"
 COMBINE = ("continue", "average")
@@ -163,8 +163,13 @@ class Plan:
         return privacy_curve(self.mechanism_for(group), method=method or self.method)
 
     @cached_property
+    def epsilon_spent(self) -> Floats:
+        """An upper bound on each group's ε at its δ, from the plan's own numbers; computed once."""
+        return spending(self, self.method)
+
+    @cached_property
     def measures(self) -> Measures:
-        """What each group really spends, recomputed from the plan's own numbers; computed once."""
+        """What each group spends and risks, from the plan's own numbers; computed once."""
         return measure(self)
 
     def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:

@@ -46,10 +46,15 @@ def with_measures(plan: Plan) -> dict[str, Any]:
     """Return `parameters` with what each group spends beside them."""
     data, measures = parameters(plan), plan.measures
     columns = {
-        "epsilon_spent": measures.epsilon_spent.tolist(),
-        "advantage": measures.advantage.tolist(),
+        "epsilon_spent": measures.epsilon_spent,
+        "advantage": measures.advantage,
+        "excess": measures.excess,
+        "excess_forward": measures.forward,
+        "excess_backward": measures.backward,
     }
-    for group, extra in zip(data["groups"], _rows(columns), strict=True):
+    none = [None] * len(plan.budgets)
+    lists = {k: none if column is None else column.tolist() for k, column in columns.items()}
+    for group, extra in zip(data["groups"], _rows(lists), strict=True):
         group |= extra
     return data
 

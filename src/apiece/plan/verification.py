@@ -8,25 +8,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece import accounting
+from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve
 from apiece.budgets import Budgets
 from apiece.errors import InputError, VerificationError
+from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
 if TYPE_CHECKING:
     from apiece.plan.model import Plan
 
 Floats = npt.NDArray[np.float64]
+MEASURED = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measures:
-    """Upper bounds on what each group spends, one entry a group.
+    """Upper bounds on what each group spends and risks, one entry a group.
 
-    epsilon_spent: ε at the group's own δ. advantage: the largest TPR − FPR of a membership test.
+    epsilon_spent: ε at the group's own δ, by the plan's method. advantage: the largest TPR − FPR
+    of a membership test. forward, backward: Δ against the uniform mechanism of the same (ε, δ),
+    towards more and towards less vulnerable. The last three are by PLD; they are None in a plan
+    of more than 64 groups, where they would take long.
     """
 
     epsilon_spent: Floats
-    advantage: Floats
+    advantage: Floats | None
+    forward: Floats | None
+    backward: Floats | None
+
+    @property
+    def excess(self) -> Floats | None:
+        """The larger of both directions of Δ, as S5 Def. 8 has it."""
+        if self.forward is None or self.backward is None:
+            return None
+        return np.maximum(self.forward, self.backward)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,20 +76,65 @@ class Verification:
 
 
 def measure(plan: Plan) -> Measures:
-    """Return what `plan` spends, by the accounting it was made with."""
-    curves = _curves(plan, plan.method)
-    spent = _spent(curves, plan.budgets.delta)
+    """Return what `plan` spends and risks."""
+    spent = plan.epsilon_spent
+    if len(plan.budgets) > MEASURED:
+        return Measures(spent, None, None, None)
+    curves = _curves(plan, "pld")
     advantage = np.array([curve.advantage().upper for curve in curves])
-    return Measures(spent, advantage)
+    apart = [excess_of(plan, g, curve) for g, curve in enumerate(curves)]
+    forward = np.array([found.forward.upper for found in apart])
+    backward = np.array([found.backward.upper for found in apart])
+    return Measures(spent, advantage, forward, backward)
+
+
+def baseline_for(plan: Plan, group: int) -> Mechanism:
+    """Return the uniform mechanism that a record of `group` compares its own with.
+
+    All records with the same (ε, δ), mean rate and number of steps; calibrated with the plan's
+    own method. Source: S5 Def. 8.
+    """
+    batches = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
+    q = min(1.0, batches / plan.steps / plan.records)
+    z = accounting.noise_multipliers(
+        epsilon=plan.budgets.epsilon[group],
+        delta=plan.budgets.delta[group],
+        sampling_probability=q,
+        steps=plan.steps,
+        method=plan.method,
+    )
+    step = Gaussian(float(z))
+    return Repeated(step if q == 1 else Sampled(step, q), plan.steps)
+
+
+def excess_of(plan: Plan, group: int, curve: PrivacyCurve) -> Excess:
+    """Return Δ between a group's baseline and its own curve; 0 where they are the same."""
+    baseline, own = baseline_for(plan, group), plan.mechanism_for(group)
+    if _same(baseline, own):
+        zero = Bounds(0.0, 0.0)
+        return Excess(zero, zero, zero)
+    return excess(privacy_curve(baseline, method="pld"), curve)
+
+
+def _same(one: Mechanism, other: Mechanism) -> bool:
+    """Whether two mechanisms differ by no more than the rounding of a quotient."""
+    match one, other:
+        case Gaussian(z), Gaussian(y):
+            return abs(z / y - 1) < 1e-9
+        case Sampled(a, q), Sampled(b, p):
+            return abs(q / p - 1) < 1e-9 and _same(a, b)
+        case Repeated(a, n), Repeated(b, m):
+            return n == m and _same(a, b)
+    return False
 
 
 def verify(plan: Plan, budgets: Budgets | None, method: str) -> Verification:
     """Return the verification of `plan` against `budgets`, or what it was made for."""
     own = plan.budgets
     spent = (
-        plan.measures.epsilon_spent
+        plan.epsilon_spent
         if method == plan.method
-        else _spent(_curves(plan, method), own.delta)
+        else spending(plan, method)
     )
     asked, asked_delta = own.epsilon, own.delta
     if budgets is not None:
@@ -83,20 +143,41 @@ def verify(plan: Plan, budgets: Budgets | None, method: str) -> Verification:
     return Verification(own.name, asked, own.delta, spent, kept)
 
 
+def spending(plan: Plan, method: str) -> Floats:
+    """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve."""
+    delta, spent = plan.budgets.delta, np.zeros(len(plan.budgets))
+    first, members = _distinct(plan)
+    for g, same in zip(first, members, strict=True):
+        curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
+        spent[same] = curve.epsilon(delta[same]).upper
+    return spent
+
+
+def _distinct(plan: Plan) -> tuple[npt.NDArray[np.intp], list[npt.NDArray[np.intp]]]:
+    """Return one group of each distinct mechanism, and the groups that share it."""
+    columns: list[npt.NDArray[Any]] = []
+    for stage in plan.stages:
+        columns += [stage.sampling_probability, stage.clip_norm]
+        columns += [] if stage.participation is None else [stage.participation]
+    if plan.worst_paths is not None:
+        columns += list(plan.worst_paths.T)
+    order = np.lexsort(columns)
+    new = np.zeros(order.size, dtype=bool)
+    new[0] = True
+    for column in columns:
+        ordered = column[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
+    members = np.split(order, np.flatnonzero(new)[1:])
+    return order[new], members
+
+
 def _curves(plan: Plan, method: str) -> list[PrivacyCurve]:
-    """Return each group's curve; groups with equal mechanisms share one."""
-    made: dict[Any, PrivacyCurve] = {}
-    curves = []
-    for g in range(len(plan.budgets)):
-        mechanism = plan.mechanism_for(g)
-        if mechanism not in made:
-            made[mechanism] = privacy_curve(mechanism, method=method)
-        curves.append(made[mechanism])
-    return curves
-
-
-def _spent(curves: list[PrivacyCurve], delta: Floats) -> Floats:
-    return np.array([c.epsilon(float(d)).upper for c, d in zip(curves, delta, strict=True)])
+    """Return each group's curve; equal mechanisms share one."""
+    curves: dict[int, PrivacyCurve] = {}
+    for g, same in zip(*_distinct(plan), strict=True):
+        curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
+        curves |= {int(member): curve for member in same}
+    return [curves[g] for g in range(len(plan.budgets))]
 
 
 def _strictest(plan: Plan, budgets: Budgets) -> tuple[Floats, Floats]:

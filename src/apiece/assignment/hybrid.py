@@ -1,0 +1,159 @@
+"""Hybrid: between Scale and Sample, as far as each record's bound on the excess risk allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apiece import _check
+from apiece.accounting import PrivacyCurve, excess, privacy_curve
+from apiece.assignment.request import Floats, Request
+from apiece.assignment.solve import ROUND, crossing, few_groups, loosest, noise, rates, strictest
+from apiece.errors import BudgetError
+from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.plan import Plan
+
+PRECISION = 2e-3  # of a group's limit, in log q
+BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid:
+    """Each group moves on its own curve of equal (ε_g, δ_g), as far as Δ ≤ Δ̄_g lets it.
+
+    excess: one bound Δ̄ for all, or None for each record's own (`Budgets.excess`; 1 where none was
+    asked). Δ̄ = 0 is Scale, Δ̄ = 1 is Sample, in between the noise falls with Δ̄.
+
+    On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g).
+    At Scale's point q = q̄ = B/n its mechanism is the baseline of S5 Def. 8, and Δ (the larger of
+    both directions) grows on either side. So Δ̄_g allows an interval of q around q̄, which depends
+    on (ε_g, δ_g, Δ̄_g), q̄ and T alone: **the promise holds whatever the others choose.** Within
+    the intervals each group takes the rate of one common noise multiplier ζ, which is solved for
+    mean q = q̄; then S and c_g = S/z_g for mean c = c̄.
+
+    Source: ours; S5 Def. 8, methods §3.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    excess: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.excess is not None:
+            bound = _check.probability("excess", self.excess)
+            object.__setattr__(self, "excess", bound)
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan with a rate and a clip norm a group."""
+        groups = request.groups
+        bound = self._bounds(request)
+        if (bound < 1).any():
+            few_groups(request, self.name)
+        q = _joint_rates(request, bound)
+        z = noise(request, groups.epsilon, groups.delta, q)
+        stddev = request.clip_norm / float(request.share @ (1 / z))
+        return request.one_stage(self.name, stddev, q, stddev / z * ROUND, saturated=q >= 1)
+
+    def _bounds(self, request: Request) -> Floats:
+        if self.excess is not None:
+            return np.full(len(request.groups), self.excess)
+        if request.groups.excess is None:
+            raise BudgetError(
+                "Hybrid: the budgets carry no bound on the excess risk; give Hybrid(excess=…) or "
+                "Budgets(…, excess=…)"
+            )
+        return request.groups.excess
+
+
+def _joint_rates(request: Request, bound: Floats) -> Floats:
+    """Return rates with mean q̄, each within the interval that its bound allows.
+
+    Intervals are found only where the solution without them goes too far; each pass adds some.
+    """
+    groups, q = request.groups, request.mean_probability
+    low = np.where(bound <= 0, q, 0.0)
+    high = np.where(bound <= 0, q, 1.0)
+    if (bound <= 0).all():
+        return low
+    while True:
+        found = _within(request, low, high)
+        free = (bound > 0) & (bound < 1) & (found > low) & (found < high)
+        tight = False
+        for g in np.flatnonzero(free):
+            group = _Group(request, float(groups.epsilon[g]), float(groups.delta[g]))
+            limit = group.limit(float(found[g]), float(bound[g]))
+            if limit != found[g]:
+                (high if found[g] > q else low)[g] = limit
+                tight = True
+        if not tight:
+            return found
+
+
+def _within(request: Request, low: Floats, high: Floats) -> Floats:
+    """Return the rates of one common noise multiplier, clipped to [low, high], with mean q̄."""
+    groups, q = request.groups, request.mean_probability
+    epsilon, delta = groups.epsilon, groups.delta
+    move = high > low
+
+    def at(zeta: float) -> Floats:
+        found = np.full(len(groups), q)
+        free = rates(request, epsilon[move], delta[move], zeta)
+        found[move] = np.clip(free, low[move], high[move])
+        return found
+
+    few, many = loosest(epsilon, delta), strictest(epsilon, delta)
+    least = float(noise(request, epsilon[few], delta[few], q).min())
+    most = float(noise(request, epsilon[many], delta[many], q).max())
+    zeta = crossing(lambda z: float(np.log(request.share @ at(z) / q)), least, most)
+    found = at(zeta)
+    # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
+    fixed = (found <= low) | (found >= high)
+    free_sum = float(request.share[~fixed] @ found[~fixed])
+    wanted = q - float(request.share[fixed] @ found[fixed])
+    factor = wanted / free_sum if free_sum > 0 else 1.0
+    return np.where(fixed, found, np.clip(found * factor, low, high))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """One group's curve of equal (ε, δ), and its baseline."""
+
+    request: Request
+    epsilon: float
+    delta: float
+
+    def mechanism(self, q: float) -> Mechanism:
+        """Return the mechanism with rate q that spends (ε, δ)."""
+        epsilon, delta = np.array([self.epsilon]), np.array([self.delta])
+        z = float(noise(self.request, epsilon, delta, q)[0])
+        step: Mechanism = Gaussian(z) if q == 1 else Sampled(Gaussian(z), q)
+        return Repeated(step, self.request.steps)
+
+    def curve(self, q: float) -> PrivacyCurve:
+        """Return its privacy curve."""
+        return privacy_curve(self.mechanism(q), method=self.request.method)
+
+    def limit(self, q: float, bound: float) -> float:
+        """Return q if Δ ≤ bound there, else the farthest rate towards it where that holds."""
+        start = self.request.mean_probability
+        baseline = self.curve(start)
+
+        def room(log_q: float) -> float:
+            found = excess(baseline, self.curve(float(np.exp(log_q)))).symmetric.upper
+            return bound * (1 - BACKOFF) - float(found)
+
+        end, begin = float(np.log(q)), float(np.log(start))
+        if room(end) >= 0:
+            return q
+        inside, outside = begin, end
+        inside_room, outside_room = bound, room(end)
+        while abs(outside - inside) > PRECISION:
+            # Δ starts out linear in the distance: false position, kept away from the ends.
+            share = np.clip(inside_room / (inside_room - outside_room), 0.1, 0.9)
+            middle = inside + share * (outside - inside)
+            if (r := room(middle)) >= 0:
+                inside, inside_room = middle, r
+            else:
+                outside, outside_room = middle, r
+        return float(np.exp(inside)) if inside != begin else start

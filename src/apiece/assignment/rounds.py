@@ -1,0 +1,169 @@
+"""Rounds and AdaPDP: a threshold and a coin a round, with every round paid for by everyone."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apiece import _check
+from apiece.accounting import privacy_curve
+from apiece.assignment.jorgensen import inner_rate
+from apiece.assignment.request import Floats, Request
+from apiece.assignment.solve import crossing, few_groups, noise_for
+from apiece.assignment.waste import best_threshold, check_loss, participation
+from apiece.errors import InfeasibleError, unknown
+from apiece.plan import Plan, Stage
+
+PACES = ("even", "greedy")
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """PDP-SGD, sound: one model, several rounds, each with its threshold τ_R and its coins.
+
+    rounds: how many; the steps are split among them. loss: how thresholds are chosen (see
+    `waste.best_threshold`): the weight of budgets that stay out, or "adaptive". pace: "even"
+    offers each round an equal part of what a record has left, "greedy" all of it, as in S3.
+
+    In each round a record joins with π = (e^r − 1)/(e^τ − 1), r its offer, by a coin that stays
+    secret, and its budget is charged the amplified cost min(r, τ) whether it joined or not: so
+    the whole schedule is known before training. (S3 charges only those who joined, which
+    reveals the coins and lets the others try again: the true ε exceeds the one asked. See
+    `PublishedRounds`.) The guarantee is that of the composition over rounds, not a sum of ε's;
+    what that leaves is spent by lowering the noise of all rounds by one factor, until the first
+    group's budget is used up.
+
+    Raises `InfeasibleError` for fewer steps than rounds or a round too small for a batch.
+    Source: S3 Algorithm 1, repaired as in methods §4.
+    """
+
+    name: ClassVar[str] = "rounds"
+    rounds: int = 4
+    loss: float | str = 0.7
+    pace: str = "even"
+
+    def __post_init__(self) -> None:
+        _check_options(self)
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan with a stage a round."""
+        return _plan(self, request, combine="continue")
+
+
+@dataclass(frozen=True, slots=True)
+class AdaPDP:
+    """AdaPDP on DP-SGD, sound: a model a round from scratch, outputs averaged.
+
+    Options and guarantee as `Rounds`; the weight of a round's model is τ_R times the number of
+    records expected to join it. Source: S3 B.2 and Algorithm 2, after Niu et al. 2021.
+    """
+
+    name: ClassVar[str] = "adapdp"
+    rounds: int = 3
+    loss: float | str = 0.2
+    pace: str = "even"
+
+    def __post_init__(self) -> None:
+        _check_options(self)
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan with a stage, and a model, a round."""
+        return _plan(self, request, combine="average")
+
+
+def _check_options(strategy: Rounds | AdaPDP) -> None:
+    object.__setattr__(strategy, "rounds", _check.count("rounds", strategy.rounds))
+    object.__setattr__(strategy, "loss", check_loss("loss", strategy.loss))
+    if strategy.pace not in PACES:
+        raise unknown("pace", strategy.pace, PACES)
+
+
+def _plan(strategy: Rounds | AdaPDP, request: Request, combine: str) -> Plan:
+    few_groups(request, strategy.name)
+    stages = schedule(strategy, request)
+    groups = request.groups
+    plan = request.plan(
+        strategy.name, stages, saturated=np.zeros(len(groups), dtype=bool), combine=combine
+    )
+    return _with_least_noise(plan)
+
+
+def schedule(strategy: Rounds | AdaPDP, request: Request) -> tuple[Stage, ...]:
+    """Return the rounds with noise for each round's own threshold."""
+    groups = request.groups
+    remaining = groups.epsilon.copy()
+    steps = split_steps(request.steps, strategy.rounds)
+    stages = []
+    for turn, count in enumerate(steps):
+        if remaining.max() <= 1e-9 * groups.epsilon.max():
+            break
+        offer = remaining / (strategy.rounds - turn) if strategy.pace == "even" else remaining
+        tau = best_threshold(offer, groups.records, strategy.loss)
+        stages.append(stage_at(request, offer, tau, count))
+        remaining = np.maximum(remaining - np.minimum(offer, tau), 0.0)
+    return tuple(stages)
+
+
+def stage_at(request: Request, offer: Floats, tau: float, steps: int) -> Stage:
+    """Return one round at τ, with noise for (τ, the smallest δ)."""
+    joins = participation(offer, tau)
+    q = inner_rate(request, joins)
+    delta = request.groups.delta.min(keepdims=True)
+    z = float(noise_for(request, np.array([tau]), delta, np.array([q]), steps=[steps])[0])
+    ones = np.ones(len(request.groups))
+    return Stage(
+        steps=steps,
+        expected_batch_size=request.expected_batch_size,
+        noise_stddev=z * request.clip_norm,
+        sampling_probability=q * ones,
+        clip_norm=request.clip_norm * ones,
+        participation=joins,
+        weight=tau * float(joins @ request.groups.records),
+    )
+
+
+def split_steps(steps: int, rounds: int) -> list[int]:
+    """Return `steps` in `rounds` nearly equal parts."""
+    if steps < rounds:
+        raise InfeasibleError(
+            f"steps = {steps}: fewer than the {rounds} rounds; give at least {rounds}"
+        )
+    return [steps // rounds + (turn < steps % rounds) for turn in range(rounds)]
+
+
+def _with_least_noise(plan: Plan) -> Plan:
+    """Return `plan` with the noise of all stages times the least factor that keeps each promise."""
+    factor = 1.0
+    for _ in range(len(plan.budgets) + 1):
+        scaled = scaled_noise(plan, factor)
+        verification = scaled.verify()
+        ratio = verification.epsilon_spent / verification.epsilon
+        binding = int(np.argmax(ratio))
+        if 1 - 2e-3 <= ratio[binding] <= 1:
+            return scaled
+        factor = _factor_for(plan, binding)
+    return scaled_noise(plan, factor * (1 + 1e-3))
+
+
+def scaled_noise(plan: Plan, factor: float) -> Plan:
+    """Return `plan` with every stage's noise times `factor`."""
+    stages = tuple(
+        dataclasses.replace(stage, noise_stddev=stage.noise_stddev * factor)
+        for stage in plan.stages
+    )
+    return dataclasses.replace(plan, stages=stages)
+
+
+def _factor_for(plan: Plan, group: int) -> float:
+    """Return the least factor at which `group` spends at most what it asked."""
+    asked, delta = float(plan.budgets.epsilon[group]), float(plan.budgets.delta[group])
+
+    def room(factor: float) -> float:
+        mechanism = scaled_noise(plan, factor).mechanism_for(group)
+        spent = privacy_curve(mechanism, method=plan.method).epsilon(delta).upper
+        return float(np.log(asked * (1 - 5e-4) / spent))
+
+    return crossing(room, 0.25, 8.0, tolerance=2e-4)

@@ -1,0 +1,74 @@
+"""Sequential: one group after the other, each by standard DP-SGD at its own budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from apiece.assignment.request import Request
+from apiece.assignment.solve import noise_for
+from apiece.errors import InfeasibleError, unknown
+from apiece.plan import Plan, Stage
+
+ORDERS = ("strictest", "loosest")
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential:
+    """A stage a group: one model is trained on each group in turn, at that group's budget.
+
+    order: which group comes first; "strictest" (default) did better in S1. The steps are split
+    in proportion to the groups' sizes, at least one each; a stage's expected batch size is the
+    one asked or, in a smaller group, the whole group.
+
+    Each record's curve is that of its own stage. Raises `InfeasibleError` where there are fewer
+    steps than groups. Source: S1 App. E.2.
+    """
+
+    name: ClassVar[str] = "sequential"
+    order: str = "strictest"
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise unknown("Sequential order", self.order, ORDERS)
+
+    def plan(self, request: Request) -> Plan:
+        """Return the plan with a stage a group."""
+        groups = request.groups
+        steps = _split(request.steps, groups.records)
+        batch = np.minimum(request.expected_batch_size, groups.records)
+        q = batch / groups.records
+        z = noise_for(request, groups.epsilon, groups.delta, q, steps=steps)
+        clips = np.full(len(groups), request.clip_norm)
+        turns = range(len(groups)) if self.order == "strictest" else range(len(groups))[::-1]
+        stages = tuple(
+            Stage(
+                steps=int(steps[g]),
+                expected_batch_size=float(batch[g]),
+                noise_stddev=float(z[g]) * request.clip_norm * (1 + 1e-12),
+                sampling_probability=np.where(np.arange(len(groups)) == g, q[g], 0.0),
+                clip_norm=clips,
+            )
+            for g in turns
+        )
+        return request.plan(self.name, stages, saturated=np.zeros(len(groups), dtype=bool))
+
+
+def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
+    """Return `steps` split in proportion to `records`, at least one each.
+
+    >>> _split(10, np.array([100, 1, 899]))
+    [1, 1, 8]
+    """
+    if steps < records.size:
+        raise InfeasibleError(
+            f"steps = {steps}: there are {records.size} groups, one after the other; give at "
+            f"least {records.size} steps or fewer groups"
+        )
+    free = steps - records.size
+    exact = records / records.sum() * free
+    parts = np.floor(exact).astype(np.int64)
+    parts[np.argsort(parts - exact, kind="stable")[: free - int(parts.sum())]] += 1
+    return [int(part) + 1 for part in parts]
