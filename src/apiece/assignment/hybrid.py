@@ -105,7 +105,8 @@ def _within(request: Request, low: Floats, high: Floats) -> Floats:
     few, many = loosest(epsilon, delta), strictest(epsilon, delta)
     least = float(noise(request, epsilon[few], delta[few], q).min())
     most = float(noise(request, epsilon[many], delta[many], q).max())
-    zeta = crossing(lambda z: float(np.log(request.share @ at(z) / q)), least, most)
+    guess = float(np.sqrt(least * most))
+    zeta = crossing(lambda z: float(np.log(request.share @ at(z) / q)), guess, least, most)
     found = at(zeta)
     # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
     fixed = (found <= low) | (found >= high)

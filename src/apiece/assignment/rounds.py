@@ -166,4 +166,4 @@ def _factor_for(plan: Plan, group: int) -> float:
         spent = privacy_curve(mechanism, method=plan.method).epsilon(delta).upper
         return float(np.log(asked * (1 - 5e-4) / spent))
 
-    return crossing(room, 0.25, 8.0, tolerance=2e-4)
+    return crossing(room, 0.9, 0.25, 8.0, tolerance=1e-3)

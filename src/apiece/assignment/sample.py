@@ -40,11 +40,13 @@ class Sample:
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a sampling probability a group."""
-        z = self._noise_multiplier(request)
-        q = rates(request, request.groups.epsilon, request.groups.delta, z)
-        saturated = q >= 1
         if self.noise == "batch":
-            q = fit_mean(request, q)
+            z, free = batch_noise(request)
+            q = fit_mean(request, free)
+        else:
+            z = self._noise_multiplier(request)
+            q = free = rates(request, request.groups.epsilon, request.groups.delta, z)
+        saturated = free >= 1
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
         stddev = z * request.clip_norm / ROUND
@@ -56,19 +58,39 @@ class Sample:
         if self.noise == "mean":
             mean = np.array([request.share @ epsilon])
             return float(noise(request, mean, delta.min(keepdims=True), q)[0])
-        low, high = loosest(epsilon, delta), strictest(epsilon, delta)
-        least = float(noise(request, epsilon[low], delta[low], q).min())
         if self.noise == "loosest":
-            return least
-        most = float(noise(request, epsilon[high], delta[high], q).max())
-        if self.noise == "strictest":
-            return most
+            front = loosest(epsilon, delta)
+            return float(noise(request, epsilon[front], delta[front], q).min())
+        front = strictest(epsilon, delta)
+        return float(noise(request, epsilon[front], delta[front], q).max())
 
-        def above(z: float) -> float:
-            mean = float(request.share @ rates(request, epsilon, delta, z))
-            return float(np.log(mean / q))
 
-        return crossing(above, least, most)
+def batch_noise(request: Request) -> tuple[float, Floats]:
+    """Return the noise multiplier at which the mean rate is at least q̄, by little; the rates."""
+    groups, q = request.groups, request.mean_probability
+    epsilon, delta = groups.epsilon, groups.delta
+    few, many = loosest(epsilon, delta), strictest(epsilon, delta)
+    least = float(noise(request, epsilon[few], delta[few], q).min())
+    if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
+        return least, np.full(len(groups), q)
+    most = float(noise(request, epsilon[many], delta[many], q).max())
+    found: dict[float, Floats] = {}
+
+    def room(z: float) -> float:
+        found[z] = rates(request, epsilon, delta, z)
+        return float(np.log(request.share @ found[z] / q))
+
+    z = crossing(room, _guess(request), least, most)
+    return z, found[z]
+
+
+def _guess(request: Request) -> float:
+    """Return the harmonic mean of the groups' own noise multipliers, from a few of them."""
+    groups, q = request.groups, request.mean_probability
+    some = np.unique(np.linspace(0, len(groups) - 1, 5).astype(int))
+    z = noise(request, groups.epsilon[some], groups.delta[some], q)
+    inverse = np.interp(groups.epsilon, groups.epsilon[some], 1 / z)
+    return 1 / float(request.share @ inverse)
 
 
 def fit_mean(request: Request, q: Floats) -> Floats:

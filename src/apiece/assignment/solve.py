@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -88,24 +89,62 @@ def uniform_noise(request: Request, epsilon: Floats, delta: Floats, probability:
 
 
 def crossing(
-    excess: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-6
+    room: Callable[[float], float],
+    guess: float,
+    low: float,
+    high: float,
+    *,
+    tolerance: float = 4e-4,
 ) -> float:
-    """Return x with excess(x) ≥ 0, within a factor 1 + tolerance of the crossing.
+    """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one.
 
-    excess: increasing on [low, high], both positive. Where it is negative at `high`, returns
-    `high`; where it is at least 0 at `low`, returns `low`. Solved in log x by Brent's method.
+    room: increasing on [low, high], all positive, up to a noise below the tolerance. Where it is
+    at least 0 at `low`, returns `low`; where it jumps past the tolerance, the end of the jump;
+    where it is negative at `high`, by noise, up to half a percent more than `high`.
+
+    A bracket is grown from the guess, because evaluations far from the crossing can be slow; then
+    secant steps in log x, kept inside the bracket.
     """
-    from scipy.optimize import brentq
+    start, at_start, end, at_end = _bracket(room, min(max(guess, low), high), low, high * 1.005)
+    for _ in range(60):
+        if at_start >= 0:
+            return start
+        if at_end <= tolerance or end / start < 1 + 1e-9:
+            return end
+        # aim inside the tolerance, on the safe side
+        share = (tolerance / 2 - at_start) / (at_end - at_start)
+        x = start * (end / start) ** min(max(share, 0.02), 0.98)
+        if (value := room(x)) >= 0:
+            # an end that hardly moves would hold the secant back
+            at_start = at_start / 2 if value > at_end / 2 else at_start
+            end, at_end = x, value
+        else:
+            if value < at_start / 2:
+                at_end = max(at_end / 2, 1.01 * tolerance)
+            start, at_start = x, value
+    return end
 
-    if low >= high or excess(low) >= 0:
-        return low
-    if excess(high) <= 0:
-        return high
-    root = brentq(lambda t: excess(np.exp(t)), np.log(low), np.log(high), xtol=tolerance / 4)
-    x = float(np.exp(root))
-    while x < high and excess(x) < 0:
-        x = min(high, x * (1 + tolerance / 2))
-    return x
+
+def _bracket(
+    room: Callable[[float], float], guess: float, low: float, high: float
+) -> tuple[float, float, float, float]:
+    """Return (x, room(x)) below and above the crossing, growing from the guess."""
+    step, x, value = 0.02, guess, room(guess)
+    while True:
+        if value >= 0:
+            other = max(low, x * math.exp(-step))
+            if x <= low or ((below := room(other)) >= 0 and other <= low):
+                return low, max(value, 0.0), x, value
+            if below < 0:
+                return other, below, x, value
+            x, value = other, below
+        else:
+            other = min(high, x * math.exp(step))
+            above = room(other)
+            if above >= 0 or other >= high:
+                return x, value, other, above
+            x, value = other, above
+        step *= 2
 
 
 def few_groups(request: Request, strategy: str) -> None:

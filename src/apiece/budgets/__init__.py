@@ -2,5 +2,6 @@
 
 from apiece.budgets.groups import BudgetGroups, Floats, Integers
 from apiece.budgets.records import Budgets
+from apiece.budgets.release import BudgetHistogram, release_histogram
 
-__all__ = ["BudgetGroups", "Budgets", "Floats", "Integers"]
+__all__ = ["BudgetGroups", "BudgetHistogram", "Budgets", "Floats", "Integers", "release_histogram"]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.budgets import BudgetGroups, Budgets, Floats, Integers
+from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Floats, Integers
 from apiece.errors import DataError, InputError, unknown
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import serial
@@ -23,6 +23,7 @@ from apiece.plan.verification import Measures, Verification, measure, spending, 
 
 RELATION = "add_remove"
 COMBINE = ("continue", "average")
+COUNTS = ("exact", "released")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,9 @@ class Plan:
     objections: why the plan must not be used for a release; empty for a plan that keeps every
     promise. worst_paths: for plans whose coins are revealed, which stages a record of each group
     may take part in on its worst path (groups × stages); None otherwise.
+    counts: "exact" where budgets.records are the true sizes of groups, "released" where they come
+    from a private histogram; then the plan's records are those that `bind_released` found.
+    notes: for people, such as what other plans would have cost.
 
     The guarantee of a group is computed from `mechanism_for(group)` and nothing else. Arrays are
     read-only. Raises `InputError` for parts that do not fit one another.
@@ -72,28 +76,27 @@ class Plan:
     combine: str = "continue"
     objections: tuple[str, ...] = ()
     worst_paths: npt.NDArray[np.bool_] | None = None
+    counts: str = "exact"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.relation != RELATION:
             raise unknown("relation", self.relation, [RELATION])
+        if self.counts not in COUNTS:
+            raise unknown("counts", self.counts, COUNTS)
         if self.combine not in COMBINE:
             raise unknown("combine", self.combine, COMBINE)
         put = object.__setattr__
         put(self, "stages", tuple(self.stages))
         put(self, "objections", tuple(map(str, self.objections)))
+        put(self, "notes", tuple(map(str, self.notes)))
         put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
         size = (len(self.budgets),)
         put(self, "saturated", _frozen("saturated", self.saturated, bool, size))
         if self.worst_paths is not None:
             shape = (*size, len(self.stages))
             put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
-        if self.group_index is not None:
-            index = _frozen("group_index", self.group_index, np.int64, (self.records,))
-            if not (np.bincount(index, minlength=size[0]) == self.budgets.records).all():
-                raise InputError("group_index: its counts are not those of plan.budgets.records")
-            put(self, "group_index", index)
-        if self.ids is not None:
-            put(self, "ids", _frozen("ids", self.ids, None, (self.records,)))
+        _freeze_records(self)
         _check_stages(self)
 
     @property
@@ -201,6 +204,24 @@ class Plan:
             )
         return replace(self, group_index=budgets.group_index, ids=budgets.ids)
 
+    def bind_released(self, histogram: BudgetHistogram, budgets: Budgets) -> Plan:
+        """Return this plan, made from `histogram.budgets()`, with the real records that fit it.
+
+        Each record goes to the largest group that does not exceed its own budget; one that is
+        below all groups is left out: the plan's ids are those of the others. Rates, noise and
+        the batch normaliser stay as released. Raises `InputError` where the plan was not made
+        from this histogram.
+        """
+        own, released = self.budgets, histogram.budgets().groups
+        columns = ((own.epsilon, released.epsilon), (own.records, released.records))
+        if not all(np.array_equal(one, other) for one, other in columns):
+            raise InputError(
+                "histogram: the plan was not made from it; assign(histogram.budgets())"
+            )
+        index = histogram.place(budgets)
+        taken = index >= 0
+        return replace(self, counts="released", group_index=index[taken], ids=budgets.ids[taken])
+
     def _position(self, group: int | str) -> int:
         if isinstance(group, str):
             found = np.flatnonzero(self.budgets.name == group)
@@ -252,6 +273,24 @@ def _frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.N
         array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def _freeze_records(plan: Plan) -> None:
+    """Check which record is in which group, where the plan knows it."""
+    if plan.group_index is None or plan.ids is None:
+        if plan.group_index is not plan.ids:
+            raise InputError("plan: group_index and ids go together; give both or neither")
+        return
+    exact = plan.counts == "exact"
+    size = (plan.records if exact else np.size(plan.ids),)
+    index = _frozen("group_index", plan.group_index, np.int64, size)
+    object.__setattr__(plan, "group_index", index)
+    object.__setattr__(plan, "ids", _frozen("ids", plan.ids, None, size))
+    if index.size and not 0 <= index.min() <= index.max() < len(plan.budgets):
+        raise InputError(f"group_index: must be in [0, {len(plan.budgets)})")
+    found = np.bincount(index, minlength=len(plan.budgets))
+    if exact and not (found == plan.budgets.records).all():
+        raise InputError("group_index: its counts are not those of plan.budgets.records")
 
 
 def _check_stages(plan: Plan) -> None:

@@ -24,6 +24,8 @@ def parameters(plan: Plan) -> dict[str, Any]:
         "clip_norm": plan.clip_norm,
         "releasable": plan.releasable,
         "objections": list(plan.objections),
+        "counts": plan.counts,
+        "notes": list(plan.notes),
     }
     columns = _budget_columns(plan)
     if len(plan.stages) == 1 and plan.worst_paths is None:
@@ -127,6 +129,8 @@ def read(data: Any) -> dict[str, Any]:
             "method": data["method"],
             "clip_norm": data["clip_norm"],
             "objections": data["objections"],
+            "counts": data["counts"],
+            "notes": data["notes"],
             "combine": data.get("combine", "continue"),
             "stages": tuple(stages),
             "saturated": np.array(column("saturated"), dtype=bool),

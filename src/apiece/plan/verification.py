@@ -131,11 +131,7 @@ def _same(one: Mechanism, other: Mechanism) -> bool:
 def verify(plan: Plan, budgets: Budgets | None, method: str) -> Verification:
     """Return the verification of `plan` against `budgets`, or what it was made for."""
     own = plan.budgets
-    spent = (
-        plan.epsilon_spent
-        if method == plan.method
-        else spending(plan, method)
-    )
+    spent = plan.epsilon_spent if method == plan.method else spending(plan, method)
     asked, asked_delta = own.epsilon, own.delta
     if budgets is not None:
         asked, asked_delta = _strictest(plan, budgets)

@@ -1,0 +1,137 @@
+"""Whether a plan keeps each group's contract, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from apiece.accounting import privacy_curve
+from apiece.budgets import Budgets
+from apiece.errors import UnsupportedError, VerificationError
+from apiece.plan import Plan
+from apiece.plan.verification import excess_of
+
+MOST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One group's contract: what it asked, what it gets, whether that is kept.
+
+    epsilon, delta, bound: asked (bound 1 where none was). epsilon_spent, forward, backward:
+    upper bounds. forward: Δ towards more vulnerable than the uniform mechanism of the same
+    (ε, δ); backward: towards less. symmetric: the larger, which S5 Def. 8 compares with the bound.
+    """
+
+    group: str
+    epsilon: float
+    delta: float
+    bound: float
+    epsilon_spent: float
+    forward: float
+    backward: float
+    symmetric: float
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A clause a group."""
+
+    clauses: tuple[Clause, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every clause is kept."""
+        return all(clause.kept for clause in self.clauses)
+
+    def __iter__(self) -> Iterator[Clause]:
+        return iter(self.clauses)
+
+    @property
+    def broken(self) -> tuple[Clause, ...]:
+        """The clauses that are not kept."""
+        return tuple(clause for clause in self.clauses if not clause.kept)
+
+    def require(self) -> None:
+        """Raise `VerificationError`, naming the first group, unless every clause is kept."""
+        if not self.ok:
+            first = self.broken[0]
+            raise VerificationError(f"contract: group {first.group}: {first.reason}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as JSON types."""
+        return {"ok": self.ok, "groups": [asdict(clause) for clause in self.clauses]}
+
+
+def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
+    """Return, for each group, forward, backward and symmetric Δ, with a verdict and a reason.
+
+    budgets: what the records asked, with their bounds Δ̄; joined by id. What the plan was made
+    for if not given. All numbers are recomputed from the plan's own mechanisms, by PLD.
+
+    Raises `UnsupportedError` for a plan of more than 500 groups. Source: S5 Def. 7 and 8.
+    """
+    if len(plan.budgets) > MOST:
+        raise UnsupportedError(
+            f"contract: {len(plan.budgets)} groups, at most {MOST}; round the budgets down first, "
+            "with Budgets.rounded_down"
+        )
+    verification = plan.verify(budgets)
+    bounds = _bounds(plan, budgets)
+    clauses = []
+    for g in range(len(plan.budgets)):
+        apart = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
+        spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
+        symmetric, bound = float(apart.symmetric.upper), float(bounds[g])
+        kept = bool(verification.kept[g]) and symmetric <= bound
+        clauses.append(
+            Clause(
+                group=str(plan.budgets.name[g]),
+                epsilon=asked,
+                delta=float(plan.budgets.delta[g]),
+                bound=bound,
+                epsilon_spent=spent,
+                forward=float(apart.forward.upper),
+                backward=float(apart.backward.upper),
+                symmetric=symmetric,
+                kept=kept,
+                reason=_reason(bool(verification.kept[g]), spent, asked, apart, bound),
+            )
+        )
+    return Verdict(tuple(clauses))
+
+
+def _bounds(plan: Plan, budgets: Budgets | None) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the smallest Δ̄ that any record of each group asked; 1 where none did."""
+    bounds = np.ones(len(plan.budgets))
+    if budgets is None:
+        return bounds if plan.budgets.excess is None else plan.budgets.excess
+    if budgets.excess is None:
+        return bounds
+    if plan.group_index is None or plan.ids is None:
+        plan = plan.bind(budgets)
+    assert plan.group_index is not None
+    assert plan.ids is not None
+    order = np.argsort(budgets.ids, kind="stable")
+    place = order[np.searchsorted(budgets.ids, plan.ids, sorter=order)]
+    np.minimum.at(bounds, plan.group_index, budgets.excess[place])
+    return bounds
+
+
+def _reason(epsilon_kept: bool, spent: float, asked: float, apart: Any, bound: float) -> str:
+    if not epsilon_kept:
+        return f"spends epsilon = {spent:.6g}, more than the {asked:.6g} asked"
+    forward, backward = float(apart.forward.upper), float(apart.backward.upper)
+    if forward > bound:
+        return f"forward excess {forward:.3g} is above {bound:.3g}: more vulnerable than promised"
+    if backward > bound:
+        return (
+            f"backward excess {backward:.3g} is above {bound:.3g}: less vulnerable than promised, "
+            "but not the mechanism that was promised"
+        )
+    return "kept"

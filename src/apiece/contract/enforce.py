@@ -1,0 +1,148 @@
+"""The most useful plan that keeps the contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from apiece import _check
+from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
+from apiece.budgets import Budgets
+from apiece.contract.check import Verdict, check
+from apiece.errors import BudgetError, InfeasibleError
+from apiece.plan import Plan
+
+PADS = 9  # budgets tried for public records
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Option:
+    """A plan that was considered."""
+
+    label: str
+    plan: Plan
+    verdict: Verdict
+
+    @property
+    def cost(self) -> float:
+        """Noise over signal: the standard deviation of the noise on a mean gradient, over c̄."""
+        stage = self.plan.stages[0]
+        return stage.noise_stddev / (stage.expected_batch_size * self.plan.clip_norm)
+
+
+def enforce(
+    budgets: Budgets,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    excess: float | None = None,
+    public: int = 0,
+    method: str = "pld",
+) -> Plan:
+    """Return the most useful plan that keeps every record's (ε_i, δ_i, Δ̄_i).
+
+    budgets: with their bounds Δ̄, or excess: one for all. public: how many public records could
+    be added, whose budget is free to choose. By the meta-algorithm of S5: Sample, if it fits;
+    else the one with the least noise over signal, S/(B·c̄), among Hybrid, Sample padded with the
+    public records (at the best of several budgets for them), and Scale, which always fits.
+
+    The plan's `notes` say which was taken, why Sample was not, and what the others would have
+    cost. In a padded plan the public records are the last ones, in the group "public", with ids
+    that follow the others'.
+
+    Raises `BudgetError` where there is no bound; else as `assign`. Source: S5 §VI.
+    """
+    if excess is not None:
+        budgets = Budgets(
+            budgets.epsilon,
+            budgets.delta,
+            excess=_check.probability("excess", excess),
+            ids=budgets.ids,
+            labels=budgets.labels,
+        )
+    if budgets.excess is None:
+        raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
+    public = _check.count("public", public, least=0)
+    settings: dict[str, Any] = {
+        "steps": steps,
+        "expected_batch_size": expected_batch_size,
+        "clip_norm": clip_norm,
+        "method": method,
+    }
+    sample = _option("sample", budgets, Sample(), settings)
+    if sample.verdict.ok:
+        return replace(sample.plan, notes=("contract: sample keeps it, and was taken",))
+    options = [_option("hybrid", budgets, Hybrid(), settings)]
+    if public:
+        options += _padded(budgets, public, settings)
+    options.append(_option("scale", budgets, Scale(), settings))
+    kept = [option for option in options if option.verdict.ok]
+    if not kept:
+        raise InfeasibleError(
+            f"contract: not even scale keeps it ({options[-1].verdict.broken[0].reason}); raise "
+            "the bound on the excess"
+        )
+    taken = min(kept, key=lambda option: option.cost)
+    return replace(taken.plan, notes=_notes(taken, sample, options))
+
+
+def _option(label: str, budgets: Budgets, strategy: Strategy, settings: dict[str, Any]) -> _Option:
+    plan = assign(budgets, strategy, **settings)
+    return _Option(label, plan, check(plan))
+
+
+def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Option]:
+    """Return Sample with public records at several budgets, those that fit first."""
+    groups = budgets.groups
+    low, high = float(groups.epsilon.min()), float(groups.epsilon.max())
+    options = []
+    for epsilon in np.geomspace(low / 2, high * 8, PADS):
+        padded = with_public(budgets, public, float(epsilon))
+        option = _option(f"sample, {public} public records", padded, Sample(), settings)
+        if option.verdict.ok:
+            options.append(option)
+    return sorted(options, key=lambda option: option.cost)[:1]
+
+
+def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
+    """Return `budgets` followed by `public` records with a budget of their own and no bound."""
+    if np.issubdtype(budgets.ids.dtype, np.integer):
+        ids = budgets.ids.max() + 1 + np.arange(public)
+    else:
+        ids = np.char.add("public:", np.arange(public).astype(str))
+    labels = budgets.groups.name[budgets.group_index].astype(str)
+    assert budgets.excess is not None
+    return Budgets(
+        np.concatenate((budgets.epsilon, np.full(public, epsilon))),
+        np.concatenate((budgets.delta, np.full(public, float(budgets.delta.max())))),
+        excess=np.concatenate((budgets.excess, np.ones(public))),
+        ids=np.concatenate(
+            (
+                budgets.ids.astype(ids.dtype.str)
+                if ids.dtype.kind == "U" and budgets.ids.dtype.kind != "U"
+                else budgets.ids,
+                ids,
+            )
+        ),
+        labels=np.concatenate((labels, np.full(public, "public"))),
+    )
+
+
+def _notes(taken: _Option, sample: _Option, options: list[_Option]) -> tuple[str, ...]:
+    worst = sample.verdict.broken[0]
+    notes = [
+        f"contract: {taken.label} was taken",
+        f"sample would break it: group {worst.group}: {worst.reason}",
+    ]
+    for option in options:
+        if option is taken:
+            continue
+        more = option.cost / taken.cost - 1
+        fits = "" if option.verdict.ok else " and break the contract"
+        notes.append(f"{option.label} would cost {100 * more:+.2f} % noise over signal{fits}")
+    more = sample.cost / taken.cost - 1
+    notes.append(f"sample would cost {100 * more:+.2f} % noise over signal")
+    return tuple(notes)

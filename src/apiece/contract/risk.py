@@ -1,0 +1,100 @@
+"""How a victim's risk moves with the share and the budget of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from apiece import _check
+from apiece.assignment import Sample, Strategy, assign
+from apiece.budgets import Budgets, Floats
+from apiece.contract.coalition import victim_risk
+from apiece.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RiskTable:
+    """The victim's risk for each share (rows) and budget (columns) of the others.
+
+    shares, epsilons: of the other group. advantage, forward, backward: arrays of one shape, upper
+    bounds. baseline: the advantage when everyone asks what the victim does.
+    """
+
+    victim_epsilon: float
+    delta: float
+    strategy: str
+    shares: Floats
+    epsilons: Floats
+    advantage: Floats
+    forward: Floats
+    backward: Floats
+    baseline: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as JSON types."""
+        arrays = ("shares", "epsilons", "advantage", "forward", "backward")
+        return {
+            "victim_epsilon": self.victim_epsilon,
+            "delta": self.delta,
+            "strategy": self.strategy,
+            "baseline_advantage": self.baseline,
+            **{name: getattr(self, name).tolist() for name in arrays},
+        }
+
+
+def risk_table(
+    *,
+    records: int,
+    victim_epsilon: float,
+    delta: float,
+    shares: Sequence[float],
+    epsilons: Sequence[float],
+    steps: int,
+    expected_batch_size: float,
+    strategy: Strategy | None = None,
+    method: str = "pld",
+    progress: Callable[[int, int], None] | None = None,
+) -> RiskTable:
+    """Return a victim's advantage and Δ, from plans alone, as the others' choices vary.
+
+    For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
+    what the victim asks. strategy: Sample unless given. progress: called with (cells done, of).
+
+    Raises `InputError` for a share that leaves either group empty. Source: S5 Fig. 3, 8 to 10.
+    """
+    size = _check.count("records", records, least=2)
+    rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])
+    columns = np.array([_check.positive("epsilon", e) for e in epsilons])
+    if not rows.size or not columns.size:
+        raise InputError("risk: give at least one share and one epsilon of the others")
+    scheme = Sample() if strategy is None else strategy
+    found = np.empty((rows.size, columns.size, 3))
+    settings: dict[str, Any] = {
+        "steps": steps,
+        "expected_batch_size": expected_batch_size,
+        "clip_norm": 1.0,
+        "method": method,
+    }
+    for i, share in enumerate(rows):
+        for j, epsilon in enumerate(columns):
+            groups = [("victim", 1 - share, victim_epsilon), ("others", share, float(epsilon))]
+            budgets = Budgets.from_groups(groups, size, delta)
+            found[i, j] = victim_risk(assign(budgets, scheme, **settings), "victim")
+            if progress is not None:
+                progress(i * columns.size + j + 1, rows.size * columns.size)
+    alone = Budgets.from_groups([("victim", 1.0, victim_epsilon)], size, delta)
+    baseline = victim_risk(assign(alone, scheme, **settings), "victim")[0]
+    return RiskTable(
+        victim_epsilon=float(victim_epsilon),
+        delta=float(delta),
+        strategy=scheme.name,
+        shares=rows,
+        epsilons=columns,
+        advantage=found[:, :, 0],
+        forward=found[:, :, 1],
+        backward=found[:, :, 2],
+        baseline=baseline,
+    )
