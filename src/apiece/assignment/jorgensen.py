@@ -101,4 +101,4 @@ def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
         spent = np.exp(middle) * np.asarray(curve.delta(np.minimum(level, 40.0)).upper)
         keeps = spent <= delta * (1 - 1e-9)
         low, high = np.where(keeps, middle, low), np.where(keeps, high, middle)
-    return np.exp(low)
+    return np.asarray(np.exp(low))
