@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from apiece.errors import DataError
+from apiece.errors import DataError, InputError
 
 
 def read_text(path: Path) -> str:
@@ -34,3 +36,14 @@ def write_text(path: Path, text: str) -> None:
         if isinstance(error, OSError):
             raise DataError(f"{path}: cannot be written ({error})") from None
         raise
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Return the name and the value of `name=value`, the value as JSON where it is."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--option: {text!r} is not name=value, as in noise=strictest")
+    try:
+        return name.replace("-", "_"), json.loads(value)
+    except json.JSONDecodeError:
+        return name.replace("-", "_"), value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from apiece.assignment import STRATEGIES, assign, strategy_named
 from apiece.budgets import Budgets
-from apiece.cli._inputs import read_text, write_text
+from apiece.cli._inputs import parse_option, read_text, write_text
 from apiece.errors import InputError
 from apiece.plan import Plan
 
@@ -65,7 +64,7 @@ def _assign(flags: dict[str, Any]) -> Plan:
     for name in ("delta", "batch_size", "steps"):
         if flags[name] is None:
             raise InputError(f"--{name.replace('_', '-')}: missing; give it, or --from a plan")
-    options = dict(_option(text) for text in flags["option"])
+    options = dict(parse_option(text) for text in flags["option"])
     return assign(
         budgets_from(flags),
         strategy_named(flags["strategy"], **options),
@@ -120,16 +119,6 @@ def _number_or_name(text: str | None) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--option: {text!r} is not name=value, as in noise=strictest")
-    try:
-        return name.replace("-", "_"), json.loads(value)
-    except json.JSONDecodeError:
-        return name.replace("-", "_"), value
 
 
 def table(plan: Plan) -> str:
