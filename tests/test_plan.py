@@ -44,7 +44,7 @@ def test_mechanism_is_read_from_the_plan(plan: Plan) -> None:
 
 
 def test_a_group_left_out_sees_nothing() -> None:
-    plan = assign(BUDGETS, Threshold(3.0), steps=5, expected_batch_size=100, clip_norm=1)
+    plan = assign(BUDGETS, Threshold(3.0), steps=50, expected_batch_size=100, clip_norm=1)
     assert plan.mechanism_for("strict") == Composed()
     assert plan.measures.epsilon_spent[0] == 0
 

@@ -1,3 +1,66 @@
 """apiece: individualized differential privacy, where every record has its own budget."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from apiece import accounting as accounting
+    from apiece import audit as audit
+    from apiece import contract as contract
+    from apiece.accounting import Bounds as Bounds
+    from apiece.accounting import Excess as Excess
+    from apiece.accounting import PrivacyCurve as PrivacyCurve
+    from apiece.accounting import calibrate as calibrate
+    from apiece.accounting import excess as excess
+    from apiece.accounting import privacy_curve as privacy_curve
+    from apiece.assignment import AdaPDP as AdaPDP
+    from apiece.assignment import Hybrid as Hybrid
+    from apiece.assignment import JorgensenSampling as JorgensenSampling
+    from apiece.assignment import Rounds as Rounds
+    from apiece.assignment import Sample as Sample
+    from apiece.assignment import Scale as Scale
+    from apiece.assignment import Sequential as Sequential
+    from apiece.assignment import Threshold as Threshold
+    from apiece.assignment import Uniform as Uniform
+    from apiece.assignment import assign as assign
+    from apiece.budgets import Budgets as Budgets
+    from apiece.budgets import release_histogram as release_histogram
+    from apiece.mechanisms import Composed as Composed
+    from apiece.mechanisms import Gaussian as Gaussian
+    from apiece.mechanisms import Laplace as Laplace
+    from apiece.mechanisms import Repeated as Repeated
+    from apiece.mechanisms import Sampled as Sampled
+    from apiece.plan import Plan as Plan
+
 __version__ = "0.1.0"
+
+# Loaded when first asked for, so that `import apiece` and the command line start at once.
+_NAMES = {
+    "apiece.accounting": ("Bounds", "Excess", "PrivacyCurve", "calibrate", "excess",
+                          "privacy_curve"),
+    "apiece.assignment": ("AdaPDP", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale",
+                          "Sequential", "Threshold", "Uniform", "assign"),
+    "apiece.budgets": ("Budgets", "release_histogram"),
+    "apiece.mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
+    "apiece.plan": ("Plan",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_PACKAGES = ("accounting", "audit", "contract")
+
+__all__ = ["__version__", *_PACKAGES, *_MODULE_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"apiece.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'apiece' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -96,6 +96,7 @@ def test_bad_input_is_a_typed_error(flags: list[str], message: str) -> None:
 
 
 def test_nothing_is_half_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
     with pytest.raises(DataError, match="cannot be written"):
-        run(*FLAGS, "--strategy", "scale", "--out", str(tmp_path / "none" / "plan.json"))
-    assert list(tmp_path.iterdir()) == []
+        run(*FLAGS, "--strategy", "scale", "--out", str(tmp_path / "file" / "plan.json"))
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

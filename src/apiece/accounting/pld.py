@@ -147,14 +147,13 @@ class _Bracket:
         return Bounds(np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0))
 
 
-_FIRST, _SPACING, _LAST = 1.0, 1.2, 28  # the last region is at δ = 1e-260; it serves all beyond
+_FIRST, _SPACING = 1.0, 1.2
 
 
 def _mark(log_delta: Floats) -> Floats:
     """Return the number of the region in charge of each δ: equal steps in √(−2·log δ)."""
     reach = np.sqrt(-2 * np.minimum(log_delta, 0.0))
-    mark = np.clip(np.round((reach - _FIRST) / _SPACING), 0.0, _LAST)
-    return np.asarray(mark, dtype=np.float64)
+    return np.asarray(np.maximum(np.round((reach - _FIRST) / _SPACING), 0.0), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from apiece._files import write_whole
 from apiece.assignment import STRATEGIES, assign, strategy_named
 from apiece.budgets import Budgets
-from apiece.cli._inputs import parse_option, read_text, write_text
+from apiece.cli._inputs import parse_option, read_text
 from apiece.errors import InputError
 from apiece.plan import Plan
 
@@ -53,7 +54,7 @@ def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) 
     else:
         plan = _assign(flags)
     if out is not None:
-        write_text(out, plan.to_json(indent=2) + "\n")
+        write_whole(out, plan.to_json(indent=2) + "\n")
     if as_json:
         click.echo(plan.to_json())
     else:
@@ -127,8 +128,12 @@ def table(plan: Plan) -> str:
     columns = ["name", "records", "epsilon", "delta"]
     single = "stages" not in data
     columns += ["sampling_probability", "clip_norm", "noise_multiplier"] if single else []
-    columns += ["epsilon_spent", "advantage"]
-    rows = [[_cell(group[c]) for c in columns] + [_note(group)] for group in data["groups"]]
+    bounds = ["epsilon_spent", "advantage", "excess"]
+    columns += bounds
+    rows = [
+        [_cell(group[c], up=c in bounds) for c in columns] + [_note(group)]
+        for group in data["groups"]
+    ]
     if len(rows) > 20:
         rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
     rows = [[c.replace("_", " ") for c in columns] + [""], *rows]
@@ -140,8 +145,12 @@ def table(plan: Plan) -> str:
     return "\n".join([*_head(plan), "", *map(str.rstrip, lines), *_foot(plan)])
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(value: Any, *, up: bool) -> str:
+    """Return a number in four digits, rounded up where it is an upper bound."""
+    if not isinstance(value, float):
+        return "–" if value is None else str(value)
+    text = f"{value:.4g}"
+    return text if not up or float(text) >= value else f"{value * (1 + 5e-4):.4g}"
 
 
 def _note(group: dict[str, Any]) -> str:
@@ -163,6 +172,7 @@ def _head(plan: Plan) -> list[str]:
 
 
 def _foot(plan: Plan) -> list[str]:
+    notes = ["", *plan.notes] if plan.notes else []
     if plan.releasable:
-        return []
-    return ["", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]
+        return notes
+    return [*notes, "", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from apiece._files import write_whole
 from apiece.assignment import strategy_named
 from apiece.cli._inputs import parse_option
 from apiece.contract.risk import RiskTable, risk_table
@@ -33,7 +34,7 @@ Example:
 @click.option("--strategy", default="sample", show_default=True, help="How plans are made.")
 @click.option("--option", multiple=True, help="name=value, an option of the strategy; repeatable.")
 @click.option("--method", default="pld", show_default=True, help="Accounting: pld or rdp.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw a heat map here (PNG, SVG).")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw a heat map here (PNG).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     """Show a victim's advantage and Δ, from plans alone, as the others' choices vary."""
@@ -51,9 +52,10 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
         progress=_progress if sys.stderr.isatty() else None,
     )
     if figure is not None:
-        from apiece.report.heatmap import draw_risk
+        from apiece.report.curve_figures import png
+        from apiece.report.heatmap import risk_map
 
-        draw_risk(table, figure)
+        write_whole(figure, png(risk_map(table)))
     click.echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
 
 
