@@ -1,0 +1,121 @@
+"""Auditing one trained torch model from what it says of members and of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from apiece.audit.bounds import LowerBound
+from apiece.audit.one_run import one_run
+from apiece.audit.rmia import loss_scores
+from apiece.audit.roc import Roc, roc_by_group
+from apiece.audit.stacked_training import logit_scaled
+from apiece.errors import DataError
+
+Floats = npt.NDArray[np.float64]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every part of the model in evaluation mode, and back as it was."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def model_confidences(
+    model: nn.Module,
+    inputs: Tensor | npt.NDArray[Any],
+    targets: Tensor | npt.NDArray[Any],
+    *,
+    batch_size: int = 1024,
+) -> Floats:
+    """Return φ = log(p/(1−p)) of the true class for each record, (n,).
+
+    model: maps (n, …) to logits (n, classes ≥ 2). It is left in the mode that it was in.
+    Raises `DataError` where the logits do not have that shape.
+    """
+    inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
+    found: list[npt.NDArray[np.float32]] = []
+    with _evaluating(model), torch.no_grad():
+        for at in range(0, len(targets), batch_size):
+            logits = model(inputs[at : at + batch_size])
+            part = targets[at : at + batch_size]
+            if logits.ndim != 2 or logits.shape[0] != len(part) or logits.shape[1] < 2:
+                raise DataError(
+                    f"model: logits of shape {tuple(logits.shape)} for {len(part)} records; "
+                    "give (records, classes)"
+                )
+            found.append(logit_scaled(logits, part))
+    return np.concatenate(found).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelAudit:
+    """The loss-threshold test of one model: ROC of all and by group, and one-run bounds on ε."""
+
+    rocs: dict[str, Roc]
+    bounds: tuple[LowerBound, ...]
+    canaries: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON types."""
+        return {
+            "attack": "loss threshold",
+            "roc": {name: curve.summary() for name, curve in self.rocs.items()},
+            "lower_bounds": [bound.to_dict() for bound in self.bounds],
+            "canaries": self.canaries,
+        }
+
+
+def audit_scores(
+    members: npt.ArrayLike,
+    others: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    member_groups: npt.ArrayLike | None = None,
+    other_groups: npt.ArrayLike | None = None,
+    generator: np.random.Generator,
+) -> ModelAudit:
+    """Return what one model's confidences φ give away about who was in its training set.
+
+    members, others: φ of records that were, and were not, trained on, drawn from one population.
+    groups: budget groups of both, for a ROC a group.
+
+    The bounds draw m = min(members, others) canaries, with a Binomial(m, ½) number from the
+    members, so that among exchangeable records each is in by a fair coin, as the one-run theorem
+    asks. A train/test split that was not drawn at random makes the bounds meaningless.
+    """
+    inside, outside = (np.asarray(a, dtype=np.float64).ravel() for a in (members, others))
+    scores = np.concatenate([loss_scores(inside), loss_scores(outside)])
+    truth = np.repeat([True, False], [inside.size, outside.size])
+    if member_groups is None or other_groups is None:
+        groups = np.full(scores.size, "all")
+    else:
+        groups = np.concatenate([np.asarray(member_groups), np.asarray(other_groups)])
+    rocs = roc_by_group(scores, truth, groups)
+    size = min(inside.size, outside.size)
+    count = int(generator.binomial(size, 0.5))
+    chosen = np.concatenate(
+        [
+            generator.choice(inside.size, count, replace=False),
+            inside.size + generator.choice(outside.size, size - count, replace=False),
+        ]
+    )
+    bounds = tuple(
+        one_run(scores[chosen], truth[chosen], delta=delta, confidence=confidence, method=method)
+        for method in ("dp", "gdp")
+    )
+    return ModelAudit(rocs, bounds, size)

@@ -1,0 +1,116 @@
+"""apiece attack: what a record's budget does not protect it from, computed from plans."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from apiece.errors import InputError
+
+if TYPE_CHECKING:
+    from apiece.audit import Exposure
+
+EXAMPLE = """
+\b
+Example (budget manipulation: all others are moved to smaller budgets):
+  apiece attack --records 50000 --epsilon 8 --delta 1e-12 --others 2,4 \\
+                --batch-size 128 --steps 1953 --strategy sample
+Example (collusion: a share of the others asks for 2):
+  apiece attack --records 50000 --epsilon 8 --delta 1e-12 --others 2 --shares 0.2,0.8 \\
+                --batch-size 128 --steps 1953 --strategy sample --json
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--records", type=int, required=True, help="Number of records.")
+@click.option("--epsilon", type=float, required=True, help="What the target, and honest all, ask.")
+@click.option("--delta", type=float, required=True, help="One δ for all.")
+@click.option("--others", required=True, help="Budgets that the others turn to, as 2,4,8.")
+@click.option("--shares", help="Shares of the others that collude, as 0.2,0.8; all by default.")
+@click.option("--batch-size", type=float, required=True, help="Expected batch size.")
+@click.option("--steps", type=int, required=True, help="Number of updates.")
+@click.option("--clip-norm", type=float, default=1.0, show_default=True, help="Mean clip norm.")
+@click.option("--strategy", default="sample", show_default=True, help="Name of the strategy.")
+@click.option("--excess", type=float, help="Bound Δ̄ on everyone's excess risk, for hybrid.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws the colluders.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(others: str, shares: str | None, as_json: bool, **flags: Any) -> None:
+    """Show how far a target's risk moves when the others change what they ask for.
+
+    Nobody breaks a promise: the target is charged at most its own (ε, δ) in every row. The
+    advantage is the largest TPR − FPR of any membership test, the excess the Δ-divergence from
+    what a uniform plan with the same (ε, δ) would allow.
+    """
+    decoys = _numbers("--others", others)
+    rows = _exposures(decoys, None if shares is None else _numbers("--shares", shares), flags)
+    document = {
+        "attack": "budget manipulation" if shares is None else "collusion",
+        "strategy": flags["strategy"],
+        "records": flags["records"],
+        "epsilon": flags["epsilon"],
+        "delta": flags["delta"],
+        "relation": rows[0].plan.relation,
+        "rows": [row.to_dict() for row in rows],
+    }
+    click.echo(json.dumps(document) if as_json else table(document))
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{name}: {text!r} is not a list of numbers, as in 2,4,8") from None
+
+
+def _exposures(
+    decoys: list[float], shares: list[float] | None, flags: dict[str, Any]
+) -> list[Exposure]:
+    import numpy as np
+
+    from apiece import _check
+    from apiece.assignment import strategy_named
+    from apiece.audit import budget_manipulation, collusion
+    from apiece.budgets import Budgets
+
+    size = _check.count("--records", flags["records"], least=2)
+    budgets = Budgets(np.full(size, flags["epsilon"]), flags["delta"], excess=flags["excess"])
+    run = {
+        "strategy": strategy_named(flags["strategy"]),
+        "steps": flags["steps"],
+        "expected_batch_size": flags["batch_size"],
+        "clip_norm": flags["clip_norm"],
+    }
+    if shares is None:
+        return budget_manipulation(budgets, 0, decoys=decoys, **run)
+    rows: list[Exposure] = []
+    for decoy in decoys:
+        generator = np.random.default_rng(flags["seed"])
+        found = collusion(budgets, 0, epsilon=decoy, shares=shares, generator=generator, **run)
+        rows += found if not rows else found[1:]
+    return rows
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return the rows as a table for people."""
+    head = (
+        f"{document['attack']}, {document['strategy']}: the target of {document['records']} asks "
+        f"ε = {document['epsilon']:g} at δ = {document['delta']:g}"
+    )
+    names = ["others", "epsilon_spent", "advantage", "excess", "sampling_probability"]
+    names.append("noise_multiplier")
+    rows = [[name.replace("_", " ") for name in names]]
+    rows += [
+        [row[n] if isinstance(row[n], str) else f"{row[n]:.4g}" for n in names]
+        for row in document["rows"]
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([head, "", *lines])

@@ -1,0 +1,94 @@
+"""Auditing one trained model, and shadow models for a table."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apiece.audit.models import audit_scores, model_confidences
+from apiece.audit.shadows import train_shadows
+from apiece.audit.splits import check_half_full
+from apiece.audit.summary import shadow_findings
+from apiece.audit.tables import half_plan, table_job
+from apiece.budgets import Budgets
+from apiece.errors import DataError, InputError
+
+from .worlds import scores
+
+
+def test_confidences_are_log_odds_and_modes_are_kept() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    model[1].eval()
+    x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
+    found = model_confidences(model, x, y, batch_size=7)
+    p = torch.softmax(model[2](model[0](x)), 1).gather(1, y[:, None])[:, 0].detach().numpy()
+    np.testing.assert_allclose(found, np.log(p / (1 - p)), rtol=1e-3, atol=1e-4)
+    assert model.training
+    assert not model[1].training
+
+
+def test_a_model_without_classes_is_refused() -> None:
+    with pytest.raises(DataError, match="logits of shape"):
+        model_confidences(nn.Linear(4, 1), torch.randn(5, 4), torch.zeros(5, dtype=torch.long))
+
+
+def test_a_model_that_learned_by_heart_is_found() -> None:
+    """Random labels, no privacy: what it knows of its members is what it was shown."""
+    torch.manual_seed(0)
+    x, y = torch.randn(400, 20), torch.randint(0, 2, (400,))
+    model = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[:200]), y[:200]).backward()
+        optimizer.step()
+    phi = model_confidences(model, x, y)
+    generator = np.random.default_rng(0)
+    groups = np.arange(200) % 2
+    found = audit_scores(
+        phi[:200],
+        phi[200:],
+        delta=1e-5,
+        generator=generator,
+        member_groups=groups,
+        other_groups=groups,
+    )
+    assert found.rocs["all"].auc > 0.7
+    assert set(found.rocs) == {"all", "0", "1"}
+    assert max(bound.epsilon for bound in found.bounds) > 1
+    assert found.to_dict()["canaries"] == 200
+
+
+def test_a_model_without_members_shows_nothing() -> None:
+    generator = np.random.default_rng(1)
+    false = 0
+    for _ in range(200):
+        members, others = generator.normal(size=(2, 100))
+        found = audit_scores(members, others, delta=1e-5, generator=generator)
+        false += any(bound.epsilon > 0 for bound in found.bounds)
+    assert false <= 200 * 0.1 + 3 * (200 * 0.1 * 0.9) ** 0.5
+
+
+def test_half_plan_and_table_job() -> None:
+    budgets = Budgets(np.r_[np.full(21, 1.0), np.full(40, 3.0)], 1e-5, ids=np.arange(61) + 7)
+    plan = half_plan(budgets, "scale", steps=4, expected_batch_size=6, clip_norm=1.0)
+    assert plan.budgets.records.tolist() == [11, 20]
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(61, 5)).astype(np.float32)
+    job = table_job(features, generator.integers(0, 2, 61), budgets, plan, models=6, seed=3)
+    check_half_full(job.included, budgets.group_index)
+    found = train_shadows(job)
+    assert found.ids.tolist() == budgets.ids.tolist()
+    assert set(found.groups) == {"epsilon=1", "epsilon=3"}
+    with pytest.raises(DataError, match="61 rows of features, 5 labels"):
+        table_job(features, np.zeros(5, dtype=int), budgets, plan, models=6, seed=3)
+
+
+def test_findings_name_groups_and_no_record() -> None:
+    found = shadow_findings(scores(models=24, size=40, shift=np.where(np.arange(40) % 2, 3.0, 0)))
+    assert set(found["roc"]) == {"all", "strict", "weak"}
+    assert found["privacy_score"]["weak"]["mean"] > found["privacy_score"]["strict"]["mean"]
+    assert found["differences"][0]["p_value"] < 1e-6
+    assert "ids" not in str(found)
+    with pytest.raises(InputError, match="shadow models"):
+        shadow_findings(scores(models=4, size=5))

@@ -1,0 +1,245 @@
+"""apiece audit and apiece attack: what they print, and one line for every mistake."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from apiece import audit
+from apiece.audit.records import ShadowScores
+from apiece.cli import run as main
+from apiece.cli.attack import command as attack_command
+from apiece.cli.audit import command as audit_command
+
+ATTACK = [
+    "--records",
+    "200",
+    "--epsilon",
+    "8",
+    "--delta",
+    "1e-6",
+    "--others",
+    "1,4",
+    "--batch-size",
+    "20",
+    "--steps",
+    "60",
+    "--strategy",
+    "scale",
+]
+
+
+def call(command: Any, *arguments: str) -> str:
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def write(path: Path, values: np.ndarray) -> str:
+    path.write_text("\n".join(f"{v:.17g}" for v in values) + "\n")
+    return str(path)
+
+
+def test_two_worlds(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    ins, outs = generator.normal(3, 1, 300), generator.normal(size=300)
+    files = [
+        "--scores-in",
+        write(tmp_path / "in", ins),
+        "--scores-out",
+        write(tmp_path / "out", outs),
+    ]
+    document = json.loads(call(audit_command, *files, "--delta", "1e-5", "--json"))
+    for found, method in zip(document["lower_bounds"], ("clopper-pearson", "gdp"), strict=True):
+        assert found == audit.lower_bound(ins, outs, delta=1e-5, method=method).to_dict()
+    assert "epsilon >=" in call(audit_command, *files)
+
+
+def canaries(path: Path, size: int = 400) -> str:
+    generator = np.random.default_rng(1)
+    included = generator.random(size) < 0.5
+    group = np.where(np.arange(size) % 2, "weak", "strict")
+    score = generator.normal(size=size) + included * np.where(group == "weak", 6.0, 0.0)
+    pd.DataFrame({"score": score, "included": included, "who": group}).to_csv(path, index=False)
+    return str(path)
+
+
+def test_canaries_by_group(tmp_path: Path) -> None:
+    file = canaries(tmp_path / "c.csv")
+    document = json.loads(call(audit_command, "--canaries", file, "--group", "who", "--json"))
+    groups = document["lower_bounds_by_group"]
+    assert groups["weak"][0]["epsilon"] > 1
+    assert groups["strict"][0]["epsilon"] == 0
+    assert document["roc"]["weak"]["auc"] > 0.95 > document["roc"]["all"]["auc"]
+    assert document["lower_bounds"][0]["epsilon"] > 0
+
+
+def test_shadows(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    split = audit.biregular(16, np.arange(60) % 2, generator=generator)
+    groups = np.where(np.arange(60) % 2, "weak", "strict")
+    confidences = generator.normal(size=split.shape) + split * np.where(groups == "weak", 3.0, 0.0)
+    ShadowScores(np.arange(60), groups, split, confidences).save(tmp_path / "s.npz")
+    output = call(audit_command, "--shadows", str(tmp_path / "s.npz"), "--json")
+    document = json.loads(output)
+    assert document["roc"]["weak"]["auc"] > 0.9
+    assert 0.35 < document["roc"]["strict"]["auc"] < 0.65
+    assert document["privacy_score"]["weak"]["mean"] > document["privacy_score"]["strict"]["mean"]
+    assert document["differences"][0]["groups"] == ["strict", "weak"]
+    assert document["differences"][0]["p_value"] < 1e-6
+    assert "weak: AUC" in call(audit_command, "--shadows", str(tmp_path / "s.npz"))
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run on a small table in which the label is easy to learn by heart."""
+    folder = tmp_path_factory.mktemp("run")
+    generator = np.random.default_rng(3)
+    frame = pd.DataFrame(
+        {
+            "x": generator.normal(size=160).round(4),
+            "y": generator.normal(size=160).round(4),
+            "label": generator.integers(0, 2, 160).astype(str),
+            "budget": np.where(np.arange(160) % 2, 8, 2),
+        }
+    )
+    frame.to_csv(folder / "people.csv", index=False)
+    (folder / "people.toml").write_text(
+        '[columns.x]\nkind = "numeric"\nlower = -4\nupper = 4\n'
+        '[columns.y]\nkind = "numeric"\nlower = -4\nupper = 4\n'
+        '[columns.label]\nkind = "categorical"\nvalues = ["0", "1"]\n'
+    )
+    status = main(
+        [
+            "train",
+            "--data",
+            str(folder / "people.csv"),
+            "--schema",
+            str(folder / "people.toml"),
+            "--label",
+            "label",
+            "--epsilon",
+            "budget",
+            "--delta",
+            "1e-5",
+            "--strategy",
+            "scale",
+            "--batch-size",
+            "32",
+            "--steps",
+            "8",
+            "--seed",
+            "0",
+            "--test-share",
+            "0.4",
+            "--out",
+            str(folder / "run"),
+        ]
+    )
+    assert status == 0
+    return folder / "run"
+
+
+def test_run_folder(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(run_folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["roc"]) >= {"all"}
+    curves = document["roc"]
+    assert curves["all"]["members"] + curves["all"]["others"] == 160
+    assert (
+        curves["epsilon=2"]["members"] + curves["epsilon=8"]["members"]
+        == (curves["all"]["members"])
+    )
+    assert [b["method"] for b in document["lower_bounds"]] == ["one-run dp", "one-run gdp"]
+
+
+def test_shadow_models_of_a_run(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["audit", str(run_folder), "--models", "8", "--out", str(tmp_path / "a"), "--json"]
+    assert main(arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["models"] == 8
+    assert first["records"] == first["roc"]["all"]["members"] / 8 * 2
+    stamp = (tmp_path / "a" / "block-000000.npz").stat().st_mtime_ns
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert (tmp_path / "a" / "block-000000.npz").stat().st_mtime_ns == stamp
+    assert main(["audit", "--shadows", str(tmp_path / "a" / "scores.npz"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["roc"] == first["roc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name one of"),
+        (["--canaries", "a", "--shadows", "b"], "name one of"),
+        (["--scores-in", "none.txt"], "--scores-out: missing"),
+        (["--scores-in", "none.txt", "--scores-out", "none.txt"], "none.txt"),
+        (["--shadows", "none.npz"], "no such file"),
+        (["--canaries", "none.csv"], "none.csv"),
+        (["no-such-run"], "config"),
+        (["--canaries", "{canaries}", "--score", "x"], "column 'x'"),
+        (["--canaries", "{canaries}", "--score", "who"], "not numbers"),
+        (["--canaries", "{canaries}", "--included", "score"], "0 or 1"),
+        (["--scores-in", "{bad}", "--scores-out", "{bad}"], "entry 2 = 'x'"),
+        (["--canaries", "{canaries}", "--delta", "2"], "delta"),
+    ],
+)
+def test_audit_mistakes(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.txt").write_text("1 x 3")
+    places = {"canaries": canaries(tmp_path / "c.csv"), "bad": str(tmp_path / "bad.txt")}
+    assert main(["audit", *(a.format(**places) for a in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+
+
+def test_attack_prints_the_exposures() -> None:
+    document = json.loads(call(attack_command, *ATTACK, "--json"))
+    assert document["attack"] == "budget manipulation"
+    assert [row["others"] for row in document["rows"]] == ["as asked", "at most 1", "at most 4"]
+    for row in document["rows"]:
+        assert row["epsilon_spent"] <= 8 * (1 + 1e-9)
+        assert 0 < row["advantage"] < 1
+    assert "as asked" in call(attack_command, *ATTACK)
+    shares = json.loads(call(attack_command, *ATTACK, "--shares", "0.5,1", "--json"))
+    assert shares["attack"] == "collusion"
+    assert len(shares["rows"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--others", "two"], "--others"),
+        (["--others", "-1"], "decoy"),
+        (["--strategy", "scael"], "did you mean 'scale'"),
+        (["--shares", "2"], "share"),
+        (["--records", "1"], "--records"),
+    ],
+)
+def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attack", *ATTACK, *change]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+
+
+def test_attack_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from apiece.cli import run\n"
+        f"status = run(['attack', *{ATTACK!r}, '--json'])\n"
+        "sys.exit(status or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
