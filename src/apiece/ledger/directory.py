@@ -38,6 +38,8 @@ class Directory:
 
     def find(self, ids: Ids) -> Integers:
         """Return each id's number, or −1. Raises `DataError` for the wrong kind or an id twice."""
+        if not ids.size:
+            return np.zeros(0, dtype=np.int64)
         if self.kind is not None and self.kind != kind(ids):
             raise DataError(
                 f"ids: {kind(ids)} ids, but this ledger's are {self.kind}; convert them"

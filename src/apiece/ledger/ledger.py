@@ -250,7 +250,7 @@ class Ledger:
 
     def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: dict[str, Any]) -> Ids:
         _analysis_id(analysis_id)
-        ids = codec.checked_ids(ids)
+        ids = codec.checked_ids(ids, least=0)
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
         charges = np.broadcast_to(units.to_units(loss), ids.shape)

@@ -1,0 +1,223 @@
+"""The language of private queries: `mean(income) by region where age >= 18 and city = 'Bonn'`.
+
+It is a language of its own, small enough that every sentence has a bounded contribution a person;
+what it does not know is refused, and nothing of it reaches the database as text but quoted names,
+numbers and quoted strings.
+
+    query      = name "(" [argument {"," argument}] ")" ["by" column] ["where" condition]
+    argument   = column | number | column "~" column {"+" column}
+    condition  = clause {"or" clause};  clause = term {"and" term}
+    term       = "not" term | "(" condition ")" | column compare literal
+               | column ["not"] "in" "(" literal {"," literal} ")" | column "is" ["not"] "null"
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from apiece.errors import InputError, OptionError, unknown
+
+AGGREGATES: Final = (
+    "count",
+    "sum",
+    "mean",
+    "variance",
+    "covariance",
+    "histogram",
+    "quantile",
+    "regression",
+)
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
+    |(?P<text>'(?:[^']|'')*')
+    |(?P<name>"(?:[^"]|"")+"|[^\W\d]\w*)
+    |(?P<sign><=|>=|!=|<>|=|<|>|\(|\)|,|~|\+))""",
+    re.VERBOSE,
+)
+_COMPARE: Final = ("=", "!=", "<>", "<", "<=", ">", ">=")
+_WORDS: Final = ("by", "where", "and", "or", "not", "in", "is", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parsed query. where: a condition in SQL, made of quoted names and literals only."""
+
+    aggregate: str
+    columns: tuple[str, ...]
+    numbers: tuple[float, ...]
+    by: str | None
+    where: str | None
+    text: str
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def parse(text: str) -> Query:
+    """Return the query that `text` stands for.
+
+    Raises `InputError` with the place where it stops being one, `OptionError` for an unknown
+    aggregate.
+
+    >>> parse("mean(income) by region where age >= 18").where
+    '("age" >= 18)'
+    """
+    return _Parser(text).query()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens, self.at = text, _tokens(text), 0
+
+    def fail(self, expected: str) -> InputError:
+        kind, value, place = self.tokens[self.at]
+        found = "the end" if kind == "end" else repr(value)
+        return InputError(
+            f"query: expected {expected}, found {found} at character {place + 1} of "
+            f"{self.text!r}; for instance: mean(income) by region where age >= 18"
+        )
+
+    def take(self, kind: str, value: str | None = None) -> str | None:
+        have, content, _ = self.tokens[self.at]
+        same = value is None or content.lower() == value
+        if have != kind or not same or (kind == "name" and value is None and _word(content)):
+            return None
+        self.at += 1
+        return content
+
+    def need(self, kind: str, value: str | None = None) -> str:
+        found = self.take(kind, value)
+        if found is None:
+            raise self.fail(repr(value) if value else f"a {'column' if kind == 'name' else kind}")
+        return found
+
+    def column(self) -> str:
+        name = self.need("name")
+        return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+    def query(self) -> Query:
+        aggregate = self.need("name").lower()
+        if aggregate not in AGGREGATES:
+            raise unknown("aggregate", aggregate, AGGREGATES)
+        columns, numbers = self.arguments()
+        by = self.column() if self.take("name", "by") else None
+        where = self.condition() if self.take("name", "where") else None
+        if self.tokens[self.at][0] != "end":
+            raise self.fail("'by', 'where' or the end")
+        _check_arguments(aggregate, columns, numbers)
+        return Query(aggregate, tuple(columns), tuple(numbers), by, where, self.text.strip())
+
+    def arguments(self) -> tuple[list[str], list[float]]:
+        columns: list[str] = []
+        numbers: list[float] = []
+        self.need("sign", "(")
+        while not self.take("sign", ")"):
+            if columns or numbers:
+                self.need("sign", ",")
+            number = self.take("number")
+            if number is not None:
+                numbers.append(float(number))
+                continue
+            columns.append(self.column())
+            if self.take("sign", "~"):
+                columns.append(self.column())
+                while self.take("sign", "+"):
+                    columns.append(self.column())
+        return columns, numbers
+
+    def condition(self) -> str:
+        clauses = [self.clause()]
+        while self.take("name", "or"):
+            clauses.append(self.clause())
+        return clauses[0] if len(clauses) == 1 else f"({' OR '.join(clauses)})"
+
+    def clause(self) -> str:
+        terms = [self.term()]
+        while self.take("name", "and"):
+            terms.append(self.term())
+        return terms[0] if len(terms) == 1 else f"({' AND '.join(terms)})"
+
+    def term(self) -> str:
+        if self.take("name", "not"):
+            return f"(NOT {self.term()})"
+        if self.take("sign", "("):
+            inner = self.condition()
+            self.need("sign", ")")
+            return inner
+        column = quoted(self.column())
+        if self.take("name", "is"):
+            negation = "NOT " if self.take("name", "not") else ""
+            self.need("name", "null")
+            return f"({column} IS {negation}NULL)"
+        negation = "NOT " if self.take("name", "not") else ""
+        if self.take("name", "in"):
+            self.need("sign", "(")
+            values = [self.literal()]
+            while self.take("sign", ","):
+                values.append(self.literal())
+            self.need("sign", ")")
+            return f"({column} {negation}IN ({', '.join(values)}))"
+        for sign in _COMPARE:
+            if not negation and self.take("sign", sign):
+                return f"({column} {sign} {self.literal()})"
+        raise self.fail("a comparison")
+
+    def literal(self) -> str:
+        for kind in ("number", "text"):
+            found = self.take(kind)
+            if found is not None:
+                return found
+        raise self.fail("a number or a 'text'")
+
+
+def _word(content: str) -> bool:
+    return content.lower() in _WORDS
+
+
+def _tokens(text: str) -> list[tuple[str, str, int]]:
+    if len(text) > 10_000:
+        raise InputError("query: give a text of at most 10,000 characters")
+    tokens, at = [], 0
+    while at < len(text.rstrip()):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise InputError(
+                f"query: cannot read {text[at : at + 10].strip()!r} at character {at + 1} of "
+                f"{text!r}; for instance: mean(income) by region where age >= 18"
+            )
+        kind = str(match.lastgroup)
+        tokens.append((kind, match.group(kind), match.start(kind)))
+        at = match.end()
+    return [*tokens, ("end", "", len(text))]
+
+
+_SHAPES: Final = {  # columns at least, at most; numbers
+    "count": (0, 1, 0),
+    "sum": (1, 1, 0),
+    "mean": (1, 1, 0),
+    "variance": (1, 1, 0),
+    "covariance": (2, 2, 0),
+    "histogram": (1, 1, 1),
+    "quantile": (1, 1, 1),
+    "regression": (2, 20, 0),
+}
+
+
+def _check_arguments(aggregate: str, columns: list[str], numbers: list[float]) -> None:
+    least, most, wanted = _SHAPES[aggregate]
+    if not (least <= len(columns) <= most and len(numbers) <= wanted):
+        raise InputError(
+            f"query: {aggregate} takes {least} to {most} columns and up to {wanted} numbers, not "
+            f"{len(columns)} and {len(numbers)}"
+        )
+    if aggregate == "quantile" and not (numbers and 0 < numbers[0] < 1):
+        raise InputError("query: quantile needs its level, in (0, 1); as in quantile(income, 0.5)")
+    bins = numbers[0] if aggregate == "histogram" and numbers else 10.0
+    if not (bins.is_integer() and 1 <= bins <= 10_000):
+        raise InputError(f"query: histogram with {bins:g} bins; give a whole number to 10,000")
+    if len(set(columns)) != len(columns):
+        raise OptionError("query: a column is named twice")

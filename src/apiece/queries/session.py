@@ -1,0 +1,195 @@
+"""Session: private queries on one table, each charged to the people whose rows it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from apiece import _check
+from apiece.errors import InputError, StateError
+from apiece.filters import gaussian_mu
+from apiece.ledger import Ledger
+from apiece.queries import scan
+from apiece.queries.estimates import estimate
+from apiece.queries.features import Features, features
+from apiece.queries.grammar import Query, parse
+from apiece.queries.noise import BITS, Bits, rounded_gaussians
+from apiece.queries.schema import Schema
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A released answer. groups: one estimate with its interval a declared group.
+
+    epsilon, delta: what the query costs the person with the largest possible contribution, under
+    adding or removing all of a person's rows; most people are charged less. noise_multiplier: the
+    noise's standard deviation over that contribution.
+    """
+
+    query: str
+    analysis_id: str
+    groups: list[dict[str, Any]]
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    confidence: float
+    relation: str
+    guarantee: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Ask private queries of `source` (see `scan.connect`), described by `schema`.
+
+    ledger: charges each person for their own contribution and answers from those whose budget
+    allows it; without one, each answer is (epsilon, delta)-DP by itself and nothing is
+    remembered. bits: the noise's randomness, cryptographic by default.
+
+    >>> import pandas as pd
+    >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
+    >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}))
+    >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
+    >>> 30 < answer.groups[0]["estimate"] < 50
+    True
+    """
+
+    source: Any
+    schema: Schema
+    ledger: Ledger | None = None
+    bits: Bits = secrets.randbits
+
+    def ask(
+        self, text: str, *, epsilon: float, delta: float, analysis_id: str | None = None
+    ) -> Answer:
+        """Answer one query (see `grammar`) at a cost of at most (epsilon, delta) to anyone.
+
+        analysis_id: the name under which the ledger charges it, once; asking the same query
+        under the same id again returns the recorded answer. A new id by default.
+
+        Guarantee: (epsilon, delta)-DP under adding or removing all rows of a person. With a
+        ledger also each person's own (ε_i, δ_i) over everything the ledger ever charged, for
+        adaptively chosen queries. Sums are of whole grid steps and the noise is an exact
+        Gaussian rounded to the grid, so no floating-point effect weakens either.
+
+        Raises `InputError` for what is not a query, `DataError` for a missing column, a column
+        without declared bounds or groups, or a person the ledger does not know, `StateError` for
+        an analysis id that stands for something else.
+        """
+        query = parse(text)
+        epsilon = _check.positive("epsilon", epsilon)
+        delta = _check.probability("delta", delta, low_open=True, high_open=True)
+        analysis_id = str(uuid.uuid4()) if analysis_id is None else analysis_id
+        what = features(query, self.schema)
+        multiplier, stddev = _noise(what, self.schema.rows_per_person, epsilon, delta)
+        key = self._fingerprint(query, epsilon, delta)
+        if self.ledger is not None and self.ledger.status(analysis_id) == "committed":
+            return _recorded(self.ledger.result(analysis_id), key, analysis_id)
+        sums = self._sums(query, what, stddev, analysis_id, key)
+        answer = Answer(
+            query.text,
+            analysis_id,
+            self._estimates(query, what, sums, stddev),
+            epsilon,
+            delta,
+            multiplier,
+            CONFIDENCE,
+            "add_remove",
+            _guarantee(epsilon, delta, self.ledger is not None),
+        )
+        if self.ledger is None:
+            return answer
+        result = {"key": key, "answer": answer.to_dict()}
+        return _recorded(self.ledger.commit(analysis_id, result), key, analysis_id)
+
+    def _sums(self, query: Query, what: Features, stddev: float, analysis_id: str, key: str) -> Any:
+        """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
+        grid = math.ldexp(stddev, -BITS)
+        connection = scan.connect(self.source)
+        try:
+            scan.contributions(connection, query, self.schema, what, grid)
+            width = len(what.columns)
+            admitted = None
+            if self.ledger is not None:
+                people, steps = scan.norms(connection, width)
+                admitted = self.ledger.reserve(analysis_id, people, steps * grid, stddev)
+            groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
+            cells = groups * what.size
+            sums = scan.totals(connection, width, cells, admitted)
+        finally:
+            connection.close()
+        noise = iter(rounded_gaussians(cells * width, self.bits))
+        noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
+        return np.array(noisy).reshape(groups, what.size, width)
+
+    def _estimates(
+        self, query: Query, what: Features, sums: Any, stddev: float
+    ) -> list[dict[str, Any]]:
+        names: tuple[Any, ...] = (None,)
+        if query.by is not None:
+            names = self.schema.groups_of(query.by)
+        found = []
+        for name, values in zip(names, sums, strict=True):
+            group = {} if query.by is None else {query.by: name}
+            found.append({**group, **estimate(query, self.schema, values, stddev, CONFIDENCE)})
+        return found
+
+    def _fingerprint(self, query: Query, epsilon: float, delta: float) -> str:
+        schema = {
+            "person": self.schema.person,
+            "bounds": dict(self.schema.bounds),
+            "groups": dict(self.schema.groups),
+            "rows": self.schema.rows_per_person,
+        }
+        text = json.dumps([query.text, schema, epsilon, delta], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _noise(what: Features, rows: int, epsilon: float, delta: float) -> tuple[float, float]:
+    """Return the noise multiplier and the noise's standard deviation in units of the features.
+
+    A person adds at most rows·(norm + half a grid step in each coordinate), and the grid is a
+    fraction of the noise, so the standard deviation solves a linear equation.
+    """
+    mu = float(gaussian_mu(epsilon, delta))
+    coordinates = len(what.columns) * len(what.cells)
+    rounding = rows * math.ldexp(math.sqrt(coordinates), -BITS - 1)
+    if not mu > 2 * rounding:
+        raise InputError(
+            f"epsilon = {epsilon:g}, delta = {delta:g}: too small for the grid of the noise with "
+            f"{rows} rows per person; give a larger epsilon or fewer rows"
+        )
+    stddev = rows * what.norm / (mu - rounding) * (1 + 2.0**-40)
+    if not stddev / (rows * what.norm) > 2.0**-20:
+        raise InputError(f"epsilon = {epsilon:g}: gives no privacy; give a smaller one")
+    return 1 / mu, stddev
+
+
+def _guarantee(epsilon: float, delta: float, ledger: bool) -> str:
+    alone = (
+        f"({epsilon:g}, {delta:g})-DP under adding or removing all rows of a person "
+        "(exact Gaussian noise, rounded to a grid)"
+    )
+    if not ledger:
+        return alone + "; this query alone"
+    return alone + "; and each person's own budget over everything this ledger has charged"
+
+
+def _recorded(result: Any, key: str, analysis_id: str) -> Answer:
+    if not isinstance(result, dict) or result.get("key") != key:
+        raise StateError(
+            f"analysis {analysis_id!r}: committed for another query or other terms; use a new id"
+        )
+    return Answer(**result["answer"])

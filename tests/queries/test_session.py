@@ -1,0 +1,218 @@
+"""Private queries: right on average, intervals that cover, charges that are each person's own."""
+
+import random
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from apiece.errors import DataError, InputError, StateError
+from apiece.filters import gaussian_mu
+from apiece.ledger import Ledger
+from apiece.queries import Schema, Session
+
+N = 4000
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age = rng.uniform(18, 90, N)
+    income = np.clip(rng.lognormal(10.3, 0.6, N) + 200 * (age - 50), 0, None)
+    region = rng.choice(["north", "south", "east"], N, p=[0.5, 0.3, 0.2])
+    return pd.DataFrame({"id": np.arange(N), "age": age, "income": income, "region": region})
+
+
+SCHEMA = Schema(
+    "id",
+    bounds={"age": (0, 100), "income": (0, 200_000)},
+    groups={"region": ["north", "south", "east"]},
+)
+
+
+def session(people: object, seed: int = 0, schema: Schema = SCHEMA, **more: object) -> Session:
+    return Session(people, schema, bits=random.Random(seed).getrandbits, **more)  # type: ignore[arg-type]
+
+
+def truth(people: pd.DataFrame, aggregate: str) -> list[float]:
+    income = people["income"].clip(0, 200_000)
+    age = people["age"].clip(0, 100)
+    slope, intercept = np.polyfit(age, income, 1)
+    return {
+        "count()": [float(len(people))],
+        "sum(income)": [income.sum()],
+        "mean(income)": [income.mean()],
+        "variance(age)": [age.var(ddof=0)],
+        "covariance(age, income)": [np.cov(age, income, ddof=0)[0, 1]],
+        "quantile(income, 0.25)": [income.quantile(0.25)],
+        "mean(age) by region": [
+            age[people["region"] == r].mean() for r in ("north", "south", "east")
+        ],
+        "histogram(age, 5)": np.histogram(age, 5, (0, 100))[0].astype(float).tolist(),
+        "regression(income ~ age)": [intercept, slope],
+    }[aggregate]
+
+
+def cells(groups: list[dict]) -> list[dict]:
+    found = []
+    for group in groups:
+        if "bins" in group:
+            found += group["bins"]
+        elif "coefficients" in group:
+            found += group["coefficients"].values()
+        else:
+            found.append(group)
+    return found
+
+
+QUERIES = [
+    "count()",
+    "sum(income)",
+    "mean(income)",
+    "variance(age)",
+    "covariance(age, income)",
+    "quantile(income, 0.25)",
+    "mean(age) by region",
+    "histogram(age, 5)",
+    "regression(income ~ age)",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_intervals_cover(people: pd.DataFrame, query: str) -> None:
+    expected = truth(people, query)
+    runs, covered, total = 16, 0, 0
+    for seed in range(runs):
+        found = cells(session(people, seed).ask(query, epsilon=1.0, delta=1e-6).groups)
+        assert len(found) == len(expected)
+        for cell, value in zip(found, expected, strict=True):
+            low, high = cell["interval"]
+            assert low <= cell["estimate"] <= high
+            covered += low <= value <= high
+            total += 1
+    # 95 % nominal; a run of 16 falls below 11 once in 10⁵ if that holds.
+    assert covered / total >= 11 / 16
+
+
+def test_nearly_no_noise_gives_the_true_value(people: pd.DataFrame) -> None:
+    for query in QUERIES:
+        found = cells(session(people).ask(query, epsilon=2e5, delta=1e-6).groups)
+        for cell, value in zip(found, truth(people, query), strict=True):
+            tolerance = 200_000 / 1024 if "quantile" in query else 1e-2 * abs(value) + 1e-3
+            assert cell["estimate"] == pytest.approx(value, abs=tolerance), query
+
+
+def test_error_is_what_the_noise_says(people: pd.DataFrame) -> None:
+    mu = float(gaussian_mu(0.5, 1e-6))
+    errors = [
+        session(people, seed).ask("count()", epsilon=0.5, delta=1e-6).groups[0]["estimate"] - N
+        for seed in range(40)
+    ]
+    # A standard deviation from 40 draws lies within 45 % at four standard errors.
+    assert np.std(errors) == pytest.approx(1 / mu, rel=0.45)
+
+
+def test_every_source(people: pd.DataFrame, tmp_path: Path) -> None:
+    people.to_parquet(tmp_path / "p.parquet")
+    people.to_csv(tmp_path / "p.csv", index=False)
+    select = f"SELECT * FROM read_parquet('{tmp_path}/p.parquet')"
+    sources = [
+        people,
+        pa.Table.from_pandas(people),
+        tmp_path / "p.parquet",
+        str(tmp_path / "p.csv"),
+        select,
+        duckdb.sql(select),
+    ]
+    answers = [
+        session(s).ask("sum(income) by region", epsilon=1, delta=1e-6).groups for s in sources
+    ]
+    for answer in answers[1:]:
+        for a, b in zip(answer, answers[0], strict=True):
+            assert a["estimate"] == pytest.approx(b["estimate"], rel=1e-12)
+
+
+def test_rows_of_a_person_are_bounded() -> None:
+    frame = pd.DataFrame({"id": ["a"] * 50 + ["b"] * 2, "x": [1.0] * 52})
+    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=3)
+    answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e5, delta=1e-6)
+    assert answer.groups[0]["estimate"] == pytest.approx(5, abs=0.2)
+
+
+def test_others_do_not_change_which_rows_are_kept() -> None:
+    rng = np.random.default_rng(4)
+    mine = pd.DataFrame({"id": 1, "x": rng.random(20)})
+    others = pd.DataFrame({"id": np.repeat(np.arange(2, 40), 20), "x": rng.random(38 * 20)})
+    schema = Schema("id", bounds={"x": (0, 1)}, rows_per_person=2)
+
+    def total(frame: pd.DataFrame) -> float:
+        answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e8, delta=0.5)
+        return float(answer.groups[0]["estimate"])
+
+    both = pd.concat([others, mine]).sample(frac=1, random_state=1)
+    assert total(both) == pytest.approx(total(mine) + total(others), abs=5e-2)
+
+
+def test_missing_and_odd_values_contribute_nothing() -> None:
+    frame = pd.DataFrame({"id": range(6), "x": [1.0, None, np.nan, np.inf, -np.inf, 0.5]})
+    schema = Schema("id", bounds={"x": (0, 1)})
+    answer = session(frame, schema=schema).ask("sum(x)", epsilon=1e5, delta=1e-6)
+    assert answer.groups[0]["estimate"] == pytest.approx(2.5, abs=0.05)  # inf is clamped to 1
+
+
+def test_each_person_pays_for_their_own_contribution(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": ["low", "mid", "high", "none"], "x": [0.0, 50.0, 100.0, None]})
+    schema = Schema("id", bounds={"x": (0, 100)})
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll(frame["id"], 1.0, 1e-6)
+    asking = session(frame, schema=schema, ledger=ledger)
+    asking.ask("sum(x)", epsilon=0.5, delta=1e-6, analysis_id="a")
+    mu = float(gaussian_mu(0.5, 1e-6))
+    assert ledger.spent(frame["id"]) == pytest.approx([0, mu**2 / 4, mu**2, 0], rel=1e-4)
+    assert ledger.verify().ok
+
+
+def test_answers_come_from_those_still_active(tmp_path: Path, people: pd.DataFrame) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll(people["id"].to_numpy(), np.where(people["id"] < 1000, 0.1, 50.0), 1e-6)
+    asking = session(people, ledger=ledger)
+    answer = asking.ask("count()", epsilon=5.0, delta=1e-6, analysis_id="c")
+    assert answer.groups[0]["estimate"] == pytest.approx(3000, abs=10)
+    again = session(people, seed=99, ledger=ledger)
+    assert again.ask("count()", epsilon=5.0, delta=1e-6, analysis_id="c") == answer
+    with pytest.raises(StateError, match="another query"):
+        again.ask("sum(age)", epsilon=5.0, delta=1e-6, analysis_id="c")
+    nobody = asking.ask("count() where age > 500", epsilon=1.0, delta=1e-6)
+    assert abs(nobody.groups[0]["estimate"]) < 40
+
+
+def test_bad_input(people: pd.DataFrame, tmp_path: Path) -> None:
+    ask = {"epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(DataError, match="no declared bounds"):
+        Session(people, Schema("id")).ask("mean(income)", **ask)
+    with pytest.raises(DataError, match="no declared groups"):
+        session(people).ask("count() by age", **ask)
+    with pytest.raises(DataError, match="not in the source"):
+        session(people, schema=Schema("id", bounds={"wage": (0, 1)})).ask("sum(wage)", **ask)
+    with pytest.raises(DataError, match="not in the source"):
+        session(people, schema=Schema("person")).ask("count()", **ask)
+    with pytest.raises(InputError, match=r"neither a \.parquet"):
+        session("DELETE FROM people").ask("count()", **ask)
+    with pytest.raises(InputError, match=r"neither a \.parquet"):
+        session("SELECT 1; SELECT 2").ask("count()", **ask)
+    with pytest.raises(DataError, match="source"):
+        session(tmp_path / "absent.parquet").ask("count()", **ask)
+    with pytest.raises(InputError, match="epsilon"):
+        session(people).ask("count()", epsilon=0, delta=1e-6)
+    with pytest.raises(InputError, match="low must be below high"):
+        Schema("id", bounds={"x": (3, 3)})
+    with pytest.raises(InputError, match="finite"):
+        Schema("id", bounds={"x": (0, float("inf"))})
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([1, 2], 1.0, 1e-6)
+    with pytest.raises(DataError, match="no account"):
+        session(people, ledger=ledger).ask("count()", **ask)
+    assert not ledger.spent([1, 2]).any()
