@@ -19,6 +19,12 @@ from apiece.errors import ApieceError, InputError, unknown
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
+class Interrupted(click.ClickException):
+    """Ctrl-C, with a message on what is left behind."""
+
+    exit_code = INTERRUPTED
+
+
 class CommandFolder(click.Group):
     """A group whose commands are the modules of this package."""
 

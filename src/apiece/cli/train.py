@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece.cli import Interrupted
 from apiece.cli._progress import Bar
 from apiece.errors import InputError
 
@@ -70,7 +71,7 @@ def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> 
         try:
             metrics = run(prepared, out=out, render=render, watch=watch)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_interrupted(bar, out)) from None
+            raise Interrupted(_interrupted(bar, out)) from None
     if as_json:
         click.echo(json.dumps(metrics, allow_nan=False))
     else:
