@@ -117,7 +117,7 @@ def test_seeded_runs_are_no_releases(metrics: dict[str, Any]) -> None:
 
 def test_what_is_not_covered_is_said(metrics: dict[str, Any]) -> None:
     page = render(metrics)
-    for words in ("covered by no ε", "4 models were trained", "2.500", "7.500", "Settings"):
+    for words in ("covered by no ε", "4 models were trained", "ε ≤ 2.5", "ε ≤ 7.5", "Settings"):
         assert words in page
     alone = copy.deepcopy(metrics)
     alone["all_models"]["models"] = 1
@@ -125,10 +125,10 @@ def test_what_is_not_covered_is_said(metrics: dict[str, Any]) -> None:
 
 
 def test_a_difference_within_the_spread_is_not_called_a_gain(metrics: dict[str, Any]) -> None:
-    assert [row["clear"] for row in beats(metrics)] == [True]
+    assert [row["exceeds_spread"] for row in beats(metrics)] == [True]
     close = copy.deepcopy(metrics)
     close["strategies"][1]["test_accuracy_mean"] = 0.71
-    assert [row["clear"] for row in beats(close)] == [False]
+    assert [row["exceeds_spread"] for row in beats(close)] == [False]
     assert "no clear difference" in render(close)
     assert "no clear difference" in closing_table(close)
 

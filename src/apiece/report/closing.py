@@ -55,7 +55,7 @@ def spent_text(group: dict[str, Any]) -> str:
 def beats(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """Return, for each strategy but uniform, its gain over uniform in accuracy and the spread.
 
-    The spread is the root of the sum of the two variances over seeds; `clear` says whether the
+    The spread is the root of the sum of the two variances over seeds; `exceeds_spread` says whether the
     gain is larger than it. Empty where there is no uniform, or fewer than two seeds.
     """
     by_name = {s["strategy"]: s for s in metrics["strategies"]}
@@ -68,7 +68,7 @@ def beats(metrics: dict[str, Any]) -> list[dict[str, Any]]:
         spread = float(
             (other["test_accuracy_stddev"] ** 2 + base["test_accuracy_stddev"] ** 2) ** 0.5
         )
-        row = {"strategy": name, "gain": gain, "spread": spread, "clear": gain > spread}
+        row = {"strategy": name, "gain": gain, "spread": spread, "exceeds_spread": gain > spread}
         found.append(row)
     return found
 
@@ -77,7 +77,7 @@ def _remarks(metrics: dict[str, Any]) -> list[str]:
     lines = []
     for row in beats(metrics):
         points = f"{100 * row['gain']:+.2f} points (spread {100 * row['spread']:.2f})"
-        verdict = "" if row["clear"] else ": no clear difference"
+        verdict = "" if row["exceeds_spread"] else ": no clear difference"
         lines.append(f"{row['strategy']} against uniform: {points}{verdict}")
     if metrics["randomness"]["seed"] is not None:
         lines.append("Seeded: repeatable, an experiment. For a release leave the seed out.")
