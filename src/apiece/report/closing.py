@@ -55,8 +55,8 @@ def spent_text(group: dict[str, Any]) -> str:
 def beats(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """Return, for each strategy but uniform, its gain over uniform in accuracy and the spread.
 
-    The spread is the root of the sum of the two variances over seeds; `exceeds_spread`
-    says whether the gain is larger than it. Empty where there is no uniform, or fewer than two seeds.
+    The spread is the root of the sum of the two variances over seeds; `exceeds_spread` says
+    whether the gain is larger. Empty where there is no uniform, or fewer than two seeds.
     """
     by_name = {s["strategy"]: s for s in metrics["strategies"]}
     base = by_name.pop("uniform", None)
