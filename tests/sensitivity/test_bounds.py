@@ -86,6 +86,14 @@ def test_error_functions_and_arctangents_are_certified_too():
         assert found.bounds.lower <= exact <= found.bounds.upper <= exact * (1 + 1e-8)
 
 
+def test_logistic_maxima_on_a_whole_plane_are_tight():
+    ranges = {"a": (-2, 2), "b": (-2, 2), "c": (0, 1)}
+    for text in ("1/(1 + exp(c - a - b))", "sigmoid(a + b - c)"):
+        found = Query(text, ranges).lipschitz_constant()
+        assert found.bounds.lower <= math.sqrt(3) / 4 <= found.bounds.upper
+        assert found.bounds.upper <= math.sqrt(3) / 4 * (1 + 1e-8)
+
+
 def test_values_past_the_floating_point_range():
     query = Query("exp(exp(a))", {"a": (0, 700)})
     with pytest.raises(RangeError, match="scale"):

@@ -62,6 +62,8 @@ def test_complex_values_are_refused(text, ranges):
         ("sqrt(a**2 - 2*a*b + b**2 + 0.01)", "sqrt((a - b)**2 + 0.01)"),
         ("log(a + 0.001)", "log(a + 0.001)"),
         ("log(erf(a) + 1.1)", "log(erf(a) + 1.1)"),
+        ("1/(1 + exp(b - a))", "(1 + tanh((a - b)/2))/2"),
+        ("sigmoid(a)**2", "(1 + exp(-a))**-2"),
         ("a**b", None),
     ],
 )

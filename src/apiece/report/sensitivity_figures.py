@@ -71,26 +71,28 @@ def partial_sensitivity_maps(maps: Mapping[str, Mapping[str, Floats]]) -> Figure
     return figure
 
 
-def partial_sensitivity_histograms(runs: Mapping[str, Floats], bins: int = 40) -> Figure:
-    """Return, for each entry of an (n, h, w) map, its histogram over records, one colour a run.
+def partial_sensitivity_histograms(
+    edges: Floats, counts: Mapping[str, npt.NDArray[np.int64]]
+) -> Figure:
+    """Return each entry's histogram over records, one colour a run. S4, Fig. 2B.
 
-    All entries share one axis and every histogram has area 1, so spreads compare. S4, Fig. 2B.
+    edges: (bins + 1,), one axis for all, so that spreads compare; the outer bins hold what lies
+    beyond. counts: run → (h, w, bins).
     """
-    height, width = next(iter(runs.values())).shape[1:]
-    top = max(float(np.quantile(np.abs(values), 0.999)) for values in runs.values()) or 1.0
-    edges = np.linspace(-top, top, bins + 1)
-    figure = Figure(figsize=(1.6 * width, 1.4 * height + 0.6), layout="constrained")
+    height, width, _ = next(iter(counts.values())).shape
+    figure = Figure(figsize=(1.6 * width, 1.3 * height + 0.8), layout="constrained")
     grid = figure.subplots(height, width, squeeze=False, sharex=True)
     for (i, j), panel in np.ndenumerate(grid):
         ax: Any = panel
-        for k, values in enumerate(runs.values()):
-            shown = np.clip(values[:, i, j], -top, top)
-            ax.hist(shown, edges, density=True, histtype="stepfilled", alpha=0.6, color=f"C{k}")
+        for k, (run, values) in enumerate(counts.items()):
+            shares = values[i, j] / values[i, j].sum()
+            ax.stairs(shares, edges, fill=True, alpha=0.6, color=f"C{k}", label=run)
         ax.axvline(0, color="black", linewidth=0.5)
         ax.set_yticks([])
-    swatches = ax.patches
-    figure.legend(swatches, list(runs), loc="outside upper center", ncols=len(runs))
-    figure.supxlabel("partial sensitivity (gradient norm per unit of the pixel)")
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    figure.supxlabel("partial sensitivity of the pixel")
+    figure.supylabel("share of records")
     return figure
 
 

@@ -30,6 +30,7 @@ FUNCTIONS = {
     "acos": sympy.acos,
     "atan": sympy.atan,
     "erf": sympy.erf,
+    "sigmoid": lambda x: (1 + sympy.tanh(x / 2)) / 2,
     "abs": sympy.Abs,
     "min": sympy.Min,
     "max": sympy.Max,

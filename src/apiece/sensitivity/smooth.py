@@ -47,7 +47,8 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
         raise ComplexValueError(f"expression: {node} is not real; give a real expression")
     if isinstance(node, sympy.Pow):
         _check_power(node, ranges)
-    elif isinstance(node, sympy.log):
+        return _logistic_as_tanh(node)
+    if isinstance(node, sympy.log):
         _check_positive(node, node.args[0], ranges)
     elif isinstance(node, sympy.tan):
         _sign(node, sympy.cos(node.args[0]), ranges)
@@ -80,6 +81,15 @@ def _check_power(node: sympy.Pow, ranges: Ranges) -> None:
             _sign(node, base, ranges)
     else:
         _check_positive(node, base, ranges)
+
+
+def _logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:
+    """Write 1/(1 + e^v) as (1 − tanh(v/2))/2: v once, so that enclosures are close."""
+    base, exponent = node.args
+    terms = [term for term in base.args if isinstance(term, sympy.exp)]
+    if exponent.is_negative and len(terms) == 1 and base == 1 + terms[0]:
+        return ((1 - sympy.tanh(terms[0].args[0] / 2)) / 2) ** -exponent
+    return node
 
 
 def _check_positive(node: sympy.Expr, argument: sympy.Expr, ranges: Ranges) -> None:
