@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from apiece.accounting import Bounds, PrivacyCurve, gdp, privacy_curve
+from apiece.accounting import Bounds, PrivacyCurve, gdp, privacy_curve, rdp
 from apiece.accounting.bounds import Best, Floats
 from apiece.errors import InputError, OptionError, RangeError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
@@ -131,12 +131,13 @@ def test_gdp_names_what_it_cannot_handle() -> None:
 
 
 def test_gdp_and_zcdp_of_plain_gaussians() -> None:
-    """S2: σ/C with T = 50 steps: μ = .66616, ε(1e-5) = 2.7510 by GDP and 2.9822 by RDP."""
-    z = 10.614652581338738 / 0.7872438989061009 * math.sqrt(50) / math.sqrt(50)
-    mechanism = Repeated(Gaussian(z), 50)
-    mu = gdp.mu(mechanism)
-    assert gdp.rho(mechanism) == mu * mu / 2
-    assert mu == pytest.approx(math.sqrt(50) / z, rel=1e-14)
+    """Composition adds μ², and ρ of zero-concentrated DP is μ²/2; the RDP of order α is ρα."""
+    mechanism = Composed(Repeated(Gaussian(10.0), 25), Gaussian(1 / math.sqrt(0.75)))
+    assert gdp.mu(mechanism) == pytest.approx(1.0, rel=1e-14)
+    assert gdp.rho(mechanism) == gdp.mu(mechanism) ** 2 / 2
+    np.testing.assert_allclose(
+        rdp.divergence(mechanism, [1.5, 8.0]), gdp.rho(mechanism) * np.array([1.5, 8.0]), rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("delta", [0, 1, -1, 2, math.nan, math.inf, "x", [1e-5, 0.0]])

@@ -14,6 +14,7 @@ import numpy as np
 from apiece.accounting.bounds import Bounds, Floats
 
 _ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
+_ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
 _SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it
 
 
@@ -59,12 +60,13 @@ def sampled_remove(
     """
     excess = np.expm1(epsilon) / probability
     flat = excess <= -1
-    log_ratio = np.where(flat, 0.0, _log1p(excess, epsilon, probability))
-    bounds = inner(log_ratio)
+    kept = np.where(flat, 0.0, excess)
+    log_ratio = np.where(flat, 0.0, _log1p(kept, epsilon, probability))
+    spread = _ULPS * (np.abs(kept) / (1 + kept) + np.abs(log_ratio))
     trivial = -np.expm1(np.minimum(epsilon, 0.0))
     return _widened(
-        np.where(flat, trivial, probability * bounds.lower),
-        np.where(flat, trivial, probability * bounds.upper),
+        np.where(flat, trivial, probability * inner(log_ratio + spread).lower),
+        np.where(flat, trivial, probability * inner(log_ratio - spread).upper),
     )
 
 
@@ -73,12 +75,19 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
 
     With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
     """
-    share = probability - (1 - probability) * np.expm1(epsilon)
+    taken = (1 - probability) * np.expm1(epsilon)
+    share = probability - taken
     none = share <= 0
     safe = np.where(none, 1.0, share)
-    bounds = inner(np.where(none, 0.0, math.log(probability) + epsilon - np.log(safe)))
-    lower = np.where(none, 0.0, share * bounds.lower)
-    return _widened(lower, np.where(none, _SMALLEST, share * bounds.upper))
+    start = math.log(probability)
+    log_ratio = np.where(none, 0.0, start + epsilon - np.log(safe))
+    # Where hardly any share is left, its own rounding moves the argument most.
+    spread = _ULPS * (
+        (probability + np.abs(taken)) / safe + abs(start) + np.abs(epsilon) + np.abs(log_ratio)
+    )
+    lower = np.where(none, 0.0, share * (1 - spread) * inner(log_ratio + spread).lower)
+    upper = np.where(none, 0.0, share * (1 + spread) * inner(log_ratio - spread).upper)
+    return _widened(np.maximum(lower, 0.0), upper)
 
 
 def _log1p(excess: Floats, epsilon: Floats, probability: float) -> Floats:
@@ -89,6 +98,6 @@ def _log1p(excess: Floats, epsilon: Floats, probability: float) -> Floats:
 
 
 def _widened(lower: Floats, upper: Floats) -> Bounds:
-    """Allow for the rounding of the change of variables."""
-    low = np.maximum(lower * (1 - 1e-12) - _SMALLEST, 0.0)
-    return Bounds(low, np.clip(upper * (1 + 1e-12), _SMALLEST, 1.0))
+    """Allow for the rounding of the last products."""
+    low = np.maximum(lower * (1 - _ROUNDING) - _SMALLEST, 0.0)
+    return Bounds(low, np.clip(upper * (1 + _ROUNDING), _SMALLEST, 1.0))
