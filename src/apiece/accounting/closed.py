@@ -35,7 +35,8 @@ def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
     # e^ε·φ(b) = φ(a), so e^ε·Φ(−b) = φ(a)·R(b) for b ≥ 0, and its mirror otherwise.
     density = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
     with np.errstate(over="ignore", invalid="ignore"):
-        second = np.where(b >= 0, density * _mills(b, erfcx), np.exp(epsilon) * ndtr(-b))
+        growth = np.exp(np.minimum(epsilon, 700.0))
+        second = np.where(b >= 0, density * _mills(b, erfcx), growth * ndtr(-b))
         first = np.where(a >= 0, density * _mills(a, erfcx), ndtr(-a))
     exact = first - second
     # The argument of exp is off by its own rounding, a·|δa| with |δa| ≤ 2⁻⁵³·(|centre| + half).
@@ -58,9 +59,11 @@ def sampled_remove(
 
     inner: bounds on δ at any real ε. Source: Balle, Barthe, Gaboardi 2018, Theorem 2.
     """
-    excess = np.expm1(epsilon) / probability
+    with np.errstate(over="ignore"):  # ∞ is treated below
+        excess = np.expm1(epsilon) / probability
     flat = excess <= -1
-    kept = np.where(flat, 0.0, excess)
+    kept = np.clip(excess, -1.0, 1e300)
+    kept = np.where(flat, 0.0, kept)
     log_ratio = np.where(flat, 0.0, _log1p(kept, epsilon, probability))
     spread = _ULPS * (np.abs(kept) / (1 + kept) + np.abs(log_ratio))
     trivial = -np.expm1(np.minimum(epsilon, 0.0))
@@ -75,9 +78,10 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
 
     With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
     """
-    taken = (1 - probability) * np.expm1(epsilon)
+    taken = (1 - probability) * np.expm1(np.minimum(epsilon, 700.0))
     share = probability - taken
     none = share <= 0
+    share, taken = np.where(none, 0.0, share), np.where(none, 0.0, taken)
     safe = np.where(none, 1.0, share)
     start = math.log(probability)
     log_ratio = np.where(none, 0.0, start + epsilon - np.log(safe))

@@ -171,12 +171,13 @@ def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
         raise unknown("method", method, METHODS)
     if method != "best":
         return PrivacyCurve(_profile(mechanism, method), method, mechanism)
-    profiles = []
+    profiles: list[Profile] = []
     for name in ("gdp", "pld", "rdp"):
         try:
             profiles.append(_profile(mechanism, name))
         except UnsupportedError:
-            continue
+            if name == "rdp" and not profiles:
+                raise
     return PrivacyCurve(Best(tuple(profiles)), method, mechanism)
 
 

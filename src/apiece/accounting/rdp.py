@@ -11,6 +11,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece.accounting import renyi
 from apiece.accounting.bounds import Bounds, Floats
+from apiece.accounting.gdp import NothingReleased
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
 
@@ -97,10 +98,12 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             )
 
 
-def profile(mechanism: Mechanism) -> RenyiProfile:
+def profile(mechanism: Mechanism) -> RenyiProfile | NothingReleased:
     """Return an upper bound on the profile of `mechanism`; raise as `divergence` does."""
     steps = flatten(mechanism)
-    high = 2 + 2 * max((_largest_order(step) for step, _ in steps), default=1.0)
+    if not steps:
+        return NothingReleased()
+    high = 2 + 2 * max(_largest_order(step) for step, _ in steps)
     orders = 1 + np.geomspace(min(1e-3, high * 1e-5), high, _ORDERS)
     return RenyiProfile(orders, divergence(mechanism, orders))
 
