@@ -27,12 +27,21 @@ if TYPE_CHECKING:
     from apiece.assignment import assign as assign
     from apiece.budgets import Budgets as Budgets
     from apiece.budgets import release_histogram as release_histogram
+    from apiece.filters import GaussianFilter as GaussianFilter
+    from apiece.filters import Odometer as Odometer
+    from apiece.filters import RenyiFilter as RenyiFilter
+    from apiece.ledger import Ledger as Ledger
     from apiece.mechanisms import Composed as Composed
     from apiece.mechanisms import Gaussian as Gaussian
     from apiece.mechanisms import Laplace as Laplace
     from apiece.mechanisms import Repeated as Repeated
     from apiece.mechanisms import Sampled as Sampled
     from apiece.plan import Plan as Plan
+    from apiece.sensitivity import partial_sensitivity as partial_sensitivity
+    from apiece.training import Trainer as Trainer
+    from apiece.training import add_noise as add_noise
+    from apiece.training import clip_and_sum as clip_and_sum
+    from apiece.training import poisson_batches as poisson_batches
 
 __version__ = "0.1.0"
 
@@ -43,8 +52,12 @@ _NAMES = {
     "apiece.assignment": ("AdaPDP", "Hybrid", "JorgensenSampling", "Rounds", "Sample", "Scale",
                           "Sequential", "Threshold", "Uniform", "assign"),
     "apiece.budgets": ("Budgets", "release_histogram"),
+    "apiece.filters": ("GaussianFilter", "Odometer", "RenyiFilter"),
+    "apiece.ledger": ("Ledger",),
     "apiece.mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "apiece.plan": ("Plan",),
+    "apiece.sensitivity": ("partial_sensitivity",),
+    "apiece.training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _PACKAGES = ("accounting", "audit", "contract")

@@ -1,0 +1,36 @@
+"""The public names: a name that comes or goes is a decision, so it is written down here too."""
+
+import importlib
+
+import pytest
+
+import apiece
+
+NAMES = """
+__version__ accounting audit contract
+Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger Odometer Plan PrivacyCurve
+RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
+partial_sensitivity poisson_batches privacy_curve release_histogram
+AdaPDP Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform
+""".split()
+
+
+def test_public_names_are_these() -> None:
+    assert sorted(apiece.__all__) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(apiece, name) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["lower_bound", "one_run", "lira", "budget_manipulation", "collusion"]
+)
+def test_audit_names(name: str) -> None:
+    assert callable(getattr(importlib.import_module("apiece.audit"), name))
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'trainer'"):
+        _ = apiece.trainer  # type: ignore[attr-defined]
