@@ -6,13 +6,14 @@ import pytest
 
 import apiece
 
-NAMES = """
+TEXT = """
 __version__ accounting audit contract
 Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger Odometer Plan PrivacyCurve
 RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
 partial_sensitivity poisson_batches privacy_curve release_histogram
 AdaPDP Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform
-""".split()
+"""
+NAMES = TEXT.split()
 
 
 def test_public_names_are_these() -> None:
