@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from apiece.accounting import closed
+from apiece.accounting import closed, nested
 from apiece.accounting.bounds import Bounds, Floats, Profile, invert
 from apiece.accounting.convolve import Tail, side, tail
 from apiece.accounting.discretise import discretise
@@ -45,6 +45,8 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
             return GaussianProfile(noise_multiplier)
         case ((Sampled(Gaussian(noise_multiplier), probability), 1),):
             return OneSampledStep(noise_multiplier, probability)
+        case _ if any(nested.is_nested(step) for step, _ in steps):
+            return nested.profile(steps)
         case _:
             return Composition(tuple((_pair(step), times) for step, times in steps), grid)
 
