@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
+from apiece.assignment.levels import many
 from apiece.assignment.published import PublishedAdaPDP, PublishedRounds
-from apiece.assignment.request import Request, Strategy
+from apiece.assignment.request import MARGINS, Request, Strategy
 from apiece.assignment.rounds import AdaPDP, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
@@ -90,9 +91,14 @@ def assign(
     elif not hasattr(strategy, "plan") or isinstance(strategy, type):
         raise unknown("strategy", strategy, STRATEGIES)
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
-    plan = strategy.plan(request)
-    if plan.releasable:
-        plan.verify(budgets).require()
+    for margin in MARGINS if many(request) else MARGINS[:1]:
+        plan = strategy.plan(dataclasses.replace(request, margin=margin))
+        if not plan.releasable:
+            return plan
+        verification = plan.verify(budgets)
+        if verification.ok:
+            return plan
+    verification.require()
     return plan
 
 

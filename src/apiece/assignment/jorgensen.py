@@ -92,13 +92,14 @@ def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
 
     δ_π(ε) ≤ π·δ(log(1 + (e^ε − 1)/π)) in both directions; increasing in π. Bisected in log π.
     """
+    # δ falls with its level, so reading it at most here bounds it beyond, and is negligible
+    reach = float(np.max(curve.epsilon(float(delta.min()) * 1e-3).upper))
     low, high = np.full(epsilon.shape, -60.0), np.zeros(epsilon.shape)
     for _ in range(40):
         middle = (low + high) / 2
         # log(1 + (e^ε − 1)/π) without overflow
         level = epsilon + np.logaddexp(-epsilon, -middle + np.log(-np.expm1(-epsilon)))
-        # δ falls with its level: reading it at 40 bounds what lies beyond
-        spent = np.exp(middle) * np.asarray(curve.delta(np.minimum(level, 40.0)).upper)
+        spent = np.exp(middle) * np.asarray(curve.delta(np.minimum(level, reach)).upper)
         keeps = spent <= delta * (1 - 1e-9)
         low, high = np.where(keeps, middle, low), np.where(keeps, high, middle)
     return np.asarray(np.exp(low))

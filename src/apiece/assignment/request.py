@@ -15,11 +15,15 @@ from apiece.plan import Plan, Stage
 
 Floats = npt.NDArray[np.float64]
 METHODS = ("pld", "rdp")
+MARGINS = (8e-4, 2e-3, 4e-3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """Budgets, and the settings that every strategy has to keep.
+
+    margin: of log ε, how far below its budget a record is aimed at where parameters are found by
+    interpolation (see `levels`); what the accountant's bounds vary by.
 
     Raises `InputError` for steps below 1, an expected batch size that is not positive or above
     the number of records, a clip norm that is not positive, an unknown accounting method.
@@ -30,6 +34,7 @@ class Request:
     expected_batch_size: float
     clip_norm: float
     method: str = "pld"
+    margin: float = MARGINS[0]
 
     def __post_init__(self) -> None:
         put = object.__setattr__

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apiece.assignment.levels import STEP, extremes, many, rate_levels
 from apiece.assignment.request import Floats, Request
 from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, strictest
 from apiece.errors import InfeasibleError, unknown
@@ -45,7 +46,7 @@ class Sample:
             q = fit_mean(request, free)
         else:
             z = self._noise_multiplier(request)
-            q = free = rates(request, request.groups.epsilon, request.groups.delta, z)
+            q = free = free_rates(request, z, on_rungs=True)
         saturated = free >= 1
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
@@ -69,19 +70,25 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
     """Return the noise multiplier at which the mean rate is at least q̄, by little; the rates."""
     groups, q = request.groups, request.mean_probability
     epsilon, delta = groups.epsilon, groups.delta
-    few, many = loosest(epsilon, delta), strictest(epsilon, delta)
-    least = float(noise(request, epsilon[few], delta[few], q).min())
+    least, most = extremes(request, q)
     if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
         return least, np.full(len(groups), q)
-    most = float(noise(request, epsilon[many], delta[many], q).max())
     found: dict[float, Floats] = {}
 
     def room(z: float) -> float:
-        found[z] = rates(request, epsilon, delta, z)
-        return float(np.log(request.share @ found[z] / q))
+        found[z] = free_rates(request, z, on_rungs=False)
+        lost = STEP / 2 if many(request) else 0.0  # on rungs, on average
+        return float(np.log(request.share @ found[z] / q)) - lost
 
     z = crossing(room, _guess(request), least, most)
-    return z, found[z]
+    return z, free_rates(request, z, on_rungs=True) if many(request) else found[z]
+
+
+def free_rates(request: Request, z: float, *, on_rungs: bool) -> Floats:
+    """Return each group's largest rate at one noise multiplier, or an estimate of it."""
+    if many(request):
+        return rate_levels(request, z, on_rungs=on_rungs)
+    return rates(request, request.groups.epsilon, request.groups.delta, z)
 
 
 def _guess(request: Request) -> float:
@@ -96,10 +103,11 @@ def _guess(request: Request) -> float:
 def fit_mean(request: Request, q: Floats) -> Floats:
     """Return `q` scaled down, which is safe, to the mean asked.
 
+    On a ladder of levels the mean may stay below it by up to 1 %; the plan then says what it is.
     Raises `InfeasibleError` where the mean is below it by more than rounding.
     """
     factor = request.mean_probability / float(request.share @ q)
-    if factor > 1 + 1e-4:
+    if factor > (1.01 if many(request) else 1 + 1e-4):
         raise InfeasibleError(
             f"expected_batch_size = {request.expected_batch_size:g}: these budgets reach at most "
             f"{request.expected_batch_size / factor:g}; ask for that"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apiece.assignment.levels import many, noise_levels
 from apiece.assignment.request import Request
 from apiece.assignment.solve import ROUND, noise
 from apiece.plan import Plan
@@ -28,6 +29,9 @@ class Scale:
     def plan(self, request: Request) -> Plan:
         """Return the plan with a clip norm a group."""
         groups, q = request.groups, request.mean_probability
-        z = noise(request, groups.epsilon, groups.delta, q)
+        if many(request):
+            z = noise_levels(request, q)
+        else:
+            z = noise(request, groups.epsilon, groups.delta, q)
         stddev = request.clip_norm / float(request.share @ (1 / z))
         return request.one_stage(self.name, stddev, np.full(len(groups), q), stddev / z * ROUND)

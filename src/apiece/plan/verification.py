@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 MEASURED = 64
+THREADED = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,9 +146,17 @@ def spending(plan: Plan, method: str) -> Floats:
     """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve."""
     delta, spent = plan.budgets.delta, np.zeros(len(plan.budgets))
     first, members = _distinct(plan)
-    for g, same in zip(first, members, strict=True):
+
+    def one(g: np.intp, same: npt.NDArray[np.intp]) -> None:
         curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
         spent[same] = curve.epsilon(delta[same]).upper
+
+    if first.size < THREADED:
+        for g, same in zip(first, members, strict=True):
+            one(g, same)
+    else:  # transforms run outside the interpreter's lock; no result depends on the order
+        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+            list(pool.map(one, first, members))
     return spent
 
 
