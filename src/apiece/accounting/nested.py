@@ -68,7 +68,7 @@ class _Part:
         level = _level(size, self.probability)
         high = np.minimum(self.probability * self.inner.delta(level).upper * (1 + 1e-14), 1.0)
         mirror = -np.expm1(-size) + np.exp(-size) * high
-        return np.where(epsilon < 0, np.minimum(mirror + 1e-16, 1.0), high)
+        return np.asarray(np.where(epsilon < 0, np.minimum(mirror + 1e-16, 1.0), high))
 
     def reach(self) -> float:
         """Return an ε beyond which δ is negligible."""
@@ -124,7 +124,7 @@ def _composed(parts: tuple[_Part, ...]) -> ComposedPairs:
     mass, kept, start = np.ones(1), 1.0, 0
     for part, reach in zip(parts, reaches, strict=True):
         count = math.ceil(reach / step)
-        own, lost = _connect(step * np.arange(-count, count + 1), part)
+        own, lost = _connect(np.arange(-count, count + 1, dtype=np.float64) * step, part)
         # direct, not by FFT: all terms are positive, so every sum keeps its digits
         mass, kept, start = np.convolve(mass, own), kept * (1 - lost), start - count
     return ComposedPairs(step * start, step, mass, max(0.0, 1 - kept) + 1e-18)

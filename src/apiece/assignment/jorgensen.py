@@ -17,6 +17,7 @@ from apiece.mechanisms import Gaussian, Repeated, Sampled
 from apiece.plan import Plan, Stage
 
 PASSES = 4
+AIM = 1 - 3e-4  # what a lattice of losses may add to the amplification formula
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class JorgensenSampling:
             q = inner_rate(request, joins)
             z = uniform_noise(request, np.full(int(sure.sum()), tau), groups.delta[sure], q)
             curve = privacy_curve(_run(z, q, request.steps), method=request.method)
-            joins = np.where(sure, 1.0, _largest(curve, groups.epsilon, groups.delta))
+            joins = np.where(sure, 1.0, _largest(curve, groups.epsilon * AIM, groups.delta))
         q = min(q, inner_rate(request, joins))
         expected = float(q * joins @ groups.records)
         ones = np.ones(len(groups))

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece.accounting import privacy_curve
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import MANY, loosest, noise, strictest
+from apiece.assignment.solve import MANY, noise
 from apiece.errors import RangeError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
@@ -63,26 +62,24 @@ def run(z: float, q: float, steps: int) -> Mechanism:
 
 
 def extremes(request: Request, probability: float) -> tuple[float, float]:
-    """Return the noise multipliers of the loosest and of the strictest budget at one rate."""
-    epsilon, delta = request.groups.epsilon, request.groups.delta
-    few, many_ = _thin(loosest(epsilon, delta)), _thin(strictest(epsilon, delta))
-    low = float(noise(request, epsilon[few], delta[few], probability).min())
-    return low, float(noise(request, epsilon[many_], delta[many_], probability).max())
+    """Return noise multipliers at one rate that no group's own lies outside of.
 
-
-def _thin(front: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a few budgets of a front; ladders reach a little beyond them."""
-    return front[np.unique(np.linspace(0, front.size - 1, 6).astype(int))]
+    Those of the largest ε with the largest δ, and of the smallest with the smallest.
+    """
+    groups = request.groups
+    epsilon = np.array([groups.epsilon.max(), groups.epsilon.min()])
+    delta = np.array([groups.delta.max(), groups.delta.min()])
+    low, high = noise(request, epsilon, delta, probability)
+    return float(low), float(high)
 
 
 def _lowest_rate(request: Request, mechanism: Callable[[float], Mechanism]) -> float:
     """Return log q at which every budget is kept, by steps of a factor 4."""
     epsilon, delta = request.groups.epsilon, request.groups.delta
-    front = strictest(epsilon, delta)
     log_q = np.log(request.mean_probability)
     while True:
         curve = privacy_curve(mechanism(log_q), method=request.method)
-        if (np.asarray(curve.epsilon(delta[front]).upper) <= epsilon[front] * 0.9).all():
+        if float(curve.epsilon(float(delta.min())).upper) <= epsilon.min() * 0.9:
             return float(log_q)
         log_q -= np.log(4)
         if log_q < np.log(1e-12):
@@ -107,7 +104,7 @@ class Ladder:
 
     def _spent(self, x: float, delta: Floats) -> Floats:
         curve = privacy_curve(self.mechanism(float(x)), method=self.request.method)
-        return np.maximum(np.asarray(curve.epsilon(delta).upper), 1e-12)
+        return np.asarray(np.maximum(curve.epsilon(delta).upper, 1e-12))
 
     def estimate(self) -> Floats:
         """Return where each group's ε would be spent, by interpolation in ε and in δ."""
@@ -122,15 +119,16 @@ class Ladder:
             ends = self.log_epsilon[rises, j][[0, -1]]
             places[j] = curve(np.clip(target, *ends))
         if self.deltas.size == 1:
-            return places[0]
+            return np.asarray(places[0])
         weights = _lagrange(reach, _reach(self.delta))
-        return np.clip((weights * places).sum(axis=0), self.nodes[0], self.nodes[-1])
+        found = (weights * places).sum(axis=0)
+        return np.asarray(np.clip(found, self.nodes[0], self.nodes[-1]))
 
     def place(self) -> Floats:
         """Return each group's rung: the highest that is not above its estimate."""
         rungs = self._rungs()
         index = np.searchsorted(rungs, self.estimate(), side="right") - 1
-        return rungs[np.maximum(index, 0)]
+        return np.asarray(rungs[np.maximum(index, 0)])
 
     def _rungs(self) -> Floats:
         """Return values of x between which log ε moves by at most STEP, at any δ."""
