@@ -1,4 +1,4 @@
-"""Each strategy does what its contract says; every plan is verified by an independent accountant."""
+"""Each strategy does what its contract says; plans are checked by an independent accountant."""
 
 import math
 
