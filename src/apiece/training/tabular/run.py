@@ -17,6 +17,7 @@ from torch import nn
 from apiece import __version__
 from apiece.accounting import privacy_curve
 from apiece.assignment import assign
+from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 from apiece.training.randomness import Streams
@@ -38,6 +39,7 @@ class Prepared:
     job: Job
     people: People
     plans: dict[str, Plan]
+    described: dict[str, dict[str, Any]]  # the public part of each plan, with what it spends
 
     @property
     def private_notes(self) -> list[str]:
@@ -71,7 +73,13 @@ def prepare(job: Job, *, out: Path) -> Prepared:
         )
         for name in job.strategies or (job.strategy,)
     }
-    return Prepared(job, people, plans)
+    for name, plan in plans.items():
+        if plan.combine != "continue":
+            raise UnsupportedError(
+                f"strategy {name}: averages the outputs of {len(plan.stages)} models, and "
+                "apiece train makes one; choose sample, scale or hybrid"
+            )
+    return Prepared(job, people, plans, {name: plan.to_dict() for name, plan in plans.items()})
 
 
 def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dict[str, Any]:
@@ -84,7 +92,7 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
     job, plans = prepared.job, prepared.plans
     folder = RunFolder(out)
     folder.write("config.toml", tomli_w.dumps(complete(job, out=out).to_dict()))
-    folder.write("plan.json", plans[job.strategy].to_json(indent=2) + "\n")
+    folder.write_json("plan.json", prepared.described[job.strategy])
     folder.log("planned", strategies=list(plans), apiece=__version__)
     results, kept = [], None
     try:
@@ -94,7 +102,7 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
                     _train(prepared, plan, name, repeat, folder, watch)
                     for repeat in range(job.seeds)
                 ]
-                results.append(_result(name, plan, trained, job))
+                results.append(_result(name, prepared.described[name], trained, job))
                 if name == job.strategy:
                     kept = trained[0]
     except KeyboardInterrupt:
@@ -174,7 +182,9 @@ def _train(
     return _Trained(network, accuracy(network, people.test), time.monotonic() - begun)
 
 
-def _result(name: str, plan: Plan, trained: list[_Trained], job: Job) -> dict[str, Any]:
+def _result(
+    name: str, described: dict[str, Any], trained: list[_Trained], job: Job
+) -> dict[str, Any]:
     hits = [t.accuracy for t in trained if t.accuracy is not None]
     return {
         "strategy": name,
@@ -183,7 +193,7 @@ def _result(name: str, plan: Plan, trained: list[_Trained], job: Job) -> dict[st
         "test_accuracy_mean": statistics.fmean(hits) if hits else None,
         "test_accuracy_stddev": statistics.stdev(hits) if len(hits) > 1 else None,
         "seconds": round(sum(t.seconds for t in trained), 2),
-        "plan": plan.to_dict(),
+        "plan": described,
     }
 
 
