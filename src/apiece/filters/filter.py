@@ -58,6 +58,10 @@ class GaussianFilter:
         """
         return self._meter.admit(norms, noise_stddev)
 
+    def affordable(self, noise_stddev: float) -> Floats:
+        """Return the largest norm each person can still pay for. Data about people."""
+        return self._meter.affordable(noise_stddev)
+
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
         """Return, per person, the least noise with which they last `steps` charges of clip_norm.
 
@@ -121,6 +125,10 @@ class RenyiFilter:
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
         """Charge every person who can pay; return the active ones. See `GaussianFilter.admit`."""
         return self._meter.admit(norms, noise_stddev)
+
+    def affordable(self, noise_stddev: float) -> Floats:
+        """Return the largest norm each person can still pay for. Data about people."""
+        return self._meter.affordable(noise_stddev)
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
         """Return, per person, the least noise with which they last `steps` charges of clip_norm.

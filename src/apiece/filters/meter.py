@@ -40,6 +40,12 @@ class Meter:
                 _charge(flat[part], scale, limit[part], total[part], active[part], work)
         return active.reshape(self.limit.shape)
 
+    def affordable(self, noise_stddev: float) -> Floats:
+        """Return the largest norm that `admit` is sure to take, per person."""
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        left = np.maximum(self.limit * (1 - 32 * ULP) - self.total, 0.0)
+        return np.asarray(np.sqrt(left) * (stddev * (1 - 32 * ULP)))
+
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
         """Return the least noise at which `steps` charges of clip_norm stay within the limit."""
         steps = _check.count("steps", steps)

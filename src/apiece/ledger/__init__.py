@@ -2,6 +2,7 @@
 
 from apiece.ledger.chain import Entry, Head
 from apiece.ledger.ledger import Ledger
+from apiece.ledger.people import LedgerFilter
 from apiece.ledger.verify import Verification
 
-__all__ = ["Entry", "Head", "Ledger", "Verification"]
+__all__ = ["Entry", "Head", "Ledger", "LedgerFilter", "Verification"]

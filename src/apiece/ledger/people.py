@@ -1,0 +1,55 @@
+"""The people of a ledger as a filter, for trainings that charge it step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.ledger.ledger import Ledger
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass
+class LedgerFilter:
+    """Charges each call of `admit` to a ledger, as analysis `run`/0, `run`/1, …
+
+    ids: each record's person, one record a person. Every charge is committed at once, so a run's
+    name can be used once: a training that starts over is another run and is charged again. Give
+    it to `FilteredTrainer(people=)`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
+    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
+    ...     LedgerFilter(ledger, ["ann", "bob"], "model 1").admit([0.1, 1.0], 10.0).tolist()
+    [True, True]
+    """
+
+    ledger: Ledger
+    ids: Any
+    run: str
+    calls: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = np.asarray(self.ids)
+
+    def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
+        """Charge everyone who can pay, durably; return who can."""
+        step = f"{self.run}/{self.calls}"
+        admitted = self.ledger.reserve(step, self.ids, norms, noise_stddev)
+        self.ledger.commit(step)
+        self.calls += 1
+        return np.asarray(np.isin(self.ids, admitted))
+
+    def affordable(self, noise_stddev: float) -> Floats:
+        """Return the largest norm each person can still pay for. Data about people."""
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        factor = 1.0 if self.ledger.order is None else self.ledger.order / 2
+        left = np.maximum(self.ledger.remaining(self.ids) - 2.0**-48, 0.0) / factor
+        return np.asarray(np.sqrt(left) * (stddev * (1 - 2.0**-44)))

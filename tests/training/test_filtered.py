@@ -1,0 +1,157 @@
+"""Filtered gradient descent: charges before use, drops the spent, and a canary cannot be seen."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apiece.errors import InputError, StateError
+from apiece.filters import GaussianFilter, RenyiFilter, gaussian_delta, gaussian_mu
+from apiece.ledger import Ledger, LedgerFilter
+from apiece.training.filtered import FilteredTrainer
+
+
+def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs[:, 0] - targets).square() / 2
+
+
+def trainer(people: object, inputs: torch.Tensor, targets: torch.Tensor, **more: object):  # type: ignore[no-untyped-def]
+    model = nn.Linear(inputs.shape[1], 1, bias=False)
+    nn.init.zeros_(model.weight)
+    options = {"clip_norm": 1.0, "noise_stddev": 5.0, "seed": 0, **more}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return FilteredTrainer(model, optimizer, loss, inputs, targets, people=people, **options)  # type: ignore[arg-type]
+
+
+def test_each_record_pays_for_its_own_norm() -> None:
+    inputs, targets = torch.ones(3, 1), torch.tensor([0.1, 0.5, 7.0])
+    people = GaussianFilter([1.0] * 3, 1e-5)
+    run = trainer(people, inputs, targets)
+    run.step()
+    assert people.spent == pytest.approx([0.01 / 25, 0.25 / 25, 1 / 25], rel=1e-3)
+    assert (people.spent >= np.array([0.01, 0.25, 1.0]) / 25 * (1 - 1e-6)).all()
+
+
+def test_the_sum_holds_exactly_the_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the noise the update is the clipped sum of those who could pay."""
+    inputs, targets = torch.ones(3, 1), torch.tensor([0.1, 0.5, 7.0])
+    people = GaussianFilter([1.0] * 3, 1e-5)
+    limit = float(people.limit[0])
+    run = trainer(people, inputs, targets, noise_stddev=0.6 / limit**0.5, expected_batch_size=1.0)
+    before = run.model.weight.detach().clone()
+    monkeypatch.setattr(
+        "apiece.training.filtered.add_noise", lambda total, *_, **__: dict(total.gradients)
+    )
+    run.step()
+    assert run.active_records().tolist() == [True, True, False]
+    assert float((run.model.weight - before).detach()) == pytest.approx(0.1 * 0.6, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [GaussianFilter, RenyiFilter])
+def test_everyone_stops_within_their_own_budget(make: type) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(40, 3, generator=generator), torch.randn(40, generator=generator)
+    epsilon = np.where(np.arange(40) < 20, 0.3, 1.0)
+    people = make(epsilon, 1e-5)
+    run = trainer(people, inputs, targets, noise_stddev=20.0)
+    counts = []
+    for _ in range(120):
+        run.step()
+        counts.append(run.active_records())
+    assert (people.remaining >= 0).all()
+    stays = np.array(counts)
+    assert stays[:, 20:].sum() > stays[:, :20].sum()
+    assert stays[0].all()
+    assert not stays[-1].all()
+
+
+def test_sampling_charges_every_active_record() -> None:
+    inputs, targets = torch.ones(50, 1), torch.ones(50)
+    people = GaussianFilter([1.0] * 50, 1e-5)
+    run = trainer(people, inputs, targets, sampling_probability=0.2, clip_norm=0.5)
+    run.fit(4)
+    assert people.spent == pytest.approx(np.full(50, 4 * 0.25 / 25), rel=1e-9)
+    assert run.expected_batch_size == 10
+
+
+def test_nothing_depends_on_the_active_count() -> None:
+    people = GaussianFilter([1e-3] * 4, 1e-5)  # nobody can pay
+    run = trainer(people, torch.ones(4, 1), torch.full((4,), 9.0), noise_stddev=2.0)
+    run.step()
+    assert not run.active_records().any()
+    assert run.expected_batch_size == 4
+    assert float(run.model.weight.detach().abs()) > 0  # the noise is there all the same
+
+
+def test_a_record_that_is_not_finite_pays_nothing_and_hurts_nobody() -> None:
+    inputs = torch.tensor([[1.0], [float("nan")]])
+    people = GaussianFilter([1.0] * 2, 1e-5)
+    run = trainer(people, inputs, torch.ones(2))
+    run.step()
+    assert people.spent[1] == 0
+    assert torch.isfinite(run.model.weight).all()
+
+
+def test_training_charges_a_ledger(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ids = [f"p{i}" for i in range(6)]
+    ledger.enroll(ids, [0.05] * 3 + [2.0] * 3, 1e-6)
+    inputs, targets = torch.ones(6, 1), torch.full((6,), 3.0)
+    run = trainer(LedgerFilter(ledger, ids, "model"), inputs, targets)
+    run.fit(3)
+    assert run.active_records().tolist() == [False] * 3 + [True] * 3
+    spent = ledger.spent(ids)
+    again = trainer(LedgerFilter(ledger, ids, "model"), inputs, targets)
+    with pytest.raises(StateError, match="already committed"):
+        again.fit(1)  # a second model under the same name would go out uncharged
+    assert ledger.spent(ids).tolist() == spent.tolist()
+    assert ledger.verify().ok
+
+
+def scores(noise_stddev: float, runs: int, included: bool, charge: bool = True) -> np.ndarray:
+    """A canary's likelihood scores: it always pulls one weight by its clip bound."""
+    found = []
+    others, canary = torch.zeros(4, 2), torch.tensor([[0.0, 1.0]])
+    inputs = torch.cat([others, canary]) if included else others
+    targets = torch.full((len(inputs),), 1e6)
+    for seed in range(runs):
+        people = GaussianFilter([1.0] * len(inputs), 1e-5)
+        if not charge:
+            people = GaussianFilter([80.0] * len(inputs), 1e-5)
+        run = trainer(
+            people, inputs, targets, noise_stddev=noise_stddev, expected_batch_size=1.0,
+            seed=seed + 10**6 * included,
+        )  # fmt: skip
+        run.fit(6)
+        found.append(float(run.model.weight[0, 1].detach()))
+    return np.array(found)
+
+
+def separation(scores_in: np.ndarray, scores_out: np.ndarray) -> float:
+    """The μ of the best threshold test on Gaussian scores: their distance in deviations."""
+    return float((scores_in.mean() - scores_out.mean()) / scores_out.std())
+
+
+def test_canary_cannot_be_told_better_than_promised() -> None:
+    runs, noise = 60, 6.0
+    promise = float(gaussian_mu(1.0, 1e-5))
+    error = (2 / runs + promise**2 / (2 * runs)) ** 0.5
+    seen = separation(scores(noise, runs, True), scores(noise, runs, False))
+    assert seen < promise + 3.5 * error
+    # Negative control: the same run without the filter is caught (6 steps at 1.5: μ = 1.63).
+    unfiltered = separation(scores(1.5, runs, True, charge=False), scores(1.5, runs, False))
+    assert unfiltered > promise + 3.5 * error
+    assert float(gaussian_delta(6**0.5 / 1.5, 1.0)) > 1e-2
+
+
+def test_bad_input() -> None:
+    people = GaussianFilter([1.0] * 2, 1e-5)
+    data = torch.ones(2, 1), torch.ones(2)
+    with pytest.raises(InputError, match="clip_norm"):
+        trainer(people, *data, clip_norm=[1.0])
+    with pytest.raises(InputError, match="noise_stddev"):
+        trainer(people, *data, noise_stddev=0.0)
+    with pytest.raises(InputError, match="sampling_probability"):
+        trainer(people, *data, sampling_probability=0.0)
+    with pytest.raises(InputError, match="no step"):
+        trainer(people, *data).active_records()
