@@ -162,10 +162,15 @@ def main() -> None:
     parser.add_argument("data", choices=sorted(SETTINGS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
+    for name in ("steps", "clip_norm", "rate"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float)
     parser.add_argument("--epsilons", type=float, nargs="*", default=EPSILONS)
     parser.add_argument("--filters", nargs="*", default=["renyi", "gaussian"])
     options = parser.parse_args()
     setting = {**SETTINGS[options.data], "filters": options.filters}
+    for name in ("steps", "clip_norm", "rate"):
+        if getattr(options, name) is not None:
+            setting[name] = type(setting[name])(getattr(options, name))
     seeds = list(range(options.seeds))
     data = adult() if options.data == "adult" else mnist()
     size = len(data[0][1])

@@ -1,0 +1,85 @@
+"""How long one analysis of a million people takes to charge, durably, on each database.
+
+python benchmarks/ledger.py --postgresql postgresql://… --out benchmarks/results/ledger.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return {"cpu": models[0] if models else "unknown", "cores": os.cpu_count()}
+
+
+def options(text: str | None) -> Path | None:
+    parser = argparse.ArgumentParser(description=(text or "").splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    out: Path | None = parser.parse_args().out
+    return out
+
+
+def emit(document: dict[str, Any], out: Path | None) -> None:
+    text = json.dumps(document, indent=1) + "\n"
+    if out is None:
+        print(text, end="")
+    else:
+        out.write_text(text)
+
+
+def measure(url: str, people: int, repeats: int) -> dict[str, float]:
+    from apiece.ledger import Ledger
+
+    ids, rng = np.arange(people), np.random.default_rng(0)
+    norms, epsilon = rng.random(people), rng.choice([0.5, 1.0, 2.0], people)
+    found: dict[str, float] = {}
+
+    def timed(name: str, run: Any) -> Any:
+        start = time.perf_counter()
+        value = run()
+        found[name] = time.perf_counter() - start
+        return value
+
+    ledger = Ledger.open(url)
+    timed("enroll", lambda: ledger.enroll(ids, epsilon, 1e-6))
+    times = []
+    for k in range(repeats):
+        admitted = timed("reserve", lambda k=k: ledger.reserve(f"a{k}", ids, norms, 20.0))
+        times.append(found["reserve"])
+        timed("commit", lambda k=k: ledger.commit(f"a{k}", k))
+    found["reserve"] = float(np.median(times))
+    fresh = Ledger.open(url)
+    timed("reserve in a new process", lambda: fresh.reserve("fresh", ids, norms, 20.0))
+    verified = timed("verify", fresh.verify)
+    if not verified.ok or admitted.size != people:
+        raise SystemExit("the ledger did not hold")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--postgresql", help="Address of an empty database.")
+    parser.add_argument("--people", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        seconds["sqlite"] = measure(f"sqlite:///{folder}/p.db", given.people, given.repeats)
+    if given.postgresql:
+        seconds["postgresql"] = measure(given.postgresql, given.people, given.repeats)
+    emit({"machine": machine(), "people": given.people, "seconds": seconds}, given.out)
+
+
+if __name__ == "__main__":
+    main()
