@@ -3,6 +3,7 @@
 from apiece.training.batches import poisson_batches
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import clip_and_sum
+from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.trainer import Progress, Trainer
@@ -10,6 +11,7 @@ from apiece.training.trainer import Progress, Trainer
 __all__ = [
     "ChaCha20Stream",
     "ClippedSum",
+    "FilteredTrainer",
     "Progress",
     "Streams",
     "Trainer",
