@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from apiece.accounting.grid import UNIT
 from apiece.accounting.pairs import Floats
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
+_UNDERFLOWS = 1e-280
 _NEGLIGIBLE = 1e-30  # tilted masses below it may be wrong by a factor of two
 
 
@@ -95,30 +96,29 @@ def _reach(tilted: list[_Tilted], parts: Sequence[Side], bits: float) -> tuple[i
         mean += part.times * centre
         variance += part.times * float(weight @ (index - centre) ** 2)
     low, high = 0.0, float(sum(part.times * (part.log_mass.size - 1) for part in parts))
-    if variance == 0:
+    if variance <= 0:
         return int(low), int(high)
-    rate = math.sqrt(2 * bits / variance) / 8
-    cumulants = np.zeros(8)
+    longest = max(part.log_mass.size for part in parts)
+    quick = min(math.sqrt(2 * bits / variance), 50.0)
+    count = max(4, math.ceil(math.log2(max(quick * longest, 1.0))) + 1)
+    rates = quick * 2.0 ** np.arange(1 - count, 1)
+    cumulants = np.zeros((2, count))
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
-        cumulants += part.times * _cumulants(weight, rate)
-    rates = rate * np.array([1.0, 2, 4, 8])
-    high = min(high, float(((cumulants[:4] + bits) / rates).min()))
-    low = max(low, float(-((cumulants[4:] + bits) / rates).min()))
-    return math.floor(low), math.ceil(high)
+        cumulants += part.times * _cumulants(weight, rates)
+    right, left = (cumulants + bits) / rates
+    return math.floor(max(low, -float(left.min()))), math.ceil(min(high, float(right.min())))
 
 
-def _cumulants(weight: Floats, rate: float) -> Floats:
-    """Return log Σ w_k e^{θk} at θ = rate·(1, 2, 4, 8) and −rate·(1, 2, 4, 8)."""
+def _cumulants(weight: Floats, rates: npt.NDArray[np.floating[Any]]) -> Floats:
+    """Return log Σ w_k e^{θk} and log Σ w_k e^{−θk} at rates θ, each twice the one before."""
     index = np.arange(weight.size)
-    out = np.full(8, np.inf)
-    for sign, slot in ((1.0, 0), (-1.0, 4)):
-        shift = index - (weight.size - 1) if sign > 0 else index
-        power = np.exp(sign * rate * shift)
-        for j in range(4):
+    out = np.full((2, rates.size), np.inf)
+    for row, shift in ((0, index - (weight.size - 1)), (1, -index)):
+        power = np.exp(rates[0] * shift)
+        for j, rate in enumerate(rates):
             moment = float(weight @ power)
-            lost = rate * 2**j * (weight.size - 1) if sign > 0 else 0.0
-            if moment > 0:
-                out[slot + j] = math.log(moment) + lost + 1e-12
+            if moment > _UNDERFLOWS:
+                out[row, j] = math.log(moment) - rate * shift[0] * (row == 0) + 1e-9
             power = power * power
     return out
 
@@ -169,32 +169,60 @@ def _convolve(tilted: list[_Tilted], parts: Sequence[Side], size: int) -> tuple[
     return result, error
 
 
-def tail(parts: Sequence[Side], step: float, tilt: float, wrap: float) -> Tail:
-    """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1."""
+class TooLongError(Exception):
+    """The transform would be longer than allowed."""
+
+
+def tail(parts: Sequence[Side], step: float, tilt: float, wrap: float, points: int) -> Tail:
+    """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1.
+
+    Raises `TooLongError` where this takes a transform of more than `points`.
+    """
     tilted = [_tilt(part, step, tilt) for part in parts]
     low, high = _reach(tilted, parts, -math.log(wrap))
+    if high - low >= points:
+        raise TooLongError
     size = fft.next_fast_len(max(high - low, 1) + 1, real=True)
     weight, noise = _convolve(tilted, parts, size)
     weight = np.roll(weight, -(low % size))
     start = step * low + sum(part.times * part.offset for part in parts)
     centre = round(float(np.clip(weight, 0, None) @ np.arange(size)))
-    skip = max(0, math.floor(centre - _SPAN / (tilt * step)))
+    skip = max(0, math.floor(centre - _SPAN / ((tilt - 1) * step)))
     position = np.arange(skip, size) - float(centre)
-    # D_j = Σ_{m>j} (e^{ℓ_m} − e^{ℓ_{m−1}})·B_m with B_m = Σ_{i≥m} q_i: no cancellation.
-    masses = weight[skip:] * np.exp(-tilt * step * position)
-    above = np.cumsum(masses[::-1])[::-1]
-    rises = -math.expm1(-step) * np.exp(step * position) * above
-    value = np.append(np.cumsum(rises[:0:-1])[::-1], 0.0)
+    value = _undo(weight[skip:], step, tilt, position)
     log_total = sum(part.times * t.log_total for part, t in zip(parts, tilted, strict=True))
     log_total += tilt * sum(part.times * part.offset for part in parts)
     scale = math.exp(log_total + (1 - tilt) * (start + step * centre))
     error = _error(parts, step, tilt, noise, wrap, size) * np.exp((1 - tilt) * step * position)
-    error = np.minimum(scale * (error + 8 * size * UNIT * value), 1.0)
+    error = scale * (error + 8 * size * UNIT * np.abs(value))
     exponent = sum(
         part.times * (part.rounding + 8 * UNIT * t.largest)
         for part, t in zip(parts, tilted, strict=True)
     )
     return Tail(start + step * skip, step, scale * value, error, exponent)
+
+
+def _undo(
+    weight: Floats, step: float, tilt: float, position: npt.NDArray[np.floating[Any]]
+) -> Floats:
+    """Return D_j = Σ_{i>j} p_i·(1 − e^{x_j − x_i}) with p_i = w_i·e^{(1−λ)x_i}, x = step·position.
+
+    By D_j = e^{−h}·D_{j+1} + (1 − e^{−h})·Σ_{i>j} p_i, where nothing cancels, solved in blocks
+    over which e^{−hj} keeps within range.
+    """
+    p = weight * np.exp((1 - tilt) * step * position)
+    above = np.append(np.cumsum(p[:0:-1])[::-1], 0.0)
+    out = np.empty_like(above)
+    block, right, carried = max(int(_SPAN / 2 / step), 1), above.size, 0.0
+    while right > 0:
+        left = max(right - block, 0)
+        growth = np.exp(step * np.arange(right - left))
+        inner = np.cumsum((above[left:right] / growth)[::-1])[::-1]
+        out[left:right] = growth * (
+            -math.expm1(-step) * inner + carried / growth[-1] / math.exp(step)
+        )
+        carried, right = float(out[left]), left
+    return out
 
 
 def _error(

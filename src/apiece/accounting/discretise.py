@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.grid import UNIT
-from apiece.accounting.pairs import Floats, Pair, Window
+from apiece.accounting.pairs import Floats, LaplacePair, Pair, Window
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +80,7 @@ def _inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: floa
 def _cells(pair: Pair, window: Window, step: float, offset: float) -> _Cells:
     q = pair.probability
     reach = _log_ratio(window.high, q) - offset
-    count = max(math.ceil(reach / step * (1 + 1e-12) + 1e-9), 1)
+    count = max(math.ceil(reach / step * (1 + 1e-12) - 1e-9), 1)
     offsets = step * np.arange(count + 1)
     rho = _inner(window.low, offsets, q)
     p1, q0 = pair.masses(rho)
@@ -109,21 +109,42 @@ def _contract(pair: Pair, window: Window, step: float, cells: _Cells) -> Lattice
     of the cells, which leaves no imbalance where the density is exponential or flat.
     """
     q = pair.probability
+    fits = _fits(pair, window, step)
     origin, touched = _first_cluster(pair, window, step, cells)
+    if fits:
+        origin, touched = window.low, float(np.nextafter(window.low, np.inf))
     shift = (_log_ratio(origin, q) - _log_ratio(window.low, q)) / step
-    count = cells.mass.size - math.floor(shift)
+    count = cells.mass.size - math.floor(shift) + fits
     steps = step * np.arange(count)
     share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
     nodes, edges = _inner(origin, steps, q), np.empty(2 * count)
     edges[0], edges[2::2] = window.low, nodes[1:]
     edges[1::2] = _inner(origin, steps + _mirror(share, step), q)
     edges[1] = touched
+    if fits:
+        edges[-3] = np.nextafter(min(window.high, edges[-2]), -np.inf)
     edges[-1] = max(edges[-1], window.high)
     p, q0 = pair.masses(np.maximum.accumulate(edges))
     offset = _log_ratio(origin, q)
     width = np.exp(offset + steps) * (math.expm1(step) / q)
     mass = _balance(_Halves(p, q0, np.exp(nodes)), width)
-    return Lattice(step, offset, mass, 0.0, 0.0, pair.rounding(window) + 32 * UNIT)
+    return Lattice(step, offset, mass, 0.0, 0.0, pair.rounding(window) + 128 * UNIT)
+
+
+def aligned(pair: Pair, window: Window, step: float) -> float:
+    """Return the largest step up to `step` that divides the losses of a pair with atoms at both
+    ends, so that both are lattice points; for other pairs, `step`."""
+    if not isinstance(pair, LaplacePair):
+        return step
+    span = _log_ratio(window.high, pair.probability) - _log_ratio(window.low, pair.probability)
+    return span / math.ceil(span / step)
+
+
+def _fits(pair: Pair, window: Window, step: float) -> bool:
+    return (
+        isinstance(pair, LaplacePair)
+        and abs(aligned(pair, window, step * (1 + 1e-9)) / step - 1) < 1e-8
+    )
 
 
 def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
@@ -161,7 +182,7 @@ class _Halves:
         self.below = np.maximum(ratio * below_q - below_p, 0.0)
         self.above = np.maximum(p[0::2] - ratio * q[0::2], 0.0)
         self.below[0] = self.above[0] = 0.0
-        tiny = np.abs(self.below - self.above) <= 8 * UNIT * (p[0::2] + below_p)
+        tiny = np.abs(self.below - self.above) <= 64 * UNIT * (p[0::2] + below_p)
         self.deficit = np.where(tiny, 0.0, self.below - self.above)
 
     def trimmed(self, where: npt.NDArray[np.bool_]) -> None:

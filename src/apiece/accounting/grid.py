@@ -16,7 +16,7 @@ class Grid:
     """Settings of the numerical accountant; none of them affects soundness.
 
     gap: the relative gap (upper − lower)/upper aimed at in ε. floor: below this ε the gap aimed at
-    is gap·floor, absolute. truncation: the share of δ that may be lost to each tail. wrap: the
+    is floor/50, absolute. truncation: the share of δ that may be lost to each tail. wrap: the
     share of the tilted mass that may fall outside a transform on either side. points: the
     longest transform; where it would have to be longer, the bounds stay valid but lie further
     apart than `gap`.
@@ -24,14 +24,14 @@ class Grid:
     Raises `InputError` for values outside (0, 1), or fewer than 1024 points.
 
     >>> Grid(gap=1e-2).points
-    4194304
+    1048576
     """
 
     gap: float = 8e-4
     floor: float = 0.01
-    truncation: float = 1e-9
-    wrap: float = 1e-10
-    points: int = 2**22
+    truncation: float = 1e-5
+    wrap: float = 1e-13
+    points: int = 2**20
 
     def __post_init__(self) -> None:
         for name in ("gap", "floor", "truncation", "wrap"):

@@ -15,16 +15,14 @@ import numpy as np
 
 from apiece.accounting import closed, nested
 from apiece.accounting.bounds import Bounds, Floats, Profile, invert
-from apiece.accounting.convolve import Tail, side, tail
-from apiece.accounting.discretise import discretise
+from apiece.accounting.convolve import Tail, TooLongError, side, tail
+from apiece.accounting.discretise import aligned, discretise
 from apiece.accounting.gdp import GaussianProfile, NothingReleased
 from apiece.accounting.grid import DEFAULT, Grid
 from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair
-from apiece.accounting.region import Region, choose, log_delta
-from apiece.errors import UnsupportedError
+from apiece.accounting.region import Leaves, Region, choose, log_delta
+from apiece.errors import RangeError, UnsupportedError
 from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
-
-Leaves = tuple[tuple[Pair, int], ...]
 
 
 def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
@@ -118,7 +116,7 @@ class _Line:
 
 def _above(tail: Tail, outside: float) -> _Line:
     """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
-    value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
+    value = np.minimum((tail.value + tail.error) * math.exp(tail.exponent) + outside, 1.0)
     return _Line(tail.start + 2 * tail.exponent, tail.step, np.minimum.accumulate(value))
 
 
@@ -140,7 +138,7 @@ class _Bracket:
         """Bound ε(δ) ≥ 0 of the larger direction."""
         upper = np.maximum(*(line.epsilon(delta, line.start) for line in self.above))
         lower = np.maximum(*(line.epsilon(delta, 0.0) for line in self.below))
-        return Bounds(np.maximum(np.minimum(lower, upper), 0.0), np.maximum(upper, 0.0))
+        return Bounds(np.maximum(lower, 0.0), np.maximum(upper, 0.0))
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) of the larger direction."""
@@ -149,13 +147,38 @@ class _Bracket:
         return Bounds(np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0))
 
 
-_FIRST, _SPACING = 1.0, 1.2
+@dataclass(frozen=True, slots=True, eq=False)
+class _Brackets:
+    """What several brackets say together."""
+
+    brackets: tuple[_Bracket, ...]
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) by the tightest of all."""
+        return _tightest([bracket.epsilon(delta) for bracket in self.brackets])
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε) by the tightest of all."""
+        return _tightest([bracket.delta(epsilon) for bracket in self.brackets])
+
+
+def _tightest(bounds: list[Bounds]) -> Bounds:
+    lower = np.max([b.lower for b in bounds], axis=0)
+    upper = np.min([b.upper for b in bounds], axis=0)
+    if (lower > upper * (1 + 1e-9) + 1e-12).any():
+        raise RangeError(
+            "bounds contradict one another: past the numerical range; please report it"
+        )
+    return Bounds(np.minimum(lower, upper), upper)
+
+
+_FIRST, _SPACING, _LAST = 1.0, 1.2, 13
 
 
 def _mark(log_delta: Floats) -> Floats:
     """Return the number of the region in charge of each δ: equal steps in √(−2·log δ)."""
     reach = np.sqrt(-2 * np.minimum(log_delta, 0.0))
-    return np.asarray(np.maximum(np.round((reach - _FIRST) / _SPACING), 0.0), dtype=np.float64)
+    return np.asarray(np.clip(np.round((reach - _FIRST) / _SPACING), 0.0, _LAST), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,19 +191,19 @@ class Composition:
 
     leaves: Leaves
     grid: Grid = DEFAULT
-    _brackets: dict[int, _Bracket] = field(default_factory=dict, repr=False)
+    _brackets: dict[int, _Brackets] = field(default_factory=dict, repr=False)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
-        return self._answer(_mark(np.log(delta)), delta, _Bracket.epsilon)
+        return self._answer(_mark(np.log(delta)), delta, _Brackets.epsilon)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) for ε ≥ 0."""
         estimate = log_delta(self.leaves, epsilon, self.grid.truncation)
-        return self._answer(_mark(estimate), epsilon, _Bracket.delta)
+        return self._answer(_mark(estimate), epsilon, _Brackets.delta)
 
     def _answer(
-        self, marks: Floats, values: Floats, ask: Callable[[_Bracket, Floats], Bounds]
+        self, marks: Floats, values: Floats, ask: Callable[[_Brackets, Floats], Bounds]
     ) -> Bounds:
         lower, upper = np.empty(values.shape), np.empty(values.shape)
         for mark in np.unique(marks):
@@ -188,42 +211,72 @@ class Composition:
             lower[here], upper[here] = ask(self._region(int(mark)), values[here])
         return Bounds(lower, upper)
 
-    def _region(self, mark: int) -> _Bracket:
+    def _region(self, mark: int) -> _Brackets:
         if mark not in self._brackets:
-            reach = _FIRST + _SPACING * mark
-            self._brackets[mark] = bracket(self.leaves, math.exp(-(reach**2) / 2), self.grid)
+            reach = _FIRST + _SPACING * (mark + np.array([-0.5, 0.0, 0.5]))
+            self._brackets[mark] = bracket(self.leaves, np.exp(-(reach**2) / 2), self.grid)
         return self._brackets[mark]
 
 
-def bracket(leaves: Leaves, delta: float, grid: Grid) -> _Bracket:
-    """Return bounds around δ, refined until they are `grid.gap` apart there or points run out."""
-    gap = grid.gap * 0.7
-    around = np.minimum(delta * np.array([0.1, 1.0, 10.0]), 0.5)
-    region = choose(leaves, delta, gap, grid.floor, grid.truncation)
+_LOOKS = 4  # times that the neighbourhood is moved to the ε found
+
+
+def bracket(leaves: Leaves, delta: Floats, grid: Grid) -> _Brackets:
+    """Return bounds for δ from delta[0] to delta[2], around delta[1].
+
+    The step is refined until the gap is what the grid wants, its points run out, or refining no
+    longer helps.
+    """
+    settings = (float(delta[1]), 0.75 * grid.gap, grid.floor, grid.truncation)
+    region = choose(leaves, *settings, math.nan)
+    kept = _Brackets(())
+    looks, before, refine = 0, math.inf, True
     while True:
-        found = _compose(leaves, region, grid.wrap)
-        lower, upper = found.epsilon(around)
-        worst = float(np.max((upper - lower) / np.maximum(upper, grid.floor)))
-        longest = max(line.value.size for line in (*found.above, *found.below))
-        finer = min(0.7, math.sqrt(gap / max(worst, 1e-300)))
-        if worst <= grid.gap or longest / finer > grid.points:
-            return found
+        try:
+            found = _compose(leaves, region, grid)
+        except TooLongError:
+            if not refine and region.step > _WIDEST:
+                raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
+            region = region._replace(step=2 * region.step, tilt=1 + (region.tilt - 1) / 1.5)
+            refine = False
+            if kept.brackets:
+                return kept
+            continue
+        kept = _Brackets((*kept.brackets[-1:], found))
+        lower, upper = kept.epsilon(delta)
+        moved = abs(min(upper[1], 1e300) - region.epsilon) > 0.2 * region.epsilon
+        if moved and np.isfinite(upper[1]) and looks < _LOOKS:
+            region, looks = choose(leaves, *settings, float(upper[1])), looks + 1
+            continue
+        wanted = np.where(upper < grid.floor, grid.floor / 50, grid.gap * upper)
+        gaps = np.minimum(upper, 1e300) - lower
+        worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
+        if worst <= 1 or not refine or worst > 0.8 * before:
+            return kept
+        before, finer = worst, min(0.7, max(0.1, math.sqrt(0.75 / worst)))
         region = region._replace(step=region.step * finer)
 
 
-def _compose(leaves: Leaves, region: Region, wrap: float) -> _Bracket:
+_WIDEST = 10.0
+_STEEPEST = 20.0  # largest tilt, in units of 1/step
+
+
+def _compose(leaves: Leaves, region: Region, grid: Grid) -> _Bracket:
     """Compose both lattice pairs in both directions."""
+    if len(leaves) == 1:
+        region = region._replace(step=aligned(leaves[0][0], region.windows[0], region.step))
     pairs = [
         (discretise(pair, window, region.step), times)
         for (pair, times), window in zip(leaves, region.windows, strict=True)
     ]
     above, below = [], []
     for reverse, tilt in ((False, region.tilt), (True, region.reverse_tilt)):
+        tilt = min(tilt, _STEEPEST / region.step)
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
         lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
         )
-        above.append(_above(tail(upper, region.step, tilt, wrap), outside))
-        below.append(_below(tail(lower, region.step, tilt, wrap)))
+        above.append(_above(tail(upper, region.step, tilt, grid.wrap, grid.points), outside))
+        below.append(_below(tail(lower, region.step, tilt, grid.wrap, grid.points)))
     return _Bracket((above[0], above[1]), (below[0], below[1]))

@@ -6,20 +6,30 @@ Nothing here affects soundness; a poor choice only widens the bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from apiece.accounting.pairs import Floats, Pair, Window
 
-_CELLS = 256
+Leaves = tuple[tuple[Pair, int], ...]
+_CELLS = 384
+_NEARLY = 0.7  # accepted loss in the log of the round-off error
+_GLANCE = 2**15  # points of a first look
+_STEEPEST = 2000.0
+_FAINTEST = 1e-60  # no smaller δ is resolved
+_COARSEST = 0.25  # steps beyond it leave the regime where errors are of second order
 
 
 class Region(NamedTuple):
-    """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows."""
+    """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows.
+
+    epsilon: the ε that they were chosen for.
+    """
 
     delta: float
+    epsilon: float
     tilt: float
     reverse_tilt: float
     step: float
@@ -30,9 +40,17 @@ class _Coarse(NamedTuple):
     """A pair in few cells: log ratios, log Q-masses and the lowest log ratio."""
 
     ratio: Floats
+    width: Floats
     log_q: Floats
     floor: float
     times: int
+
+    def tilted(self, tilt: Floats | float) -> Floats:
+        """Return the log of each cell's share of E_Q[r^λ], its ratios spread evenly."""
+        spread = np.abs(tilt) * self.width
+        return np.asarray(
+            self.log_q + tilt * self.ratio + np.minimum(spread / 2, spread * spread / 24)
+        )
 
 
 def _coarse(pair: Pair, window: Window, times: int) -> _Coarse:
@@ -42,36 +60,66 @@ def _coarse(pair: Pair, window: Window, times: int) -> _Coarse:
     p1, q0, q = p1[keep], q0[keep], pair.probability
     ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)
     floor = math.log1p(q * math.expm1(window.low)) if q < 1 else window.low
-    return _Coarse(ratio, np.log(q0), floor, times)
+    return _Coarse(ratio, np.gradient(ratio), np.log(q0), floor, times)
 
 
 def _cumulant(coarse: Sequence[_Coarse], tilts: Floats) -> Floats:
     """Return log E_Q[r^λ] of the composition at each λ."""
     total = np.zeros(tilts.size)
     for part in coarse:
-        exponent = part.log_q + tilts[:, None] * part.ratio
+        exponent = part.tilted(tilts[:, None])
         top = exponent.max(axis=1)
         total += part.times * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)))
     return total
 
 
-def _best_tilt(
-    coarse: Sequence[_Coarse], log_delta: float, *, reverse: bool
-) -> tuple[float, float]:
-    """Return the order λ > 1 of the best Rényi conversion at δ, and its ε."""
-
-    def epsilon(excess: Floats) -> Floats:
-        tilts = 1 + excess
-        moment = _cumulant(coarse, 1 - tilts if reverse else tilts)
-        constant = excess * np.log(excess / tilts) - np.log(tilts)
-        return np.asarray((moment + constant - log_delta) / excess)
-
+def _search(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
+    """Return the λ > 1 that minimises `objective`, a function of λ − 1, and its least value."""
     excess = np.geomspace(1e-5, 1e7, 41)
     for width in (0.3, 0.05):
-        best = excess[int(np.argmin(epsilon(excess)))]
+        best = excess[int(np.argmin(objective(excess)))]
         excess = best * 10.0 ** np.linspace(-width, width, 11)
-    values = epsilon(excess)
+    values = objective(excess)
     return 1 + float(excess[int(np.argmin(values))]), float(values.min())
+
+
+def _tilt_for_delta(
+    coarse: Sequence[_Coarse], log_delta: float, *, reverse: bool
+) -> tuple[float, float]:
+    """Return the order λ of the best Rényi conversion at δ, and its ε."""
+
+    def epsilon(excess: Floats) -> Floats:
+        moment = _cumulant(coarse, -excess if reverse else 1 + excess)
+        constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
+        return np.asarray((moment + constant - log_delta) / excess)
+
+    return _search(epsilon)
+
+
+def _tilt_for_epsilon(coarse: Sequence[_Coarse], epsilon: float) -> float:
+    """Return the λ at which round-off in the tilted masses is least in δ(ε)."""
+
+    def error(excess: Floats) -> Floats:
+        moment = _cumulant(coarse, 1 + excess)
+        return np.asarray(moment - excess * epsilon - np.log(excess * (1 + excess)))
+
+    # The least tilt that is nearly as good: with heavy tails a larger one takes the mass far away.
+    best, least = _search(error)
+    excess = np.geomspace(1e-6, 1.0, 121) * (best - 1)
+    good = error(excess) <= least + _NEARLY
+    return 1 + float(excess[int(np.argmax(good))])
+
+
+def _spread(coarse: Sequence[_Coarse], tilt: float) -> float:
+    """Return the standard deviation of the tilted composition."""
+    variance = 0.0
+    for part in coarse:
+        exponent = part.tilted(tilt)
+        weight = np.exp(exponent - exponent.max())
+        weight /= weight.sum()
+        mean = float(weight @ part.ratio)
+        variance += part.times * float(weight @ (part.ratio - mean) ** 2)
+    return math.sqrt(variance)
 
 
 def _gaps(coarse: Sequence[_Coarse], tilt: float, steps: Floats) -> Floats:
@@ -84,7 +132,7 @@ def _gaps(coarse: Sequence[_Coarse], tilt: float, steps: Floats) -> Floats:
     """
     total = np.zeros(steps.size)
     for part in coarse:
-        exponent = part.log_q + tilt * part.ratio
+        exponent = part.tilted(tilt)
         weight = np.exp(exponent - exponent.max())
         weight /= weight.sum()
         distance = np.maximum(part.ratio - part.floor, 0.0)
@@ -94,30 +142,46 @@ def _gaps(coarse: Sequence[_Coarse], tilt: float, steps: Floats) -> Floats:
 
 
 def choose(
-    leaves: Sequence[tuple[Pair, int]], delta: float, gap: float, floor: float, truncation: float
+    leaves: Leaves, delta: float, gap: float, floor: float, truncation: float, epsilon: float
 ) -> Region:
-    """Return the region of `delta` such that the bounds are likely `gap` apart."""
+    """Return the region of `delta` such that the bounds are likely `gap` apart.
+
+    epsilon: what ε(δ) is known to be about. Where it is not known, NaN: then the best Rényi
+    conversion stands in, and the step is kept so large that a first look is cheap.
+    """
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(truncation * delta / times) for pair, _ in leaves)
     coarse = [
         _coarse(pair, window, count) for (pair, count), window in zip(leaves, windows, strict=True)
     ]
-    tilt, epsilon = _best_tilt(coarse, math.log(delta), reverse=False)
-    reverse_tilt, reverse_epsilon = _best_tilt(coarse, math.log(delta), reverse=True)
-    wanted = gap * max(epsilon, reverse_epsilon, floor)
+    first = math.isnan(epsilon)
+    if first:
+        tilt, forward = _tilt_for_delta(coarse, math.log(delta), reverse=False)
+        reverse_tilt, backward = _tilt_for_delta(coarse, math.log(delta), reverse=True)
+        epsilon = max(forward, backward)
+    else:
+        tilt = _tilt_for_epsilon(coarse, epsilon)
+        reverse_tilt = _tilt_for_delta(coarse, math.log(delta), reverse=True)[0]
+    # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
+    widest = max(float(np.abs(part.ratio).max()) for part in coarse)
+    tilt, reverse_tilt = (min(t, 1 + _STEEPEST / widest) for t in (tilt, reverse_tilt))
     steps = np.geomspace(1e-12, 1.0, 121)
     gaps = _gaps(coarse, tilt, steps)
-    if reverse_epsilon > 0.9 * epsilon:
+    if first and backward > 0.9 * forward:
         gaps = np.maximum(gaps, _gaps(coarse, 1 - reverse_tilt, steps))
+    wanted = gap * max(epsilon, floor)
     step = float(np.exp(np.interp(math.log(wanted), np.log(gaps), np.log(steps))))
-    return Region(delta, tilt, reverse_tilt, step, windows)
+    step = min(step, _COARSEST, 1 / tilt)
+    if first:
+        step = max(step, 16 * _spread(coarse, tilt) / _GLANCE)
+    return Region(delta, epsilon, tilt, reverse_tilt, step, windows)
 
 
-def log_delta(leaves: Sequence[tuple[Pair, int]], epsilon: Floats, truncation: float) -> Floats:
+def log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Floats:
     """Estimate log δ(ε) by the best moment bound of either direction."""
     times = sum(count for _, count in leaves)
     coarse = [
-        _coarse(pair, pair.window(truncation * 1e-15 / times), count) for pair, count in leaves
+        _coarse(pair, pair.window(truncation * _FAINTEST / times), count) for pair, count in leaves
     ]
     excess = np.geomspace(1e-5, 1e7, 121)
     constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
