@@ -200,7 +200,13 @@ class Composition:
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) for ε ≥ 0."""
         estimate = log_delta(self.leaves, epsilon, self.grid.truncation)
-        return self._answer(_mark(estimate), epsilon, _Brackets.delta)
+        marks = _mark(estimate)
+        first = self._answer(marks, epsilon, _Brackets.delta)
+        # Where losses have heavy tails the estimate is far too high: look again where δ was found.
+        found = np.maximum(marks, _mark(np.log(np.maximum(first.upper, 1e-300))))
+        if (found == marks).all():
+            return first
+        return _tightest([first, self._answer(found, epsilon, _Brackets.delta)])
 
     def _answer(
         self, marks: Floats, values: Floats, ask: Callable[[_Brackets, Floats], Bounds]
