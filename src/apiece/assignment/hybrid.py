@@ -24,7 +24,8 @@ class Hybrid:
     """Each group moves on its own curve of equal (ε_g, δ_g), as far as Δ ≤ Δ̄_g lets it.
 
     excess: one bound Δ̄ for all, or None for each record's own (`Budgets.excess`; 1 where none was
-    asked). Δ̄ = 0 is Scale, Δ̄ = 1 is Sample, in between the noise falls with Δ̄.
+    asked). Δ̄ = 0 is Scale, Δ̄ = 1 is Sample; in between the noise over signal, S / Σ q_i·c_i,
+    falls with Δ̄ (S alone does not: rates and clip norms grow together).
 
     On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g).
     At Scale's point q = q̄ = B/n its mechanism is the baseline of S5 Def. 8, and Δ (the larger of

@@ -133,7 +133,7 @@ def _with(budgets: Budgets, victim: int, members: Any, epsilon: float | None) ->
 
 def _marked(budgets: Budgets, epsilon: Floats, victim: int) -> Budgets:
     """Return budgets in which the victim is a group of its own, called "victim"."""
-    labels = np.full(len(budgets), "other")
+    labels = np.full(len(budgets), "other", dtype="U6")
     labels[victim] = "victim"
     return Budgets(epsilon, budgets.delta, excess=budgets.excess, labels=labels)
 

@@ -27,9 +27,9 @@ class _Option:
 
     @property
     def cost(self) -> float:
-        """Noise over signal: the standard deviation of the noise on a mean gradient, over c̄."""
-        stage = self.plan.stages[0]
-        return stage.noise_stddev / (stage.expected_batch_size * self.plan.clip_norm)
+        """Noise over signal, S / Σ q_i·c_i: over the expected sum if all records clip."""
+        stage, records = self.plan.stages[0], self.plan.budgets.records
+        return stage.noise_stddev / float(records @ (stage.chances() * stage.clip_norm))
 
 
 def enforce(
@@ -46,8 +46,8 @@ def enforce(
 
     budgets: with their bounds Δ̄, or excess: one for all. public: how many public records could
     be added, whose budget is free to choose. By the meta-algorithm of S5: Sample, if it fits;
-    else the one with the least noise over signal, S/(B·c̄), among Hybrid, Sample padded with the
-    public records (at the best of several budgets for them), and Scale, which always fits.
+    else the one with the least noise over signal, S / Σ q_i·c_i, among Hybrid, Sample padded
+    with the public records (at the best of several budgets for them), and Scale, which always fits.
 
     The plan's `notes` say which was taken, why Sample was not, and what the others would have
     cost. In a padded plan the public records are the last ones, in the group "public", with ids
@@ -110,8 +110,10 @@ def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Op
 def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
     """Return `budgets` followed by `public` records with a budget of their own and no bound."""
     if np.issubdtype(budgets.ids.dtype, np.integer):
-        ids = budgets.ids.max() + 1 + np.arange(public)
+        own = budgets.ids
+        ids = own.max() + 1 + np.arange(public)
     else:
+        own = budgets.ids.astype(str)
         ids = np.char.add("public:", np.arange(public).astype(str))
     labels = budgets.groups.name[budgets.group_index].astype(str)
     assert budgets.excess is not None
@@ -119,14 +121,7 @@ def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
         np.concatenate((budgets.epsilon, np.full(public, epsilon))),
         np.concatenate((budgets.delta, np.full(public, float(budgets.delta.max())))),
         excess=np.concatenate((budgets.excess, np.ones(public))),
-        ids=np.concatenate(
-            (
-                budgets.ids.astype(ids.dtype.str)
-                if ids.dtype.kind == "U" and budgets.ids.dtype.kind != "U"
-                else budgets.ids,
-                ids,
-            )
-        ),
+        ids=np.concatenate((own, ids)),
         labels=np.concatenate((labels, np.full(public, "public"))),
     )
 

@@ -1,0 +1,130 @@
+"""Populations of the papers, and the private histogram from which a plan is made."""
+
+import math
+import random
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from apiece.assignment import Scale, assign
+from apiece.budgets import Budgets, discrete, release_histogram
+from apiece.budgets.populations import exponential_skew, log_uniform, per_class, three_groups
+from apiece.budgets.release import gaussian_variance
+from apiece.errors import BudgetError, InfeasibleError, InputError
+
+
+def test_three_groups_of_the_papers() -> None:
+    assert three_groups(1000, 1e-5).groups.records.tolist() == [340, 430, 230]
+    assert three_groups(1000, 1e-5).groups.epsilon.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("skew", [-0.2, 0.2])
+def test_exponential_skew_leans(skew: float) -> None:
+    groups = exponential_skew(50000, 1e-5, skew=skew).groups
+    assert groups.records.sum() == 50000
+    assert (np.sign(np.diff(groups.records)) == np.sign(skew)).all()
+    assert (groups.epsilon[0], groups.epsilon[-1]) == (0.5, 1.0)
+    with pytest.raises(BudgetError, match="skew = "):
+        exponential_skew(100, 1e-5, skew=0.5)
+
+
+def test_per_class_and_log_uniform() -> None:
+    with pytest.raises(BudgetError, match="no budget for class 2"):
+        per_class([1, 2], {1: 1.0}, 1e-5)
+    epsilon = log_uniform(500, 1e-5, low=0.1, high=10, generator=np.random.default_rng(0)).epsilon
+    assert 0.1 <= epsilon.min() < epsilon.max() <= 10
+    assert abs(np.log(epsilon).mean()) < 0.2
+
+
+def chi_square(sample: list[int], weight: dict[int, float]) -> float:
+    total, seen = sum(weight.values()), Counter(sample)
+    return sum(
+        (seen[x] - len(sample) * w / total) ** 2 / (len(sample) * w / total)
+        for x, w in weight.items()
+        if len(sample) * w / total > 5
+    )
+
+
+def test_discrete_noise_has_its_distribution() -> None:
+    below = random.Random(7).randrange
+    size = 4000
+    gaussian = [discrete.gaussian(Fraction(9, 4), below) for _ in range(size)]
+    normal = {x: math.exp(-(x**2) / 4.5) for x in range(-12, 13)}
+    laplace = [discrete.laplace(Fraction(3, 2), below) for _ in range(size)]
+    double = {x: math.exp(-abs(x) / 1.5) for x in range(-25, 26)}
+    # about 11 and 15 cells: 99.99 % points are 37 and 45
+    assert chi_square(gaussian, normal) < 45
+    assert chi_square(laplace, double) < 55
+    # a negative control: the same samples against a slightly wrong scale
+    assert chi_square(gaussian, {x: math.exp(-(x**2) / 6.0) for x in range(-12, 13)}) > 55
+    assert chi_square(laplace, {x: math.exp(-abs(x) / 1.9) for x in range(-25, 26)}) > 55
+
+
+def test_gaussian_variance_keeps_epsilon_and_delta() -> None:
+    for epsilon, delta in ((0.5, 1e-6), (2.0, 1e-8)):
+        variance = gaussian_variance(epsilon, delta)
+        assert discrete.gaussian_delta(variance, epsilon) <= delta
+        assert discrete.gaussian_delta(variance * Fraction(9, 10), epsilon) > delta
+    # a wide discrete Gaussian is the continuous one: S5 Def. 2
+    z = 4.0
+    phi = lambda x: 0.5 * math.erfc(-x / math.sqrt(2))  # noqa: E731
+    exact = phi(0.5 / z - 0.5 * z) - math.exp(0.5) * phi(-0.5 / z - 0.5 * z)
+    assert discrete.gaussian_delta(Fraction(16), 0.5) == pytest.approx(exact, rel=0.05)
+
+
+def test_no_record_gets_more_than_it_asked() -> None:
+    budgets = log_uniform(3000, 1e-5, low=0.3, high=10, generator=np.random.default_rng(1))
+    for noise, delta in (("gaussian", 1e-6), ("laplace", None)):
+        histogram = release_histogram(
+            budgets, [0.5, 1, 2, 4, 8, 50], epsilon=1.0, delta=delta, noise=noise
+        )
+        assert histogram.delta == (delta or 0.0)
+        plan = assign(histogram.budgets(), Scale(), steps=50, expected_batch_size=50, clip_norm=1.0)
+        bound = plan.bind_released(histogram, budgets)
+        assert bound.verify(budgets).ok
+        assert bound.group_index is not None
+        assert bound.ids is not None
+        own = budgets.epsilon[bound.ids]
+        assert (plan.budgets.epsilon[bound.group_index] <= own).all()
+        assert (budgets.epsilon[np.setdiff1d(budgets.ids, bound.ids)] < 0.5).all()
+        # rates and the normaliser are those released, whoever is there
+        assert bound.stages[0] is plan.stages[0]
+        assert bound.counts == "released"
+
+
+def test_levels_that_vanish_send_records_down() -> None:
+    """A level whose released count is not positive has no group: its records go lower."""
+    budgets = Budgets([1.0] * 400 + [5.0], 1e-5)
+    below = random.Random(3).randrange
+    for _ in range(20):
+        histogram = release_histogram(
+            budgets, [1.0, 5.0], epsilon=1.0, noise="laplace", below=below
+        )
+        place = histogram.place(budgets)
+        asked = histogram.budgets().groups.epsilon
+        assert (asked[place[place >= 0]] <= budgets.epsilon[place >= 0]).all()
+
+
+def test_a_release_refuses() -> None:
+    budgets = Budgets([1.0, 2.0], [1e-5, 1e-6])
+    with pytest.raises(BudgetError, match="level_delta"):
+        release_histogram(budgets, [1.0], epsilon=1.0, delta=1e-6)
+    with pytest.raises(BudgetError, match="delta: missing"):
+        release_histogram(budgets, [1.0], epsilon=1.0, level_delta=1e-6)
+    with pytest.raises(BudgetError, match="two are the same"):
+        release_histogram(budgets, [1.0, 1.0], epsilon=1.0, delta=1e-6, level_delta=1e-6)
+    with pytest.raises(InputError, match="did you mean 'gaussian'"):
+        release_histogram(budgets, [1.0], epsilon=1.0, delta=1e-6, noise="gausian")
+    nothing = release_histogram(Budgets([0.1], 1e-5), [50.0], epsilon=50.0, delta=1e-6)
+    with pytest.raises(InfeasibleError, match="every released count is 0"):
+        nothing.budgets()
+
+
+def test_the_plan_must_come_from_the_histogram() -> None:
+    budgets = Budgets([1.0] * 50 + [2.0] * 50, 1e-5)
+    histogram = release_histogram(budgets, [1.0, 2.0], epsilon=1.0, delta=1e-6)
+    plan = assign(Budgets([1.0] * 9, 1e-5), Scale(), steps=5, expected_batch_size=2, clip_norm=1)
+    with pytest.raises(InputError, match="not made from it"):
+        plan.bind_released(histogram, budgets)
