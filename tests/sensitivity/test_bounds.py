@@ -94,6 +94,19 @@ def test_logistic_maxima_on_a_whole_plane_are_tight():
         assert found.bounds.upper <= math.sqrt(3) / 4 * (1 + 1e-8)
 
 
+@pytest.mark.parametrize("width", [5, 12])
+def test_many_attributes(width):
+    names = [f"x{i}" for i in range(width)]
+    text = " + ".join(f"{i + 1}*{name}**2" for i, name in enumerate(names))
+    query = Query(text, dict.fromkeys(names, (-1, 1)))
+    exact = 2 * math.sqrt(sum((i + 1) ** 2 for i in range(width)))
+    assert query.lipschitz_constant().value == pytest.approx(exact)
+    assert query.lipschitz_constant().bounds.upper == pytest.approx(exact)
+    total = width * (width + 1) / 2
+    assert query.global_sensitivity("replace").bounds.upper == pytest.approx(total)
+    assert len(query.latex()) == width + 2
+
+
 def test_values_past_the_floating_point_range():
     query = Query("exp(exp(a))", {"a": (0, 700)})
     with pytest.raises(RangeError, match="scale"):

@@ -278,6 +278,12 @@ def test_bad_input_is_refused():
         partial_sensitivity(ModelLoss(frozen, cross_entropy), GOOD, CLASSES)
 
 
+def test_inputs_take_the_models_precision():
+    model = nn.Linear(3, 2)
+    found = partial_sensitivity(ModelLoss(model, cross_entropy), np.ones((2, 3)), [0, 1])
+    assert found.raw.shape == (2, 3)
+
+
 def test_arrays_work_and_shares_point_at_the_input_that_matters():
     model = nn.Linear(3, 2).double()
     with torch.no_grad():

@@ -21,8 +21,11 @@ from apiece.accounting import Bounds
 from apiece.errors import RangeError
 from apiece.sensitivity.intervals import Interval, Tape, ends, interval
 
+Floats = npt.NDArray[np.float64]
 Box = tuple[tuple[float, float], ...]
 MOST_BOXES = 2000
+MOST_FOR_SHGO = 4
+STARTS = 256
 TOLERANCE = 1e-9
 
 
@@ -113,7 +116,7 @@ def _dot(left: Sequence[Interval], right: Sequence[Interval]) -> Interval:
 
 def maximise(
     objective: Objective,
-    compiled: Callable[[npt.NDArray[np.float64]], float],
+    compiled: Callable[[Floats], float],
     names: Sequence[str],
     box: Box,
 ) -> Maximum:
@@ -132,11 +135,10 @@ def maximise(
     return Maximum(Bounds(best.value, upper), location, True, reason)
 
 
-def _search(compiled: Callable[[npt.NDArray[np.float64]], float], box: Box) -> tuple[float, ...]:
-    """Return the best point that SHGO finds."""
-    from scipy.optimize import shgo
-
-    few = len(box) <= 6  # the simplicial start has 2^d corners
+def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
+    """Return the best point found: by SHGO, or, because its complex has 2^d corners, above
+    `MOST_FOR_SHGO` attributes by local ascent from the best of evenly spread starts."""
+    from scipy.optimize import minimize, shgo
 
     def negative(x: Any) -> float:
         value = compiled(np.asarray(x, dtype=np.float64))
@@ -147,18 +149,31 @@ def _search(compiled: Callable[[npt.NDArray[np.float64]], float], box: Box) -> t
             )
         return -value
 
-    bounds: Any = list(box)
-    result: Any = shgo(
-        negative,
-        bounds,
-        n=64 if few else 256,
-        sampling_method="simplicial" if few else "sobol",
-    )
-    if result.x is None:
-        result.x = np.array([low + (high - low) / 2 for low, high in box])
-    return tuple(
-        min(max(float(x), low), high) for x, (low, high) in zip(result.x, box, strict=True)
-    )
+    sides: Any = list(box)
+    middle = np.array(_middle(box))
+    if len(box) <= MOST_FOR_SHGO:
+        found: Any = shgo(negative, sides, n=64, sampling_method="simplicial")
+        best = middle if found.x is None else found.x
+    else:
+        starts = sorted(spread(np.array(box), STARTS), key=negative)[:3]
+        ends = [minimize(negative, start, bounds=sides, method="L-BFGS-B").x for start in starts]
+        best = min([middle, *starts, *ends], key=negative)
+    return tuple(min(max(float(x), low), high) for x, (low, high) in zip(best, box, strict=True))
+
+
+def spread(ends: Floats, count: int) -> Floats:
+    """Return `count` points spread evenly over a box, (count, d); ends: (d, 2).
+
+    A Kronecker sequence on the powers of 1/r, where r^{d+1} = r + 1.
+    """
+    d = len(ends)
+    root = 1.5
+    for _ in range(64):
+        root = (1 + root) ** (1 / (d + 1))
+    unit = (0.5 + np.outer(np.arange(1, count + 1), root ** -np.arange(1.0, d + 1))) % 1.0
+    low, high = ends.T
+    points: Floats = np.clip(low + unit * (high - low), low, high)
+    return points
 
 
 class _Best:

@@ -38,6 +38,8 @@ class ModelLoss:
     model: any torch module that treats the records of a batch apart, at any checkpoint; it is
         used as it stands and left as it was. Frozen parameters do not count. loss_fn(outputs,
         targets) gives one loss a record. records_at_a_time bounds the memory.
+        Inputs and targets are arrays or tensors; they are moved to the model's device, and the
+        inputs to its precision.
 
     `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)` differentiates
     ‖∇_θ ℓ(θ; x, y)‖₂ with respect to the entries of x: `raw` has the shape of the inputs, images,
@@ -68,11 +70,11 @@ class ModelLoss:
 
     def differentiate(self, inputs: Any, targets: Any) -> PartialSensitivity:
         """Return what `partial_sensitivity(self, inputs, targets)` returns."""
-        x, y = _inputs(inputs), torch.as_tensor(targets)
         size = _check.count("records_at_a_time", self.records_at_a_time)
+        first = _check_model(self.model)
+        x, y = _inputs(inputs).to(first), torch.as_tensor(targets).to(first.device)
         if len(x) != len(y):
             raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
-        _check_model(self.model)
         with torch.enable_grad():
             method = _choose(self.model, self.loss_fn, x[:1], y[:1])
             parts = [
@@ -101,20 +103,22 @@ def _inputs(inputs: Any) -> Tensor:
     return x.detach()
 
 
-def _check_model(model: nn.Module) -> None:
-    if not any(p.requires_grad for p in model.parameters()):
+def _check_model(model: nn.Module) -> nn.Parameter:
+    """Return a trainable parameter, whose type and device the inputs are to have."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if not trainable:
         raise InputError("model: no trainable parameter; nothing is released about a record")
     for name, module in model.named_modules():
         random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-        coupled = isinstance(module, nn.modules.batchnorm._NormBase) and (
-            module.running_mean is None or module.training
+        coupled = isinstance(module, nn.modules.batchnorm._BatchNorm) and (
+            module.training or module.running_mean is None
         )
-        coupled = coupled and isinstance(module, nn.modules.batchnorm._BatchNorm)
         if coupled or (random and module.training):
             raise UnsupportedError(
                 f"model: {name or 'it'} ({type(module).__name__}) in training mode makes a "
                 "record's gradient depend on the others or on chance; call model.eval() first"
             )
+    return trainable[0]
 
 
 def _choose(

@@ -21,14 +21,14 @@ from apiece.errors import (
     RangeError,
     unknown,
 )
-from apiece.sensitivity.bounds import Maximum, maximise, norm_objective, value_objective
+from apiece.sensitivity.bounds import Maximum, maximise, norm_objective, spread, value_objective
 from apiece.sensitivity.parse import parse
 from apiece.sensitivity.partial import PartialSensitivity
 from apiece.sensitivity.smooth import smooth_form
 
 Floats = npt.NDArray[np.float64]
 _CHUNK = 1 << 15  # records at a time: the intermediate columns stay in the processor's cache
-_LARGEST_TO_SIMPLIFY = 150  # operations; above it simplification can take minutes
+_LARGEST_TO_SIMPLIFY = 100  # operations; above it simplification can take minutes
 
 
 class Query:
@@ -183,18 +183,9 @@ class Query:
         """Return `count` records spread evenly over the ranges, shape (count, d); public.
 
         Weights and noise may depend on partial sensitivities at these, because they depend on
-        nothing but the declared ranges. A Kronecker sequence on the roots of x^{d+1} = x + 1.
+        nothing but the declared ranges.
         """
-        count = _check.count("count", count)
-        d = len(self.ranges)
-        root = 1.5
-        for _ in range(64):
-            root = (1 + root) ** (1 / (d + 1))
-        steps = root ** -np.arange(1.0, d + 1)
-        unit = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0
-        low, high = np.array(list(self.ranges.values())).T
-        records: Floats = np.clip(low + unit * (high - low), low, high)
-        return records
+        return spread(np.array(list(self.ranges.values())), _check.count("count", count))
 
     def _extreme(self, sign: int) -> Maximum:
         """Return the maximum of sign·f."""
