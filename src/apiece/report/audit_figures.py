@@ -1,0 +1,107 @@
+"""Figures of audits, from findings and result records; no model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from apiece.audit import Exposure, Roc
+from apiece.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+# Distinguishable with any colour vision (Okabe and Ito 2008).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+
+def roc_figure(rocs: Mapping[str, Roc]) -> Figure:
+    """Return the ROC of every group on logarithmic axes, from one false positive upwards.
+
+    Raises `InputError` for none, or more than seven.
+    """
+    _at_most_seven("ROC curves", len(rocs))
+    figure = Figure(figsize=(5, 4.3), layout="constrained")
+    axes = figure.subplots()
+    least = min(1 / curve.others for curve in rocs.values())
+    for colour, (name, curve) in zip(_COLOURS, rocs.items(), strict=False):
+        label = f"{name}, AUC {curve.auc:.3f}"
+        axes.step(curve.fpr, curve.tpr, where="post", color=colour, label=label)
+    axes.plot([least, 1], [least, 1], ":", color="0.5")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(least, 1),
+        ylim=(least, 1),
+        xlabel="false-positive rate",
+        ylabel="true-positive rate",
+    )
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def share_figure(shares: Sequence[float], means: Mapping[str, Sequence[float]]) -> Figure:
+    """Return the mean privacy score of each group against the share of the strict group.
+
+    S5 Table I as lines. Raises `InputError` where a group has not one mean a share.
+    """
+    _at_most_seven("groups", len(means))
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for colour, (name, column) in zip(_COLOURS, means.items(), strict=False):
+        if len(column) != len(shares):
+            raise InputError(f"means of {name}: {len(column)} for {len(shares)} shares")
+        axes.plot(np.asarray(shares) * 100, column, "o-", color=colour, label=name)
+    axes.set(xlabel="share of the strict group (%)", ylabel="mean privacy score")
+    axes.legend(frameon=False)
+    return figure
+
+
+def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
+    """Return one line a target: its privacy score against what the others ask (S5 Fig. 6).
+
+    budgets: what the others ask, (b,). scores: (targets, b). Lines that rise towards the small
+    budgets are drawn in a warm colour, the others in a cool one; the bold line is the median.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] != len(budgets) or not values.size:
+        raise InputError(f"scores: shape {values.shape} for {len(budgets)} budgets of the others")
+    order = np.argsort(budgets)
+    asked, values = np.asarray(budgets, dtype=float)[order], values[:, order]
+    figure = Figure(figsize=(5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for line in values:
+        colour = _COLOURS[1] if line[0] > line[-1] else _COLOURS[0]
+        axes.plot(asked, line, color=colour, alpha=0.35, linewidth=0.9)
+    axes.plot(asked, np.median(values, axis=0), "o-", color="black", linewidth=2, label="median")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(asked, [f"{a:g}" for a in asked])
+    axes.set(xlabel="budget ε of all others", ylabel="privacy score of the target")
+    axes.legend(frameon=False)
+    return figure
+
+
+def theory_figure(exposures: Sequence[Exposure], measured: Sequence[float] | None = None) -> Figure:
+    """Return the target's greatest advantage by the plans, and the measured one beside it.
+
+    measured: one advantage an exposure, at most the theory's up to sampling error.
+    """
+    if not exposures or (measured is not None and len(measured) != len(exposures)):
+        raise InputError(f"measured: not one for each of {len(exposures)} exposures")
+    figure = Figure(figsize=(5.5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(exposures))
+    theory = [float(e.advantage.upper) for e in exposures]
+    axes.bar(places, theory, 0.6, color=_COLOURS[4], label="bound, from the plan")
+    if measured is not None:
+        axes.plot(places, measured, "D", color=_COLOURS[1], label="measured")
+    axes.set_xticks(places, [e.label for e in exposures], rotation=20, ha="right")
+    axes.set(ylabel="advantage (TPR − FPR)", ylim=(0, 1))
+    axes.legend(frameon=False)
+    return figure
+
+
+def _at_most_seven(what: str, count: int) -> None:
+    if not 0 < count <= len(_COLOURS):
+        raise InputError(f"{what}: {count}; draw 1 to {len(_COLOURS)} in one figure")

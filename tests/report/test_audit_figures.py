@@ -1,0 +1,67 @@
+"""Figures show the values that they are given."""
+
+import numpy as np
+import pytest
+
+from apiece.audit import budget_manipulation, roc
+from apiece.budgets import Budgets
+from apiece.errors import InputError
+from apiece.report import audit_figures as figures
+from apiece.report.curve_figures import png
+
+
+def test_roc_figure_draws_each_group_and_the_diagonal() -> None:
+    generator = np.random.default_rng(0)
+    member = generator.random(200) < 0.5
+    curve = roc(generator.normal(size=200) + member, member)
+    figure = figures.roc_figure({"all": curve, "weak": curve})
+    axes = figure.axes[0]
+    assert len(axes.lines) == 3
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), curve.tpr)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert "weak" in axes.get_legend().get_texts()[1].get_text()
+    assert png(figure).startswith(b"\x89PNG")
+
+
+def test_share_figure() -> None:
+    figure = figures.share_figure([0.2, 0.8], {"strict": [0.1, 0.2], "weak": [0.3, 0.4]})
+    assert figure.axes[0].lines[1].get_ydata().tolist() == [0.3, 0.4]
+    with pytest.raises(InputError, match="means of strict"):
+        figures.share_figure([0.2, 0.8], {"strict": [0.1]})
+
+
+def test_spaghetti_colours_the_targets_that_rise() -> None:
+    scores = [[0.1, 0.5], [0.4, 0.2]]
+    figure = figures.spaghetti_figure([32.0, 4.0], scores)
+    lines = figure.axes[0].lines
+    assert len(lines) == 3
+    assert lines[0].get_ydata().tolist() == [0.5, 0.1]
+    assert lines[0].get_color() != lines[1].get_color()
+    assert lines[2].get_ydata().tolist() == pytest.approx([0.35, 0.25])
+    with pytest.raises(InputError, match="scores"):
+        figures.spaghetti_figure([1.0], scores)
+
+
+def test_theory_beside_measurement() -> None:
+    exposures = budget_manipulation(
+        Budgets(np.full(60, 4.0), 1e-5),
+        3,
+        decoys=[1.0],
+        strategy="scale",
+        steps=10,
+        expected_batch_size=6,
+        clip_norm=1.0,
+    )
+    figure = figures.theory_figure(exposures, [0.1, 0.2])
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
+    assert heights == [float(e.advantage.upper) for e in exposures]
+    assert len(figures.theory_figure(exposures).axes[0].lines) == 0
+    with pytest.raises(InputError, match="measured"):
+        figures.theory_figure(exposures, [0.1])
+
+
+@pytest.mark.parametrize("count", [0, 8])
+def test_too_few_or_too_many(count: int) -> None:
+    curve = roc([1.0, 0.0], [1, 0])
+    with pytest.raises(InputError, match=f"{count}; draw 1 to 7"):
+        figures.roc_figure({str(i): curve for i in range(count)})
