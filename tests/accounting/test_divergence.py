@@ -154,3 +154,18 @@ def test_distance_of_parameters_bounds_the_divergence(
     )
     assert named.forward.upper <= plain.forward.upper
     assert plain.forward.lower <= named.forward.upper + 1e-15
+
+
+def test_crossing_curves_by_the_definition() -> None:
+    """κ = forward satisfies f(α + κ) − κ ≤ f̃(α) at every α, and 1 % less does not."""
+    promised, own = PrivacyCurve(Step(2.0, 0.6)), PrivacyCurve(Step(0.5, 0.1))
+    alpha = np.concatenate([np.geomspace(1e-9, 0.5, 3000), np.linspace(0.5, 1, 1000)])
+
+    def worst(baseline: PrivacyCurve, curve: PrivacyCurve, kappa: float) -> float:
+        shifted = baseline.tradeoff(np.minimum(alpha + kappa, 1.0))
+        return float((shifted - kappa - curve.tradeoff(alpha)).max())
+
+    found = excess(promised, own)
+    for one, other, bounds in ((promised, own, found.forward), (own, promised, found.backward)):
+        assert worst(one, other, bounds.upper) <= 1e-8
+        assert worst(one, other, 0.99 * bounds.lower) > 1e-6
