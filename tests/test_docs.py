@@ -1,30 +1,78 @@
-"""Every Python example in README.md and docs/ runs and prints what it says."""
+"""What the documents show is what the program takes."""
 
-import doctest
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
+from apiece import cli
+from apiece.datasets.schema import from_dict
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "docs" / "main-job.md"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page share names, in order; prompts are checked, other code is run."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "__main__"}
-    for match in BLOCK.finditer(text := page.read_text(encoding="utf-8")):
-        line = text[: match.start(1)].count("\n")
-        code = match.group(1)
-        if ">>>" not in code:
-            exec(compile("\n" * line + code, str(page), "exec"), names)
-            continue
-        example = doctest.DocTestParser().get_doctest(code, names, page.name, str(page), line)
-        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-        report: list[str] = []
-        runner.run(example, out=report.append, clear_globs=False)
-        names.update(example.globs)
-        assert runner.failures == 0, "".join(report)
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "console"):
+            joined = block.replace("\\\n", " ")
+            found += [line[2:] for line in joined.splitlines() if line.startswith("$ apiece")]
+        found += re.findall(r"`(apiece [a-z]+ [^`…]*)`", page.read_text())
+    return found
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_parse(line: str) -> None:
+    name, *arguments = shlex.split(line)[1:]
+    command = cli.group.get_command(click.Context(cli.group), name)
+    assert command is not None
+    command.make_context(name, arguments)
+
+
+def test_there_are_commands() -> None:
+    assert len(commands()) >= 5
+
+
+def test_the_config_and_the_schema_parse() -> None:
+    from apiece.training.tabular import job_from_dict
+
+    config, schema = blocks(ROOT / "docs" / "main-job.md", "toml")
+    job = job_from_dict(tomllib.loads(config), name="docs", changes={})
+    defaults = job_from_dict(
+        {"data": {"source": "x"}, "budgets": {"epsilon": "e"}}, name="docs", changes={}
+    )
+    for key in ("test_share", "strategy", "batch_size", "steps", "clip_norm", "learning_rate"):
+        assert getattr(job, key) == getattr(defaults, key), f"the default of {key} is another"
+    assert set(from_dict(tomllib.loads(schema), "docs").columns) == {
+        "age",
+        "capital_gain",
+        "workclass",
+        "note",
+    }
+
+
+def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    block = next(b for b in blocks(ROOT / "README.md", "python") if "assign(" in b)
+    exec(compile(block, "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    asked = [1.0, 2.0, 3.0]
+    spent = [float(line.split()[-1]) for line in lines]
+    assert all(0.98 * a <= s <= a for a, s in zip(asked, spent, strict=True))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
+def test_examples_are_jobs(path: Path) -> None:
+    from apiece.training.tabular import read_job
+    from apiece.training.tabular.people import read_people
+
+    job = read_job(path)
+    people = read_people(job)
+    assert len(people.budgets) == len(people.train.labels)

@@ -8,6 +8,8 @@ from typing import Any
 from apiece.report import figures
 from apiece.report.closing import accuracy_text, beats, spent_text
 
+_SHOWN = 40  # rows of a table; plan.json has every group
+
 
 def render(metrics: dict[str, Any]) -> str:
     """Return report.html for the content of a run's metrics.json.
@@ -36,7 +38,8 @@ def render(metrics: dict[str, Any]) -> str:
     return environment.get_template("run.html.j2").render(
         m=metrics,
         kept=kept,
-        statements=[_statement(group) for group in kept["plan"]["groups"]],
+        shown=_SHOWN,
+        statements=[_statement(group) for group in kept["plan"]["groups"][:_SHOWN]],
         gains=beats(metrics),
         # Figures are made by matplotlib, which escapes the texts that it is given.
         accuracy_figure=None if accuracy is None else Markup(accuracy),
