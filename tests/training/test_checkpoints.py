@@ -1,0 +1,100 @@
+"""Checkpoints: resumed runs go on exactly; whatever does not fit is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apiece.budgets import Budgets
+from apiece.errors import InputError, StateError
+from apiece.plan import Plan, Stage
+from apiece.training import Trainer
+
+BUDGETS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], 60, 1e-5)
+
+
+def plan(noise=1.0, steps=10):
+    stage = Stage(steps, 20 * 0.2 + 40 * 0.5, noise, np.array([0.2, 0.5]), np.array([0.5, 1.0]))
+    groups = (BUDGETS.groups, (stage,), np.zeros(2, bool), BUDGETS.group_index)
+    return Plan("test", 1.0, *groups)
+
+
+def data(shift=0.0):
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(5)) + shift
+    return x, (x[:, 0] > 0).long()
+
+
+def parts():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2), nn.Linear(3, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+def begin(folder, seed=0):
+    return Trainer(*parts(), LOSS, plan(), data(), seed=seed, checkpoint=folder, save_every=3)
+
+
+def flat(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_resumes_bit_identically_from_an_earlier_step(tmp_path, seed):
+    run = begin(tmp_path / "c", seed)
+    run.fit(4)
+    run.step()
+    run.step()  # past the checkpoint
+    again = Trainer.resume(tmp_path / "c", *parts(), LOSS, plan(), data())
+    assert again.step_number == 4
+    again.fit(2)
+    assert torch.equal(flat(run), flat(again))
+
+
+def test_a_step_is_never_made_twice_in_two_ways(tmp_path):
+    run = begin(tmp_path)
+    run.fit(3)
+    run.step()
+    other = Trainer.resume(
+        tmp_path, *parts(), lambda o, t: 2 * LOSS(o, t) + o[:, 0], plan(), data()
+    )
+    before = flat(other)
+    with pytest.raises(StateError, match="step 3 was made before and now comes out differently"):
+        other.step()
+    assert torch.equal(before, flat(other))
+
+
+def test_refuses_what_is_not_the_run(tmp_path):
+    begin(tmp_path).fit(3)
+    for other, given in ((plan(2.0), data()), (plan(), data(1e-3))):
+        with pytest.raises(StateError, match="is not the one given here"):
+            Trainer.resume(tmp_path, *parts(), LOSS, other, given)
+    moved = dataclasses.replace(plan(), group_index=BUDGETS.group_index[::-1].copy())
+    with pytest.raises(StateError, match="data is not the one"):
+        Trainer.resume(tmp_path, *parts(), LOSS, moved, data())
+    with pytest.raises(StateError, match="holds a checkpoint already"):
+        begin(tmp_path)
+    with pytest.raises(StateError, match="no checkpoint"):
+        Trainer.resume(tmp_path / "none", *parts(), LOSS, plan(), data())
+    (tmp_path / "state.pt").write_bytes(b"damaged")
+    with pytest.raises(StateError, match="not a readable checkpoint"):
+        Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+
+
+def test_the_key_is_the_owners_alone_and_gone_at_the_end(tmp_path):
+    run = begin(tmp_path, None)
+    run.fit(3)
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    run.fit()
+    assert not (tmp_path / "key").exists()
+    with pytest.raises(StateError, match="the run was finished"):
+        Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+
+
+def test_saving_needs_a_folder():
+    with pytest.raises(InputError, match="no folder"):
+        Trainer(*parts(), LOSS, plan(), data(), seed=0).save()
