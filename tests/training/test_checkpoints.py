@@ -17,7 +17,7 @@ BUDGETS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], 60, 1e-5)
 
 def plan(noise=1.0, steps=10):
     stage = Stage(steps, 20 * 0.2 + 40 * 0.5, noise, np.array([0.2, 0.5]), np.array([0.5, 1.0]))
-    groups = (BUDGETS.groups, (stage,), np.zeros(2, bool), BUDGETS.group_index)
+    groups = (BUDGETS.groups, (stage,), np.zeros(2, bool), BUDGETS.group_index, BUDGETS.ids)
     return Plan("test", 1.0, *groups)
 
 

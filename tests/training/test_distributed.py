@@ -25,7 +25,7 @@ n, noise = (41, 1e-9) if what == "sum" else (1, 3.0)
 rate = 1.0 if what == "sum" else 1e-12
 budgets = Budgets(np.ones(n), 1e-5)
 stage = Stage(4, n * rate, noise, np.array([rate]), np.array([0.5]))
-plan = Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool), budgets.group_index)
+plan = Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool), budgets.group_index, budgets.ids)
 x = torch.randn(n, 5, generator=torch.Generator().manual_seed(9))
 first = model.weight.detach().clone()
 dist.broadcast(first, 0)

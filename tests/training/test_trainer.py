@@ -22,7 +22,13 @@ def plan(rates=(0.2, 0.5), clips=(0.5, 1.0), noise=1e-9, steps=6, stages=1, part
     expected = float(np.array([20, 40]) @ (np.array(rates) * joins))
     stage = Stage(steps, expected, noise, np.array(rates), np.array(clips), participation)
     return Plan(
-        "test", 1.0, budgets.groups, (stage,) * stages, np.zeros(2, bool), budgets.group_index
+        "test",
+        1.0,
+        budgets.groups,
+        (stage,) * stages,
+        np.zeros(2, bool),
+        budgets.group_index,
+        budgets.ids,
     )
 
 
@@ -145,9 +151,11 @@ def test_refuses_what_does_not_fit():
     small = Budgets(np.ones(5), 1e-5)
     stage = Stage(1, 1.0, 1.0, np.array([0.2]), np.array([1.0]))
     with pytest.raises(InputError, match="60 records, but the plan is for"):
-        trainer(Plan("t", 1.0, small.groups, (stage,), np.zeros(1, bool), small.group_index))
+        trainer(
+            Plan("t", 1.0, small.groups, (stage,), np.zeros(1, bool), small.group_index, small.ids)
+        )
     with pytest.raises(InputError, match="bind"):
-        trainer(dataclasses.replace(plan(), group_index=None))
+        trainer(dataclasses.replace(plan(), group_index=None, ids=None))
     model = nn.Linear(4, 1)
     partial = torch.optim.SGD([model.weight], lr=0.1)
     with pytest.raises(InputError, match="'bias'"):
@@ -164,3 +172,36 @@ def test_schedulers_step_with_the_updates():
     run.scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 2, gamma=0.1)
     run.fit()
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.003)
+
+
+def test_a_plan_that_averages_trains_one_model_a_stage(tmp_path):
+    several = dataclasses.replace(plan(steps=3, stages=2, noise=0.5), combine="average")
+    run = trainer(several)
+    first = flat(run.model)
+    run.fit(3)
+    one = flat(run.model)
+    run.fit()
+    whole = run.average()
+    assert torch.equal(flat(whole.models[0]), one)
+    assert torch.equal(flat(whole.models[1]), flat(run.model))
+    alone = trainer(plan(steps=3, noise=0.5))
+    alone.fit()
+    assert torch.equal(flat(alone.model), one)
+    assert not torch.equal(first, one)
+    x = data()[0]
+    torch.testing.assert_close(whole(x), (whole.models[0](x) + whole.models[1](x)) / 2)
+    with pytest.raises(InputError, match="one model through all stages"):
+        alone.average()
+    stopped = trainer(several, checkpoint=tmp_path)
+    stopped.fit(4)
+    again = trainer(several)
+    again = Trainer.resume(tmp_path, again.model, again.optimizer, loss_fn, several, data())
+    again.fit()
+    assert torch.equal(flat(again.average()), flat(whole))
+
+
+def test_a_plan_with_objections_runs_as_an_experiment_only():
+    broken = dataclasses.replace(plan(), objections=("it breaks a promise",))
+    trainer(broken, seed=1).step()
+    with pytest.raises(InputError, match="it breaks a promise"):
+        trainer(broken, seed=None)

@@ -6,12 +6,14 @@ from apiece.training.clipping import clip_and_sum
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream, Streams
+from apiece.training.stages import OutputAverage
 from apiece.training.trainer import Progress, Trainer
 
 __all__ = [
     "ChaCha20Stream",
     "ClippedSum",
     "FilteredTrainer",
+    "OutputAverage",
     "Progress",
     "Streams",
     "Trainer",

@@ -26,6 +26,7 @@ from apiece.training.distributed import Processes, without_noise
 from apiece.training.noise import add_noise
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
+from apiece.training.stages import OutputAverage, Restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Trainer:
     Each step: records join at their own rates; their gradients are clipped at their own norms and
     summed; noise of the stage's standard deviation is added once to the sum; the sum is divided by
     the stage's *expected* batch size; the optimizer takes it as the gradient. An empty batch is a
-    step of noise only.
+    step of noise only. Where plan.combine is "average", each stage starts again from the first
+    parameters, and `average()` returns the stages' models as one.
 
     Guarantee: record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters
     after every step together, as long as optimizer and scheduler see nothing but these gradients.
@@ -115,8 +117,15 @@ class Trainer:
         self._rejected = 0
         self._check()
         self.processes.share_parameters(self.model.state_dict().values())
+        average = plan.combine == "average"
+        self._restarts = Restarts(self.model, self.optimizer) if average else None
 
     def _check(self) -> None:
+        if self.plan.objections and self._streams.release:
+            raise InputError(
+                f"plan: not fit for a release ({self.plan.objections[0]}); use another "
+                "strategy, or give a seed to run it as an experiment"
+            )
         if len(self.source) != self.plan.records or self._group_index.size != len(self.source):
             raise InputError(
                 f"dataset: {len(self.source)} records, but the plan is for {self.plan.records}; "
@@ -221,6 +230,8 @@ class Trainer:
             number += 1
         stage = self.plan.stages[number]
         if self._stage != number:
+            if self._restarts is not None and len(self._restarts.finished) < number:
+                self._restarts.restart()
             shard = self.processes.shard
             coins = self._streams.participation(number)
             joined = participants(stage, self._group_index, coins)
@@ -245,6 +256,15 @@ class Trainer:
         groups = hashlib.blake2b(self._group_index.tobytes(), key=key, digest_size=16)
         return self.source.fingerprint(key) + groups.hexdigest()
 
+    def average(self) -> OutputAverage:
+        """Return the stages' models as one, for a plan that combines them by "average".
+
+        Outputs are averaged by the stages' weights. Raises `InputError` for other plans.
+        """
+        if self._restarts is None:
+            raise InputError("average: the plan trains one model through all stages; use .model")
+        return self._restarts.average([stage.weight for stage in self.plan.stages])
+
     def save(self, folder: str | Path | None = None) -> Path:
         """Write a checkpoint, atomically, and return its folder (by default `checkpoint`)."""
         place = self._folder if folder is None else Folder(Path(folder))
@@ -263,6 +283,7 @@ class Trainer:
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "restarts": None if self._restarts is None else self._restarts.state_dict(),
             }
             place.save(state, self._streams.key)
         self.processes.wait()
@@ -312,6 +333,8 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        if self._restarts is not None:
+            self._restarts.load_state_dict(state["restarts"])
         self.step_number = int(state["step"])
         self._rejected = int(state["rejected"])
         self._stage = None
