@@ -182,6 +182,22 @@ def test_what_ghost_norms_cannot_do_goes_the_general_way(kind):
     assert found.norms[0] == pytest.approx(torch.cat([g.flatten() for g in gradients]).norm())
 
 
+def test_a_first_record_without_gradient_does_not_hide_a_tied_weight():
+    torch.manual_seed(0)
+    model = Tied().double()
+    x, y = torch.randn(5, 3, dtype=torch.float64), torch.randint(0, 3, (5,))
+
+    def silent_at_first(outputs, targets):
+        return cross_entropy(outputs, targets) * (targets >= 0)
+
+    y[0] = -100  # ignored by the loss
+    found = partial_sensitivity(ModelLoss(model, silent_at_first), x, y)
+    norms, growth = by_torch_func(model, silent_at_first, x, y)
+    assert found.zero.tolist() == [True, False, False, False, False]
+    np.testing.assert_allclose(found.norms, norms.numpy())
+    np.testing.assert_allclose(found.raw, growth.numpy())
+
+
 def test_batch_norm_in_evaluation_mode_and_frozen_layers():
     model = build(lambda: nn.Conv2d(1, 2, 3), lambda: nn.BatchNorm2d(2), nn.Tanh, nn.Flatten,
                   lambda: nn.Linear(18, 3))  # fmt: skip

@@ -141,7 +141,19 @@ def test_bad_records_are_refused_without_their_values(records):
 
 
 @pytest.mark.parametrize(
-    "ends", [(0, math.inf), (-math.inf, 0), (math.nan, 1), (1, 1), (2, 1), (1,), 3, ("x", 1), None]
+    "ends",
+    [
+        (-1e308, 1e308),
+        (0, math.inf),
+        (-math.inf, 0),
+        (math.nan, 1),
+        (1, 1),
+        (2, 1),
+        (1,),
+        3,
+        ("x", 1),
+        None,
+    ],
 )
 def test_unbounded_or_empty_ranges_are_refused(ends):
     with pytest.raises(AttributeRangeError, match="range of 'a'"):
@@ -164,6 +176,22 @@ def test_sympy_expressions_work_and_unknown_functions_do_not():
         Query(sympy.gamma(a + 1), {"a": (0, 1)})
     with pytest.raises(ExpressionError):
         Query(3, {"a": (0, 1)})
+
+
+def test_attributes_may_have_any_name():
+    for name in ("exp", "sqrt", "numpy", "capital gain", "lambda", "__import__('os')"):
+        x = sympy.Symbol(name)
+        query = Query(sympy.exp(x) + 0.5 * sympy.sqrt(1 + x), {name: (0, 1)})
+        np.testing.assert_allclose(query.values({name: [0.0]}), [1.5])
+        slope = 1 + 0.25
+        np.testing.assert_allclose(partial_sensitivity(query, {name: [0.0]}).norms, [slope])
+        assert query.lipschitz_constant().certified
+    assert Query("exp(exp)", {"exp": (0, 1)}).values([[0.0]]) == [1.0]
+
+
+def test_unknown_constants_are_refused():
+    with pytest.raises(UnsupportedError, match="EulerGamma"):
+        Query(sympy.Symbol("a") + sympy.EulerGamma, {"a": (0, 1)})
 
 
 def test_latex_names_every_part():

@@ -20,6 +20,7 @@ Ranges = Mapping[sympy.Symbol, tuple[float, float]]
 MOST_BOXES = 4000
 _SMOOTH = {sympy.exp, sympy.sin, sympy.cos, sympy.sinh, sympy.cosh, sympy.tanh, sympy.atan}
 _SMOOTH |= {sympy.erf}
+_CONSTANTS = (type(sympy.pi), type(sympy.E))
 
 
 def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
@@ -38,6 +39,8 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
             raise NotDifferentiableError(f"expression: it holds {expression}; divide by no zero")
         if expression.is_number and not expression.is_real:
             raise ComplexValueError(f"expression: it holds {expression}; give a real expression")
+        if not isinstance(expression, (sympy.Rational, sympy.Symbol, *_CONSTANTS)):
+            raise UnsupportedError(f"expression: {expression!r} is not supported; write a number")
         return expression
     arguments = [smooth_form(a, ranges) for a in expression.args]
     if isinstance(expression, (sympy.Max, sympy.Min)):
@@ -120,10 +123,10 @@ def _sign(
             break
         pending += parts
     bounds = ", ".join(f"{s} in [{ranges[s][0]:g}, {ranges[s][1]:g}]" for s in symbols)
-    verb = "crosses" if len(seen) == 2 else "reaches 0, or cannot be shown to stay away from it,"
+    reached = "reaches 0, or cannot be shown to stay away from it,"
     raise NotDifferentiableError(
-        f"{node}: not twice differentiable, because {argument} {verb}"
-        f"{' 0' if len(seen) == 2 else ''} for {bounds}; narrow the ranges"
+        f"{node}: not twice differentiable, because {argument} "
+        f"{'crosses 0' if len(seen) == 2 else reached} for {bounds}; narrow the ranges"
     )
 
 

@@ -218,7 +218,8 @@ class Query:
     ) -> Callable[..., Floats]:
         symbols = [*self.symbols.values(), *more]
         modules = [{"erf": _erf}, "numpy"]
-        function = sympy.lambdify(symbols, expressions, modules, cse=True)
+        # dummify: an attribute may be called exp, or be no Python name at all.
+        function = sympy.lambdify(symbols, expressions, modules, cse=True, dummify=True)
 
         def rows(*columns: Floats) -> Floats:
             with np.errstate(all="ignore"):  # past the floating point range: checked on results
@@ -276,7 +277,8 @@ def _read(expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]) -> 
         raise AttributeRangeError(
             f"attribute {undeclared[0]!r}: it has no range; declare one, lower and upper end"
         )
-    return expression.xreplace({s: symbols[s.name] for s in expression.free_symbols})
+    exact = {number: sympy.Rational(number) for number in expression.atoms(sympy.Float)}
+    return expression.xreplace({s: symbols[s.name] for s in expression.free_symbols} | exact)
 
 
 def _range(name: str, ends: Any) -> tuple[float, float]:
@@ -286,10 +288,9 @@ def _range(name: str, ends: Any) -> tuple[float, float]:
         raise AttributeRangeError(
             f"range of {name!r} = {ends!r}: unbounded or not two numbers; give two finite ends"
         ) from None
-    if not low < high:
-        raise AttributeRangeError(
-            f"range of {name!r} = [{low:g}, {high:g}]: empty; give a lower end below the upper one"
-        )
+    if not 0 < high - low < math.inf:
+        problem = "empty; give a lower end below the upper one" if high <= low else "too wide"
+        raise AttributeRangeError(f"range of {name!r} = [{low:g}, {high:g}]: {problem}")
     return low, high
 
 
