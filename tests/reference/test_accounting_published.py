@@ -5,6 +5,8 @@ import math
 import pytest
 
 from apiece.accounting import EpsilonBudget, calibrate, gdp, privacy_curve, rdp
+from apiece.assignment import Sample, assign
+from apiece.budgets import Budgets
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
 
@@ -103,3 +105,20 @@ def test_agreement_with_dp_accounting_pld(z: float, q: float, steps: int, delta:
     theirs = pld.PLDAccountant().compose(event, steps).get_epsilon(delta)
     ours = privacy_curve(dp_sgd(z, q, steps)).epsilon(delta)
     assert ours.lower <= theirs <= ours.upper * (1 + 2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("share", "others", "advantage"), [(0.2, 2.0, 0.17), (0.8, 2.0, 0.31), (0.2, 32.0, 0.06)]
+)
+def test_advantage_of_a_victim_depends_on_others(
+    share: float, others: float, advantage: float
+) -> None:
+    """S5 Fig. 3, Sample: .17 with 20 % at ε=2, .31 with 80 % at ε=2, .06 with 20 % at ε=32."""
+    budgets = Budgets.from_groups(
+        [("victim", 1 - share, 8.0), ("others", share, others)], 50000, 1e-12
+    )
+    plan = assign(
+        budgets, Sample(), steps=round(5 * 50000 / 128), expected_batch_size=128, clip_norm=1.0
+    )
+    assert round(plan.curve("victim").advantage().upper, 2) == advantage
