@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -71,13 +72,20 @@ def _charge(
     np.copyto(total, new, where=active)
 
 
+def _blocks(array: Floats) -> Iterator[Floats]:
+    """Yield the array in parts that stay in the cache."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        yield flat[start : start + BLOCK]
+
+
 def checked_norms(norms: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Return `norms` as floats of `shape` or a scalar, all in [0, ∞)."""
     array = np.asarray(norms, dtype=np.float64)
     if array.ndim and array.shape != shape:
         raise InputError(f"norms: shape {array.shape}, but the filter has persons {shape}")
     # min and max let a NaN through to the comparison, which it fails.
-    if array.size and not (array.min() >= 0 and array.max() < math.inf):
+    if not all(b.min() >= 0 and b.max() < math.inf for b in _blocks(array)):
         bad = int(np.flatnonzero(~((array >= 0) & (array < math.inf)).reshape(-1))[0])
         raise InputError(
             f"norms[{bad}] = {float(array.reshape(-1)[bad])!r}: must be in [0, inf); a record "
