@@ -58,11 +58,13 @@ def main() -> None:
         base = replace(
             read_job(EXAMPLE), source=str(data), label="income", split="split", seeds=SEEDS
         )
-        base = replace(base, seed=100)
+        base = replace(base, settings={}, seed=100)
         for batch_size, steps in GRID:
             for rate in RATES:
                 place = Path(folder) / f"{batch_size}-{steps}-{rate}"
-                job = replace(base, batch_size=batch_size, steps=steps, learning_rate=rate)
+                job = replace(
+                    base, settings={}, batch_size=batch_size, steps=steps, learning_rate=rate
+                )
                 found = run(
                     prepare(job, out=place),
                     out=place,

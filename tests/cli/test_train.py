@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from apiece import cli
+from apiece.errors import OptionError
 from apiece.plan import Plan
 
 SCHEMA = """
@@ -243,6 +244,24 @@ def test_a_config_s_misspelled_key_gets_the_right_one(tmp_path: Path, capsys: An
     path = tmp_path / "job.toml"
     path.write_text('[data]\nsource = "german"\n[training]\nbatchsize = 3\n')
     refused(["train", str(path)], ["did you mean 'batch_size'"], tmp_path, capsys)
+
+
+def test_a_strategy_s_own_settings_and_an_option_over_them() -> None:
+    from apiece.training.tabular import job_from_dict
+
+    sections = {
+        "data": {"source": "german"},
+        "budgets": {"epsilon": "e"},
+        "compare": {"settings": {"scale": {"steps": 7, "learning_rate": 3.0}}},
+    }
+    job = job_from_dict(sections, name="x", changes={})
+    assert (job.of("scale").steps, job.of("sample").steps) == (7, 1000)
+    assert job_from_dict(job.to_dict(), name="x", changes={}) == job
+    changed = job_from_dict(sections, name="x", changes={"steps": 5})
+    assert (changed.of("scale").steps, changed.of("scale").learning_rate) == (5, 3.0)
+    sections["compare"] = {"settings": {"scale": {"stepps": 7}}}
+    with pytest.raises(OptionError, match="did you mean 'steps'"):
+        job_from_dict(sections, name="x", changes={})
 
 
 def test_a_used_folder_is_left_untouched(table: Any, tmp_path: Path, capsys: Any) -> None:

@@ -24,6 +24,13 @@ def metrics() -> dict[str, Any]:
             {
                 "strategy": name,
                 "seeds": [0, 2],
+                "settings": {
+                    "batch_size": 20,
+                    "steps": 4,
+                    "clip_norm": 1.0,
+                    "learning_rate": 1.0,
+                    "momentum": 0.0,
+                },
                 "test_accuracy": [mean - 0.01, mean + 0.01],
                 "test_accuracy_mean": mean,
                 "test_accuracy_stddev": 0.014,
@@ -51,11 +58,6 @@ def metrics() -> dict[str, Any]:
         },
         "training": {
             "strategy": "scale",
-            "batch_size": 20,
-            "steps": 4,
-            "clip_norm": 1.0,
-            "learning_rate": 1.0,
-            "momentum": 0.0,
             "hidden": [],
         },
         "randomness": {"seed": 0, "noise": "reproducible"},

@@ -63,7 +63,7 @@ def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> 
     for note in prepared.private_notes:
         click.echo(f"private, not in the run folder: {note}", err=True)
     models, begun = len(prepared.plans) * job.seeds, time.monotonic()
-    with Bar(models * job.steps) as bar:
+    with Bar(prepared.steps) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             bar.advance(f"{strategy} {repeat + 1}/{job.seeds} step {step}/{steps}")

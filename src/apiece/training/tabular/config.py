@@ -50,9 +50,12 @@ SECTIONS = {
         "momentum",
         "hidden",
     ),
-    "compare": ("strategies", "seeds"),
+    "compare": ("strategies", "seeds", "settings"),
     "run": ("seed", "out"),
 }
+
+
+TUNED = ("batch_size", "steps", "clip_norm", "learning_rate", "momentum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Job:
     """One training on a table of people with a budget each; see the module for what each is.
 
     strategies: trained side by side, `seeds` times each; empty for `strategy` alone, once.
+    settings: strategy → the values of `TUNED` that are its own; see `of`.
     hidden: widths of hidden layers; none is a (multinomial) logistic regression.
     seed: None draws all randomness from the operating system, as a release must.
     out: the run folder; None takes the first free one under runs/.
@@ -93,6 +97,7 @@ class Job:
     hidden: tuple[int, ...] = ()
     strategies: tuple[str, ...] = ()
     seeds: int = 1
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seed: int | None = None
     out: str | None = None
     name: str = field(default="run", compare=False)
@@ -112,6 +117,13 @@ class Job:
             _check.count("hidden", width)
         if self.seed is not None:
             _check.count("seed", self.seed, least=0)
+        for strategy, own in self.settings.items():
+            if strategy not in STRATEGIES:
+                raise unknown("strategy in settings", strategy, STRATEGIES)
+            for key in own:
+                if key not in TUNED:
+                    raise unknown(f"setting of {strategy}", key, TUNED)
+            replace(self, settings={}, **own)
         if (self.epsilon is None) == (not self.groups):
             raise InputError(
                 "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
@@ -128,12 +140,16 @@ class Job:
         """Whether the data come with apiece."""
         return self.source in PACKAGED
 
+    def of(self, strategy: str) -> Job:
+        """Return the job with the settings of one strategy."""
+        return replace(self, **self.settings.get(strategy, {}))
+
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the job as the sections of its TOML file, every value written out."""
         sections: dict[str, dict[str, Any]] = {}
         for section, names in SECTIONS.items():
             values = {name: getattr(self, name) for name in names}
-            values = {name: value for name, value in values.items() if value not in (None, ())}
+            values = {name: value for name, value in values.items() if value not in (None, (), {})}
             if values:
                 sections[section] = {name: _plain(value) for name, value in values.items()}
         return sections
@@ -155,6 +171,10 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
                 raise unknown(f"key in [{section}]", key, SECTIONS[section])
             values[key] = value
     values |= changes
+    values["settings"] = {
+        strategy: {key: value for key, value in own.items() if key not in changes}
+        for strategy, own in _settings(values.get("settings", {})).items()
+    }
     if "source" not in values:
         raise InputError("data: none given; give --data FILE or [data] source in a config")
     for key in ("hidden", "strategies"):
@@ -192,6 +212,14 @@ def _check_texts(values: Mapping[str, Any]) -> None:
             raise InputError(f"{name} = {value!r}: must be a text; put it in quotes")
 
 
+def _settings(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if isinstance(value, Mapping) and all(isinstance(own, Mapping) for own in value.values()):
+        return value
+    raise InputError(
+        f"settings = {value!r}: must be tables, as in settings.scale = {{ steps = 9 }}"
+    )
+
+
 def _share(group: Any) -> Share:
     if isinstance(group, Share):
         return group
@@ -207,6 +235,8 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
     if isinstance(value, Share):

@@ -22,7 +22,7 @@ from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 from apiece.training.randomness import Streams
-from apiece.training.tabular.config import Job, complete
+from apiece.training.tabular.config import TUNED, Job, complete
 from apiece.training.tabular.folder import RunFolder, refuse_used
 from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
 from apiece.training.tabular.people import People, read_people
@@ -42,6 +42,11 @@ class Prepared:
     people: People
     plans: dict[str, Plan]
     described: dict[str, dict[str, Any]]  # the public part of each plan, with what it spends
+
+    @property
+    def steps(self) -> int:
+        """How many updates all models take together."""
+        return sum(plan.steps for plan in self.plans.values()) * self.job.seeds
 
     @property
     def private_notes(self) -> list[str]:
@@ -69,9 +74,9 @@ def prepare(job: Job, *, out: Path) -> Prepared:
         name: assign(
             people.budgets,
             name,
-            steps=job.steps,
-            expected_batch_size=job.batch_size,
-            clip_norm=job.clip_norm,
+            steps=job.of(name).steps,
+            expected_batch_size=job.of(name).batch_size,
+            clip_norm=job.of(name).clip_norm,
         )
         for name in job.strategies or (job.strategy,)
     }
@@ -155,7 +160,7 @@ def _losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def _train(
     prepared: Prepared, plan: Plan, name: str, repeat: int, folder: RunFolder, watch: Watcher
 ) -> _Trained:
-    job, people = prepared.job, prepared.people
+    job, people = prepared.job.of(name), prepared.people
     seed = _seed(job, name, repeat)
     begun = time.monotonic()
     inputs = torch.from_numpy(people.train.features)
@@ -191,6 +196,7 @@ def _result(
     return {
         "strategy": name,
         "seeds": None if job.seed is None else [_seed(job, name, r) for r in range(job.seeds)],
+        "settings": {key: getattr(job.of(name), key) for key in TUNED},
         "test_accuracy": hits,
         "test_accuracy_mean": statistics.fmean(hits) if hits else None,
         "test_accuracy_stddev": statistics.stdev(hits) if len(hits) > 1 else None,
@@ -220,11 +226,6 @@ def _metrics(prepared: Prepared, results: list[dict[str, Any]]) -> dict[str, Any
         },
         "training": {
             "strategy": job.strategy,
-            "batch_size": job.batch_size,
-            "steps": job.steps,
-            "clip_norm": job.clip_norm,
-            "learning_rate": job.learning_rate,
-            "momentum": job.momentum,
             "hidden": list(job.hidden),
         },
         "randomness": {
