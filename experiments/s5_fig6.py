@@ -96,17 +96,18 @@ def train(work: Path) -> None:
 
 def result(work: Path) -> dict[str, object]:
     """The privacy scores of all targets, for the budgets of the others that were finished."""
-    done = [
-        o
-        for o in OTHERS
-        if all((folder_of(work, o, p) / "scores.npz").exists() for p in range(PARTS))
-    ]
+
+    def finished(others: float, part: int) -> bool:
+        return (folder_of(work, others, part) / "scores.npz").exists()
+
+    done = [o for o in OTHERS if finished(o, 0)]
+    parts = [p for p in range(PARTS) if all(finished(o, p) for o in done)]
     columns, plans = {}, {}
     for others in done:
-        folders = [folder_of(work, others, part) for part in range(PARTS)]
+        folders = [folder_of(work, others, part) for part in parts]
         found = [
             target_scores(ShadowScores.load(f / "scores.npz"), drawn_ids(p), models=MODELS)
-            for p, f in enumerate(folders)
+            for p, f in zip(parts, folders, strict=True)
         ]
         columns[others] = {
             int(i): float(s) for f in found for i, s in zip(f.ids, f.score, strict=True)

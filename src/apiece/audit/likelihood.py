@@ -159,7 +159,7 @@ def privacy_scores(
     """Return each record's privacy score: how far its two worlds lie apart (S5 §II-D).
 
     The score is never negative, so with few models it is biased upwards: a record that leaks
-    nothing has about √(1/K) with K models. resamples: bootstrap resamples of the models (needs a
+    nothing has about 0.8/√K with K models. resamples: bootstrap resamples of the models (needs a
     `generator`); the interval is of percentiles, and carries the bias.
 
     Raises `InputError` unless every record has 2 models in each world. Several augmentations: the
