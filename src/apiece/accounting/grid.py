@@ -27,7 +27,7 @@ class Grid:
     1048576
     """
 
-    gap: float = 8e-4
+    gap: float = 9e-4
     floor: float = 0.01
     truncation: float = 1e-5
     wrap: float = 1e-13

@@ -233,7 +233,7 @@ def bracket(leaves: Leaves, delta: Floats, grid: Grid) -> _Brackets:
     The step is refined until the gap is what the grid wants, its points run out, or refining no
     longer helps.
     """
-    settings = (float(delta[1]), 0.75 * grid.gap, grid.floor, grid.truncation)
+    settings = (float(delta[1]), 0.85 * grid.gap, grid.floor, grid.truncation)
     region = choose(leaves, *settings, math.nan)
     kept = _Brackets(())
     looks, before, refine = 0, math.inf, True
@@ -259,7 +259,7 @@ def bracket(leaves: Leaves, delta: Floats, grid: Grid) -> _Brackets:
         worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
         if worst <= 1 or not refine or worst > 0.8 * before:
             return kept
-        before, finer = worst, min(0.7, max(0.1, math.sqrt(0.75 / worst)))
+        before, finer = worst, min(0.7, max(0.1, math.sqrt(0.85 / worst)))
         region = region._replace(step=region.step * finer)
 
 

@@ -1,0 +1,102 @@
+"""Whole arrays at once: shapes, safe ends, agreement with single curves."""
+
+import numpy as np
+import pytest
+
+from apiece import accounting
+from apiece.accounting import privacy_curve
+from apiece.errors import BudgetError, InputError, OptionError
+from apiece.mechanisms import Gaussian, Repeated, Sampled
+
+
+def test_broadcasts_and_equals_single_curves() -> None:
+    z, delta = np.array([1.0, 2.0]), np.array([[1e-5], [1e-7], [1e-12]])
+    bounds = accounting.epsilons(
+        noise_multiplier=z, sampling_probability=0.01, steps=300, delta=delta
+    )
+    assert bounds.upper.shape == (3, 2)
+    for column, one in enumerate(z):
+        curve = privacy_curve(Repeated(Sampled(Gaussian(one), 0.01), 300))
+        for row, d in enumerate(delta[:, 0]):
+            assert bounds.upper[row, column] == curve.epsilon(d).upper
+
+
+def test_many_curves_are_computed_side_by_side() -> None:
+    z = np.linspace(1, 2, 12)
+    upper = accounting.epsilons(
+        noise_multiplier=z, sampling_probability=0.01, steps=100, delta=1e-5
+    ).upper
+    assert (np.diff(upper) < 0).all()
+
+
+def test_nobody_sampled_spends_nothing() -> None:
+    bounds = accounting.epsilons(
+        noise_multiplier=1.0, sampling_probability=[0.0, 0.1], steps=10, delta=1e-5
+    )
+    assert bounds.upper[0] == 0
+    assert bounds.upper[1] > 0
+
+
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+def test_calibrations_are_safe_and_nearly_all_is_spent(method: str) -> None:
+    epsilon = np.array([0.2, 1.0, 3.0, 9.0])
+    z = accounting.noise_multipliers(
+        epsilon=epsilon, delta=1e-5, sampling_probability=0.02, steps=500, method=method
+    )
+    q = accounting.sampling_probabilities(
+        epsilon=epsilon, delta=1e-5, noise_multiplier=1.5, steps=500, method=method
+    )
+    for parameters in (
+        {"noise_multiplier": z, "sampling_probability": 0.02},
+        {"noise_multiplier": 1.5, "sampling_probability": q},
+    ):
+        spent = accounting.epsilons(**parameters, steps=500, delta=1e-5, method=method).upper
+        assert (spent <= epsilon).all()
+        assert (spent >= 0.999 * epsilon).all()
+
+
+def test_less_noise_than_returned_is_not_safe() -> None:
+    """Negative control: 1 % below the multiplier returned, even the lower bound is above ε."""
+    z = accounting.noise_multipliers(
+        epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375
+    )
+    lower = accounting.epsilons(
+        noise_multiplier=0.99 * z, sampling_probability=0.00853, steps=9375, delta=1e-5
+    ).lower
+    assert lower > 1.0
+
+
+def test_full_participation_where_it_costs_less() -> None:
+    q = accounting.sampling_probabilities(
+        epsilon=[1e3, 1.0], delta=1e-5, noise_multiplier=2.0, steps=10
+    )
+    assert q[0] == 1.0
+    assert 0 < q[1] < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("noise_multiplier", 0.0, InputError),
+        ("noise_multiplier", float("nan"), InputError),
+        ("sampling_probability", [0.1, 1.5], InputError),
+        ("steps", 2.5, InputError),
+        ("steps", 0, InputError),
+        ("delta", 1.0, BudgetError),
+    ],
+)
+def test_bad_values_are_named(name: str, value: object, error: type[Exception]) -> None:
+    good = {"noise_multiplier": 1.0, "sampling_probability": 0.1, "steps": 10, "delta": 1e-5}
+    with pytest.raises(error, match=name):
+        accounting.epsilons(**{**good, name: value})  # type: ignore[arg-type]
+
+
+def test_unknown_method_and_shapes() -> None:
+    with pytest.raises(OptionError, match="pld"):
+        accounting.epsilons(
+            noise_multiplier=1, sampling_probability=0.1, steps=1, delta=1e-5, method="pdl"
+        )
+    with pytest.raises(InputError, match="broadcast"):
+        accounting.epsilons(
+            noise_multiplier=[1, 2], sampling_probability=[0.1] * 3, steps=1, delta=1e-5
+        )
