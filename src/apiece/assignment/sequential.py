@@ -57,10 +57,10 @@ class Sequential:
 
 
 def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
-    """Return `steps` split in proportion to `records`, at least one each.
+    """Return `steps` split: one for each group, the rest in proportion to `records`.
 
     >>> _split(10, np.array([100, 1, 899]))
-    [1, 1, 8]
+    [2, 1, 7]
     """
     if steps < records.size:
         raise InfeasibleError(

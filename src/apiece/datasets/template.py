@@ -22,7 +22,7 @@ def template(name: str, header: dict[str, str | None], *, label: str, but: Colle
     header: column names, with a storage type or None; label: declared categorical; but: columns
     that are no features (budgets, ids, split), which are left out.
 
-    >>> print(template("t", {"age": "int64", "y": None}, label="y", but=[]).split("fill in")[0])
+    >>> print(template("t", {"age": "int64", "y": None}, label="y", but=[]).splitlines()[0][:21])
     # Public schema of t:
     """
     typed = any(header.values())

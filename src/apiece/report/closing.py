@@ -42,8 +42,8 @@ def accuracy_text(strategy: dict[str, Any]) -> str:
 def spent_text(group: dict[str, Any]) -> str:
     """Return a group's ε spent, rounded up to four digits, and whether more could not be spent.
 
-    >>> spent_text({"epsilon_spent": 0.09998, "saturated": False})
-    '0.1000'
+    >>> spent_text({"epsilon_spent": 0.099981, "saturated": False})
+    '0.09999'
     """
     from decimal import ROUND_CEILING, Context, Decimal
 
