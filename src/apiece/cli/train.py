@@ -76,7 +76,9 @@ def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> 
         click.echo(json.dumps(metrics, allow_nan=False))
     else:
         click.echo(closing_table(metrics))
-        click.echo(f"\n{models} models in {time.monotonic() - begun:.0f} s.", err=True)
+        click.echo(
+            f"\n{models} model{'s' * (models > 1)} in {time.monotonic() - begun:.0f} s.", err=True
+        )
         click.echo(f"Open the report: {out / 'report.html'}")
 
 
