@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import clip_and_sum, records
+from apiece.training import clip_and_sum, convolution, records
 from apiece.training.selection import _chosen
 
 
@@ -231,6 +231,15 @@ def test_equals_the_loop(name, method):
         assert path == "book-keeping" or name in OTHERS
         again = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
         assert_same(again, model, loss_fn, inputs, targets, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in BOOKED if name.startswith("conv")])
+def test_convolutions_too_large_to_keep(name, monkeypatch):
+    monkeypatch.setattr(convolution, "_KEEP", 0)
+    monkeypatch.setattr(convolution, "_CELLS", 300)
+    model, inputs, targets, clip_norms = case(*BOOKED[name])
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="book-keeping")
+    assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
 
 
 @pytest.mark.parametrize("name", BOOKED)

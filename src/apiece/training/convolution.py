@@ -9,17 +9,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import _CELLS, Contribution, Rows, blank, cancellation, dot
+from apiece.training.contributions import Contribution, Rows, blank, cancellation, dot
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
-_KEEP = 1 << 24  # entries of per-record gradients that are kept rather than made again
+_CELLS = 1 << 17  # entries of patches at a time: they stay in the second-level cache
+_KEEP = 1 << 25  # entries of per-record gradients that are kept rather than made again
 
 
 def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Contribution:
-    """Return the weight's contribution from the input and the gradient of the output."""
+    """Return the weight's contribution from the input and the gradient of the output.
+
+    Per-record gradients that fit in memory are kept: their weighted sum is then a by-product, and
+    all in all as many products are made as in plain back-propagation. Those that do not fit are
+    never held together: norms come in slices, the sum from one convolution.
+    """
     padded = pad(module, inputs)
     use = Convolution(module, padded, outputs.contiguous())
-    if outputs.shape[0] * module.weight.numel() <= _KEEP and not use.ghost_is_cheaper:
+    if outputs.shape[0] * module.weight.numel() <= _KEEP:
         return Rows(use.per_record())
     return use
 
