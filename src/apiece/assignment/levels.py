@@ -51,8 +51,8 @@ def rate_levels(request: Request, multiplier: float, *, on_rungs: bool) -> Float
     def mechanism(log_q: float) -> Mechanism:
         return run(multiplier, float(np.exp(log_q)), request.steps)
 
-    bottom = _lowest_rate(request, mechanism)
-    ladder = Ladder(request, mechanism, bottom, 0.0)
+    bottom, top = _lowest_rate(request, mechanism), _highest_rate(request, mechanism)
+    ladder = Ladder(request, mechanism, bottom, top)
     return np.exp(ladder.place() if on_rungs else ladder.estimate())
 
 
@@ -79,11 +79,23 @@ def _lowest_rate(request: Request, mechanism: Callable[[float], Mechanism]) -> f
     log_q = np.log(request.mean_probability)
     while True:
         curve = privacy_curve(mechanism(log_q), method=request.method)
-        if float(curve.epsilon(float(delta.min())).upper) <= epsilon.min() * 0.9:
+        if float(curve.epsilon(float(delta.min())).upper) <= epsilon.min() * 0.98:
             return float(log_q)
-        log_q -= np.log(4)
+        log_q -= np.log(1.5)
         if log_q < np.log(1e-12):
             raise RangeError("sampling probability: below 1e-12 for the strictest budget")
+
+
+def _highest_rate(request: Request, mechanism: Callable[[float], Mechanism]) -> float:
+    """Return log q at which every budget is exceeded, or 0, by steps of a factor 1.5."""
+    epsilon, delta = float(request.groups.epsilon.max()), float(request.groups.delta.max())
+    log_q = float(np.log(request.mean_probability))
+    while log_q < 0:
+        curve = privacy_curve(mechanism(log_q), method=request.method)
+        if float(curve.epsilon(delta).upper) >= epsilon * 1.02:
+            return log_q
+        log_q += float(np.log(1.5))
+    return 0.0
 
 
 class Ladder:
