@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 BLOCK: Final = 1 << 15  # persons a pass: the arrays of a block stay in the second cache
+SMALL: Final = 2.0**-510  # its square is still a normal number
 
 
 class Meter:
@@ -63,11 +64,13 @@ def _charge(
     """Add each norm's charge to `total` where the sum stays within `limit`; set `active`."""
     new = work[: norms.size]
     np.multiply(norms, scale, out=new)
+    small = new < SMALL
     np.multiply(new, new, out=new)
     np.add(new, total, out=new)
     np.multiply(new, 1 + 4 * ULP, out=new)  # makes up for rounding in the sum and in the square
     # A square that underflows would be free or too cheap: the least normal number covers it.
-    np.add(new, np.finfo(np.float64).tiny, out=new, where=norms > 0)
+    if small.any():
+        np.add(new, np.finfo(np.float64).tiny, out=new, where=small & (norms > 0))
     np.less_equal(new, limit, out=active)
     np.copyto(total, new, where=active)
 
