@@ -137,7 +137,7 @@ def main() -> None:
     arguments = parser.parse_args()
     random = np.random.default_rng(3)
     result = {
-        "machine": {"cpu": _cpu(), "threads_used": 1, "python": platform.python_version()},
+        "machine": {"cpu": _cpu(), "threads": 2, "python": platform.python_version()},
         "speed": speed(arguments.curves, arguments.beside, random),
         "calibration": calibration(random),
         "oracles": oracles(60, random),
