@@ -32,9 +32,8 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
     truncation and round-off included, under add/remove adjacency, for steps chosen in advance or
     adaptively. The gap in ε is usually at most 0.1 % where ε ≥ 0.01. It is wider, as the bounds
     themselves show, where losses have heavy tails (sampling probabilities below about 1e-4 with
-    noise multipliers below about 1: the bound on round-off dominates, or the grid's `points` are
-    used up) and for Laplace steps among others. A coin before a composition has an upper bound
-    only.
+    noise multipliers below about 1): there the bound on round-off dominates, or the grid's
+    `points` are used up. A coin before a composition has an upper bound only.
 
     Raises `RangeError` where the losses of a step are past the numerical range.
     """
