@@ -8,7 +8,8 @@ import apiece
 
 TEXT = """
 __version__ accounting audit contract
-Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger Odometer Plan PrivacyCurve
+Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger ModelLoss Odometer Plan
+PrivacyCurve Query
 RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
 partial_sensitivity poisson_batches privacy_curve release_histogram
 AdaPDP Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from apiece.mechanisms import Repeated as Repeated
     from apiece.mechanisms import Sampled as Sampled
     from apiece.plan import Plan as Plan
+    from apiece.sensitivity import ModelLoss as ModelLoss
+    from apiece.sensitivity import Query as Query
     from apiece.sensitivity import partial_sensitivity as partial_sensitivity
     from apiece.training import Trainer as Trainer
     from apiece.training import add_noise as add_noise
@@ -56,7 +58,7 @@ _NAMES = {
     "apiece.ledger": ("Ledger",),
     "apiece.mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "apiece.plan": ("Plan",),
-    "apiece.sensitivity": ("partial_sensitivity",),
+    "apiece.sensitivity": ("ModelLoss", "Query", "partial_sensitivity"),
     "apiece.training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

@@ -92,7 +92,8 @@ def positive_array(
         where = "" if array.ndim == 0 else f"[{int(np.flatnonzero(~good.ravel())[0])}]"
         value = float(array.ravel()[np.flatnonzero(~good.ravel())[0]])
         bad = f" ({int((~good).sum())} such entries)" if array.ndim else ""
-        raise error(f"{name}{where} = {value!r}: must be in (0, {below:g}){bad}")
+        remedy = "correct or leave out these entries" if array.ndim else "give a number inside"
+        raise error(f"{name}{where} = {value!r}: must be in (0, {below:g}){bad}; {remedy}")
     array.flags.writeable = False
     return array
 

@@ -273,7 +273,8 @@ def _checked(name: str, values: npt.ArrayLike) -> Floats:
     if not good.all():
         first = int(np.flatnonzero(~good.ravel())[0])
         where = f"[{first}]" if array.ndim else ""
-        raise error(f"{name}{where} = {float(array.ravel()[first])!r}: must be in {bound}")
+        value = float(array.ravel()[first])
+        raise error(f"{name}{where} = {value!r}: must be in {bound}; give numbers inside")
     return array
 
 
