@@ -45,7 +45,10 @@ def independent(plan: Plan, group: int) -> float:
         return 0.0
     z = stage.noise_stddev / float(stage.clip_norm[group])
     event = dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z))
-    accountant = PLDAccountant().compose(dp.SelfComposedDpEvent(event, stage.steps))
+    # its default grid of 1e-4 is too coarse to tell 0.05 % of ε
+    accountant = PLDAccountant(value_discretization_interval=4e-5).compose(
+        dp.SelfComposedDpEvent(event, stage.steps)
+    )
     return float(accountant.get_epsilon(float(plan.budgets.delta[group])))
 
 
@@ -60,9 +63,15 @@ def test_everyone_spends_what_they_asked(strategy: Strategy) -> None:
     assert verification.ok
     assert (ratio[~plan.saturated] >= 0.995).all()
     for g in range(3):
-        spent = independent(plan, g)
-        # dp-accounting discretises pessimistically: its own upper bound may exceed ours by 1e-3
-        assert 0.99 * plan.budgets.epsilon[g] <= spent <= plan.budgets.epsilon[g] * (1 + 2e-3)
+        assert 0.99 <= independent(plan, g) / plan.budgets.epsilon[g] <= 1
+
+
+@pytest.mark.parametrize("strategy", [Uniform(), Threshold(), Hybrid(excess=0.005)], ids=repr)
+def test_another_accountant_finds_no_promise_broken(strategy: Strategy) -> None:
+    plan = plan_of(strategy)
+    spent = np.array([independent(plan, g) for g in range(3)]) / plan.budgets.epsilon
+    assert (spent <= 1).all()
+    assert spent.max() >= 0.99
 
 
 def test_scale_keeps_rates_and_mean_clip_norm() -> None:
