@@ -12,6 +12,7 @@ from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer, poisson_batches
 from apiece.training.randomness import Streams
+from apiece.training.sources import source_of
 
 N = 60
 
@@ -205,3 +206,29 @@ def test_a_plan_with_objections_runs_as_an_experiment_only():
     trainer(broken, seed=1).step()
     with pytest.raises(InputError, match="it breaks a promise"):
         trainer(broken, seed=None)
+
+
+def test_who_is_left_out_is_in_no_batch_and_changes_nothing_else():
+    """The same as with their gradients at zero, at the plan's own noise and normaliser."""
+    included = np.arange(N) % 3 > 0
+    left_out = trainer(plan(rates=(1.0, 1.0), noise=0.3), included=included)
+    left_out.fit()
+    everyone = trainer(plan(rates=(1.0, 1.0), noise=0.3))
+    inputs, targets = data()
+    inputs[torch.from_numpy(~included)] = torch.nan  # a record that is not finite is left out too
+    everyone.source = source_of((inputs, targets))
+    everyone.fit()
+    torch.testing.assert_close(flat(left_out.model), flat(everyone.model))
+    assert not torch.allclose(flat(left_out.model), flat(fitted(plan(rates=(1.0, 1.0), noise=0.3))))
+
+
+@pytest.mark.parametrize("bad", [np.ones(N), np.ones(N - 1, bool)])
+def test_included_must_be_one_boolean_a_record(bad):
+    with pytest.raises(InputError, match="included"):
+        trainer(plan(), included=bad)
+
+
+def fitted(the_plan):
+    run = trainer(the_plan)
+    run.fit()
+    return run.model

@@ -20,6 +20,7 @@ from apiece.plan import Plan, Stage
 from apiece.training.randomness import Generator, uniforms
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
 
 
@@ -77,7 +78,7 @@ class PoissonSampler:
         stage: Stage,
         group_index: Integers,
         *,
-        joined: npt.NDArray[np.bool_] | None = None,
+        joined: Mask | None = None,
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         rank, world = shard
@@ -124,15 +125,25 @@ def _edges(distinct: Floats) -> Integers:
     return np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
 
 
-def participants(
-    stage: Stage, group_index: Integers, generator: Generator
-) -> npt.NDArray[np.bool_] | None:
-    """Return who joins the stage at all, by one coin a record; None where all do."""
+def participants(stage: Stage, group_index: Integers, generator: Generator) -> Mask:
+    """Return who joins the stage at all, by one coin a record; without a draw where all do."""
     if stage.participation is None:
-        return None
+        return np.ones(group_index.size, dtype=bool)
     chances = stage.participation[group_index]
-    joined: npt.NDArray[np.bool_] = uniforms(generator, chances.size) < chances
-    return joined
+    return np.asarray(uniforms(generator, chances.size) < chances)
+
+
+def taking_part(included: Mask | None, size: int) -> Mask:
+    """Return `included` as one Boolean a record; all of them where it is None."""
+    if included is None:
+        return np.ones(size, dtype=bool)
+    mask = np.asarray(included)
+    if mask.dtype != np.bool_ or mask.shape != (size,):
+        raise InputError(
+            f"included: {mask.dtype} of shape {mask.shape} for {size} records; give one Boolean "
+            "a record, in the order of the data"
+        )
+    return mask.copy()
 
 
 def bound_index(plan: Plan) -> Integers:

@@ -58,3 +58,11 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
             "give every record a positive finite bound"
         )
     return given
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the module inside DistributedDataParallel, whose own reduction is not used."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        inner: nn.Module = model.module
+        return inner
+    return model

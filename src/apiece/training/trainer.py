@@ -18,7 +18,7 @@ from apiece import _check
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import guards
-from apiece.training.batches import PoissonSampler, bound_index, participants
+from apiece.training.batches import Mask, PoissonSampler, bound_index, participants, taking_part
 from apiece.training.checkpoints import Folder, Journal
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
@@ -75,7 +75,9 @@ class Trainer:
     randomness from the operating system, for a release; a number makes an experiment repeatable.
     physical_batch_size bounds how many records are in memory at a time, not the mechanism.
     checkpoint: a folder for `save`, where fit saves every `save_every` steps. callbacks get a
-    `Progress` after each step, which holds public values only.
+    `Progress` after each step, which holds public values only. included: a mask of the records
+    that may take part, such as those whom a ledger admitted; the others are in no batch, and
+    nothing else of the plan changes.
 
     In torch.distributed each process takes a share of the records, and process 0 adds the noise.
 
@@ -98,8 +100,9 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         checkpoint: str | Path | None = None,
         save_every: int = 100,
+        included: Mask | None = None,
     ) -> None:
-        self.model, self.optimizer, self.scheduler = _unwrap(model), optimizer, scheduler
+        self.model, self.optimizer, self.scheduler = guards.unwrap(model), optimizer, scheduler
         self.loss_fn, self.plan, self.method = loss_fn, plan, method
         self.callbacks = tuple(callbacks)
         self.source = source_of(dataset)
@@ -111,6 +114,7 @@ class Trainer:
         self._folder = None if checkpoint is None else Folder(Path(checkpoint))
         self._journal: Journal | None = None
         self._group_index = bound_index(plan)
+        self._included = taking_part(included, self._group_index.size)
         self._parameters = guards.trainable(self.model)
         self._stage: int | None = None
         self.step_number = 0
@@ -234,7 +238,7 @@ class Trainer:
                 self._restarts.restart()
             shard = self.processes.shard
             coins = self._streams.participation(number)
-            joined = participants(stage, self._group_index, coins)
+            joined = participants(stage, self._group_index, coins) & self._included
             self._sampler = PoissonSampler(stage, self._group_index, joined=joined, shard=shard)
             self._stage = number
         return number, stage
@@ -253,7 +257,8 @@ class Trainer:
     def _fingerprint(self) -> str:
         """Return a keyed hash of records and their groups: the same people, in the same order."""
         key = self._streams.derive("fingerprint", 0)
-        groups = hashlib.blake2b(self._group_index.tobytes(), key=key, digest_size=16)
+        who = np.where(self._included, self._group_index, -1)
+        groups = hashlib.blake2b(who.tobytes(), key=key, digest_size=16)
         return self.source.fingerprint(key) + groups.hexdigest()
 
     def average(self) -> OutputAverage:
@@ -338,11 +343,3 @@ class Trainer:
         self.step_number = int(state["step"])
         self._rejected = int(state["rejected"])
         self._stage = None
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Return the module inside DistributedDataParallel, whose own reduction is not used."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        inner: nn.Module = model.module
-        return inner
-    return model
