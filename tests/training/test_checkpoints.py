@@ -78,6 +78,10 @@ def test_refuses_what_is_not_the_run(tmp_path):
         Trainer.resume(tmp_path, *parts(), LOSS, moved, data())
     with pytest.raises(StateError, match="holds a checkpoint already"):
         begin(tmp_path)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    with pytest.raises(StateError, match="its model is another"):
+        Trainer.resume(tmp_path, model, optimizer, LOSS, plan(), data())
     with pytest.raises(StateError, match="no checkpoint"):
         Trainer.resume(tmp_path / "none", *parts(), LOSS, plan(), data())
     (tmp_path / "state.pt").write_bytes(b"damaged")
@@ -89,10 +93,102 @@ def test_the_key_is_the_owners_alone_and_gone_at_the_end(tmp_path):
     run = begin(tmp_path, None)
     run.fit(3)
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "state.pt").stat().st_mode & 0o777 == 0o600
     run.fit()
     assert not (tmp_path / "key").exists()
-    with pytest.raises(StateError, match="the run was finished"):
+
+
+def test_a_finished_run_comes_back_finished(tmp_path):
+    run = begin(tmp_path)
+    run.fit()
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    assert again.step_number == 10
+    assert torch.equal(flat(run), flat(again))
+    again.fit()
+    with pytest.raises(StateError, match="all 10 steps"):
+        again.step()
+
+
+@pytest.mark.parametrize("wiped", [True, False])
+def test_killed_between_the_last_checkpoint_and_the_deletion_of_the_key(tmp_path, wiped):
+    run = begin(tmp_path)
+    run.fit(9)
+    run.step()
+    run.save()
+    if wiped:
+        (tmp_path / "key").write_bytes(bytes(32))
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    again.fit()
+    assert torch.equal(flat(run), flat(again))
+    assert wiped or not (tmp_path / "key").exists()
+
+
+def test_a_lost_key_stops_a_run_that_is_not_finished(tmp_path):
+    begin(tmp_path).fit(3)
+    (tmp_path / "key").unlink()
+    with pytest.raises(StateError, match="key of the randomness is gone"):
         Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+
+
+def test_the_first_checkpoint_comes_before_the_first_update(tmp_path):
+    run = begin(tmp_path, None)
+    run.callbacks = (stop,)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    assert again.step_number == 0
+    again.step()
+    assert torch.equal(flat(run), flat(again))
+
+
+def stop(progress):
+    raise KeyboardInterrupt
+
+
+def test_a_key_without_a_state_has_made_nothing(tmp_path):
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    begin(tmp_path, None).fit(1)
+    other = begin(tmp_path / "other", None)
+    other.save()
+    (tmp_path / "other" / "key").write_bytes(b"k" * 32)
+    with pytest.raises(StateError, match="another run"):
+        other.save()
+
+
+def test_an_update_that_was_interrupted_is_not_made_again(tmp_path):
+    run = begin(tmp_path)
+    run.fit(2)
+    step, run.optimizer.step = run.optimizer.step, lambda: stop(None)
+    with pytest.raises(KeyboardInterrupt):
+        run.step()
+    run.optimizer.step = step
+    with pytest.raises(StateError, match="interrupted half-way"):
+        run.step()
+
+
+def test_one_run_has_one_folder(tmp_path):
+    run = begin(tmp_path / "a")
+    with pytest.raises(InputError, match="leave it out"):
+        run.save(tmp_path / "b")
+    free = Trainer(*parts(), LOSS, plan(), data(), seed=0)
+    free.save(tmp_path / "c")
+    free.step()
+    other = Trainer.resume(tmp_path / "c", *parts(), lambda o, t: 2 * o[:, 0], plan(), data())
+    with pytest.raises(StateError, match="comes out differently"):
+        other.step()
+
+
+def test_resume_takes_seed_and_folder_from_the_checkpoint(tmp_path):
+    begin(tmp_path).fit(3)
+    with pytest.raises(InputError, match="seed"):
+        Trainer.resume(tmp_path, *parts(), LOSS, plan(), data(), seed=0)
+
+
+def test_an_experiment_with_objections_is_resumed(tmp_path):
+    broken = dataclasses.replace(plan(), objections=("it breaks a promise",))
+    run = Trainer(*parts(), LOSS, broken, data(), seed=0, checkpoint=tmp_path)
+    run.fit(3)
+    Trainer.resume(tmp_path, *parts(), LOSS, broken, data()).fit(1)
 
 
 def test_saving_needs_a_folder():

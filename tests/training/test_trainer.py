@@ -168,13 +168,6 @@ def test_refuses_what_does_not_fit():
         run.fit()
 
 
-def test_schedulers_step_with_the_updates():
-    run = trainer(plan(steps=4))
-    run.scheduler = torch.optim.lr_scheduler.StepLR(run.optimizer, 2, gamma=0.1)
-    run.fit()
-    assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.003)
-
-
 def test_a_plan_that_averages_trains_one_model_a_stage(tmp_path):
     several = dataclasses.replace(plan(steps=3, stages=2, noise=0.5), combine="average")
     run = trainer(several)

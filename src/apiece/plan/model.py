@@ -18,6 +18,7 @@ from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Floats, Integ
 from apiece.errors import DataError, InputError, unknown
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import serial
+from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 from apiece.plan.verification import Measures, Verification, measure, spending, verify
 
@@ -59,6 +60,8 @@ class Plan:
     counts: "exact" where budgets.records are the true sizes of groups, "released" where they come
     from a private histogram; then the plan's records are those that `bind_released` found.
     notes: for people, such as what other plans would have cost.
+    learning_rate: a factor on the optimizer's learning rate at each step, counted from the first
+    step of the model (of each stage, for "average"); None leaves it alone. It costs no privacy.
 
     The guarantee of a group is computed from `mechanism_for(group)` and nothing else. Arrays are
     read-only. Raises `InputError` for parts that do not fit one another.
@@ -78,6 +81,7 @@ class Plan:
     worst_paths: npt.NDArray[np.bool_] | None = None
     counts: str = "exact"
     notes: tuple[str, ...] = ()
+    learning_rate: Schedule | None = None
 
     def __post_init__(self) -> None:
         if self.relation != RELATION:

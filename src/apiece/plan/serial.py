@@ -8,6 +8,7 @@ import numpy as np
 
 from apiece.budgets import BudgetGroups
 from apiece.errors import InputError
+from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ def parameters(plan: Plan) -> dict[str, Any]:
         "counts": plan.counts,
         "notes": list(plan.notes),
     }
+    if plan.learning_rate is not None:
+        points = [list(point) for point in plan.learning_rate.points]
+        top["learning_rate"] = {"points": points, "between": plan.learning_rate.between}
     columns = _budget_columns(plan)
     if len(plan.stages) == 1 and plan.worst_paths is None:
         stage = plan.stages[0]
@@ -102,7 +106,7 @@ def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
 def read(data: Any) -> dict[str, Any]:
     """Return the arguments of `Plan` in `data`, as `parameters` wrote them."""
     try:
-        groups = data["groups"]
+        groups, rate = data["groups"], data.get("learning_rate")
 
         def column(name: str) -> list[Any]:
             return [group[name] for group in groups]
@@ -132,6 +136,7 @@ def read(data: Any) -> dict[str, Any]:
             "counts": data["counts"],
             "notes": data["notes"],
             "combine": data.get("combine", "continue"),
+            "learning_rate": None if rate is None else Schedule(**rate),
             "stages": tuple(stages),
             "saturated": np.array(column("saturated"), dtype=bool),
             "worst_paths": _array(optional("worst_path")),

@@ -1,21 +1,27 @@
 """The training engine: sampling, clipping and noise for each record at its own budget."""
 
 from apiece.training.batches import poisson_batches
+from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import clip_and_sum
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream, Streams
+from apiece.training.spending import PlannedSpending
 from apiece.training.stages import OutputAverage
-from apiece.training.trainer import Progress, Trainer
+from apiece.training.trainer import Trainer
 
 __all__ = [
     "ChaCha20Stream",
     "ClippedSum",
+    "Evaluation",
     "FilteredTrainer",
     "OutputAverage",
+    "PlannedSpending",
     "Progress",
+    "ProgressBar",
     "Streams",
+    "TensorBoard",
     "Trainer",
     "add_noise",
     "clip_and_sum",

@@ -1,17 +1,21 @@
 """Checkpoints: atomic, safe to load, and unable to release one step twice with different noise.
 
-A checkpoint is a folder of three files. `state.pt` has the parameters, the optimizer and the
-number of finished steps. `key` has the key of all randomness, readable by its owner only: it is
-what makes a resumed run bit-identical, and whoever has it can take the noise off, so it is deleted
-when the last step is done. `journal` has a digest of every noisy update, written before the update
-is applied: a step that is repeated after a kill must come out the same, or the run stops.
+A checkpoint is a folder of three files, readable by their owner only. `key` has the key of all
+randomness: it is what makes a resumed run bit-identical, and whoever has it can take the noise
+off, so it is deleted when the last step is done. `state.pt` has the parameters, the optimizer and
+the number of finished steps; the first is written before the first update. `journal` has a digest
+of every noisy update, written before the update is applied: a step that is repeated after a kill
+must come out the same, or the run stops.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import io
 import os
+import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +23,38 @@ from typing import Any
 
 import torch
 
-from apiece.errors import StateError
+from apiece.errors import StateError, UnsupportedError
 from apiece.training.randomness import KEY_BYTES
 
-FORMAT = 1
+FORMAT = 2
 _DIGEST = 16
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write `data` to `path` whole or not at all, through a temporary sibling."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, for its owner only, whole or not at all, by a temporary sibling."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _to_bytes(state: dict[str, Any], *, check: bool) -> bytes:
+    """Return the state in torch's format; check: that a safe load takes it."""
+    buffer = io.BytesIO()
+    try:
+        torch.save({"format": FORMAT, **state}, buffer)
+        if check:
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise UnsupportedError(
+            "checkpoint: optimizer, scheduler or model hold values that cannot be loaded safely "
+            f"({str(error).splitlines()[0]}); keep to tensors, numbers, texts, lists and dicts"
+        ) from None
+    return buffer.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +79,52 @@ class Folder:
         return self.path / "journal"
 
     def save(self, state: dict[str, Any], key: bytes) -> None:
-        """Write the state; the key once, before it."""
-        import io
+        """Write the state; the key once, before it and before anything is released.
 
+        Raises `StateError` where the folder is another run's, `UnsupportedError` where the state
+        holds what a safe load would refuse.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        if not self.key.exists():
-            write_atomically(self.key, key, mode=0o600)
-        elif self.key.read_bytes() != key:
+        data = _to_bytes(state, check=not self.state.exists())
+        if not self.state.exists() and not self.journal.exists():
+            write_atomically(self.key, key)  # a key without a state has made nothing yet
+        elif self._key() != key:
             raise StateError(
                 f"{self.path}: holds the checkpoint of another run; resume that one, or choose an "
                 "empty folder"
             )
-        buffer = io.BytesIO()
-        torch.save({"format": FORMAT, **state}, buffer)
-        write_atomically(self.state, buffer.getvalue())
+        write_atomically(self.state, data)
 
-    def load(self) -> tuple[dict[str, Any], bytes]:
-        """Return the state, read with weights_only=True, and the key.
+    def load(self) -> tuple[dict[str, Any], bytes | None]:
+        """Return the state, read with weights_only=True, and the key; None for a finished run.
 
-        Raises `StateError` where there is none, it is damaged, or the run was finished.
+        Raises `StateError` where there is no state, it is damaged, or the key of a run that is
+        not finished is gone.
         """
         if not self.state.is_file():
             raise StateError(f"{self.state}: no checkpoint there; start the run afresh")
-        if not self.key.is_file():
-            raise StateError(
-                f"{self.key}: the key of the randomness is gone (the run was finished); a run "
-                "without it would repeat steps with other noise; start the run afresh"
-            )
         try:
             state: dict[str, Any] = torch.load(self.state, weights_only=True, map_location="cpu")
         except Exception as error:
             raise StateError(f"{self.state}: not a readable checkpoint ({error})") from None
         if state.get("format") != FORMAT:
             raise StateError(f"{self.state}: format {state.get('format')}, this reads {FORMAT}")
-        key = self.key.read_bytes()
+        key = self._key()
+        if key is None and not state["finished"]:
+            raise StateError(
+                f"{self.key}: the key of the randomness is gone; a run without it would repeat "
+                "steps with other noise: start the run afresh"
+            )
+        return state, key
+
+    def _key(self) -> bytes | None:
+        try:
+            key = self.key.read_bytes()
+        except FileNotFoundError:
+            return None
         if len(key) != KEY_BYTES:
             raise StateError(f"{self.key}: {len(key)} bytes, must be {KEY_BYTES}")
-        return state, key
+        return key if any(key) else None
 
     def finish(self) -> None:
         """Delete the key, so that the noise can no longer be taken off."""
@@ -121,11 +150,18 @@ class Journal:
 
         Raises `StateError` if the step was made before and came out differently.
         """
-        digest = hashlib.blake2b(digest_size=_DIGEST)
+        digest = hashlib.blake2b(digest_size=_DIGEST)  # public, as the update itself is
         for tensor in update:
             flat = tensor.detach().cpu().contiguous().view(-1)
             digest.update(flat.view(torch.uint8).numpy().tobytes())
         new = digest.digest()
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # against a second process on this run
+        try:
+            self._agree(step, new)
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _agree(self, step: int, new: bytes) -> None:
         old = os.pread(self._descriptor, _DIGEST, step * _DIGEST)
         if len(old) == _DIGEST and old != bytes(_DIGEST) and old != new:
             raise StateError(

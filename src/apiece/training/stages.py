@@ -10,6 +10,17 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError
+from apiece.plan import Plan
+from apiece.training.updates import Updates
+
+
+def stage_of(plan: Plan, step: int) -> tuple[int, int]:
+    """Return the stage that `step` is in, and how many of the stage's steps come before it."""
+    for number, stage in enumerate(plan.stages):
+        if step < stage.steps:
+            return number, step
+        step -= stage.steps
+    raise InputError(f"step: {step} beyond the last of the plan's steps")
 
 
 class OutputAverage(nn.Module):
@@ -36,19 +47,19 @@ class OutputAverage(nn.Module):
 
 
 class Restarts:
-    """Keeps the first state of model and optimizer, and each finished stage's parameters."""
+    """Keeps the first state of model and updates, and each finished stage's parameters."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
-        self._first = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    def __init__(self, model: nn.Module, updates: Updates) -> None:
+        self._model, self._updates = model, updates
+        self._first = copy.deepcopy((model.state_dict(), updates.state_dict()))
         self.finished: list[dict[str, Any]] = []
 
     def restart(self) -> None:
-        """Put the stage's parameters aside, and model and optimizer back to the first state."""
+        """Put the stage's parameters aside, and model and updates back to the first state."""
         self.finished.append(copy.deepcopy(self._model.state_dict()))
-        model, optimizer = copy.deepcopy(self._first)
+        model, updates = copy.deepcopy(self._first)
         self._model.load_state_dict(model)
-        self._optimizer.load_state_dict(optimizer)
+        self._updates.load_state_dict(updates)
 
     def average(self, weights: Sequence[float]) -> OutputAverage:
         """Return the average over the finished stages and the present one."""
@@ -65,6 +76,6 @@ class Restarts:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what a checkpoint kept."""
-        first, optimizer = state["first"]
-        self._first = (first, optimizer)
+        model, updates = state["first"]
+        self._first = (model, updates)
         self.finished = list(state["finished"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,9 @@ from apiece import _check
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import guards
+from apiece.training.ambient import model_randomness
 from apiece.training.batches import Mask, PoissonSampler, bound_index, participants, taking_part
+from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import Folder, Journal
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
@@ -26,36 +27,8 @@ from apiece.training.distributed import Processes, without_noise
 from apiece.training.noise import add_noise
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
-from apiece.training.stages import OutputAverage, Restarts
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run has come; public, a function of the plan and the clock."""
-
-    step: int
-    steps: int
-    stage: int
-    seconds: float
-
-
-Callback = Callable[[Progress], object]
-
-
-class Scheduler(Protocol):
-    """What the trainer needs of a learning-rate scheduler: one step an update."""
-
-    def step(self) -> None:
-        """Move on by one update."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must keep."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what a checkpoint kept."""
-        ...
+from apiece.training.stages import OutputAverage, Restarts, stage_of
+from apiece.training.updates import Scheduler, Updates
 
 
 class Trainer:
@@ -64,8 +37,10 @@ class Trainer:
     Each step: records join at their own rates; their gradients are clipped at their own norms and
     summed; noise of the stage's standard deviation is added once to the sum; the sum is divided by
     the stage's *expected* batch size; the optimizer takes it as the gradient. An empty batch is a
-    step of noise only. Where plan.combine is "average", each stage starts again from the first
-    parameters, and `average()` returns the stages' models as one.
+    step of noise only. Stages follow one another on the same model; where plan.combine is
+    "average", each starts again from the first parameters, optimizer and scheduler, and
+    `average()` returns the stages' models as one. plan.learning_rate, where there is one, sets
+    the learning rate of each step.
 
     Guarantee: record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters
     after every step together, as long as optimizer and scheduler see nothing but these gradients.
@@ -74,15 +49,17 @@ class Trainer:
     the order of the budgets that the plan was made from. seed: None takes the key of all
     randomness from the operating system, for a release; a number makes an experiment repeatable.
     physical_batch_size bounds how many records are in memory at a time, not the mechanism.
-    checkpoint: a folder for `save`, where fit saves every `save_every` steps. callbacks get a
-    `Progress` after each step, which holds public values only. included: a mask of the records
-    that may take part, such as those whom a ledger admitted; the others are in no batch, and
-    nothing else of the plan changes.
+    checkpoint: a folder for `save`; the first checkpoint is written before the first step, then
+    fit saves every `save_every` steps. callbacks get a `Progress` after each step, which holds
+    public values only. included: a mask of the records that may take part, such as those whom a
+    ledger admitted; the others are in no batch, and nothing else of the plan changes.
 
     In torch.distributed each process takes a share of the records, and process 0 adds the noise.
 
-    Raises `InputError` for a plan of another number of records or not bound to records, and what
-    `clip_and_sum` raises.
+    Raises `InputError` for a plan of another number of records or not bound to records, a model
+    without trainable parameters, parameters that the optimizer does not hold, and two schedules;
+    `UnsupportedError` for optimizers that call for a closure (LBFGS) and schedulers that call for
+    a metric; and what `clip_and_sum` raises.
     """
 
     def __init__(
@@ -102,7 +79,8 @@ class Trainer:
         save_every: int = 100,
         included: Mask | None = None,
     ) -> None:
-        self.model, self.optimizer, self.scheduler = guards.unwrap(model), optimizer, scheduler
+        self.model, self.optimizer = guards.unwrap(model), optimizer
+        self._updates = Updates(optimizer, scheduler, plan.learning_rate)
         self.loss_fn, self.plan, self.method = loss_fn, plan, method
         self.callbacks = tuple(callbacks)
         self.source = source_of(dataset)
@@ -119,10 +97,13 @@ class Trainer:
         self._stage: int | None = None
         self.step_number = 0
         self._rejected = 0
+        self._data: str | None = None
+        self._begun, self._torn, self._finished = False, False, False
         self._check()
+        self.processes.wait()
         self.processes.share_parameters(self.model.state_dict().values())
         average = plan.combine == "average"
-        self._restarts = Restarts(self.model, self.optimizer) if average else None
+        self._restarts = Restarts(self.model, self._updates) if average else None
 
     def _check(self) -> None:
         if self.plan.objections and self._streams.release:
@@ -167,10 +148,12 @@ class Trainer:
             self.step()
             if self._folder is not None and self.step_number % self._save_every == 0:
                 self.save()
-        if self._folder is not None and todo:
+        if self._folder is not None and not self._finished:
             self.save()
-            if self.step_number == self.steps and self.processes.rank == 0:
-                self._folder.finish()
+            if self.step_number == self.steps:
+                self._finished = True
+                if self.processes.rank == 0:
+                    self._folder.finish()
 
     def step(self) -> Progress:
         """Take one step of the plan. Raises `StateError` when all have been taken."""
@@ -179,22 +162,30 @@ class Trainer:
                 f"trainer: all {self.steps} steps of the plan are taken; a further one would cost "
                 "privacy that nobody planned: make a new plan"
             )
+        if self._torn:
+            raise StateError(
+                "trainer: its last update was interrupted half-way; to make it again on what it "
+                "left would use its noise twice: resume from the checkpoint, or start afresh"
+            )
+        if self._folder is not None and not self._begun:
+            self.save()  # before anything is released, so that it can be made again
         begun = time.perf_counter()
-        number, stage = self._enter_stage()
+        number, within, stage = self._enter_stage()
         stream = self._streams.sampling(self.step_number, self.processes.rank)
         batch = self._sampler.draw(stream)
-        with self._model_randomness():
+        seed = self._streams.model(self.step_number, self.processes.rank)
+        with model_randomness(seed, (p.device for p in self._parameters.values())):
             clipped = self._clip(batch, stage)
         self._rejected += clipped.rejected
         update = self._release(clipped, stage)
+        self._torn = True
         for name, parameter in self._parameters.items():
             parameter.grad = update[name]
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.scheduler is not None:
-            self.scheduler.step()
+        rate = self._updates.apply(self.step_number if self._restarts is None else within)
         self.step_number += 1
-        done = Progress(self.step_number, self.steps, number, time.perf_counter() - begun)
+        self._torn = False
+        seconds = time.perf_counter() - begun
+        done = Progress(self.step_number, self.steps, number, seconds, rate)
         for callback in self.callbacks:
             callback(done)
         return done
@@ -227,11 +218,8 @@ class Trainer:
             total = clipped if start == 0 else total + clipped
         return total
 
-    def _enter_stage(self) -> tuple[int, Stage]:
-        number, before = 0, 0
-        while self.step_number >= before + self.plan.stages[number].steps:
-            before += self.plan.stages[number].steps
-            number += 1
+    def _enter_stage(self) -> tuple[int, int, Stage]:
+        number, within = stage_of(self.plan, self.step_number)
         stage = self.plan.stages[number]
         if self._stage != number:
             if self._restarts is not None and len(self._restarts.finished) < number:
@@ -241,18 +229,7 @@ class Trainer:
             joined = participants(stage, self._group_index, coins) & self._included
             self._sampler = PoissonSampler(stage, self._group_index, joined=joined, shard=shard)
             self._stage = number
-        return number, stage
-
-    @contextlib.contextmanager
-    def _model_randomness(self) -> Iterator[None]:
-        """Give dropout and the like a stream of their own, and leave torch's as it was."""
-        generator = torch.default_generator
-        before = generator.get_state()
-        generator.manual_seed(self._streams.model(self.step_number, self.processes.rank))
-        try:
-            yield
-        finally:
-            generator.set_state(before)
+        return number, within, stage
 
     def _fingerprint(self) -> str:
         """Return a keyed hash of records and their groups: the same people, in the same order."""
@@ -271,23 +248,29 @@ class Trainer:
         return self._restarts.average([stage.weight for stage in self.plan.stages])
 
     def save(self, folder: str | Path | None = None) -> Path:
-        """Write a checkpoint, atomically, and return its folder (by default `checkpoint`)."""
-        place = self._folder if folder is None else Folder(Path(folder))
+        """Write a checkpoint, atomically, and return its folder.
+
+        folder: for a trainer made without `checkpoint`, once; it is then the run's. Raises
+        `InputError` for none and for a second one, which would know nothing of the first's steps.
+        """
+        place = self._folder or (None if folder is None else Folder(Path(folder)))
         if place is None:
             raise InputError("save: no folder; give one here or as Trainer(checkpoint=...)")
-        if self.processes.rank == 0:
-            if not hasattr(self, "_data"):
-                self._data = self._fingerprint()
+        if folder is not None and Path(folder) != place.path:
+            raise InputError(f"save: folder {folder}, but the run's is {place.path}; leave it out")
+        self._folder, self._begun = place, True
+        if self.processes.rank == 0 and not self._finished:
+            self._data = self._data or self._fingerprint()
             state = {
                 "step": self.step_number,
+                "finished": self.step_number == self.steps,
                 "plan": self.plan.hash(),
                 "data": self._data,
                 "release": self._streams.release,
                 "world": self.processes.world,
                 "rejected": self._rejected,
                 "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "updates": self._updates.state_dict(),
                 "restarts": None if self._restarts is None else self._restarts.state_dict(),
             }
             place.save(state, self._streams.key)
@@ -311,33 +294,41 @@ class Trainer:
         `seed` and `checkpoint`, which the folder gives. Steps made after the checkpoint was
         written are made again with the same records and the same noise.
 
+        A finished run comes back with its last parameters and no step left.
+
         Raises `StateError` if the folder has no usable checkpoint, or if the plan, the data, the
-        budget groups or the number of processes are not those of that run.
+        budget groups, the number of processes, the model, optimizer or scheduler are not those
+        of that run.
         """
+        for name in {"seed", "checkpoint"} & set(options):
+            raise InputError(f"resume: {name} is the folder's to say; leave it out")
         place = Folder(Path(folder))
         state, key = place.load()
-        trainer = cls(model, optimizer, loss_fn, plan, dataset, **options)
-        trainer._folder = place
-        trainer._streams = Streams(key, state["release"])
-        trainer._continue_from(state)
+        seed = None if state["release"] else 0  # the key takes its place
+        trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
+        trainer._folder, trainer._begun = place, True
+        trainer._continue_from(state, key)
         return trainer
 
-    def _continue_from(self, state: dict[str, Any]) -> None:
-        own = {
-            "plan": self.plan.hash(),
-            "data": self._fingerprint(),
-            "world": self.processes.world,
-        }
+    def _continue_from(self, state: dict[str, Any], key: bytes | None) -> None:
+        own = {"plan": self.plan.hash(), "world": self.processes.world}
+        if key is None:
+            self._finished = True
+        else:
+            self._streams = Streams(key, state["release"])
+            own["data"] = self._fingerprint()
         for what, value in own.items():
             if state[what] != value:
                 raise StateError(
                     f"checkpoint: its {what} is not the one given here; resume with the plan, "
                     "the data, the groups and the number of processes that the run began with"
                 )
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler is not None and state["scheduler"] is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
+        self._data = state["data"]
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise StateError(f"checkpoint: its model is another ({error})") from None
+        self._updates.load_state_dict(state["updates"])
         if self._restarts is not None:
             self._restarts.load_state_dict(state["restarts"])
         self.step_number = int(state["step"])

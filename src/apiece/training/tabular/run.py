@@ -21,12 +21,13 @@ from apiece.assignment import assign
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
+from apiece.training.callbacks import Progress
 from apiece.training.randomness import Streams
 from apiece.training.tabular.config import TUNED, Job, complete
 from apiece.training.tabular.folder import RunFolder, refuse_used
 from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
 from apiece.training.tabular.people import People, read_people
-from apiece.training.trainer import Progress, Trainer
+from apiece.training.trainer import Trainer
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]

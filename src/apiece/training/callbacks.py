@@ -1,0 +1,169 @@
+"""What is told about a run while it goes on: progress, curves, evaluations; public values only."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from apiece import _check
+from apiece.errors import UnsupportedError
+from apiece.plan import Plan
+from apiece.training.spending import PlannedSpending, Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come; public, a function of the plan and the clock.
+
+    step: updates made, of `steps`; stage: of the plan, from 0; seconds: that the update took;
+    learning_rate: with which it was made (that of the optimizer's first group).
+    """
+
+    step: int
+    steps: int
+    stage: int
+    seconds: float
+    learning_rate: float
+
+
+Callback = Callable[[Progress], object]
+
+
+class ProgressBar:
+    """A callback that shows steps, time left and ε spent as planned, on stderr or `console`.
+
+    The ε shown is that of the strictest and the loosest group by `PlannedSpending`: an upper
+    bound from the plan and the step. Use it in a `with` block, so that the terminal is put in
+    order whatever happens; what is not a terminal gets the last state only.
+
+    >>> from apiece import Trainer
+    >>> def train(model, optimizer, loss, plan, data):
+    ...     with ProgressBar(plan) as bar:
+    ...         Trainer(model, optimizer, loss, plan, data, callbacks=[bar]).fit()
+    """
+
+    def __init__(self, plan: Plan, *, console: Any = None) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        self._spending = PlannedSpending(plan)
+        self._bar = progress.Progress(
+            progress.MofNCompleteColumn(),
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TimeRemainingColumn(),
+            "{task.description}",
+            console=console or Console(stderr=True),
+        )
+        self._task = self._bar.add_task("", total=plan.steps)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one step more."""
+        text = ", ".join(map(describe, self._spending.at(progress.step)))
+        self._bar.update(self._task, completed=progress.step, description=f"planned {text}")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+def describe(spent: Spent) -> str:
+    """Return one group's spending in few words.
+
+    >>> describe(Spent("strict", 1.0, 0.25))
+    'ε 0.25 of 1 (strict)'
+    """
+    return f"ε {spent.spent:.3g} of {spent.asked:g} ({spent.group})"
+
+
+class TensorBoard:
+    """A callback that writes learning rate, seconds a step and planned ε for TensorBoard.
+
+    folder: of the event files. every: steps between two entries. Nothing it writes depends on
+    records. Raises `UnsupportedError` where TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str | Path, plan: Plan, *, every: int = 10) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UnsupportedError(
+                "tensorboard is not installed; pip install 'apiece[tensorboard]'"
+            ) from None
+        self._every = _check.count("every", every)
+        self._spending = PlannedSpending(plan)
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def __call__(self, progress: Progress) -> None:
+        """Write one entry, if it is time for one."""
+        if progress.step % self._every and progress.step != progress.steps:
+            return
+        values = {
+            "learning rate": progress.learning_rate,
+            "seconds a step": progress.seconds,
+            "stage": float(progress.stage),
+        }
+        values |= {f"planned ε/{s.group}": s.spent for s in self._spending.at(progress.step)}
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, progress.step)
+        if progress.step == progress.steps:
+            self._writer.close()
+
+
+class Evaluation:
+    """A callback that evaluates the model every so many steps, in eval mode, without gradients.
+
+    evaluate: takes the model, returns a number. history: the (step, number) pairs. The model's
+    modes are put back; drawing from torch's generators in `evaluate` does not disturb the run.
+
+    What it costs: nothing where `evaluate` reads public data. The plan accounts for the training
+    records and for the parameters; any figure computed *on* training records is a further release
+    that no ε covers. Figures on held-out people are exact and protect nobody: publishing them, or
+    choosing settings or a moment to stop by them, reveals something of these people, and must be
+    accounted for as theirs.
+
+    >>> model = nn.Linear(2, 1)
+    >>> check = Evaluation(model, lambda model: float(model(torch.ones(1, 2))), every=10)
+    >>> check(Progress(step=10, steps=100, stage=0, seconds=0.0, learning_rate=0.1))
+    >>> check.history[0][0]
+    10
+    """
+
+    def __init__(
+        self, model: nn.Module, evaluate: Callable[[nn.Module], float], *, every: int
+    ) -> None:
+        self.model, self.evaluate = model, evaluate
+        self.every = _check.count("every", every)
+        self.history: list[tuple[int, float]] = []
+
+    def __call__(self, progress: Progress) -> None:
+        """Evaluate, if it is time to, or the run is at its end."""
+        if progress.step % self.every == 0 or progress.step == progress.steps:
+            with _eval_mode(self.model), torch.no_grad():
+                self.history.append((progress.step, float(self.evaluate(self.model))))
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

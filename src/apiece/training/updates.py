@@ -1,0 +1,120 @@
+"""From a noisy gradient to new parameters: the optimizer, its learning rate, what they remember."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+import torch
+
+from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.plan import Schedule
+
+
+class Scheduler(Protocol):
+    """What the trainer needs of a learning-rate scheduler: one step an update."""
+
+    def step(self) -> None:
+        """Move on by one update."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must keep."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what a checkpoint kept."""
+        ...
+
+
+class Updates:
+    """Optimizer and learning rate, one step an update, fed with noisy gradients only.
+
+    schedule: the plan's factors on the learning rates that the optimizer has at first. scheduler:
+    torch's, where the plan has none.
+
+    Raises `UnsupportedError` for an optimizer that calls for closures, and so would see gradients
+    without clipping and noise, and for a scheduler that calls for a metric; `InputError` where
+    both kinds of schedule are given.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Scheduler | None,
+        schedule: Schedule | None,
+    ) -> None:
+        needed = _needed(optimizer)
+        if needed:
+            raise UnsupportedError(
+                f"optimizer: {type(optimizer).__name__}.step needs {needed[0]!r}, and would see "
+                "the loss and gradients without clipping or noise; use a first-order optimizer, "
+                "such as SGD, Adam, AdamW or Adagrad"
+            )
+        if scheduler is not None and _needed(scheduler):
+            raise UnsupportedError(
+                f"scheduler: {type(scheduler).__name__}.step needs "
+                f"{_needed(scheduler)[0]!r}, a figure about the records that no noise is "
+                "on; use one that follows the number of the step"
+            )
+        if scheduler is not None and schedule is not None:
+            raise InputError(
+                "scheduler: the plan has a learning-rate schedule of its own; leave this one out, "
+                "or take it out of the plan"
+            )
+        self.optimizer, self.scheduler, self.schedule = optimizer, scheduler, schedule
+        self._first = [float(group["lr"]) for group in optimizer.param_groups] if schedule else []
+
+    def apply(self, step: int) -> float:
+        """Update the parameters by their gradients; `step` counts the model's updates from 0.
+
+        Returns the learning rate of the first group, with which it was done.
+        """
+        if self.schedule is not None:
+            factor = self.schedule.at(step)
+            for group, first in zip(self.optimizer.param_groups, self._first, strict=True):
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(first * factor)
+                else:
+                    group["lr"] = first * factor
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint must keep."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "learning_rates": self._first,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what a checkpoint kept. Raises `StateError` where it does not fit."""
+        if (self.scheduler is None) != (state["scheduler"] is None):
+            raise StateError(
+                "checkpoint: its run had "
+                f"{'no' if state['scheduler'] is None else 'a'} scheduler; resume with the "
+                "optimizer and the scheduler that the run began with"
+            )
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
+        except (ValueError, KeyError, AttributeError) as error:
+            raise StateError(
+                f"checkpoint: its optimizer or scheduler does not fit ({error}); resume with "
+                "those that the run began with"
+            ) from None
+        self._first = list(state["learning_rates"])
+
+
+def _needed(stepper: Any) -> list[str]:
+    """Return the names of the arguments that its method `step` cannot be called without."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    # of the class, because torch's schedulers put a wrapper over the optimizer's own method
+    _, *arguments = inspect.signature(type(stepper).step).parameters.values()
+    return [a.name for a in arguments if a.default is a.empty and a.kind not in kinds]

@@ -1,0 +1,188 @@
+"""Optimizers and learning rates: which are taken, what they do, and that a resume is exact."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from apiece.budgets import Budgets
+from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.plan import Plan, Schedule, Stage
+from apiece.training import Trainer
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(5))
+DATA = (INPUTS, (INPUTS[:, 0] > 0).long())
+
+
+def plan(steps=8, *, stages=1, schedule=None, combine="continue"):
+    budgets = Budgets(np.ones(40), 1e-5)
+    stage = Stage(steps, 20.0, 0.5, np.array([0.5]), np.array([1.0]))
+    records = (budgets.group_index, budgets.ids)
+    none = np.zeros(1, bool)
+    made = Plan("t", 1.0, budgets.groups, (stage,) * stages, none, *records, combine=combine)
+    return dataclasses.replace(made, learning_rate=schedule)
+
+
+OPTIMIZERS = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01), foreach=False),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+SCHEDULERS = {
+    "none": lambda o: None,
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 3, gamma=0.1),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 5]),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 8),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.2, total_steps=9),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, total_iters=3), lr_scheduler.ExponentialLR(o, 0.9)], [3]
+    ),
+}
+
+
+def parts(make):
+    torch.manual_seed(1)
+    model = nn.Linear(4, 2)
+    return model, make(model.parameters())
+
+
+def flat(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def check_resume(folder, make, schedule, the_plan):
+    """A run stopped after five steps and resumed is the run that went on, and has made changes."""
+    given = parts(make)
+    run = Trainer(
+        *given, LOSS, the_plan, DATA, seed=0, scheduler=schedule(given[1]), checkpoint=folder
+    )
+    before = flat(run)
+    run.fit(5)
+    model, optimizer = parts(make)
+    again = Trainer.resume(
+        folder, model, optimizer, LOSS, the_plan, DATA, scheduler=schedule(optimizer)
+    )
+    run._folder = None
+    rates: list[list[float]] = [[], []]
+    for trainer, seen in ((run, rates[0]), (again, rates[1])):
+        trainer.callbacks = (lambda p, seen=seen: seen.append(p.learning_rate),)
+        trainer.fit()
+    assert torch.equal(flat(run), flat(again))
+    assert rates[0] == rates[1]
+    assert not torch.equal(before, flat(run))
+    return rates[0]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_optimizers_resume_exactly(tmp_path, make):
+    check_resume(tmp_path, make, SCHEDULERS["CosineAnnealingLR"], plan())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_schedulers_resume_exactly(tmp_path, schedule):
+    check_resume(tmp_path, OPTIMIZERS["momentum"], schedule, plan())
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_plan_s_learning_rate_is_followed_and_resumed(tmp_path, make):
+    schedule = Schedule(((0, 0.0), (4, 1.0), (8, 0.5)))
+    rates = check_resume(tmp_path, make, SCHEDULERS["none"], plan(schedule=schedule))
+    first = float(parts(make)[1].param_groups[0]["lr"])
+    assert rates == pytest.approx([first * schedule.at(step) for step in (5, 6, 7)])
+
+
+def test_a_plan_s_schedule_is_torch_s_lambda():
+    schedule = Schedule(((0, 1.0), (8, 0.1)), "cosine")
+    ours = Trainer(*parts(OPTIMIZERS["Adam"]), LOSS, plan(schedule=schedule), DATA, seed=0)
+    model, optimizer = parts(OPTIMIZERS["Adam"])
+    theirs = Trainer(
+        model,
+        optimizer,
+        LOSS,
+        plan(),
+        DATA,
+        seed=0,
+        scheduler=lr_scheduler.LambdaLR(optimizer, schedule.at),
+    )
+    ours.fit()
+    theirs.fit()
+    torch.testing.assert_close(flat(ours), flat(theirs))
+
+
+def test_each_averaged_model_has_the_whole_schedule():
+    schedule = Schedule(((0, 1.0), (3, 0.25)))
+    two = plan(3, stages=2, schedule=schedule, combine="average")
+    seen = []
+    given = parts(OPTIMIZERS["Adagrad"])
+    run = Trainer(*given, LOSS, two, DATA, seed=0, callbacks=[seen.append])
+    run.fit()
+    assert [p.learning_rate for p in seen] == pytest.approx([0.1, 0.075, 0.05] * 2)
+
+
+def test_each_averaged_model_has_the_whole_scheduler():
+    model, optimizer = parts(OPTIMIZERS["momentum"])
+    scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+    seen = []
+    two = plan(3, stages=2, combine="average")
+    run = Trainer(
+        model, optimizer, LOSS, two, DATA, seed=0, scheduler=scheduler, callbacks=[seen.append]
+    )
+    run.fit()
+    assert [p.learning_rate for p in seen] == pytest.approx([0.1, 0.1, 0.01] * 2)
+
+
+def test_what_would_see_more_than_noisy_gradients_is_refused():
+    model, optimizer = parts(OPTIMIZERS["momentum"])
+    curvature = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(UnsupportedError, match=r"LBFGS\.step needs 'closure'"):
+        Trainer(model, curvature, LOSS, plan(), DATA, seed=0)
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(UnsupportedError, match=r"ReduceLROnPlateau\.step needs 'metrics'"):
+        Trainer(model, optimizer, LOSS, plan(), DATA, seed=0, scheduler=plateau)
+    step = lr_scheduler.StepLR(optimizer, 2)
+    scheduled = plan(schedule=Schedule(((0, 1.0),)))
+    with pytest.raises(InputError, match="a learning-rate schedule of its own"):
+        Trainer(model, optimizer, LOSS, scheduled, DATA, seed=0, scheduler=step)
+
+
+def test_a_resume_with_another_optimizer_or_scheduler_is_refused(tmp_path):
+    model, optimizer = parts(OPTIMIZERS["Adam"])
+    scheduler = lr_scheduler.StepLR(optimizer, 2)
+    given = (LOSS, plan(), DATA)
+    Trainer(model, optimizer, *given, seed=0, scheduler=scheduler, checkpoint=tmp_path).fit(2)
+    with pytest.raises(StateError, match="its run had a scheduler"):
+        Trainer.resume(tmp_path, *parts(OPTIMIZERS["Adam"]), *given)
+    model, _ = parts(OPTIMIZERS["Adam"])
+    grouped = [{"params": [p]} for p in model.parameters()]
+    optimizer = torch.optim.Adam(grouped, lr=0.01)
+    with pytest.raises(StateError, match="does not fit"):
+        Trainer.resume(
+            tmp_path, model, optimizer, *given, scheduler=lr_scheduler.StepLR(optimizer, 2)
+        )
+
+
+def test_a_state_that_could_not_be_loaded_safely_is_not_written(tmp_path):
+    class Odd(lr_scheduler.StepLR):
+        def state_dict(self):
+            return super().state_dict() | {"odd": Path("x")}
+
+    model, optimizer = parts(OPTIMIZERS["Adam"])
+    run = Trainer(
+        model,
+        optimizer,
+        LOSS,
+        plan(),
+        DATA,
+        seed=0,
+        scheduler=Odd(optimizer, 2),
+        checkpoint=tmp_path,
+    )
+    with pytest.raises(UnsupportedError, match="cannot be loaded safely"):
+        run.fit()
+    assert not (tmp_path / "state.pt").exists()
