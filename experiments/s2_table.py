@@ -1,196 +1,188 @@
-"""S2's table and S1's Table 3: private gradient descent against individual filtering.
+"""S2's table, S1's Table 3 and Figure 3: private gradient descent against individual filtering.
 
-One model, one clip norm, one number of steps a data set. Private GD takes the noise at which all
-its steps fit the budget. Filtering takes the noise at which `share` of those steps would fit at
-the clip bound, goes on for all of them, and drops people as their own norms use their budgets up;
-`share` is chosen on a seed that is not reported. Both add the same number of noises.
+Private GD takes `steps` steps at the noise at which all of them fit the budget. Filtering goes on
+beyond them at the same noise and drops people as their own norms use their budgets up (S2, Alg. 1);
+its first `steps` steps are private GD's, bit for bit, so the two are compared seed by seed. Clip
+norm, learning rate, steps and how far to go on are chosen on a sixth of the training records, with
+seeds that are not reported; test records are read once the choice is made.
 
-    python experiments/s2_table.py adult --seeds 5 --out adult.json
-    APIECE_DATA=… python experiments/s2_table.py mnist --seeds 5 --out mnist.json
+    python experiments/s2_table.py adult --runs adult.jsonl --out benchmarks/results/s2_adult.json
+    APIECE_DATA=… python experiments/s2_table.py mnist --runs mnist.jsonl --out …/s2_mnist.json
+
+Every run is a line of --runs; started again, it goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from s2_data import Task, adult, mnist
+from s2_summary import summary
 from torch import nn
 
-from apiece.datasets import load, packaged_schema
-from apiece.datasets.encode import encode, encode_labels
-from apiece.datasets.idx import idx_folder
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.training.filtered import FilteredTrainer
 
 DELTA = 1e-5
-EPSILONS = (0.3, 0.5, 1.2)
-SETTINGS = {
-    "adult": {"steps": 50, "clip_norm": 0.5, "rate": 10.0, "shares": (0.8, 0.9)},
-    "mnist": {"steps": 40, "clip_norm": 0.5, "rate": 10.0, "shares": (0.8, 0.9)},
+BUDGETS = {"0.3": (0.3, 0.3), "0.30/0.31": (0.30, 0.31), "1.2": (1.2, 1.2), "0.5": (0.5, 0.5)}
+GOES_ON = (1.0, 1.1, 1.25, 1.5)  # filtering's steps, as multiples of private GD's
+TUNING_SEEDS = (1000, 1001)
+GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    # rate: of the learning rate times the clip norm
+    "adult": {"clip": (0.25, 0.5, 1.0), "rate": (2.0, 5.0, 10.0), "steps": (30, 60)},
+    "mnist": {"clip": (0.5, 1.0, 2.0), "rate": (8.0, 16.0), "steps": (30, 60)},
 }
-Split = tuple[torch.Tensor, torch.Tensor]
+Setting = dict[str, Any]  # clip, rate, steps
 
 
-def adult() -> tuple[Split, Split, int]:
-    frame, schema = load("adult"), packaged_schema("adult")
-    columns = schema.features(but={"income", "split"})
-    inputs = torch.from_numpy(encode(frame, columns).features.astype(np.float32))
-    labels = torch.tensor(encode_labels(frame, "income", schema.classes("income")))
-    train = torch.tensor((frame["split"] == "train").to_numpy())
-    inputs = inputs / inputs.norm(dim=1).clamp_min(1.0)[:, None]
-    return (inputs[train], labels[train]), (inputs[~train], labels[~train]), 2
+class Runs:
+    """Trainings by what defines them; each is made once, whatever is interrupted."""
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self.path, self.tasks = path, {"test": task, "held out": task.held_out()}
+        self.found: dict[str, Any] = {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            run = json.loads(line)
+            self.found[json.dumps(run["about"])] = run
+
+    def get(
+        self, on: str, budgets: str, kind: str, setting: Setting, last: float, seed: int
+    ) -> dict[str, Any]:
+        """Return accuracies at the steps of GOES_ON up to `last`, and all active counts."""
+        about = [on, budgets, kind, setting["clip"], setting["rate"], setting["steps"], last, seed]
+        key = json.dumps(about)
+        if key not in self.found:
+            run = {"about": about, **train(self.tasks[on], budgets, kind, setting, last, seed)}
+            with self.path.open("a") as out:
+                out.write(json.dumps(run) + "\n")
+            self.found[key] = run
+        result: dict[str, Any] = self.found[key]
+        return result
 
 
-def mnist() -> tuple[Split, Split, int]:
-    folder = Path(os.environ.get("APIECE_DATA", "../shared/data")) / "mnist"
-    parts = []
-    for split in ("train", "test"):
-        images = idx_folder(folder, split)
-        pixels = torch.from_numpy(images.scaled()).reshape(-1, 1, 28, 28)
-        parts.append((features(pixels), torch.tensor(images.labels)))
-    return parts[0], parts[1], 10
-
-
-def features(pixels: torch.Tensor) -> torch.Tensor:
-    """Sixteen fixed oriented filters, rectified and pooled to 7×7: no parameter sees the data."""
-    angles = torch.arange(8) * torch.pi / 8
-    grid = torch.arange(-3, 4).float()
-    y, x = torch.meshgrid(grid, grid, indexing="ij")
-    along = x * torch.cos(angles)[:, None, None] + y * torch.sin(angles)[:, None, None]
-    kernels = along * torch.exp(-(x**2 + y**2) / 4.5)
-    kernels = (kernels / kernels.flatten(1).norm(dim=1)[:, None, None])[:, None]
-    outputs = []
-    for part in pixels.split(5000):
-        response = nn.functional.conv2d(part, torch.cat([kernels, -kernels]), padding=3)
-        pooled = nn.functional.avg_pool2d(response.clamp_min(0), 4).flatten(1)
-        outputs.append(pooled / pooled.norm(dim=1, keepdim=True).clamp_min(1e-6))
-    return torch.cat(outputs)
-
-
-def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def run(
-    data: tuple[Split, Split, int],
-    people: Any,
-    noise_stddev: float,
-    setting: dict[str, Any],
-    seed: int,
-) -> tuple[float, list[int]]:
-    """Return the test accuracy in per cent, and the number of active records at each step."""
-    (inputs, targets), (test_inputs, test_targets), classes = data
-    torch.manual_seed(seed)
-    model = nn.Linear(inputs.shape[1], classes)
-    nn.init.zeros_(model.weight)
-    nn.init.zeros_(model.bias)
+def train(
+    task: Task, budgets: str, kind: str, setting: Setting, last: float, seed: int
+) -> dict[str, Any]:
+    """Train once; the second budget is that of the second half of the records."""
+    first, second = BUDGETS[budgets]
+    epsilon = np.where(np.arange(task.size) < task.size // 2, first, second)
+    people = {"gaussian": GaussianFilter, "renyi": RenyiFilter}[kind](epsilon, DELTA)
+    stddev = float(people.noise_stddev(setting["clip"], setting["steps"]).max())
+    model = task.model(seed)
+    rate = setting["rate"] / setting["clip"]
     trainer = FilteredTrainer(
         model,
-        torch.optim.SGD(model.parameters(), setting["rate"], momentum=0.9),
-        loss_fn,
-        inputs,
-        targets,
+        torch.optim.SGD(model.parameters(), rate, momentum=0.9),
+        lambda out, y: nn.functional.cross_entropy(out, y, reduction="none"),
+        task.inputs,
+        task.targets,
         people=people,
-        clip_norm=setting["clip_norm"],
-        noise_stddev=noise_stddev,
+        clip_norm=setting["clip"],
+        noise_stddev=stddev,
         seed=seed,
-        physical_batch_size=10_000,
+        physical_batch_size=5000,
     )
-    active = []
-    for _ in range(setting["steps"]):
-        trainer.step()
-        active.append(int(trainer.active_records().sum()))
-    with torch.no_grad():
-        right = (model(test_inputs).argmax(1) == test_targets).double().mean()
-    return 100 * float(right), active
+    accuracies, active = {}, []
+    for multiple in (m for m in GOES_ON if m <= last):
+        while trainer.steps < round(multiple * setting["steps"]):
+            trainer.step()
+            active.append(int(trainer.active_records().sum()))
+        accuracies[str(multiple)] = round(task.accuracy(model), 3)
+    return {"noise_stddev": stddev, "accuracy": accuracies, "active": active}
 
 
-def cell(
-    data: tuple[Split, Split, int],
-    setting: dict[str, Any],
-    kind: str,
-    epsilons: np.ndarray,
-    share: float,
-    seeds: list[int],
-) -> dict[str, Any]:
-    """Train once a seed; share 1 is private GD, in which nobody is ever dropped."""
-    make = RenyiFilter if kind == "renyi" else GaussianFilter
-    accuracies, active = [], []
-    for seed in seeds:
-        people = make(epsilons, DELTA)
-        steps = max(round(setting["steps"] * share), 1)
-        stddev = float(people.noise_stddev(setting["clip_norm"], steps).max())
-        accuracy, active = run(data, people, stddev, setting, seed)
-        accuracies.append(accuracy)
-    return {
-        "filter": kind,
-        "share": share,
-        "noise_stddev": stddev,
-        "accuracy": round(float(np.mean(accuracies)), 3),
-        "stddev": round(float(np.std(accuracies, ddof=1)), 3) if len(seeds) > 1 else None,
-        "accuracies": [round(a, 3) for a in accuracies],
-        "active_at_the_end": active[-1] / len(epsilons),
-    }
+def choose(runs: Runs, budgets: str, settings: list[Setting]) -> tuple[Setting, dict[float, float]]:
+    """Return the best setting of private GD on the held-out records, and filtering's on it.
+
+    Filtering's accuracies are those of going on from there, by multiple.
+    """
+
+    def mean(setting: Setting, multiple: float) -> float:
+        found = [
+            runs.get("held out", budgets, "gaussian", setting, GOES_ON[-1], seed)
+            for seed in TUNING_SEEDS
+        ]
+        return float(np.mean([run["accuracy"][str(multiple)] for run in found]))
+
+    best = max(settings, key=lambda setting: mean(setting, 1.0))
+    return best, {m: mean(best, m) for m in GOES_ON}
 
 
-def row(
-    data: tuple[Split, Split, int], setting: dict[str, Any], name: str, epsilons: np.ndarray,
-    seeds: list[int],
-) -> list[dict[str, Any]]:  # fmt: skip
+def best_of_filtering(runs: Runs, budgets: str, settings: list[Setting]) -> tuple[Setting, float]:
+    """Return filtering's own best setting on the held-out records, and how far it goes on."""
+    found = [(choose(runs, budgets, [setting])[1], setting) for setting in settings]
+    table = [(values[m], -i, m) for i, (values, _) in enumerate(found) for m in GOES_ON]
+    _, place, multiple = max(table)
+    return found[-place][1], multiple
+
+
+def rows(
+    runs: Runs, budgets: str, settings: list[Setting], seeds: range, kinds: list[str]
+) -> list[Any]:
+    """Return private GD, the same going on with filtering, and filtering at its own best setting.
+
+    Of individual budgets, the settings are those of the strictest.
+    """
+    strict = "0.3" if budgets == "0.30/0.31" else budgets
+    setting, _ = choose(runs, strict, settings)
+    own, _ = best_of_filtering(runs, strict, settings)
+    on = choose(runs, budgets, [setting])[1]
+    on_own = choose(runs, budgets, [own])[1]
+    plan = [
+        ("private GD", setting, 1.0),
+        ("filtering, at private GD's setting", setting, max(on, key=lambda m: on[m])),
+        ("filtering, at its own setting", own, max(on_own, key=lambda m: on_own[m])),
+    ]
     found = []
-    for kind in setting["filters"]:
-        strict = np.full_like(epsilons, epsilons.min())
-        for method, budgets in (("private GD", strict), ("filtering", epsilons)):
-            shares = (1.0,) if method == "private GD" else setting["shares"]
-            if len(shares) > 1:
-                tried = [cell(data, setting, kind, budgets, s, [1000]) for s in shares]
-                shares = (max(tried, key=lambda c: c["accuracy"])["share"],)
-            result = cell(data, setting, kind, budgets, shares[0], seeds)
-            found.append({"epsilon": name, "method": method, **result})
-            print(json.dumps(found[-1]), flush=True)
+    for kind in kinds:
+        for method, chosen, multiple in plan:
+            # The figure needs the whole course of the active counts.
+            last = GOES_ON[-1] if strict == "0.3" else max(multiple, 1.1)
+            made = [runs.get("test", budgets, kind, chosen, last, seed) for seed in seeds]
+            end = round(multiple * chosen["steps"])
+            found.append(
+                {
+                    "epsilon": budgets,
+                    "filter": kind,
+                    "method": method,
+                    **chosen,
+                    "goes_on": multiple,
+                    "noise_stddev": made[0]["noise_stddev"],
+                    "accuracies": [run["accuracy"][str(multiple)] for run in made],
+                    "active_at_the_end": made[0]["active"][end - 1] / runs.tasks["test"].size,
+                    "active": made[0]["active"] if kind == "gaussian" else None,
+                }
+            )
+            print(json.dumps({k: v for k, v in found[-1].items() if k != "active"}), flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", choices=sorted(SETTINGS))
+    parser.add_argument("data", choices=sorted(GRIDS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    for name in ("steps", "clip_norm", "rate"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float)
-    parser.add_argument("--epsilons", type=float, nargs="*", default=EPSILONS)
-    parser.add_argument("--filters", nargs="*", default=["renyi", "gaussian"])
+    parser.add_argument("--epsilons", nargs="*", default=list(BUDGETS), choices=list(BUDGETS))
+    parser.add_argument("--filters", nargs="*", default=["gaussian", "renyi"])
     options = parser.parse_args()
-    setting = {**SETTINGS[options.data], "filters": options.filters}
-    for name in ("steps", "clip_norm", "rate"):
-        if getattr(options, name) is not None:
-            setting[name] = type(setting[name])(getattr(options, name))
-    seeds = list(range(options.seeds))
-    data = adult() if options.data == "adult" else mnist()
-    size = len(data[0][1])
-    start = time.perf_counter()
-    rows = []
-    for epsilon in options.epsilons:
-        rows += row(data, setting, f"{epsilon:g}", np.full(size, epsilon), seeds)
-    half = np.where(np.arange(size) < size // 2, 0.30, 0.31)
-    rows += row(data, setting, "0.30/0.31", half, seeds)
-    document = {
-        "data": options.data,
-        "records": size,
-        "model": "softmax regression" + (" on fixed filters" if options.data == "mnist" else ""),
-        "delta": DELTA,
-        "setting": {**setting, "optimizer": "SGD, momentum 0.9, full batch"},
-        "seeds": len(seeds),
-        "seconds": round(time.perf_counter() - start, 1),
-        "rows": rows,
-    }
-    options.out.write_text(json.dumps(document, indent=1) + "\n")
+    torch.set_num_threads(1)
+    task = adult() if options.data == "adult" else mnist()
+    runs = Runs(options.runs, task)
+    grid = GRIDS[options.data]
+    settings = [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]
+    found: list[Any] = []
+    for budgets in options.epsilons:
+        found += rows(runs, budgets, settings, range(options.seeds), options.filters)
+        about = {"data": options.data, "records": task.size, "hidden": task.hidden, "grid": grid}
+        document = summary(about | {"delta": DELTA, "goes_on": GOES_ON}, found)
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

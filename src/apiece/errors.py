@@ -10,10 +10,12 @@ ApieceError
 │   ├── ExpressionError              text that is not an expression over named attributes
 │   │   └── AttributeRangeError      an attribute without a range, or with an unbounded one
 │   ├── ComplexValueError            an expression that leaves the real numbers
+│   ├── AnalysisError                an analysis id that is unknown, used up or taken
 │   └── InfeasibleError              no plan meets the request; carries the nearest feasible one
 ├── RangeError (ArithmeticError)     past the numerical range: no number returned would be a bound
 ├── VerificationError                a plan's recomputed guarantee is not what was asked
 └── StateError                       a run folder, checkpoint or ledger that cannot be used as asked
+    └── AnalysisError                the same as above
 
 Messages are one line: what, where, the value, the bound, the remedy.
 """
@@ -78,6 +80,10 @@ class VerificationError(ApieceError):
 
 class StateError(ApieceError):
     """A run folder, checkpoint or ledger cannot be used in the way asked."""
+
+
+class AnalysisError(InputError, StateError):
+    """An analysis id is unknown to the ledger, used up, or stands for something else."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> OptionError:

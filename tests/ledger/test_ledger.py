@@ -165,7 +165,7 @@ def test_addresses() -> None:
 
 
 def test_missing_ledger_is_not_made_where_unwanted(ledger_url: str) -> None:
-    with pytest.raises(StateError, match="apiece ledger init"):
+    with pytest.raises(DataError, match="apiece ledger init"):
         Ledger.open(ledger_url, create=False)
 
 

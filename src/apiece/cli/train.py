@@ -46,6 +46,8 @@ COMPARED = ["uniform", "scale", "sample"]
 @click.option("--compare", is_flag=True, help="Train uniform, scale and sample side by side.")
 @click.option("--seeds", type=int, help="How often to train each strategy.  [with --compare: 3]")
 @click.option("--seed", type=int, help="Repeatable randomness: for experiments, not for release.")
+@click.option("--ledger", help="Charge this ledger before the first step; needs --ids.")
+@click.option("--analysis", help="The run's name in the ledger; repeated, it charges once.")
 @click.option("--out", help="Run folder, new or empty.  [default: the first free under runs/]")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
 def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> None:
@@ -71,7 +73,7 @@ def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> 
         try:
             metrics = run(prepared, out=out, render=render, watch=watch)
         except KeyboardInterrupt:
-            raise Interrupted(_interrupted(bar, out)) from None
+            raise Interrupted(_interrupted(bar, out) + _still_charged(job)) from None
     if as_json:
         click.echo(json.dumps(metrics, allow_nan=False))
     else:
@@ -128,3 +130,9 @@ def _interrupted(bar: Bar, out: Path) -> str:
         f"half-written: {out} holds {', '.join(left) or 'nothing'}; to train, run it again with "
         "another --out"
     )
+
+
+def _still_charged(job: Job) -> str:
+    if job.analysis is None:
+        return ""
+    return f"; the ledger stays charged for it, and --analysis {job.analysis!r} charges no more"

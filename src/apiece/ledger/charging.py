@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece.errors import StateError
+from apiece.errors import AnalysisError
 from apiece.ledger import accounts, codec
 from apiece.ledger.codec import BLOCK, Integers, Mask
 from apiece.ledger.schema import ENTRY, PAYLOAD
@@ -44,11 +44,11 @@ def replay(
 ) -> Mask:
     """Return whom an earlier, identical reservation admitted."""
     if row.committed is not None:
-        raise StateError(
+        raise AnalysisError(
             f"analysis {analysis_id!r}: already committed; read its result, or use a new id"
         )
     if entry_body(connection, row.reserved)["request"] != request:
-        raise StateError(
+        raise AnalysisError(
             f"analysis {analysis_id!r}: reserved with other people or norms; use a new id"
         )
     admitted = np.zeros(ordinals.size, dtype=bool)

@@ -76,6 +76,11 @@ def name(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
+def without_password(url: str) -> str:
+    """Return a ledger's address as it may be written down: as it is given, but for a password."""
+    return name(make_engine(url)) if "@" in url else url
+
+
 @contextmanager
 def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
     """Run the body in one transaction: all of it happens, or none of it.

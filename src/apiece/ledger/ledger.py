@@ -13,7 +13,7 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from apiece import _check
-from apiece.errors import BudgetError, InputError, StateError
+from apiece.errors import AnalysisError, BudgetError, DataError, InputError, StateError
 from apiece.ledger import accounts, chain, codec, enrolment, schema, units
 from apiece.ledger.chain import Entry, Head, Locked
 from apiece.ledger.charging import charge, entry_body, replay
@@ -64,9 +64,9 @@ class Ledger:
         (default; exact for Gaussian noise) or "renyi" with an `order`, which can also charge
         trainings with sampled batches; fixed when the ledger is made. create: whether to make one.
 
-        Raises `StateError` for a database that cannot be reached, a ledger from a newer version,
-        or, with create=False, none; `InputError` for settings other than the stored ones. An
-        older version is migrated.
+        Raises `StateError` for a database that cannot be reached and a ledger from a newer
+        version, `InputError` for settings other than the stored ones, `DataError` where, with
+        create=False, there is none. An older version is migrated.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +81,7 @@ class Ledger:
             there = schema.exists(connection)
             version = schema.check_version(schema.meta(connection)["schema"]) if there else None
         if not there and not create:
-            raise StateError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
+            raise DataError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
         if version != schema.VERSION:
             with transaction(engine, writes=True) as connection:
                 _prepare(connection, *asked)
@@ -126,7 +126,7 @@ class Ledger:
         may enter the sum. Who is returned is data about people.
 
         Repeated with the same arguments it returns the same ids and charges nothing, as long as
-        the analysis is not committed; use that after a crash. Raises `StateError` where the id
+        the analysis is not committed; use that after a crash. Raises `AnalysisError` where the id
         stands for another analysis or a committed one, `DataError` for an unknown person,
         `InputError` for a norm that is negative or not finite.
         """
@@ -171,11 +171,11 @@ class Ledger:
         return "unknown" if row is None else ("reserved" if row.committed is None else "committed")
 
     def result(self, analysis_id: str) -> Any:
-        """Return the result that was committed. Raises `StateError` where there is none."""
+        """Return the result that was committed. Raises `AnalysisError` where there is none."""
         with transaction(self.engine, writes=False) as connection:
             row = self._analysis(connection, _analysis_id(analysis_id))
             if row.committed is None:
-                raise StateError(f"analysis {analysis_id!r}: reserved, but not committed")
+                raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
             return entry_body(connection, row.committed)["result"]
 
     def spent(self, ids: Any) -> Floats:
@@ -290,7 +290,9 @@ class Ledger:
     def _analysis(self, connection: sa.Connection, analysis_id: str) -> Any:
         row = self._find_analysis(connection, analysis_id)
         if row is None:
-            raise StateError(f"analysis {analysis_id!r}: unknown to this ledger; reserve it first")
+            raise AnalysisError(
+                f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
+            )
         return row
 
 

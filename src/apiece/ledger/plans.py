@@ -1,4 +1,4 @@
-"""Charging a whole training to a ledger, before it starts."""
+"""Charging whole trainings to a ledger, before they start."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
     return total * (1 + 2.0**-48)
 
 
-def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan) -> Ids:
-    """Charge everyone in the plan for all of it; return the ids of those who could pay.
+def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) -> Ids:
+    """Charge everyone for all of a plan, or of several; return the ids of those who could pay.
 
-    The plan must be bound to its records' ids (`Budgets(ids=…)`). Whoever is not returned must be
-    left out of the training; the plan's sizes and noise stay as they are, since they are public.
+    The plans must be bound to their records' ids (`Budgets(ids=…)`), all to the same ones. Give a
+    plan as often as a model is trained by it. Whoever is not returned must be left out of every
+    training; the plans' sizes and noise stay as they are, since they are public.
+
+    Repeated before the commit, it charges nothing and returns the same ids. Raises as
+    `Ledger.reserve` does, and `InputError` for a plan without ids.
 
     >>> import tempfile
     >>> from apiece.assignment import Scale, assign
@@ -49,6 +53,13 @@ def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan) -> Ids:
     ...     reserve_plan(ledger, "model 1", plan).tolist()
     ['ann', 'bob']
     """
-    if plan.ids is None or plan.group_index is None:
-        raise InputError("plan: not bound to ids; make it from Budgets with ids, or plan.bind them")
-    return ledger.reserve_losses(analysis_id, plan.ids, plan_losses(ledger, plan)[plan.group_index])
+    total = np.zeros(plan.records)
+    for each in (plan, *others):
+        if each.ids is None or each.group_index is None or plan.ids is None:
+            raise InputError(
+                "plan: not bound to ids; make it from Budgets with ids, or plan.bind them"
+            )
+        if not np.array_equal(each.ids, plan.ids):
+            raise InputError("plans: bound to different ids; charge them as separate analyses")
+        total += plan_losses(ledger, each)[each.group_index]
+    return ledger.reserve_losses(analysis_id, plan.ids, total * (1 + len(others) * 2.0**-50))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
-from apiece.errors import InputError, StateError
+from apiece.errors import AnalysisError, InputError
 from apiece.filters import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import scan
@@ -85,7 +85,7 @@ class Session:
         Gaussian rounded to the grid, so no floating-point effect weakens either.
 
         Raises `InputError` for what is not a query, `DataError` for a missing column, a column
-        without declared bounds or groups, or a person the ledger does not know, `StateError` for
+        without declared bounds or groups, or a person the ledger does not know, `AnalysisError` for
         an analysis id that stands for something else.
         """
         query = parse(text)
@@ -189,7 +189,7 @@ def _guarantee(epsilon: float, delta: float, ledger: bool) -> str:
 
 def _recorded(result: Any, key: str, analysis_id: str) -> Answer:
     if not isinstance(result, dict) or result.get("key") != key:
-        raise StateError(
+        raise AnalysisError(
             f"analysis {analysis_id!r}: committed for another query or other terms; use a new id"
         )
     return Answer(**result["answer"])

@@ -125,12 +125,15 @@ class FilteredTrainer:
         return self._active.copy()
 
     def _sum(self, who: npt.NDArray[np.intp]) -> ClippedSum:
-        index = torch.from_numpy(who)
+        inputs, targets = self.inputs, self.targets
+        if who.size < self.size:
+            index = torch.from_numpy(who)
+            inputs, targets = records.select(inputs, index), records.select(targets, index)
         return clip_and_sum(
             self.model,
             self.loss_fn,
-            records.select(self.inputs, index),
-            records.select(self.targets, index),
+            inputs,
+            targets,
             torch.from_numpy(self.clip_norms[who]),
             physical_batch_size=self.physical_batch_size,
         )

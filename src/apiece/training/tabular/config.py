@@ -23,6 +23,8 @@ seeds = 3
 [run]
 seed = 0                      # experiments only; leave it out for a release
 out = "runs/first"
+ledger = "sqlite:///people.db"  # optional: charged before the first step, under this name
+analysis = "income model 1"
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ SECTIONS = {
         "hidden",
     ),
     "compare": ("strategies", "seeds", "settings"),
-    "run": ("seed", "out"),
+    "run": ("seed", "out", "ledger", "analysis"),
 }
 
 
@@ -76,6 +78,7 @@ class Job:
     hidden: widths of hidden layers; none is a (multinomial) logistic regression.
     seed: None draws all randomness from the operating system, as a release must.
     out: the run folder; None takes the first free one under runs/.
+    ledger, analysis: charge everyone in this ledger, under this name; `ids` are its persons.
     Raises `InputError` for values out of bounds.
     """
 
@@ -100,6 +103,8 @@ class Job:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seed: int | None = None
     out: str | None = None
+    ledger: str | None = None
+    analysis: str | None = None
     name: str = field(default="run", compare=False)
 
     def __post_init__(self) -> None:
@@ -124,6 +129,19 @@ class Job:
                 if key not in TUNED:
                     raise unknown(f"setting of {strategy}", key, TUNED)
             replace(self, settings={}, **own)
+        if (self.ledger is None) != (self.analysis is None):
+            raise InputError(
+                "ledger: give --ledger URL and --analysis NAME together; the name is what makes a "
+                "repeated run charge once"
+            )
+        if self.ledger is not None and self.ids is None:
+            raise InputError("ledger: needs --ids, the column with the persons' ids")
+        drawn = self.split is None and not self.packaged and self.test_share > 0
+        if self.ledger is not None and drawn and self.seed is None:
+            raise InputError(
+                "ledger: without --split each run draws anew whom it trains on, so that a repeated "
+                "run is another analysis; give --split COLUMN, or --test-share 0"
+            )
         if (self.epsilon is None) == (not self.groups):
             raise InputError(
                 "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
@@ -195,13 +213,19 @@ def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
 
 
 def complete(job: Job, *, out: Path) -> Job:
-    """Return `job` with absolute paths, as it is kept in its run folder."""
+    """Return `job` as it is kept in its run folder: absolute paths, the ledger's password out."""
     source = job.source if job.packaged else str(Path(job.source).resolve())
     schema = None if job.schema is None else str(Path(job.schema).resolve())
+    if job.ledger is not None:
+        from apiece.ledger.database import without_password
+
+        job = replace(job, ledger=without_password(job.ledger))
     return replace(job, source=source, schema=schema, out=str(out))
 
 
-_TEXTS = ("source", "label", "schema", "split", "ids", "epsilon", "strategy", "out")
+_TEXTS = (
+    "source", "label", "schema", "split", "ids", "epsilon", "strategy", "out", "ledger", "analysis"
+)  # fmt: skip
 
 
 def _check_texts(values: Mapping[str, Any]) -> None:

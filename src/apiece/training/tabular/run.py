@@ -6,9 +6,9 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
@@ -18,7 +18,7 @@ from torch import nn
 from apiece import __version__
 from apiece.accounting import privacy_curve
 from apiece.assignment import assign
-from apiece.errors import UnsupportedError
+from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 from apiece.training.callbacks import Progress
@@ -28,6 +28,9 @@ from apiece.training.tabular.folder import RunFolder, refuse_used
 from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
 from apiece.training.tabular.people import People, read_people
 from apiece.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from apiece.training.charged import Charge
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
@@ -95,9 +98,12 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
 
     out: a folder that does not exist yet or is empty. render: makes report.html from the metrics.
     KeyboardInterrupt is passed on after the interruption is logged; the folder then holds
-    config.toml, plan.json and log.jsonl, all whole.
+    config.toml, plan.json and log.jsonl, all whole. With a ledger, everyone is charged for every
+    model first, and the release is recorded before a model or a figure is written.
     """
     job, plans = prepared.job, prepared.plans
+    refuse_used(out)
+    charge = _charge(prepared)
     folder = RunFolder(out)
     folder.write("config.toml", tomli_w.dumps(complete(job, out=out).to_dict()))
     folder.write_json("plan.json", prepared.described[job.strategy])
@@ -107,7 +113,7 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
         with _one_thread():
             for name, plan in plans.items():
                 trained = [
-                    _train(prepared, plan, name, repeat, folder, watch)
+                    _train(prepared, plan, name, repeat, folder, watch, charge)
                     for repeat in range(job.seeds)
                 ]
                 results.append(_result(name, prepared.described[name], trained, job))
@@ -117,6 +123,8 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
         folder.log("interrupted")
         raise
     assert kept is not None
+    if charge is not None:
+        charge.release(kept.network.state_dict())
     metrics = _metrics(prepared, results)
     people = prepared.people
     model = TabularModel(kept.network, people.columns, people.label, people.classes)
@@ -125,6 +133,29 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
     folder.write("report.html", render(metrics))
     folder.log("finished")
     return metrics
+
+
+def _charge(prepared: Prepared) -> Charge | None:
+    """Charge the ledger for every model that the job trains; None without a ledger."""
+    job = prepared.job
+    if job.ledger is None or job.analysis is None:
+        return None
+    from apiece.ledger import Ledger
+    from apiece.training.charged import charge_training
+
+    ledger = Ledger.open(job.ledger, create=False)
+    plans = [plan for plan in prepared.plans.values() for _ in range(job.seeds)]
+    if ledger.id_kind == "integer":
+        plans = [_with_whole_ids(plan) for plan in plans]
+    return charge_training(ledger, job.analysis, *plans)
+
+
+def _with_whole_ids(plan: Plan) -> Plan:
+    try:
+        ids = np.array([int(i) for i in plan.ids]) if plan.ids is not None else None
+    except ValueError as error:
+        raise InputError(f"ids: {error}, but this ledger's ids are whole numbers") from None
+    return replace(plan, ids=ids)
 
 
 @contextlib.contextmanager
@@ -159,7 +190,13 @@ def _losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _train(
-    prepared: Prepared, plan: Plan, name: str, repeat: int, folder: RunFolder, watch: Watcher
+    prepared: Prepared,
+    plan: Plan,
+    name: str,
+    repeat: int,
+    folder: RunFolder,
+    watch: Watcher,
+    charge: Charge | None,
 ) -> _Trained:
     job, people = prepared.job.of(name), prepared.people
     seed = _seed(job, name, repeat)
@@ -185,6 +222,7 @@ def _train(
         (inputs, torch.from_numpy(people.train.labels)),
         seed=seed,
         callbacks=[progress],
+        included=None if charge is None else charge.included,
     )
     trainer.fit()
     return _Trained(network, accuracy(network, people.test), time.monotonic() - begun)
@@ -229,6 +267,7 @@ def _metrics(prepared: Prepared, results: list[dict[str, Any]]) -> dict[str, Any
             "strategy": job.strategy,
             "hidden": list(job.hidden),
         },
+        "ledger": None if job.analysis is None else {"analysis": job.analysis},
         "randomness": {
             "seed": job.seed,
             "noise": "operating system" if job.seed is None else "reproducible",

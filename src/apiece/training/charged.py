@@ -1,0 +1,99 @@
+"""A training that a ledger pays for: charged before the first step, committed before the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from apiece.errors import AnalysisError, InputError
+from apiece.ledger import Ledger, reserve_plan
+from apiece.plan import Plan
+from apiece.training.batches import Mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Charge:
+    """Everyone's payment for a training: who may take part, and the leave to release its model.
+
+    Make one with `charge_training`, before the first step. included: one Boolean a record, in the
+    order of the plan, for `Trainer(included=)`. Data about people: not for logs.
+    """
+
+    ledger: Ledger
+    analysis_id: str
+    included: Mask
+
+    def release(self, state: Mapping[str, torch.Tensor]) -> str:
+        """Record that the model with this `state_dict` goes out; return its digest.
+
+        Call it before anyone sees the model, or figures made from it. Repeated with the same
+        parameters it returns the same. Raises `AnalysisError` where another model went out under
+        this analysis id: then this one must not.
+        """
+        digest = _digest(state)
+        first = self.ledger.commit(self.analysis_id, {"model": digest})
+        if first != {"model": digest}:
+            raise AnalysisError(
+                f"analysis {self.analysis_id!r}: another model was released under this id, and "
+                "one charge pays for one; discard this model, or train it under a new id"
+            )
+        return digest
+
+
+def charge_training(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) -> Charge:
+    """Charge everyone in the plan for all of it, durably, and return who may take part.
+
+    A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
+    as it is, so that neither noise nor rates tell how many were left out. others: further plans
+    for the same records, trained in the same job; a plan counts as often as it is given.
+
+    Guarantee: each person's spending covers all models that the job can release, before its
+    first step. A job that was killed and is started again, or resumed, under the same id is not
+    charged again; what a killed job has shown of itself must not be released beside it. Charges
+    are never given back.
+
+    Raises `AnalysisError` where a model was released under this id already, or the id stands for
+    another plan or other people, or nobody's account can bear the plan; `DataError` for a person
+    without an account; `InputError` for a plan without ids.
+
+    >>> import tempfile
+    >>> from apiece import Budgets, Ledger, Scale, Trainer, assign
+    >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
+    >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
+    >>> model = torch.nn.Linear(2, 1)
+    >>> loss = lambda out, y: (out[:, 0] - y).square()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db", method="renyi", order=8)
+    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[1.3, 9.0], delta=1e-5)
+    ...     charge = charge_training(ledger, "model 1", plan)
+    ...     trainer = Trainer(model, torch.optim.SGD(model.parameters(), 0.1), loss, plan,
+    ...         (torch.ones(2, 2), torch.ones(2)), included=charge.included, seed=0)
+    ...     trainer.fit()
+    ...     _ = charge.release(model.state_dict())
+    ...     charge.included.tolist(), ledger.status("model 1")
+    ([False, True], 'committed')
+    """
+    admitted = reserve_plan(ledger, analysis_id, plan, *others)
+    if admitted.size == 0:
+        raise AnalysisError(
+            f"analysis {analysis_id!r}: nobody's account can bear the plan; take a plan that "
+            "costs less"
+            + ("" if ledger.order is not None else ", or a Rényi ledger, which counts sampling")
+        )
+    assert plan.ids is not None
+    return Charge(ledger, analysis_id, np.asarray(np.isin(plan.ids, admitted)))
+
+
+def _digest(state: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")
+        array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        head = f"{name}|{value.dtype}|{tuple(value.shape)}|"
+        digest.update(head.encode() + array.tobytes())
+    return digest.hexdigest()

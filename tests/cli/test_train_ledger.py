@@ -1,0 +1,202 @@
+"""Training on a ledger's account: charged first, once, for those who can pay; released once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from apiece import cli
+from apiece.errors import AnalysisError
+from apiece.ledger import Ledger
+from apiece.training.charged import charge_training
+from apiece.training.tabular import job_from_dict, prepare
+
+SCHEMA = """
+[columns.age]
+kind = "numeric"
+lower = 0
+upper = 100
+[columns.answer]
+kind = "categorical"
+values = ["no", "yes"]
+"""
+N = 120
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Callable[..., list[str]]:
+    """Write people and a ledger in which person 7 has next to no budget; return the arguments."""
+    random = np.random.default_rng(3)
+    age = random.integers(1, 99, N)
+    frame = pd.DataFrame({"age": age, "answer": np.where(age > 50, "yes", "no")})
+    frame["budget"], frame["person"] = 2.0, np.arange(N)
+    frame["part"] = np.where(np.arange(N) % 4, "train", "test")
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db", method="renyi", order=8)
+    ledger.enroll(np.arange(N), np.where(np.arange(N) == 7, 1.4, 40.0), 1e-4)
+
+    def arguments(*more: str, out: str = "run") -> list[str]:
+        frame.to_csv(tmp_path / "people.csv", index=False)
+        return [
+            "train", "--data", str(tmp_path / "people.csv"), "--schema",
+            str(tmp_path / "schema.toml"), "--label", "answer", "--epsilon", "budget",
+            "--delta", "1e-4", "--ids", "person", "--split", "part", "--strategy", "uniform",
+            "--batch-size", "20", "--out", str(tmp_path / out), *more,
+        ]  # fmt: skip
+
+    arguments.frame = frame  # type: ignore[attr-defined]
+    return arguments
+
+
+def run(arguments: list[str], capsys: Any) -> tuple[int, str]:
+    code = cli.run(arguments)
+    said: str = capsys.readouterr().err
+    assert "Traceback" not in said
+    return code, said
+
+
+def charged(tmp_path: Path, analysis: str = "model 1") -> list[str]:
+    return ["--ledger", f"sqlite:///{tmp_path}/p.db", "--analysis", analysis]
+
+
+def test_everyone_pays_once_for_the_whole_plan(setting: Any, tmp_path: Path, capsys: Any) -> None:
+    arguments = setting("--steps", "6", *charged(tmp_path))
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    assert run(arguments, capsys)[0] == 0
+    spent = ledger.spent(np.arange(N))
+    trained = np.arange(N) % 4 > 0
+    assert (spent[trained & (np.arange(N) != 7)] > 0).all()
+    assert not spent[~trained].any()
+    assert spent[7] == 0
+    assert ledger.status("model 1") == "committed"
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["ledger"] == {"analysis": "model 1"}
+    # The same name again, after the model went out: refused, and nothing is charged or written.
+    code, said = run([*arguments, "--out", str(tmp_path / "again")], capsys)
+    assert code == 2
+    assert "already committed" in said
+    assert ledger.spent(np.arange(N)).tolist() == spent.tolist()
+    assert not (tmp_path / "again").exists()
+    assert run(setting("--steps", "6", *charged(tmp_path, "model 2"), out="third"), capsys)[0] == 0
+    np.testing.assert_allclose(ledger.spent(np.arange(N)), 2 * spent, rtol=1e-9)
+    assert ledger.verify().ok
+
+
+def test_every_model_of_a_job_is_charged(setting: Any, tmp_path: Path, capsys: Any) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    run(setting("--steps", "6", *charged(tmp_path)), capsys)
+    one = ledger.spent([1])[0]
+    run(setting("--steps", "6", "--seeds", "2", *charged(tmp_path, "m 2"), out="more"), capsys)
+    assert ledger.spent([1])[0] == pytest.approx(3 * one, rel=1e-9)
+
+
+def test_who_cannot_pay_is_not_trained_on(setting: Any, tmp_path: Path, capsys: Any) -> None:
+    """Whatever the overspent person's row holds, the model is the same; a paying one's matters."""
+    models = {}
+    for name, row in [("first", None), ("overspent", 7), ("paying", 5)]:
+        if row is not None:
+            setting.frame.loc[row, "age"] = 100 - setting.frame.loc[row, "age"]
+        run(setting("--steps", "6", "--seed", "0", *charged(tmp_path, name), out=name), capsys)
+        content = torch.load(tmp_path / name / "model.pt", weights_only=True)
+        models[name] = content["state"]["0.weight"]
+    assert torch.equal(models["first"], models["overspent"])
+    assert not torch.equal(models["overspent"], models["paying"])
+
+
+def test_killed_between_reserve_and_commit(setting: Any, tmp_path: Path, capsys: Any) -> None:
+    arguments = setting("--steps", "1500", *charged(tmp_path))
+    words = [sys.executable, "-c", "from apiece.cli import main; main()", *arguments]
+    process = subprocess.Popen(
+        words, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    log, waited = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
+    while not (log.exists() and '"trained"' in log.read_text()):
+        assert time.monotonic() < waited
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    assert ledger.status("model 1") == "reserved"
+    assert not (tmp_path / "run" / "model.pt").exists()
+    spent = ledger.spent(np.arange(N))
+    assert spent.any()
+    # Other settings are another analysis; the same ones are not charged again.
+    other = setting("--steps", "1501", *charged(tmp_path), out="other")
+    assert run(other, capsys)[0] == 2
+    assert run([*arguments, "--out", str(tmp_path / "again")], capsys)[0] == 0
+    assert ledger.status("model 1") == "committed"
+    assert ledger.spent(np.arange(N)).tolist() == spent.tolist()
+    assert ledger.verify().ok
+
+
+def test_one_charge_pays_for_one_model(setting: Any, tmp_path: Path) -> None:
+    """Two runs under one name: the second to finish must not release its model."""
+    words = setting("--steps", "3")
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    changes = {
+        "source": options["--data"], "schema": options["--schema"], "label": "answer",
+        "epsilon": "budget", "ids": "person", "split": "part", "steps": 3, "batch_size": 20,
+    }  # fmt: skip
+    prepared = prepare(job_from_dict({}, name="x", changes=changes), out=tmp_path / "out")
+    (plan,) = prepared.plans.values()
+    text = Ledger.open(f"sqlite:///{tmp_path}/text.db", method="renyi", order=8)
+    text.enroll(plan.ids, 9.0, 1e-4)
+    charges = [charge_training(text, "m", plan) for _ in range(2)]
+    assert charges[0].included.all()
+    first, second = ({"w": torch.full((2,), float(k))} for k in range(2))
+    digest = charges[0].release(first)
+    assert charges[0].release(first) == digest
+    with pytest.raises(AnalysisError, match="another model"):
+        charges[1].release(second)
+
+
+def test_nobody_can_pay(setting: Any, tmp_path: Path, capsys: Any) -> None:
+    Ledger.open(f"sqlite:///{tmp_path}/poor.db").enroll(np.arange(N), 0.01, 1e-9)
+    poor = ["--ledger", f"sqlite:///{tmp_path}/poor.db", "--analysis", "m"]
+    code, said = run(setting("--steps", "6", *poor), capsys)
+    assert code == 2
+    assert "nobody's account can bear the plan" in said
+    assert not (tmp_path / "run").exists()
+
+
+BAD = {
+    "no name": (["--ledger", "DB"], "--analysis NAME together"),
+    "no ledger": (["--analysis", "m"], "--ledger URL"),
+    "not there": (["--ledger", "DB.none", "--analysis", "m"], "apiece ledger init"),
+    "unknown person": (["--ledger", "DB", "--analysis", "m"], "has no account"),
+    "words for numbers": (["--ledger", "DB", "--analysis", "m"], "whole numbers"),
+    "drawn anew": (["--ledger", "DB", "--analysis", "m"], "give --split"),
+    "no ids": (["--ledger", "DB", "--analysis", "m"], "needs --ids"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, setting: Any, tmp_path: Path, capsys: Any) -> None:
+    options, message = BAD[case]
+    frame = setting.frame
+    if case == "unknown person":
+        frame.loc[1, "person"] = 5000
+    if case == "words for numbers":
+        frame["person"] = [f"p{i}" for i in range(N)]
+    words = setting(*[o.replace("DB", f"sqlite:///{tmp_path}/p.db") for o in options])
+    for name in {"drawn anew": ["--split"], "no ids": ["--ids"]}.get(case, []):
+        place = words.index(name)
+        del words[place : place + 2]
+    if case == "drawn anew":
+        frame.drop(columns="part").to_csv(tmp_path / "people.csv", index=False)
+    code, said = run(words, capsys)
+    assert code == 2
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
