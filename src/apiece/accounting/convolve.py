@@ -84,7 +84,7 @@ def _tilt(part: Side, step: float, tilt: float) -> _Tilted:
     total = float(weight.sum())
     weight /= total
     last = int(np.flatnonzero(weight > _NEGLIGIBLE)[-1])
-    return _Tilted(weight, top + math.log(total), 2 * (abs(top) + tilt * step * last) + 100)
+    return _Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
 
 
 def _reach(tilted: list[_Tilted], parts: Sequence[Side], bits: float) -> tuple[int, int]:
@@ -170,18 +170,29 @@ def _convolve(tilted: list[_Tilted], parts: Sequence[Side], size: int) -> tuple[
 
 
 class TooLongError(Exception):
-    """The transform would be longer than allowed."""
+    """The transform would be longer than allowed, by the factor `excess`."""
+
+    def __init__(self, excess: float) -> None:
+        super().__init__(excess)
+        self.excess = excess
 
 
-def tail(parts: Sequence[Side], step: float, tilt: float, wrap: float, points: int) -> Tail:
+def tail(
+    parts: Sequence[Side], step: float, tilt: float, wrap: float, points: int, until: float = 0.0
+) -> Tail:
     """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1.
+
+    The lattice of ε goes on at least up to `until`.
 
     Raises `TooLongError` where this takes a transform of more than `points`.
     """
     tilted = [_tilt(part, step, tilt) for part in parts]
     low, high = _reach(tilted, parts, -math.log(wrap))
+    last = sum(part.times * (part.log_mass.size - 1) for part in parts)
+    lost = wrap * ((low > 0) + (high < last))
+    high = max(high, math.ceil((until - sum(p.times * p.offset for p in parts)) / step) + 2)
     if high - low >= points:
-        raise TooLongError
+        raise TooLongError((high - low + 1) / points)
     size = fft.next_fast_len(max(high - low, 1) + 1, real=True)
     weight, noise = _convolve(tilted, parts, size)
     weight = np.roll(weight, -(low % size))
@@ -193,8 +204,10 @@ def tail(parts: Sequence[Side], step: float, tilt: float, wrap: float, points: i
     log_total = sum(part.times * t.log_total for part, t in zip(parts, tilted, strict=True))
     log_total += tilt * sum(part.times * part.offset for part in parts)
     scale = math.exp(log_total + (1 - tilt) * (start + step * centre))
-    error = _error(parts, step, tilt, noise, wrap, size) * np.exp((1 - tilt) * step * position)
+    error = _error(parts, step, tilt, noise, lost) * np.exp((1 - tilt) * step * position)
     error = scale * (error + 8 * size * UNIT * np.abs(value))
+    ended = max(last - low - skip, 0)  # no loss is larger: δ is 0 exactly
+    value[ended:], error[ended:] = 0.0, 0.0
     exponent = sum(
         part.times * (part.rounding + 8 * UNIT * t.largest)
         for part, t in zip(parts, tilted, strict=True)
@@ -225,25 +238,19 @@ def _undo(
     return out
 
 
-def _error(
-    parts: Sequence[Side], step: float, tilt: float, noise: float, wrap: float, size: int
-) -> float:
-    """Return the error of δ, in units of e^{TK + (1−λ)ε}."""
+def _error(parts: Sequence[Side], step: float, tilt: float, noise: float, lost: float) -> float:
+    """Return the error of δ, in units of e^{TK + (1−λ)ε}; lost: what is outside the transform."""
     largest = math.exp((tilt - 1) * math.log1p(-1 / tilt) - math.log(tilt))
     total = 1 / (step * tilt * (tilt - 1)) + largest
-    lost = 2 * wrap + sum(part.times * part.log_mass.size for part in parts) * _NEGLIGIBLE
+    lost += sum(part.times * part.log_mass.size for part in parts) * _NEGLIGIBLE
     return total * noise + largest * lost
 
 
-def chernoff(parts: Sequence[Side], step: float, tilt: float, delta: Floats) -> Floats:
-    """Return an ε ≥ ε(δ) of one direction from the moment of order `tilt` > 1 alone.
-
-    Source: Balle et al. 2020 (Rényi conversion), here with the lattice's own moments.
-    """
-    tilted = [_tilt(part, step, tilt) for part in parts]
-    total = sum(
-        part.times * (t.log_total + tilt * part.offset + part.rounding + 8 * UNIT * t.largest)
-        for part, t in zip(parts, tilted, strict=True)
-    )
-    constant = (tilt - 1) * math.log1p(-1 / tilt) - math.log(tilt)
-    return np.asarray((total + constant - np.log(delta)) / (tilt - 1))
+def log_moment(parts: Sequence[Side], step: float, tilt: float) -> float:
+    """Return an upper bound on the log of the lattice's moment of any real order `tilt`."""
+    total = 0.0
+    for part in parts:
+        _, log_total, largest = _tilt(part, step, tilt)
+        rounding = part.rounding + 8 * UNIT * (largest + abs(tilt * part.offset))
+        total += part.times * (log_total + tilt * part.offset + rounding)
+    return total

@@ -28,11 +28,19 @@ from apiece.accounting.grid import UNIT
 from apiece.accounting.pairs import Floats, LaplacePair, Pair, Window
 
 
+class Jump(NamedTuple):
+    """P- and Q-mass of log-ratios above `loss`, which are on no lattice."""
+
+    p: float
+    q: float
+    loss: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lattice:
     """Q-masses at log-ratios offset + k·step, and the P- and Q-mass told apart outright.
 
-    rounding bounds the relative error of each cell's P- and Q-mass.
+    rounding bounds the relative error of each cell's P- and Q-mass, and of those of `jump`.
     """
 
     step: float
@@ -41,6 +49,7 @@ class Lattice:
     outside_p: float
     outside_q: float
     rounding: float
+    jump: Jump
 
 
 class _Cells(NamedTuple):
@@ -52,13 +61,31 @@ class _Cells(NamedTuple):
 
 def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattice]:
     """Return a dominated and a dominating lattice pair of `pair` cut off at `window`."""
-    offset = _log_ratio(window.low, pair.probability)
+    offset = log_ratio(window.low, pair.probability)
     cells = _cells(pair, window, step, offset)
     above = _spread(pair, window, step, offset, cells)
     return _contract(pair, window, step, cells), above
 
 
-def _log_ratio(rho: float, probability: float) -> float:
+def cut(pair: Pair, window: Window, loss: float) -> Window:
+    """Return the window with all log-ratios of the pair above `loss` made jumps."""
+    offset = log_ratio(window.low, pair.probability)
+    if loss <= offset or loss >= log_ratio(window.high, pair.probability):
+        return window
+    high = float(_inner(window.low, np.array([loss - offset]), pair.probability)[0])
+    return window._replace(high=high) if window.low < high < window.high else window
+
+
+def _jump(pair: Pair, window: Window) -> Jump:
+    if window.top == window.high:
+        return Jump(0.0, 0.0, math.inf)
+    p1, q0 = pair.masses(np.array([np.nextafter(window.high, np.inf), window.top]))
+    q = pair.probability
+    p = (1 - q) * q0[0] + q * p1[0]
+    return Jump(float(p), float(q0[0]), log_ratio(window.high, q))
+
+
+def log_ratio(rho: float, probability: float) -> float:
     """Return log(1 − q + q·e^ρ)."""
     if probability == 1:
         return rho
@@ -71,7 +98,7 @@ def _inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: floa
     """Return the ρ whose log-ratios lie `offsets` ≥ 0 above that of `rho`."""
     if probability == 1:
         return np.asarray(rho + offsets, dtype=np.float64)
-    scale = _log_ratio(rho, probability) - math.log(probability)
+    scale = log_ratio(rho, probability) - math.log(probability)
     with np.errstate(divide="ignore"):
         grow = np.where(offsets < 30, np.log(np.expm1(np.minimum(offsets, 30))), offsets)
     return np.asarray(np.logaddexp(rho, scale + grow))
@@ -79,11 +106,11 @@ def _inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: floa
 
 def _cells(pair: Pair, window: Window, step: float, offset: float) -> _Cells:
     q = pair.probability
-    reach = _log_ratio(window.high, q) - offset
+    reach = log_ratio(window.high, q) - offset
     count = max(math.ceil(reach / step * (1 + 1e-12) - 1e-9), 1)
     offsets = step * np.arange(count + 1)
     rho = _inner(window.low, offsets, q)
-    p1, q0 = pair.masses(rho)
+    p1, q0 = pair.masses(np.minimum(rho, window.high) if window.high < window.top else rho)
     # The mean lies at a share s with s·q0·(r_{k+1} − r_k) = p − r_k·q0 = q·(p1 − e^ρ·q0).
     width = np.exp(offset + offsets[:-1]) * math.expm1(step)
     excess = q * (p1 - np.exp(rho[:-1]) * q0)
@@ -99,7 +126,8 @@ def _spread(pair: Pair, window: Window, step: float, offset: float, cells: _Cell
     mass[:-1] = cells.mass - high
     mass[1:] += high
     rounding = pair.rounding(window) + 16 * UNIT
-    return Lattice(step, offset, mass, window.outside_p, window.outside_q, rounding)
+    jump = _jump(pair, window)
+    return Lattice(step, offset, mass, window.outside_p, window.outside_q, rounding, jump)
 
 
 def _contract(pair: Pair, window: Window, step: float, cells: _Cells) -> Lattice:
@@ -113,7 +141,7 @@ def _contract(pair: Pair, window: Window, step: float, cells: _Cells) -> Lattice
     origin, touched = _first_cluster(pair, window, step, cells)
     if fits:
         origin, touched = window.low, float(np.nextafter(window.low, np.inf))
-    shift = (_log_ratio(origin, q) - _log_ratio(window.low, q)) / step
+    shift = (log_ratio(origin, q) - log_ratio(window.low, q)) / step
     count = cells.mass.size - math.floor(shift) + fits
     steps = step * np.arange(count)
     share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
@@ -124,11 +152,15 @@ def _contract(pair: Pair, window: Window, step: float, cells: _Cells) -> Lattice
     if fits:
         edges[-3] = np.nextafter(min(window.high, edges[-2]), -np.inf)
     edges[-1] = max(edges[-1], window.high)
-    p, q0 = pair.masses(np.maximum.accumulate(edges))
-    offset = _log_ratio(origin, q)
+    edges = np.maximum.accumulate(edges)
+    if window.high < window.top:
+        edges = np.minimum(edges, window.high)
+    p, q0 = pair.masses(edges)
+    offset = log_ratio(origin, q)
     width = np.exp(offset + steps) * (math.expm1(step) / q)
     mass = _balance(_Halves(p, q0, np.exp(nodes)), width)
-    return Lattice(step, offset, mass, 0.0, 0.0, pair.rounding(window) + 128 * UNIT)
+    jump, rounding = _jump(pair, window), pair.rounding(window) + 128 * UNIT
+    return Lattice(step, offset, mass, 0.0, 0.0, rounding, jump)
 
 
 def aligned(pair: Pair, window: Window, step: float) -> float:
@@ -136,13 +168,14 @@ def aligned(pair: Pair, window: Window, step: float) -> float:
     ends, so that both are lattice points; for other pairs, `step`."""
     if not isinstance(pair, LaplacePair):
         return step
-    span = _log_ratio(window.high, pair.probability) - _log_ratio(window.low, pair.probability)
+    span = log_ratio(window.high, pair.probability) - log_ratio(window.low, pair.probability)
     return span / math.ceil(span / step)
 
 
 def _fits(pair: Pair, window: Window, step: float) -> bool:
     return (
         isinstance(pair, LaplacePair)
+        and window.high == window.top
         and abs(aligned(pair, window, step * (1 + 1e-9)) / step - 1) < 1e-8
     )
 
@@ -160,13 +193,13 @@ def _first_cluster(pair: Pair, window: Window, step: float, cells: _Cells) -> tu
     """
     rising = (cells.mass[1:] > 4 * cells.mass[:-1]) | (cells.mass[:-1] == 0)
     begin = int(np.argmin(np.append(rising, False)))
-    floor, q = _log_ratio(window.low, pair.probability), pair.probability
+    floor, q = log_ratio(window.low, pair.probability), pair.probability
     end = _inner(window.low, step * begin + _mirror(cells.share[begin : begin + 1], step), q)[0]
     for repeat in (3, 2, 1, 0):
         p1, q0 = pair.masses(np.array([window.low, end]))
         mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
         mean = min(max(mean, window.low), end)
-        place = (_log_ratio(mean, q) - floor) / step
+        place = (log_ratio(mean, q) - floor) / step
         share = np.interp([place], np.arange(cells.share.size), cells.share)
         if repeat:
             end = max(_inner(mean, _mirror(share, step), q)[0], mean)
@@ -213,19 +246,22 @@ def _balance(halves: _Halves, width: Floats) -> Floats:
         mass = halves.below_q + halves.above_q + up + down
         mass[1:] -= up[:-1]
         mass[:-1] -= down[1:]
-        if not (mass < 0).any() or _hull(mass, width):
+        stuck = _hull(mass, width)
+        if stuck is None:
             return np.asarray(mass)
-        ends[:2] = ends[-2:] = True
+        ends[stuck] = True
         ends |= np.convolve(mass < 0, np.ones(3), "same") > 0
     halves.trimmed(np.ones_like(ends))
     return np.asarray(halves.below_q + halves.above_q)
 
 
-def _hull(mass: Floats, width: Floats) -> bool:
+def _hull(mass: Floats, width: Floats) -> slice | None:
     """Spread negative kinks onto their neighbours in place: the polygon's lower convex hull.
 
-    Return False, with `mass` of no use, where an end would have to move.
+    Where an end would have to move, return it; `mass` is then of no use.
     """
+    if not (mass < 0).any():
+        return None
     place = np.append(0.0, np.cumsum(width))
     alive = np.ones(mass.size, dtype=bool)
     todo = [int(k) for k in np.flatnonzero(mass < 0)]
@@ -239,10 +275,10 @@ def _hull(mass: Floats, width: Floats) -> bool:
         while right < mass.size and not alive[right]:
             right += 1
         if left < 0 or right == mass.size:
-            return False
+            return slice(2) if left < 0 else slice(-2, None)
         share = (place[node] - place[left]) / (place[right] - place[left])
         mass[right] += share * mass[node]
         mass[left] += (1 - share) * mass[node]
         mass[node], alive[node] = 0.0, False
         todo += [left, right]
-    return True
+    return None

@@ -30,7 +30,7 @@ class Grid:
     gap: float = 9e-4
     floor: float = 0.01
     truncation: float = 1e-5
-    wrap: float = 1e-13
+    wrap: float = 1e-10
     points: int = 2**20
 
     def __post_init__(self) -> None:

@@ -25,13 +25,15 @@ LARGEST_LOG_RATIO = 600.0
 class Window(NamedTuple):
     """An interval of ρ and (bounds from above on) what lies outside it.
 
-    outside_p is for the pair's P, coin included.
+    outside_p is for the pair's P, coin included. What lies between high and top is a jump
+    (`jumps`); where nothing does, top is high.
     """
 
     low: float
     high: float
     outside_p: float
     outside_q: float
+    top: float
 
 
 class Pair(Protocol):
@@ -68,7 +70,7 @@ class GaussianPair:
                 f"noise_multiplier = {z!r}: losses up to {high:.0f} at sampling_probability = "
                 f"{self.probability!r} are past the numerical range; use more noise"
             )
-        return Window(low, high, 2.1 * tail, 2.1 * tail)
+        return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Difference of normal distribution functions, or quadrature where cells are narrow."""
@@ -79,7 +81,7 @@ class GaussianPair:
     def rounding(self, window: Window) -> float:
         """A few hundred units, and the square of the argument of the exponential."""
         z = self.noise_multiplier
-        reach = max(abs(window.low), abs(window.high)) * z + 0.5 / z
+        reach = max(abs(window.low), abs(window.top)) * z + 0.5 / z
         return UNIT * (400 + 4 * reach**2)
 
 
@@ -97,7 +99,8 @@ class LaplacePair:
                 f"noise_multiplier = {self.scale!r}: Laplace losses of {1 / self.scale:.0f} are "
                 "past the numerical range; use more noise"
             )
-        return Window(-1 / self.scale, 1 / self.scale, 0.0, 0.0)
+        end = 1 / self.scale
+        return Window(-end, end, 0.0, 0.0, end)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """An exponential density between two atoms, at ρ = ±1/b."""
@@ -120,7 +123,7 @@ class LaplacePair:
 
     def rounding(self, window: Window) -> float:
         """A few hundred units."""
-        return UNIT * (400 + 8 * window.high)
+        return UNIT * (400 + 8 * window.top)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +141,7 @@ class AtomsPair:
         low, high = float(self.log_ratio[0]), float(self.log_ratio[-1])
         if high > LARGEST_LOG_RATIO:
             raise RangeError(f"a sampled composition has losses up to {high:.0f}; use more noise")
-        return Window(low, high, self.outside[0], self.outside[1])
+        return Window(low, high, self.outside[0], self.outside[1], high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Sum the atoms of each cell."""

@@ -19,6 +19,7 @@ from apiece.accounting.convolve import Tail, TooLongError, side, tail
 from apiece.accounting.discretise import aligned, discretise
 from apiece.accounting.gdp import GaussianProfile, NothingReleased
 from apiece.accounting.grid import DEFAULT, Grid
+from apiece.accounting.jumps import Jumps, jumps
 from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair
 from apiece.accounting.region import Leaves, Region, choose, log_delta
 from apiece.errors import RangeError, UnsupportedError
@@ -116,17 +117,23 @@ class _Line:
         return np.asarray(np.where(right == self.value.size, np.inf, found), dtype=np.float64)
 
 
-def _above(tail: Tail, outside: float) -> _Line:
+def _above(tail: Tail, outside: float, rare: Jumps | None, *, reverse: bool) -> _Line:
     """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
-    value = np.minimum((tail.value + tail.error) * math.exp(tail.exponent) + outside, 1.0)
-    return _Line(tail.start + 2 * tail.exponent, tail.step, np.minimum.accumulate(value))
+    start = tail.start + 2 * tail.exponent
+    value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
+    if rare is not None:
+        value += rare.above(start + tail.step * np.arange(value.size), reverse=reverse)
+    return _Line(start, tail.step, np.minimum.accumulate(np.minimum(value, 1.0)))
 
 
-def _below(tail: Tail) -> _Line:
+def _below(tail: Tail, rare: Jumps | None) -> _Line:
     """Return a lower bound, in the same way."""
+    start = tail.start - 2 * tail.exponent
     value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0)
+    if rare is not None:
+        value += rare.below(start + tail.step * np.arange(value.size))
     value = np.maximum.accumulate(value[::-1])[::-1]
-    return _Line(tail.start - 2 * tail.exponent, tail.step, value)
+    return _Line(start, tail.step, value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,40 +228,40 @@ class Composition:
 
     def _region(self, mark: int) -> _Brackets:
         if mark not in self._brackets:
-            reach = _FIRST + _SPACING * (mark + np.array([-0.5, 0.0, 0.5]))
+            reach = _FIRST + _SPACING * (mark + np.array([-0.5, -0.25, 0.0, 0.25, 0.5]))
             self._brackets[mark] = bracket(self.leaves, np.exp(-(reach**2) / 2), self.grid)
         return self._brackets[mark]
 
 
-_LOOKS = 4  # times that the neighbourhood is moved to the ε found
+_LOOKS = 5  # times that the neighbourhood is moved to the ε found
 
 
 def bracket(leaves: Leaves, delta: Floats, grid: Grid) -> _Brackets:
-    """Return bounds for δ from delta[0] to delta[2], around delta[1].
+    """Return bounds for δ from delta[0] to delta[4], around delta[2].
 
     The step is refined until the gap is what the grid wants, its points run out, or refining no
     longer helps.
     """
-    settings = (float(delta[1]), 0.85 * grid.gap, grid.floor, grid.truncation)
-    region = choose(leaves, *settings, math.nan)
+    around = float(delta[2]), float(delta[4])
+    settings = (0.85 * grid.gap, grid.floor, grid.truncation)
+    region = choose(leaves, around, *settings, None)
     kept = _Brackets(())
     looks, before, refine = 0, math.inf, True
     while True:
         try:
             found = _compose(leaves, region, grid)
-        except TooLongError:
-            if not refine and region.step > _WIDEST:
+        except TooLongError as error:
+            if region.step > _WIDEST:
                 raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
-            region = region._replace(step=2 * region.step, tilt=1 + (region.tilt - 1) / 1.5)
+            region = region._replace(step=1.05 * error.excess * region.step)
             refine = False
-            if kept.brackets:
-                return kept
             continue
         kept = _Brackets((*kept.brackets[-1:], found))
         lower, upper = kept.epsilon(delta)
-        moved = abs(min(upper[1], 1e300) - region.epsilon) > 0.2 * region.epsilon
-        if moved and np.isfinite(upper[1]) and looks < _LOOKS:
-            region, looks = choose(leaves, *settings, float(upper[1])), looks + 1
+        if looks < _LOOKS and _moved(region, upper):
+            deepest = upper[4] if np.isfinite(upper[4]) else 2 * region.reach
+            region = choose(leaves, around, *settings, (float(upper[2]), float(deepest)))
+            looks, refine = looks + 1, True
             continue
         wanted = np.where(upper < grid.floor, grid.floor / 50, grid.gap * upper)
         gaps = np.minimum(upper, 1e300) - lower
@@ -263,6 +270,14 @@ def bracket(leaves: Leaves, delta: Floats, grid: Grid) -> _Brackets:
             return kept
         before, finer = worst, min(0.7, max(0.1, math.sqrt(0.85 / worst)))
         region = region._replace(step=region.step * finer)
+
+
+def _moved(region: Region, found: Floats) -> bool:
+    """Whether the ε found are so far from those of the region that another would be better."""
+    if not np.isfinite(found[2]):
+        return False
+    far = abs(found[2] - region.epsilon) > min(0.2 * region.epsilon, 2 * region.spread)
+    return bool(far or found[4] > region.reach or 2 * found[4] < region.reach < math.inf)
 
 
 _WIDEST = 10.0
@@ -277,14 +292,17 @@ def _compose(leaves: Leaves, region: Region, grid: Grid) -> _Bracket:
         (discretise(pair, window, region.step), times)
         for (pair, times), window in zip(leaves, region.windows, strict=True)
     ]
+    rare = jumps([(high, times) for (_, high), times in pairs], region.rate)
+    until = 0.0 if rare is None else region.reach
     above, below = [], []
     for reverse, tilt in ((False, region.tilt), (True, region.reverse_tilt)):
         tilt = min(tilt, _STEEPEST / region.step)
+        settings = (region.step, tilt, grid.wrap, grid.points, 0.0 if reverse else until)
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
         lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
         )
-        above.append(_above(tail(upper, region.step, tilt, grid.wrap, grid.points), outside))
-        below.append(_below(tail(lower, region.step, tilt, grid.wrap, grid.points)))
+        above.append(_above(tail(upper, *settings), outside, rare, reverse=reverse))
+        below.append(_below(tail(lower, *settings), None if reverse else rare))
     return _Bracket((above[0], above[1]), (below[0], below[1]))

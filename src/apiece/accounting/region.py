@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apiece.accounting.discretise import cut
 from apiece.accounting.pairs import Floats, Pair, Window
 
 Leaves = tuple[tuple[Pair, int], ...]
@@ -19,17 +20,23 @@ _NEARLY = 0.7  # accepted loss in the log of the round-off error
 _GLANCE = 2**15  # points of a first look
 _STEEPEST = 2000.0
 _FAINTEST = 1e-60  # no smaller δ is resolved
+_SURELY = 25.0  # bits, base e, by which a fall below the jumps is unlikely
 _COARSEST = 0.25  # steps beyond it leave the regime where errors are of second order
 
 
 class Region(NamedTuple):
     """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows.
 
-    epsilon: the ε that they were chosen for.
+    epsilon: the ε that they were chosen for. spread: about the standard deviation of the tilted
+    composition. reach: the ε up to which leaving out the jumps is as good as exact; rate: the θ
+    of their bound.
     """
 
     delta: float
     epsilon: float
+    spread: float
+    reach: float
+    rate: float
     tilt: float
     reverse_tilt: float
     step: float
@@ -48,9 +55,9 @@ class _Coarse(NamedTuple):
     def tilted(self, tilt: Floats | float) -> Floats:
         """Return the log of each cell's share of E_Q[r^λ], its ratios spread evenly."""
         spread = np.abs(tilt) * self.width
-        return np.asarray(
-            self.log_q + tilt * self.ratio + np.minimum(spread / 2, spread * spread / 24)
-        )
+        # exact at orders 0 and 1, since the mean of each cell is
+        excess = np.abs(tilt * (tilt - 1)) * self.width**2 / 24
+        return np.asarray(self.log_q + tilt * self.ratio + np.minimum(spread / 2, excess))
 
 
 def _coarse(pair: Pair, window: Window, times: int) -> _Coarse:
@@ -141,40 +148,101 @@ def _gaps(coarse: Sequence[_Coarse], tilt: float, steps: Floats) -> Floats:
     return total * max(tilt, 1 - tilt) / 2
 
 
-def choose(
-    leaves: Leaves, delta: float, gap: float, floor: float, truncation: float, epsilon: float
-) -> Region:
-    """Return the region of `delta` such that the bounds are likely `gap` apart.
+def _fall(coarse: Sequence[_Coarse]) -> tuple[float, float]:
+    """Return by how much the total loss all but surely never falls, and the rate of the bound."""
+    rates = np.geomspace(1e-4, 1e10, 85)
+    falls = (_SURELY + np.maximum(_cumulant(coarse, -rates), 0.0)) / rates
+    best = int(np.argmin(falls))
+    return float(falls[best]), float(rates[best])
 
-    epsilon: what ε(δ) is known to be about. Where it is not known, NaN: then the best Rényi
-    conversion stands in, and the step is kept so large that a first look is cheap.
+
+def _with_jumps(coarse: Sequence[_Coarse], delta: float, fall: float, most: float) -> float:
+    """Return about ε(δ), at most `most`, from the moments of what is no jump and the jumps."""
+    low, high = math.log(1e-9), math.log(most)
+    for _ in range(14):
+        middle = (low + high) / 2
+        epsilon = math.exp(middle)
+        body, jump = [], 0.0
+        for part in coarse:
+            keep = part.ratio <= epsilon + fall
+            body.append(
+                _Coarse(
+                    part.ratio[keep], part.width[keep], part.log_q[keep], part.floor, part.times
+                )
+            )
+            jump += part.times * float(np.exp(part.log_q + part.ratio)[~keep].sum())
+        excess = np.geomspace(1e-5, 1e9, 57)
+        constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
+        moment = _cumulant(body, 1 + excess) + constant - excess * epsilon
+        if jump + math.exp(min(float(moment.min()), 0.0)) > delta:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def choose(
+    leaves: Leaves,
+    deltas: tuple[float, float],
+    gap: float,
+    floor: float,
+    truncation: float,
+    known: tuple[float, float] | None,
+) -> Region:
+    """Return the region of deltas[0] such that the bounds are likely `gap` apart.
+
+    deltas[1] ≤ deltas[0] is the smallest δ that will be asked there. known: what ε is known to be
+    about at both. Where it is not known the best Rényi conversion stands in, and the step is kept
+    so large that a first look is cheap.
     """
+    delta = deltas[0]
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(truncation * delta / times) for pair, _ in leaves)
     coarse = [
         _coarse(pair, window, count) for (pair, count), window in zip(leaves, windows, strict=True)
     ]
-    first = math.isnan(epsilon)
-    if first:
+    reverse_tilt, backward = _tilt_for_delta(coarse, math.log(delta), reverse=True)
+    if known is None:
         tilt, forward = _tilt_for_delta(coarse, math.log(delta), reverse=False)
-        reverse_tilt, backward = _tilt_for_delta(coarse, math.log(delta), reverse=True)
-        epsilon = max(forward, backward)
+        epsilon = deepest = max(forward, backward)
     else:
+        epsilon, deepest = known
+        tilt = math.nan
+    reach, rate = math.inf, 1.0
+    if max(float(part.ratio[-1]) for part in coarse) > epsilon > 0:
+        fall, rate = _fall(coarse)
+        if known is None:
+            most = _tilt_for_delta(coarse, math.log(deltas[1]), reverse=False)[1]
+            epsilon, deepest = (max(_with_jumps(coarse, d, fall, most), backward) for d in deltas)
+        reach = deepest * 1.02
+        cuts = tuple(
+            cut(pair, window, reach + fall)
+            for (pair, _), window in zip(leaves, windows, strict=True)
+        )
+        if cuts == windows:
+            reach = math.inf
+        else:
+            windows, tilt = cuts, math.nan
+            coarse = [
+                _coarse(pair, window, count)
+                for (pair, count), window in zip(leaves, windows, strict=True)
+            ]
+    if math.isnan(tilt):
         tilt = _tilt_for_epsilon(coarse, epsilon)
-        reverse_tilt = _tilt_for_delta(coarse, math.log(delta), reverse=True)[0]
     # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
     widest = max(float(np.abs(part.ratio).max()) for part in coarse)
     tilt, reverse_tilt = (min(t, 1 + _STEEPEST / widest) for t in (tilt, reverse_tilt))
     steps = np.geomspace(1e-12, 1.0, 121)
     gaps = _gaps(coarse, tilt, steps)
-    if first and backward > 0.9 * forward:
+    if known is None and backward > 0.9 * epsilon:
         gaps = np.maximum(gaps, _gaps(coarse, 1 - reverse_tilt, steps))
     wanted = gap * max(epsilon, floor)
     step = float(np.exp(np.interp(math.log(wanted), np.log(gaps), np.log(steps))))
     step = min(step, _COARSEST, 1 / tilt)
-    if first:
-        step = max(step, 16 * _spread(coarse, tilt) / _GLANCE)
-    return Region(delta, epsilon, tilt, reverse_tilt, step, windows)
+    spread = _spread(coarse, tilt)
+    if known is None:
+        step = max(step, 16 * spread / _GLANCE)
+    return Region(delta, epsilon, spread, reach, rate, tilt, reverse_tilt, step, windows)
 
 
 def log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Floats:
