@@ -225,3 +225,16 @@ def fitted(the_plan):
     run = trainer(the_plan)
     run.fit()
     return run.model
+
+
+def test_each_stage_has_its_own_noise():
+    rare = 1e-9
+    quiet = plan(rates=(rare, rare), noise=1.0, steps=2)
+    stages = [dataclasses.replace(quiet.stages[0], noise_stddev=z) for z in (5.0, 0.2)]
+    run = trainer(dataclasses.replace(quiet, stages=tuple(stages)))
+    moves = []
+    for _ in range(4):
+        before = flat(run.model)
+        run.step()
+        moves.append(float((flat(run.model) - before).std()) * 60 * rare / 0.3)
+    assert moves == pytest.approx([5.0, 5.0, 0.2, 0.2], rel=0.6)

@@ -13,6 +13,7 @@ from apiece.assignment.request import MARGINS, Request, Strategy
 from apiece.assignment.rounds import AdaPDP, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
+from apiece.assignment.scheduled import schedule_noise
 from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
@@ -52,6 +53,7 @@ __all__ = [
     "Threshold",
     "Uniform",
     "assign",
+    "schedule_noise",
     "strategy_named",
 ]
 

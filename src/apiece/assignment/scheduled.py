@@ -1,0 +1,166 @@
+"""Noise that changes during training, by a schedule declared beforehand, at unchanged budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from apiece import _check
+from apiece.accounting import privacy_curve
+from apiece.accounting.calibration import safe_end
+from apiece.assignment.solve import MANY, ROUND, Floats
+from apiece.errors import InputError, UnsupportedError
+from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.plan import Plan, Schedule, Stage
+
+PRECISION = 1e-6  # of a noise multiplier
+
+
+def schedule_noise(plan: Plan, schedule: Schedule, *, stages: int | None = None) -> Plan:
+    """Return `plan` with its steps split into stages whose noise follows `schedule`.
+
+    schedule: relative noise by step, of which only the shape counts: twice the factor is twice
+    the noise. A schedule that holds its factors gives a stage a point; any other is cut into
+    `stages` equal parts, each with the factor at its middle. Sampling rates, clip norms' mean and
+    the normaliser stay; the level of the noise and the groups' clip norms are solved again, so
+    that every group spends what it spent in `plan`. Where clip norms were equal they end up a
+    little apart, since budgets feel an uneven noise differently.
+
+    Guarantee: each group's ε, recomputed from the new plan's own numbers, is at most what was
+    asked, or `VerificationError` is raised.
+
+    Raises `InputError` for a factor of 0 and for points beyond the last step; `UnsupportedError`
+    for plans of several stages, with participation coins, with objections (which state no
+    guarantee to keep), with bounds on the excess, and of more than 500 distinct mechanisms.
+    Source: for what such schedules can gain, Hong, Wang and Zhou, On Dynamic Noise Influence in
+    Differentially Private Learning (2021).
+
+    >>> from apiece import Budgets, Scale, assign
+    >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+    >>> plan = assign(budgets, Scale(), steps=100, expected_batch_size=100, clip_norm=1.0)
+    >>> falling = schedule_noise(plan, Schedule(((0, 2.0), (50, 1.0)), "hold"))
+    >>> [stage.steps for stage in falling.stages], falling.verify().ok
+    ([50, 50], True)
+    """
+    stage = _single(plan)
+    steps, factors = _parts(schedule, plan.steps, stages)
+    old = stage.noise_stddev / stage.clip_norm
+    targets = np.minimum(plan.epsilon_spent, plan.budgets.epsilon)
+    keys = np.stack([stage.sampling_probability, old, targets, plan.budgets.delta], axis=1)
+    distinct, group = np.unique(keys, axis=0, return_inverse=True)
+    if len(distinct) > MANY:
+        raise UnsupportedError(
+            f"schedule_noise: {len(distinct)} distinct mechanisms, at most {MANY}; round the "
+            "budgets down first, with Budgets.rounded_down"
+        )
+    found = np.array(
+        [
+            _multiplier(q, z, target, delta, steps, factors, plan.method)
+            for q, z, target, delta in distinct.tolist()
+        ]
+    )
+    multiplier = found[group.reshape(-1)]  # where the factor is 1
+    share = plan.budgets.records / plan.records
+    level = float(share @ stage.clip_norm) / float(share @ (1 / multiplier))
+    clip_norm = level / multiplier * ROUND
+    new = tuple(
+        replace(stage, steps=int(t), noise_stddev=level * f, clip_norm=clip_norm)
+        for t, f in zip(steps, factors, strict=True)
+    )
+    note = f"noise schedule: relative noise {', '.join(f'{f:.4g}' for f in factors)}"
+    scheduled = replace(plan, stages=new, notes=(*plan.notes, note))
+    scheduled.verify().require()
+    return scheduled
+
+
+def _single(plan: Plan) -> Stage:
+    stage = plan.stages[0]
+    if len(plan.stages) > 1 or stage.participation is not None or plan.worst_paths is not None:
+        raise UnsupportedError(
+            f"schedule_noise: strategy {plan.strategy} has {len(plan.stages)} stages or coins of "
+            "its own; take a plan of one stage, such as Sample's, Scale's or Uniform's"
+        )
+    if plan.budgets.excess is not None:
+        raise UnsupportedError(
+            "schedule_noise: the budgets carry bounds on the excess, which it does not solve for; "
+            "leave them out, or the schedule"
+        )
+    if plan.objections:
+        raise UnsupportedError(
+            f"schedule_noise: the plan keeps no promise to hold on to ({plan.objections[0]})"
+        )
+    return stage
+
+
+def _parts(schedule: Schedule, steps: int, stages: int | None) -> tuple[list[int], Floats]:
+    """Return each stage's steps and relative noise.
+
+    >>> _parts(Schedule(((0, 4.0), (8, 0.0))), 8, 2)
+    ([4, 4], array([3., 1.]))
+    """
+    if stages is None:
+        if schedule.between != "hold" and len(schedule.points) > 1:
+            raise InputError(
+                f"stages: not given for a {schedule.between} schedule; say into how many parts "
+                "the steps are cut"
+            )
+        starts = [0, *(step for step, _ in schedule.points[1:])]
+        if not starts[-1] < steps:
+            raise InputError(f"points: one at step {starts[-1]}, but the plan has {steps} steps")
+        factors = [factor for _, factor in schedule.points]
+    else:
+        count = _check.count("stages", stages)
+        if not count <= steps:
+            raise InputError(f"stages = {count}: the plan has {steps} steps; give at most as many")
+        starts = [k * steps // count for k in range(count)]
+        ends = [*starts[1:], steps]
+        factors = [schedule.at((a + b) // 2) for a, b in zip(starts, ends, strict=True)]
+    lengths = np.diff([*starts, steps]).tolist()
+    for factor in factors:
+        _check.positive("factor of the noise", factor)
+    return lengths, np.array(factors)
+
+
+def _multiplier(
+    q: float,
+    old: float,
+    target: float,
+    delta: float,
+    steps: list[int],
+    factors: Floats,
+    method: str,
+) -> float:
+    """Return the least noise multiplier, where the factor is 1, that spends at most `target`."""
+
+    def mechanism(z: float) -> Mechanism:
+        runs = zip(steps, factors.tolist(), strict=True)
+        return Composed(*(Repeated(_step(z * f, q), t) for t, f in runs))
+
+    def spent(z: float) -> float:
+        return float(privacy_curve(mechanism(z), method=method).epsilon(delta).upper)
+
+    if q == 0 or target == 0:
+        return old
+    weights = np.array(steps) / sum(steps)
+    guess = old * float(np.sqrt((weights / factors**2).sum()))  # exact where q is 1
+    return _close_in(spent, target, guess)
+
+
+def _step(z: float, q: float) -> Mechanism:
+    return Gaussian(z) if q == 1 else Sampled(Gaussian(z), q)
+
+
+def _close_in(spent: Callable[[float], float], target: float, guess: float) -> float:
+    """Return the least safe point of the falling function `spent`, from a bracket that grows."""
+    inside = outside = (guess, spent(guess))
+    widen = 1.01
+    while inside[1] > target:
+        outside, x = inside, inside[0] * widen
+        inside, widen = (x, spent(x)), widen**2
+    widen = 1.01
+    while outside[1] <= target:
+        inside, x = outside, outside[0] / widen
+        outside, widen = (x, spent(x)), widen**2
+    return safe_end(spent, target, inside, outside, PRECISION)[0]
