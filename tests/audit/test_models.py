@@ -1,11 +1,14 @@
 """Auditing one trained model, and shadow models for a table."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from apiece.audit.models import audit_scores, model_confidences
+from apiece.audit.models import audit_scores, exported_model, model_confidences
 from apiece.audit.shadows import train_shadows
 from apiece.audit.splits import check_half_full
 from apiece.audit.summary import shadow_findings
@@ -59,14 +62,33 @@ def test_a_model_that_learned_by_heart_is_found() -> None:
     assert found.to_dict()["canaries"] == 200
 
 
-def test_a_model_without_members_shows_nothing() -> None:
-    generator = np.random.default_rng(1)
-    false = 0
-    for _ in range(200):
-        members, others = generator.normal(size=(2, 100))
-        found = audit_scores(members, others, delta=1e-5, generator=generator)
-        false += any(bound.epsilon > 0 for bound in found.bounds)
-    assert false <= 200 * 0.1 + 3 * (200 * 0.1 * 0.9) ** 0.5
+def exported(path: Path) -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    batch = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(model, (torch.randn(5, 4),), dynamic_shapes=batch)
+    torch.export.save(program, path)
+    return model
+
+
+def test_an_exported_model_says_what_the_model_says(tmp_path: Path) -> None:
+    model = exported(tmp_path / "m.pt2")
+    x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
+    found = model_confidences(exported_model(tmp_path / "m.pt2"), x, y, batch_size=7)
+    np.testing.assert_allclose(found, model_confidences(model, x, y), rtol=1e-4, atol=1e-5)
+    with pytest.raises(DataError, match="does not take inputs"):
+        model_confidences(exported_model(tmp_path / "m.pt2"), torch.randn(5, 3), y[:5])
+
+
+def test_files_that_are_no_model(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=np.zeros(3))
+    for name, words in (("a.npz", "torch.export"), ("none.pt2", "cannot be read")):
+        with pytest.raises(DataError, match=words):
+            exported_model(tmp_path / name)
+
+
+def test_targets_that_are_no_classes() -> None:
+    with pytest.raises(DataError, match="targets"):
+        model_confidences(nn.Linear(4, 2), torch.randn(3, 4), torch.tensor([0, 1, 2]))
 
 
 def test_half_plan_and_table_job() -> None:
@@ -85,10 +107,14 @@ def test_half_plan_and_table_job() -> None:
 
 
 def test_findings_name_groups_and_no_record() -> None:
-    found = shadow_findings(scores(models=24, size=40, shift=np.where(np.arange(40) % 2, 3.0, 0)))
+    balanced = scores(models=24, size=40, shift=np.where(np.arange(40) % 2, 3.0, 0))
+    found = shadow_findings(balanced)
     assert set(found["roc"]) == {"all", "strict", "weak"}
     assert found["privacy_score"]["weak"]["mean"] > found["privacy_score"]["strict"]["mean"]
     assert found["differences"][0]["p_value"] < 1e-6
     assert "ids" not in str(found)
     with pytest.raises(InputError, match="shadow models"):
-        shadow_findings(scores(models=4, size=5))
+        shadow_findings(scores(models=4, size=6))
+    lopsided = replace(balanced, included=np.ones_like(balanced.included))
+    with pytest.raises(DataError, match="half full"):
+        shadow_findings(lopsided)

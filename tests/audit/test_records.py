@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apiece.audit.records import ShadowScores, positions, read_arrays, write_arrays
+from apiece.audit.records import ShadowScores, join, positions, read_arrays, write_arrays
 from apiece.errors import DataError, StateError
 
 from .worlds import scores
@@ -68,3 +68,16 @@ def test_shapes_and_nan_are_refused() -> None:
         replace(every, confidences=every.confidences[:4])
     with pytest.raises(DataError, match="occurs 2 times"):
         replace(every, ids=np.array([1, 1, 2, 3, 4]))
+
+
+def test_join_is_by_id_whatever_the_order() -> None:
+    known, wanted = np.array(["c", "a", "b"]), np.array(["a", "b", "c"])
+    assert known[join("one", known, "two", wanted)].tolist() == wanted.tolist()
+    with pytest.raises(DataError, match="c is in one and not in two"):
+        join("one", known, "two", np.array(["a", "b", "d"]))
+    with pytest.raises(DataError, match="c is in one and not in two"):
+        join("one", known, "two", wanted[:2])
+    with pytest.raises(DataError, match="c is in two and not in one"):
+        join("one", known[1:], "two", wanted)
+    with pytest.raises(DataError, match="two: id a occurs 2 times"):
+        join("one", known, "two", np.array(["a", "a", "b"]))

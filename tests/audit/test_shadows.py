@@ -85,8 +85,8 @@ train_shadows(t.job(models=24, block=2), folder=Path({folder!r}))
 """
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
-    """After SIGKILL: blocks with a file are never trained again, all others are."""
+def test_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After SIGKILL: blocks with a file are never trained again, all others just once."""
     folder, log = tmp_path / "run", tmp_path / "log"
     code = textwrap.dedent(SCRIPT).format(
         tests=str(Path(__file__).parents[1]), log=str(log), folder=str(folder)
@@ -102,9 +102,18 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     first = [int(line) for line in log.read_text().split()]
     one = job(models=24, block=2)
     assert set(claim(one, folder)) == set(range(12)) - kept
+    whole, again = train_shadows(one), list[int]()
+    original = ShadowJob.train_block
+
+    def spy(self: ShadowJob, block: int) -> Arrays:
+        again.append(block)
+        return original(self, block)
+
+    monkeypatch.setattr(ShadowJob, "train_block", spy)
     resumed = train_shadows(one, folder=folder)
+    assert len(first) == len(set(first))
     assert set(first) >= kept
-    whole = train_shadows(one)
+    assert sorted(again) == sorted(set(range(12)) - kept)
     np.testing.assert_array_equal(resumed.confidences, whole.confidences)
 
 

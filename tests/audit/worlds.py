@@ -5,6 +5,7 @@ import torch
 
 from apiece.audit.records import ShadowScores
 from apiece.audit.shadows import Pool
+from apiece.audit.splits import biregular
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
 
@@ -31,9 +32,7 @@ def scores(
 ) -> ShadowScores:
     """Normal confidences, raised by `shift` where the record was included."""
     generator = np.random.default_rng(seed)
-    included = np.zeros((models, size), dtype=bool)
-    for column in included.T:
-        column[generator.permutation(models)[: models // 2]] = True
+    included = biregular(models, np.arange(size) % 2, generator=generator)
     confidences = generator.normal(size=(models, size)) + shift * included
     groups = np.where(np.arange(size) % 2, "weak", "strict")
     return ShadowScores(np.arange(size) + 100, groups, included, confidences)

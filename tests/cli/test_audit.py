@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
 from apiece import audit
+from apiece.assignment import assign
 from apiece.audit.records import ShadowScores
+from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.attack import command as attack_command
 from apiece.cli.audit import command as audit_command
@@ -76,6 +79,37 @@ def test_canaries_by_group(tmp_path: Path) -> None:
     assert groups["strict"][0]["epsilon"] == 0
     assert document["roc"]["weak"]["auc"] > 0.95 > document["roc"]["all"]["auc"]
     assert document["lower_bounds"][0]["epsilon"] > 0
+
+
+def test_coins_are_joined_by_id(tmp_path: Path) -> None:
+    """The rows of the two files stand in different orders, and nothing changes."""
+    whole = canaries(tmp_path / "c.csv")
+    frame = pd.read_csv(whole)
+    frame["person"] = [f"p{i}" for i in range(len(frame))]
+    frame[["person", "score"]].to_csv(tmp_path / "scores.csv", index=False)
+    mixed = frame[["person", "included", "who"]].sample(frac=1, random_state=0)
+    mixed.to_csv(tmp_path / "coins.csv", index=False)
+    files = ["--canaries", str(tmp_path / "scores.csv"), "--coins", str(tmp_path / "coins.csv")]
+    joined = call(audit_command, *files, "--id", "person", "--group", "who", "--json")
+    assert joined == call(audit_command, "--canaries", whole, "--group", "who", "--json")
+    assert "weak: epsilon >= " in call(audit_command, *files, "--id", "person", "--group", "who")
+
+
+def test_torch_model(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 3)
+    batch = ({0: torch.export.Dim("batch")},)
+    program = torch.export.export(model, (torch.randn(5, 4),), dynamic_shapes=batch)
+    torch.export.save(program, tmp_path / "m.pt2")
+    generator, arguments = np.random.default_rng(4), ["--model", str(tmp_path / "m.pt2")]
+    for name in ("members", "others"):
+        inputs, targets = generator.normal(size=(60, 4)), generator.integers(0, 3, 60)
+        groups = np.where(np.arange(60) % 2, "weak", "strict")
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs, targets=targets, groups=groups)
+        arguments += [f"--{name}", str(tmp_path / f"{name}.npz")]
+    document = json.loads(call(audit_command, *arguments, "--json"))
+    assert set(document["roc"]) == {"all", "strict", "weak"}
+    assert document["canaries"] == 60
+    assert [b["epsilon"] for b in document["lower_bounds"]] == [0, 0]
 
 
 def test_shadows(tmp_path: Path) -> None:
@@ -173,6 +207,44 @@ def test_shadow_models_of_a_run(
     assert json.loads(capsys.readouterr().out)["roc"] == first["roc"]
 
 
+WORLDS = ["--scores-in", "{good}", "--scores-out", "{good}"]
+
+
+@pytest.fixture(scope="module")
+def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A file for each mistake, by name."""
+    folder = tmp_path_factory.mktemp("wrong")
+    texts = {"bad": "1 x 3", "good": "1 2 3", "nan": "1 nan 3"}
+    for strategy, name in (("scale", "plan"), ("sample", "other_plan")):
+        budgets = Budgets.from_groups([("a", 0.5, 1.0), ("b", 0.5, 3.0)], 40, 1e-5)
+        made = assign(budgets, strategy, steps=4, expected_batch_size=8, clip_norm=1.0)
+        texts[name] = made.to_json()
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    people = pd.DataFrame({"id": range(6), "score": 0.0, "included": [0, 1] * 3})
+    people.to_csv(folder / "people", index=False)
+    people[:5].to_csv(folder / "fewer", index=False)
+    pd.concat([people, people]).to_csv(folder / "twice", index=False)
+    people.replace({"score": {0.0: np.nan}}).to_csv(
+        folder / "nan_canaries", index=False, na_rep="nan"
+    )
+    groups = np.repeat(["a", "b"], 4)
+    split = audit.biregular(8, np.repeat([0, 1], 4), generator=np.random.default_rng(0))
+    lopsided = np.roll(split, 2, axis=1)
+    for name, included, phi in (
+        ("few_models", split[:4], 0.0),
+        ("lopsided", lopsided, 0.0),
+        ("nan_shadows", split, np.nan),
+    ):
+        arrays = {"ids": np.arange(8), "groups": groups, "included": included}
+        np.savez(folder / name, **arrays, confidences=np.full(included.shape, phi))
+    canaries(folder / "canaries")
+    made_files = [*texts, "people", "fewer", "twice", "nan_canaries", "canaries"]
+    return {name: str(folder / name) for name in made_files} | {
+        name: str(folder / f"{name}.npz") for name in ("few_models", "lopsided", "nan_shadows")
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -188,14 +260,26 @@ def test_shadow_models_of_a_run(
         (["--canaries", "{canaries}", "--included", "score"], "0 or 1"),
         (["--scores-in", "{bad}", "--scores-out", "{bad}"], "entry 2 = 'x'"),
         (["--canaries", "{canaries}", "--delta", "2"], "delta"),
+        (["--scores-in", "{nan}", "--scores-out", "{good}"], "scores_in[1] = nan"),
+        (["--canaries", "{nan_canaries}"], "nan"),
+        (["--canaries", "{people}", "--coins", "{twice}"], "id 0 occurs 2 times"),
+        (["--canaries", "{people}", "--coins", "{fewer}"], "ids do not match: 5 is in"),
+        (["--shadows", "{few_models}"], "needs at least 3"),
+        (["--shadows", "{lopsided}"], "half full"),
+        (["--shadows", "{nan_shadows}"], "NaN"),
+        ([*WORLDS, "--plan", "{plan}", "--plan", "{other_plan}"], "plan of world 1: differs"),
+        ([*WORLDS, "--plan", "{good}"], "plan: not JSON"),
+        (["--model", "{good}", "--members", "{good}", "--others", "{good}"], "not a zip file"),
+        (["--model", "{good}"], "--members, --others: missing"),
     ],
 )
 def test_audit_mistakes(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    words: str,
+    wrong_files: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "bad.txt").write_text("1 x 3")
-    places = {"canaries": canaries(tmp_path / "c.csv"), "bad": str(tmp_path / "bad.txt")}
-    assert main(["audit", *(a.format(**places) for a in arguments)]) == 2
+    assert main(["audit", *(a.format(**wrong_files) for a in arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

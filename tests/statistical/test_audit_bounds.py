@@ -10,6 +10,7 @@ import pytest
 
 from apiece import audit
 from apiece.audit import gaussian, thresholds
+from apiece.audit.models import audit_scores
 
 RUNS, SIZE, DELTA = 1000, 200, 1e-5
 ALLOWED = 50 + 3 * (RUNS * 0.05 * 0.95) ** 0.5
@@ -63,6 +64,40 @@ def test_one_run_null(method: str) -> None:
         scores, coins = generator.normal(size=SIZE), generator.random(SIZE) < 0.5
         false += audit.one_run(scores, coins, delta=DELTA, method=method).epsilon > 0
     assert false <= ALLOWED
+
+
+@pytest.mark.parametrize("method", ["dp", "gdp"])
+def test_by_group_null(method: str) -> None:
+    """That any of three groups of 40 canaries reports something, not each of them."""
+    generator = np.random.default_rng(16)
+    groups, false = np.arange(120) % 3, 0
+    for _ in range(RUNS):
+        scores, coins = generator.normal(size=120), generator.random(120) < 0.5
+        bounds = audit.one_run_by_group(scores, coins, groups, delta=DELTA, method=method)
+        false += any(bound.epsilon > 0 for bound in bounds.values())
+    assert false <= ALLOWED
+
+
+def test_model_null() -> None:
+    """A model's confidences of members and others from one distribution, for each method."""
+    generator = np.random.default_rng(17)
+    false = np.zeros(2)
+    for _ in range(RUNS):
+        members, others = generator.normal(size=(2, 100))
+        found = audit_scores(members, others, delta=DELTA, generator=generator)
+        false += [bound.epsilon > 0 for bound in found.bounds]
+    assert (false <= ALLOWED).all()
+
+
+@pytest.mark.parametrize("method", ["dp", "gdp"])
+def test_one_group_that_is_not_private_is_found(method: str) -> None:
+    generator = np.random.default_rng(18)
+    coins, groups = generator.random(200) < 0.5, np.arange(200) % 2
+    scores = generator.normal(size=200) + 6.0 * (coins & (groups == 1))
+    bounds = audit.one_run_by_group(scores, coins, groups, delta=DELTA, method=method)
+    assert bounds["1"].epsilon > 1
+    assert bounds["0"].epsilon == 0
+    assert bounds["1"].confidence == pytest.approx(0.975)
 
 
 @pytest.mark.parametrize(("method", "threshold"), TWO_WORLDS)

@@ -3,7 +3,7 @@
 from apiece.audit.attacks import Exposure, budget_manipulation, collusion, one_plan
 from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.likelihood import PrivacyScores, lira, lira_each, privacy_scores
-from apiece.audit.one_run import one_run
+from apiece.audit.one_run import one_run, one_run_by_group
 from apiece.audit.records import ShadowScores
 from apiece.audit.rmia import loss_scores, rmia
 from apiece.audit.roc import Roc, roc, roc_by_group
@@ -36,6 +36,7 @@ __all__ = [
     "lower_bound",
     "one_plan",
     "one_run",
+    "one_run_by_group",
     "one_target",
     "privacy_scores",
     "rmia",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,21 +46,59 @@ def model_confidences(
     """Return φ = log(p/(1−p)) of the true class for each record, (n,).
 
     model: maps (n, …) to logits (n, classes ≥ 2). It is left in the mode that it was in.
-    Raises `DataError` where the logits do not have that shape.
+    Raises `DataError` where the model does not take the inputs, or its logits have another shape.
     """
     inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
     found: list[npt.NDArray[np.float32]] = []
     with _evaluating(model), torch.no_grad():
         for at in range(0, len(targets), batch_size):
-            logits = model(inputs[at : at + batch_size])
             part = targets[at : at + batch_size]
+            try:
+                logits = model(inputs[at : at + batch_size])
+            except (RuntimeError, AssertionError, TypeError) as error:
+                first = str(error).strip().split("\n")[0]
+                raise DataError(
+                    f"model: does not take inputs of shape {tuple(inputs.shape)} and "
+                    f"{inputs.dtype} ({first})"
+                ) from None
             if logits.ndim != 2 or logits.shape[0] != len(part) or logits.shape[1] < 2:
                 raise DataError(
                     f"model: logits of shape {tuple(logits.shape)} for {len(part)} records; "
                     "give (records, classes)"
                 )
-            found.append(logit_scaled(logits, part))
+            if not bool(((part >= 0) & (part < logits.shape[1])).all()):
+                raise DataError(
+                    f"targets: not all in 0 … {logits.shape[1] - 1}, the model's classes"
+                )
+            found.append(logit_scaled(logits, part.long()))
     return np.concatenate(found).astype(np.float64)
+
+
+class _Exported(nn.Module):
+    """A program of torch.export, which has no training mode to be put in or out of."""
+
+    def __init__(self, run: nn.Module) -> None:
+        super().__init__()
+        self.run = (run,)  # in a tuple, so that it is no submodule
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.run[0](inputs)
+        return out
+
+
+def exported_model(path: Path) -> nn.Module:
+    """Return the model in a file that `torch.export.save` wrote (.pt2), with a dynamic batch.
+
+    Raises `DataError` for a file that is not there or holds something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            known = any(name.endswith("archive_format") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give a .pt2 file") from None
+    if not known:
+        raise DataError(f"{path}: not a program of torch.export; write one with torch.export.save")
+    return _Exported(torch.export.load(path).module())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -138,6 +138,43 @@ def one_run(
     )
 
 
+def one_run_by_group(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    groups: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "dp",
+) -> dict[str, LowerBound]:
+    """Return a lower bound on each group's ε from its own canaries, by the group's name.
+
+    Guarantee: all the bounds hold together with the stated confidence, as `one_run`'s does: each
+    of G groups has 1/G of the error, so looking for the group that leaks most is paid for.
+
+    groups: one name a canary. Raises as `one_run`, and `DataError` for another number of groups.
+    """
+    values, truth, names = np.asarray(scores), np.asarray(included), np.asarray(groups)
+    if not names.shape == truth.shape == values.shape:
+        raise DataError(
+            f"groups: shape {names.shape} for {values.size} scores and {truth.size} coins; give "
+            "one of each a canary"
+        )
+    found = np.unique(names)
+    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    each = 1 - (1 - confidence) / max(found.size, 1)
+    return {
+        str(name): one_run(
+            values[names == name],
+            truth[names == name],
+            delta=delta,
+            confidence=each,
+            method=method,
+        )
+        for name in found
+    }
+
+
 def _try(
     guesses: int, ordered: npt.NDArray[np.bool_], error: float, delta: float, method: str
 ) -> tuple[float, float | None]:

@@ -115,6 +115,27 @@ def positions(known: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Integers:
     return where
 
 
+def join(
+    name: str, known: npt.NDArray[Any], wanted_name: str, wanted: npt.NDArray[Any]
+) -> Integers:
+    """Return where each of the ids `wanted` stands in `known`, if the two are the same ids.
+
+    Raises `DataError` for an id that repeats, or that only one of the two has.
+    """
+    first, second = _check.record_ids(name, known), _check.record_ids(wanted_name, wanted)
+    for here, there, own, other in (
+        (name, wanted_name, first, second),
+        (wanted_name, name, second, first),
+    ):
+        lone = np.setdiff1d(own, other)
+        if lone.size:
+            raise DataError(
+                f"ids do not match: {lone[0]!s} is in {here} and not in {there} ({lone.size} such "
+                "ids); give both files of the same records"
+            )
+    return positions(first, second)
+
+
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays to a `.npz` file by way of a temporary sibling, so never half a file."""
     buffer = io.BytesIO()

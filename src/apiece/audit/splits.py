@@ -6,6 +6,8 @@ model to model, and with it what is measured (S5 App. A-B).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -78,7 +80,7 @@ def one_target(models: int, size: int, target: int) -> Bools:
     return result
 
 
-def check_half_full(included: Bools, groups: Integers) -> None:
+def check_half_full(included: Bools, groups: npt.NDArray[Any]) -> None:
     """Raise `DataError` unless every row holds half of every group, give or take one record."""
     for group in np.unique(groups):
         counts = included[:, groups == group].sum(axis=1)
@@ -86,6 +88,6 @@ def check_half_full(included: Bools, groups: Integers) -> None:
         bad = np.flatnonzero(np.abs(2 * counts - size) > 1)
         if bad.size:
             raise DataError(
-                f"included[{bad[0]}]: {counts[bad[0]]} of the {size} records of group {group}; a "
-                "split is half full within each group (make it with biregular)"
+                f"included, model {bad[0]}: {counts[bad[0]]} of the {size} records of group "
+                f"{group}; a split is half full within each group (make it with biregular)"
             )

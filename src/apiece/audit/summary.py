@@ -10,6 +10,7 @@ import numpy as np
 from apiece.audit.likelihood import lira_each, privacy_scores
 from apiece.audit.records import ShadowScores
 from apiece.audit.roc import roc_by_group
+from apiece.audit.splits import check_half_full
 from apiece.audit.trend import student_t
 from apiece.errors import InputError
 
@@ -22,8 +23,10 @@ def shadow_findings(
     roc: of all records and by group; privacy_score: mean, median and 95 % quantile by group;
     differences: Student's t between the members' mean likelihood scores of each two groups
     (S1 §4.2). No figure of a single record is in it.
-    Raises `InputError` for fewer shadow models than LiRA needs.
+    Raises `DataError` for splits that are not half full within each group, `InputError` for fewer
+    shadow models than LiRA needs.
     """
+    check_half_full(shadows.included, shadows.groups)
     scores = lira_each(shadows, variant=variant, variance=variance)
     rocs = roc_by_group(scores, shadows.included, shadows.groups)
     inside = shadows.included.sum(axis=0)

@@ -1,0 +1,243 @@
+"""What `apiece audit` finds, one function a kind of input; heavy imports stay inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apiece.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from apiece.audit.shadows import Mapper
+
+
+def of_two_worlds(flags: dict[str, Any]) -> dict[str, Any]:
+    """Bounds from the scores of models trained with and without one record."""
+    from apiece.audit import lower_bound
+
+    for name in ("scores_in", "scores_out"):
+        if flags[name] is None:
+            raise InputError(f"--{name.replace('_', '-')}: missing; give both files of scores")
+    _one_plan(flags["plan"])
+    ins, outs = _numbers(flags["scores_in"]), _numbers(flags["scores_out"])
+    bounds = [
+        lower_bound(ins, outs, delta=flags["delta"], confidence=flags["confidence"], method=method)
+        for method in ("clopper-pearson", "gdp")
+    ]
+    return {"audit": "two worlds", "lower_bounds": [bound.to_dict() for bound in bounds]}
+
+
+def _one_plan(paths: tuple[Path, ...]) -> None:
+    from apiece.audit import one_plan
+    from apiece.cli._inputs import read_text
+    from apiece.plan import Plan
+
+    if paths:
+        one_plan(*(Plan.from_json(read_text(path)) for path in paths))
+
+
+def _numbers(path: Path) -> list[float]:
+    from apiece.cli._inputs import read_text
+
+    found = []
+    for at, line in enumerate(read_text(path).split(), start=1):
+        try:
+            found.append(float(line))
+        except ValueError:
+            raise DataError(f"{path}, entry {at} = {line!r}: not a number") from None
+    return found
+
+
+def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
+    """Bounds, by group too, and ROC curves from canaries that were included by fair coins."""
+    import numpy as np
+
+    from apiece.audit import one_run, one_run_by_group, roc_by_group
+
+    table, where = _canary_table(flags)
+    try:
+        scores = table[flags["score"]].to_numpy().astype(float)
+    except ValueError as error:
+        raise DataError(f"column {flags['score']!r}: not numbers ({error})") from None
+    words = table[flags["included"]].astype(str).str.lower()
+    if not words.isin(["0", "1", "true", "false"]).all():
+        raise DataError(f"column {flags['included']!r} of {where}: give 0 or 1, true or false")
+    truth = words.isin(["1", "true"]).to_numpy()
+    asked = {"delta": flags["delta"], "confidence": flags["confidence"]}
+    methods = ("dp", "gdp")
+    found: dict[str, Any] = {
+        "audit": "one run",
+        "lower_bounds": [one_run(scores, truth, method=m, **asked).to_dict() for m in methods],
+        "lower_bounds_by_group": {},
+    }
+    groups = np.full(scores.size, "all")
+    if flags["group"]:
+        groups = table[flags["group"]].to_numpy().astype(str)
+        each = [one_run_by_group(scores, truth, groups, method=m, **asked) for m in methods]
+        found["lower_bounds_by_group"] = {
+            name: [bounds[name].to_dict() for bounds in each] for name in each[0]
+        }
+    rocs = roc_by_group(scores, truth, groups)
+    return {**found, "roc": {name: curve.summary() for name, curve in rocs.items()}}
+
+
+def _canary_table(flags: dict[str, Any]) -> tuple[Any, Path]:
+    """Return one table with scores, coins and groups, and the file of the coins.
+
+    With --coins, the two files are joined by record id, whatever the order of their rows.
+    """
+    from apiece.audit.records import join
+    from apiece.datasets import read_table
+
+    coined = ["included"] if flags["group"] is None else ["included", "group"]
+    wanted = {flags["canaries"]: [flags["score"]]}
+    source = flags["canaries"] if flags["coins"] is None else flags["coins"]
+    wanted[source] = wanted.get(source, []) + [flags[name] for name in coined]
+    tables = {}
+    for path, names in wanted.items():
+        tables[path] = read_table(path)
+        for name in names if flags["coins"] is None else [flags["id_column"], *names]:
+            if name not in tables[path].columns:
+                raise DataError(f"column {name!r}: not in {path} ({list(tables[path].columns)})")
+    if flags["coins"] is None:
+        return tables[source], source
+    scores, coins = (tables[path] for path in (flags["canaries"], source))
+    ids = [t[flags["id_column"]].to_numpy().astype(str) for t in (scores, coins)]
+    order = join(str(source), ids[1], str(flags["canaries"]), ids[0])
+    kept = coins[[flags[name] for name in coined]].iloc[order].reset_index(drop=True)
+    return kept.assign(**{flags["score"]: scores[flags["score"]].to_numpy()}), source
+
+
+def of_shadows(flags: dict[str, Any]) -> dict[str, Any]:
+    """LiRA by group from the stored confidences of shadow models."""
+    from apiece.audit.records import ShadowScores
+    from apiece.audit.summary import shadow_findings
+
+    shadows = ShadowScores.load(flags["shadows"])
+    return {"audit": "shadow models", **shadow_findings(shadows, variant=flags["variant"])}
+
+
+def of_model(flags: dict[str, Any]) -> dict[str, Any]:
+    """The loss-threshold test of a model of torch.export, with one-run bounds."""
+    import numpy as np
+
+    from apiece.audit.models import audit_scores, exported_model, model_confidences
+    from apiece.audit.records import read_arrays
+
+    if flags["members"] is None or flags["others"] is None:
+        raise InputError("--members, --others: missing; give the records trained on, and others")
+    network, found, groups = exported_model(flags["model"]), [], []
+    for path in (flags["members"], flags["others"]):
+        arrays = read_arrays(path)
+        if not {"inputs", "targets"} <= set(arrays):
+            raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
+        inputs = arrays["inputs"].astype(np.float32)
+        found.append(model_confidences(network, inputs, arrays["targets"]))
+        groups.append(arrays.get("groups"))
+    audit = audit_scores(
+        *found,
+        delta=flags["delta"],
+        confidence=flags["confidence"],
+        member_groups=groups[0],
+        other_groups=groups[1],
+        generator=np.random.default_rng(flags["seed"]),
+    )
+    return {"audit": "torch model", **audit.to_dict()}
+
+
+def of_run(flags: dict[str, Any]) -> dict[str, Any]:
+    """The loss-threshold test of a run's model by group, with one-run bounds."""
+    import numpy as np
+
+    from apiece.audit import roc
+    from apiece.audit.models import audit_scores, model_confidences
+    from apiece.training.tabular import load_model, read_job
+    from apiece.training.tabular.people import read_people
+
+    run: Path = flags["run"]
+    people = read_people(read_job(run / "config.toml"))
+    network = load_model(run / "model.pt").network
+
+    def confidences(records: Any) -> Any:
+        good = ~records.faulty
+        inputs, labels = records.features[good], records.labels[good]
+        return model_confidences(network, inputs, labels)
+
+    groups = people.budgets.groups.name[people.budgets.group_index].astype(str)
+    groups = groups[~people.train.faulty]
+    members, others = confidences(people.train), confidences(people.test)
+    generator = np.random.default_rng(flags["seed"])
+    found = audit_scores(
+        members,
+        others,
+        delta=flags["delta"],
+        confidence=flags["confidence"],
+        generator=generator,
+    ).to_dict()
+    for name in np.unique(groups).tolist():
+        own = members[groups == name]
+        truth = np.repeat([True, False], [own.size, others.size])
+        found["roc"][name] = roc(np.concatenate([own, others]), truth).summary()
+    return {"audit": "run folder", **found}
+
+
+def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
+    """LiRA by group from shadow models of a run's table, trained here or resumed."""
+    from apiece.audit.records import ShadowScores
+    from apiece.audit.shadows import train_shadows
+    from apiece.audit.summary import shadow_findings
+    from apiece.audit.tables import half_plan, table_job
+    from apiece.budgets import Budgets
+    from apiece.cli._progress import Bar
+    from apiece.training.tabular import read_job
+    from apiece.training.tabular.people import read_people
+
+    job = read_job(flags["run"] / "config.toml")
+    people = read_people(job)
+    good, asked = ~people.train.faulty, people.budgets
+    budgets = Budgets(
+        asked.epsilon[good],
+        asked.delta[good],
+        ids=asked.ids[good],
+        labels=None if asked.labels is None else asked.labels[good],
+    )
+    plan = half_plan(
+        budgets,
+        job.strategy,
+        steps=job.steps,
+        expected_batch_size=job.batch_size / 2,
+        clip_norm=job.clip_norm,
+    )
+    shadow_job = table_job(
+        people.train.features[good],
+        people.train.labels[good],
+        budgets,
+        plan,
+        models=flags["models"],
+        seed=flags["seed"],
+    )
+    with Bar(shadow_job.blocks) as bar:
+        scores: ShadowScores = train_shadows(
+            shadow_job,
+            folder=flags["out"],
+            mapper=_mapper(flags),
+            progress=lambda done, total: bar.advance(f"block {done} of {total}"),
+        )
+    if flags["out"] is not None:
+        scores.save(flags["out"] / "scores.npz")
+    return {
+        "audit": "shadow models of a run's table",
+        "strategy": plan.strategy,
+        "steps": plan.steps,
+        **shadow_findings(scores, variant=flags["variant"]),
+    }
+
+
+def _mapper(flags: dict[str, Any]) -> Mapper:
+    from apiece.audit.shadows import processes, serially
+
+    if flags["ray"]:
+        from apiece.adapters.ray import cluster
+
+        return cluster(flags["address"])
+    return serially if flags["processes"] == 1 else processes(flags["processes"])
