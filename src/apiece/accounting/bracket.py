@@ -1,0 +1,92 @@
+"""Bounds around one δ: choose a region, compose, look whether they are close enough, refine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from apiece.accounting.bounds import Floats
+from apiece.accounting.coarse import Leaves
+from apiece.accounting.convolve import TooLongError, side, tail
+from apiece.accounting.discretise import aligned, discretise
+from apiece.accounting.grid import Grid
+from apiece.accounting.jumps import jumps
+from apiece.accounting.lines import Bracket, Brackets, above_line, below_line
+from apiece.accounting.region import Region, choose
+from apiece.errors import RangeError
+
+_LOOKS = 5  # times that the neighbourhood is moved to the ε found
+
+
+def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
+    """Return bounds for the range of decreasing `deltas`, an odd number of them.
+
+    The step is refined until the gap is what the grid wants, its points run out, or refining no
+    longer helps.
+    """
+    region = choose(leaves, deltas, grid, None)
+    kept = Brackets((), close=False)
+    looks, before, refine = 0, math.inf, True
+    while True:
+        try:
+            found = _compose(leaves, region, grid)
+        except TooLongError as error:
+            if region.step > _WIDEST:
+                raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
+            region = region._replace(step=1.05 * error.excess * region.step)
+            refine = False
+            continue
+        kept = Brackets((*kept.brackets[-1:], found), close=False)
+        lower, upper = kept.epsilon(deltas)
+        if looks < _LOOKS and _moved(region, upper):
+            known = np.where(np.isfinite(upper), upper, 2 * region.reach)
+            region = choose(leaves, deltas, grid, known)
+            looks, refine = looks + 1, True
+            continue
+        wanted = np.where(upper < grid.floor, grid.floor / 50, grid.gap * upper)
+        gaps = np.minimum(upper, 1e300) - lower
+        worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
+        if worst <= 1 or not refine or worst > 0.8 * before:
+            return Brackets(kept.brackets, close=worst <= 1)
+        before, finer = worst, min(0.7, max(0.1, math.sqrt(0.85 / worst)))
+        region = region._replace(step=region.step * finer)
+
+
+def _moved(region: Region, found: Floats) -> bool:
+    """Whether the ε found are so far from those of the region that another would be better."""
+    middle, last = float(found[found.size // 2]), float(found[-1])
+    if not math.isfinite(middle):
+        return False
+    far = abs(middle - region.epsilon) > min(0.2 * region.epsilon, 2 * region.spread)
+    return far or last > region.reach or 2 * last < region.reach < math.inf
+
+
+_WIDEST = 10.0
+_STEEPEST = 20.0  # largest tilt, in units of 1/step
+
+
+def _compose(leaves: Leaves, region: Region, grid: Grid) -> Bracket:
+    """Compose both lattice pairs in both directions."""
+    if len(leaves) == 1:
+        region = region._replace(step=aligned(leaves[0][0], region.windows[0], region.step))
+    pairs = [
+        (discretise(pair, window, region.step), times)
+        for (pair, times), window in zip(leaves, region.windows, strict=True)
+    ]
+    rare = jumps([(high, times) for (_, high), times in pairs], region.rate)
+    until = 0.0 if rare is None else region.reach
+    above, below = [], []
+    for reverse, tilt, wrap, end in (
+        (False, region.tilt, region.wrap, until),
+        (True, region.reverse_tilt, grid.wrap, 0.0),
+    ):
+        settings = (region.step, min(tilt, _STEEPEST / region.step), wrap, grid.points, end)
+        upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
+        lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
+        outside = sum(
+            times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
+        )
+        above.append(above_line(tail(upper, *settings), outside, rare, reverse=reverse))
+        below.append(below_line(tail(lower, *settings), None if reverse else rare))
+    return Bracket((above[0], above[1]), (below[0], below[1]))

@@ -1,0 +1,183 @@
+"""A coarse view of a composition, in a few hundred cells a pair: estimates to choose settings by.
+
+Nothing here affects soundness; a poor estimate only widens the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from apiece.accounting.pairs import Floats, Pair, Window
+
+Leaves = tuple[tuple[Pair, int], ...]
+_CELLS = 384
+_NEARLY = 0.7  # accepted loss in the log of the round-off error
+_SURELY = 25.0  # e^{−this}: chance that a jump is taken back, where it is not known what matters
+_SHARE = 1e-5  # of δ that jumps taken back may add to an upper bound
+
+
+class Coarse(NamedTuple):
+    """A pair in few cells: log ratios, log Q-masses and the lowest log ratio."""
+
+    ratio: Floats
+    width: Floats
+    log_q: Floats
+    floor: float
+    times: int
+
+    def up_to(self, loss: float) -> Coarse:
+        """Return the cells up to a loss."""
+        keep = self.ratio <= loss
+        return Coarse(self.ratio[keep], self.width[keep], self.log_q[keep], self.floor, self.times)
+
+    def tilted(self, tilt: Floats | float) -> Floats:
+        """Return the log of each cell's share of E_Q[r^λ], its ratios spread evenly."""
+        spread = np.abs(tilt) * self.width
+        # exact at orders 0 and 1, since the mean of each cell is
+        excess = np.abs(tilt * (tilt - 1)) * self.width**2 / 24
+        return np.asarray(self.log_q + tilt * self.ratio + np.minimum(spread / 2, excess))
+
+
+def view(leaves: Leaves, windows: tuple[Window, ...]) -> list[Coarse]:
+    """Return each pair of a composition, cut off at its window, in a few hundred cells."""
+    return [_view(*leaf, window) for leaf, window in zip(leaves, windows, strict=True)]
+
+
+def _view(pair: Pair, times: int, window: Window) -> Coarse:
+    edges = np.linspace(window.low, window.high, _CELLS + 1)
+    p1, q0 = pair.masses(edges)
+    keep = (q0 > 1e-290) & (p1 > 1e-290)
+    p1, q0, q = p1[keep], q0[keep], pair.probability
+    ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)
+    floor = math.log1p(q * math.expm1(window.low)) if q < 1 else window.low
+    return Coarse(ratio, np.gradient(ratio), np.log(q0), floor, times)
+
+
+def cumulant(coarse: Sequence[Coarse], tilts: Floats) -> Floats:
+    """Return log E_Q[r^λ] of the composition at each λ."""
+    total = np.zeros(tilts.size)
+    for part in coarse:
+        exponent = part.tilted(tilts[:, None])
+        top = exponent.max(axis=1)
+        total += part.times * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)))
+    return total
+
+
+def _search(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
+    """Return the λ > 1 that minimises `objective`, a function of λ − 1, and its least value."""
+    excess = np.geomspace(1e-5, 1e7, 41)
+    for width in (0.3, 0.05):
+        best = excess[int(np.argmin(objective(excess)))]
+        excess = best * 10.0 ** np.linspace(-width, width, 11)
+    values = objective(excess)
+    return 1 + float(excess[int(np.argmin(values))]), float(values.min())
+
+
+def renyi_tilt(coarse: Sequence[Coarse], log_delta: float, *, reverse: bool) -> tuple[float, float]:
+    """Return the order λ of the best Rényi conversion at δ, and its ε."""
+
+    def epsilon(excess: Floats) -> Floats:
+        moment = cumulant(coarse, -excess if reverse else 1 + excess)
+        constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
+        return np.asarray((moment + constant - log_delta) / excess)
+
+    return _search(epsilon)
+
+
+def quietest_tilt(
+    coarse: Sequence[Coarse], epsilons: Floats, deltas: Floats
+) -> tuple[float, float]:
+    """Return the λ at which an error in the tilted masses matters least to δ(ε), and how much.
+
+    The second is the log of its largest effect in units of δ, over all pairs of ε and δ.
+    """
+
+    def error(excess: Floats) -> Floats:
+        reach = (excess[:, None] * epsilons + np.log(deltas)).min(axis=1)
+        return np.asarray(cumulant(coarse, 1 + excess) - reach - np.log(excess * (1 + excess)))
+
+    # The least tilt that is nearly as good: with heavy tails a larger one takes the mass far away.
+    best, least = _search(error)
+    excess = np.geomspace(1e-6, 1.0, 121) * (best - 1)
+    good = int(np.argmax(error(excess) <= least + _NEARLY))
+    return 1 + float(excess[good]), least + _NEARLY
+
+
+def spread(coarse: Sequence[Coarse], tilt: float) -> float:
+    """Return the standard deviation of the tilted composition."""
+    variance = 0.0
+    for part in coarse:
+        exponent = part.tilted(tilt)
+        weight = np.exp(exponent - exponent.max())
+        weight /= weight.sum()
+        mean = float(weight @ part.ratio)
+        variance += part.times * float(weight @ (part.ratio - mean) ** 2)
+    return math.sqrt(variance)
+
+
+def gaps(coarse: Sequence[Coarse], tilt: float, steps: Floats) -> Floats:
+    """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by.
+
+    tilt: λ in the remove direction, 1 − λ in the other one.
+
+    Within a cell of a smooth density both bounds together move the variance by h²/4; near the
+    lowest ratio, which is a lattice point, by no more than h·(distance from it).
+    """
+    total = np.zeros(steps.size)
+    for part in coarse:
+        exponent = part.tilted(tilt)
+        weight = np.exp(exponent - exponent.max())
+        weight /= weight.sum()
+        distance = np.maximum(part.ratio - part.floor, 0.0)
+        moved = np.minimum(steps[:, None] / 4, distance) * steps[:, None]
+        total += part.times * (moved @ weight)
+    return total * max(tilt, 1 - tilt) / 2
+
+
+def fall(coarse: Sequence[Coarse], epsilon: float, delta: float) -> tuple[float, float]:
+    """Return by how much losses above a jump hardly ever fall, and the rate of that bound.
+
+    So little that it matters to the bound on `delta` = δ(`epsilon`) by jumps from ε plus it on.
+    """
+    rates = np.geomspace(1e-4, 1e10, 85)
+    moments = np.maximum(cumulant(coarse, -rates), 0.0)
+    falls = float(((_SURELY + moments) / rates).min()) * np.linspace(0.02, 1.0, 50)
+    surely = falls[:, None] * rates - moments
+    jumps = np.array([_jumps(coarse, epsilon + some)[1] for some in falls])
+    needed = np.log(np.maximum(jumps, 1e-300)) + epsilon - math.log(_SHARE * delta)
+    enough = surely.max(axis=1) >= np.minimum(needed, _SURELY)
+    first = int(np.argmax(enough)) if enough.any() else -1
+    return float(falls[first]), float(rates[int(np.argmax(surely[first]))])
+
+
+def _jumps(coarse: Sequence[Coarse], loss: float) -> tuple[float, float]:
+    """Return about the P- and Q-chance that a loss in the composition exceeds `loss`."""
+    p = q = 0.0
+    for part in coarse:
+        above = part.ratio > loss
+        q += part.times * float(np.exp(part.log_q[above]).sum())
+        p += part.times * float(np.exp(part.log_q[above] + part.ratio[above]).sum())
+    return p, q
+
+
+def with_jumps(coarse: Sequence[Coarse], delta: float) -> float:
+    """Return about ε(δ) from the chance of jumps and the moments of what is none."""
+    most = renyi_tilt(coarse, math.log(delta), reverse=False)[1]
+    slack = fall(coarse, most, delta)[0]
+    excess = np.geomspace(1e-5, 1e9, 57)
+    constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
+    low, high = math.log(1e-9), math.log(most)
+    for _ in range(14):
+        middle = (low + high) / 2
+        epsilon = math.exp(middle)
+        body = [part.up_to(epsilon + slack) for part in coarse]
+        moment = float((cumulant(body, 1 + excess) + constant - excess * epsilon).min())
+        if _jumps(coarse, epsilon + slack)[0] + math.exp(min(moment, 0.0)) > delta:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)

@@ -1,0 +1,108 @@
+"""Bounds on δ(ε) on lattices of ε, and what several of them say together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from apiece.accounting.bounds import Bounds, Floats
+from apiece.accounting.convolve import Tail
+from apiece.accounting.jumps import Jumps
+from apiece.errors import RangeError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """A decreasing bound on one direction's δ(ε), linear in e^ε between lattice points."""
+
+    start: float
+    step: float
+    value: Floats
+
+    def delta(self, epsilon: Floats, before: float) -> Floats:
+        """Return the bound at ε; `before` left of the lattice, its last value to the right."""
+        position = (epsilon - self.start) / self.step
+        left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
+        share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
+        value = self.value[left] * (1 - share) + self.value[left + 1] * share
+        return np.asarray(np.where(epsilon < self.start, before, value), dtype=np.float64)
+
+    def epsilon(self, delta: Floats, before: float) -> Floats:
+        """Return where the bound meets δ: `before` where it starts below, ∞ where never below."""
+        right = np.searchsorted(-self.value, -delta, side="left")
+        inside = np.clip(right, 1, self.value.size - 1)
+        high, low = self.value[inside - 1], self.value[inside]
+        fall = np.where(high > low, high - low, 1.0)
+        share = np.clip((high - delta) / fall, 0, 1)
+        found = self.start + self.step * (inside - 1)
+        found = found + np.log1p(share * math.expm1(self.step))
+        found = np.where(right == 0, before, found)
+        return np.asarray(np.where(right == self.value.size, np.inf, found), dtype=np.float64)
+
+
+def above_line(tail: Tail, outside: float, rare: Jumps | None, *, reverse: bool) -> Line:
+    """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
+    start = tail.start + 2 * tail.exponent
+    value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
+    if rare is not None:
+        value += rare.above(start + tail.step * np.arange(value.size), reverse=reverse)
+    return Line(start, tail.step, np.minimum.accumulate(np.minimum(value, 1.0)))
+
+
+def below_line(tail: Tail, rare: Jumps | None) -> Line:
+    """Return a lower bound, in the same way."""
+    start = tail.start - 2 * tail.exponent
+    value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0)
+    if rare is not None:
+        value += rare.below(start + tail.step * np.arange(value.size))
+    value = np.maximum.accumulate(value[::-1])[::-1]
+    return Line(start, tail.step, value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bracket:
+    """Bounds of both directions around one δ."""
+
+    above: tuple[Line, Line]
+    below: tuple[Line, Line]
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) ≥ 0 of the larger direction."""
+        upper = np.maximum(*(line.epsilon(delta, line.start) for line in self.above))
+        lower = np.maximum(*(line.epsilon(delta, 0.0) for line in self.below))
+        return Bounds(np.maximum(lower, 0.0), np.maximum(upper, 0.0))
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε) of the larger direction."""
+        upper = np.maximum(*(line.delta(epsilon, 1.0) for line in self.above))
+        lower = np.maximum(*(line.delta(epsilon, 0.0) for line in self.below))
+        return Bounds(np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Brackets:
+    """What several brackets say together; `close`: whether as tightly as was wanted."""
+
+    brackets: tuple[Bracket, ...]
+    close: bool
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) by the tightest of all."""
+        return tightest([bracket.epsilon(delta) for bracket in self.brackets])
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε) by the tightest of all."""
+        return tightest([bracket.delta(epsilon) for bracket in self.brackets])
+
+
+def tightest(bounds: list[Bounds]) -> Bounds:
+    """Return the intersection of bounds; raise `RangeError` where it is empty."""
+    lower = np.max([b.lower for b in bounds], axis=0)
+    upper = np.min([b.upper for b in bounds], axis=0)
+    if (lower > upper * (1 + 1e-9) + 1e-12).any():
+        raise RangeError(
+            "bounds contradict one another: past the numerical range; please report it"
+        )
+    return Bounds(np.minimum(lower, upper), upper)
