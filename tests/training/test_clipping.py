@@ -235,7 +235,7 @@ def test_equals_the_loop(name, method):
 
 @pytest.mark.parametrize("name", [name for name in BOOKED if name.startswith("conv")])
 def test_convolutions_too_large_to_keep(name, monkeypatch):
-    monkeypatch.setattr(convolution, "_KEEP", 0)
+    monkeypatch.setattr(convolution, "KEEP", 0)
     monkeypatch.setattr(convolution, "_CELLS", 300)
     model, inputs, targets, clip_norms = case(*BOOKED[name])
     clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="book-keeping")

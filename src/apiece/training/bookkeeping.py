@@ -7,6 +7,7 @@ the records weighted, at the price of the parameter gradients that were left out
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,41 +19,30 @@ from apiece.training import records
 from apiece.training.clipped import ClippedSum, clip_factors
 from apiece.training.contributions import Contribution, Rows, join
 from apiece.training.functional import vectorised
+from apiece.training.kernels import remembering, row_squares
+from apiece.training.records import Batch, Parameters
 from apiece.training.tape import Call, NotBookable, recording, units_of
 
-LossFunction = Callable[[Any, Any], torch.Tensor]
-Parameters = dict[str, nn.Parameter]
+Check = Callable[[Parameters, torch.Tensor, dict[str, Contribution]], None]
 
 
-def clip_batch(
-    model: nn.Module,
-    parameters: Parameters,
-    loss_fn: LossFunction,
-    inputs: Any,
-    targets: Any,
-    clip_norms: torch.Tensor,
-    *,
-    check: Callable[[torch.Tensor, dict[str, Contribution]], None] | None = None,
-) -> ClippedSum:
+def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
     """Return the clipped sum of one batch; raise `NotBookable` where another path must be taken.
 
-    check: called with the losses, whose graph is then kept, and the contributions.
+    check: called with the parameters, the losses, whose graph is then kept, and contributions.
     """
-    size = int(clip_norms.numel())
-    with recording(units_of(model)) as tape, torch.enable_grad():
-        outputs = records.call(model, inputs)
-        losses = records.check_losses(loss_fn(outputs, targets), size, loss_fn)
-    device = losses.device.type
-    with torch.autocast(device, enabled=False):
-        named = contributions(tape.calls, parameters, losses, size, keep=check is not None)
+    with recording(units_of(batch.model)) as tape, torch.enable_grad():
+        losses = batch.losses()
+    with torch.autocast(losses.device.type, enabled=False):
+        named = contributions(tape.calls, batch, losses, keep=check is not None)
         if check is not None:
-            check(losses, named)
+            check(batch.parameters, losses, named)
         with torch.no_grad():
-            return _clip(named, parameters, losses.detach(), clip_norms)
+            return _clip(named, batch, losses.detach())
 
 
 def contributions(
-    calls: list[Call], parameters: Parameters, losses: torch.Tensor, size: int, *, keep: bool
+    calls: list[Call], batch: Batch, losses: torch.Tensor, *, keep: bool
 ) -> dict[str, Contribution]:
     """Return each parameter's contribution, by name, from one backward pass."""
     if not losses.requires_grad:
@@ -62,7 +52,7 @@ def contributions(
         return {}
     ones = torch.ones_like(losses)
     found = list(torch.autograd.grad(losses, edges, ones, allow_unused=True, retain_graph=keep))
-    names = {id(p): name for name, p in parameters.items()}
+    names = {id(p): name for name, p in batch.parameters.items()}
     parts: dict[str, list[Contribution]] = {}
     with torch.no_grad():
         for call in calls:
@@ -70,7 +60,7 @@ def contributions(
             gradients: list[torch.Tensor | None] = [found.pop(0) for _ in call.edges]
             if all(g is None for g in gradients):
                 continue
-            for parameter, part in _of_call(call, gradients, size):
+            for parameter, part in _of_call(call, gradients, len(batch)):
                 parts.setdefault(names[id(parameter)], []).append(part)
         return {name: join(several) for name, several in parts.items()}
 
@@ -131,23 +121,19 @@ def _by_vmap(
     return [(own[name], rows[name]) for name in own]
 
 
-def _clip(
-    named: dict[str, Contribution],
-    parameters: Parameters,
-    losses: torch.Tensor,
-    clip_norms: torch.Tensor,
-) -> ClippedSum:
+def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     if named:
-        norms = torch.stack([part.squares() for part in named.values()]).sum(0).sqrt_()
+        of_rows = remembering(row_squares)
+        norms = torch.stack([part.squares(of_rows) for part in named.values()]).sum(0).sqrt_()
     else:
         norms = torch.zeros_like(losses)
-    factors = clip_factors(norms, clip_norms)
-    bad = ~torch.isfinite(norms)
-    if bool(bad.any()):
+    factors = clip_factors(norms, batch.clip_norms)
+    if not math.isfinite(float(norms.sum())):
+        bad = ~torch.isfinite(norms)
         named = {name: part.without(bad) for name, part in named.items()}
     sums = {}
-    for name, parameter in parameters.items():
+    for name, parameter in batch.parameters.items():
         part = named.get(name)
         total = torch.zeros_like(parameter) if part is None else part.weighted(factors)
         sums[name] = total.detach().view(parameter.shape).to(parameter.dtype)
-    return ClippedSum(sums, norms, losses, clip_norms)
+    return ClippedSum(sums, norms, losses, batch.clip_norms)

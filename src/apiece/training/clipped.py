@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +49,23 @@ class ClippedSum:
         )
 
 
+def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
+    """Return the sum over the records of all parts, at least one, which are given up to it."""
+    first, *rest = list(parts)
+    if not rest:
+        return first
+    for part in rest:
+        for name, value in part.gradients.items():
+            first.gradients[name].add_(value)
+    every = [first, *rest]
+    return ClippedSum(
+        first.gradients,
+        torch.cat([part.norms for part in every]),
+        torch.cat([part.losses for part in every]),
+        torch.cat([part.clip_norms for part in every]),
+    )
+
+
 def slack(dtype: torch.dtype) -> float:
     """Return the relative room left under every bound for round-off in `dtype`."""
     return 2.0**-40 if dtype == torch.float64 else 2.0**-17
@@ -61,7 +78,6 @@ def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
     taken below the exact one by the slack, which is more than can be lost in computing the norm
     and in multiplying by the factor, so that round-off cannot lift a record over its bound.
     """
-    wide = norms.to(torch.float64)
     room = 1 - slack(norms.dtype)
-    factors = (clip_norms.to(torch.float64) * room / wide).clamp_(max=1.0)
-    return torch.where(torch.isfinite(wide), factors, torch.zeros_like(factors)).to(norms.dtype)
+    factors = (clip_norms.to(torch.float64) * room).div_(norms).clamp_(max=1.0)
+    return factors.nan_to_num_(nan=0.0).to(norms.dtype)  # bound/inf is 0 already

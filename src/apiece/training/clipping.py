@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,10 +10,10 @@ from torch import nn
 from apiece import _check
 from apiece.errors import unknown
 from apiece.training import guards, records
-from apiece.training.clipped import ClippedSum
+from apiece.training.clipped import ClippedSum, add_up
+from apiece.training.records import LossFunction as LossFunction
 from apiece.training.selection import clip_by
 
-LossFunction = Callable[[Any, Any], torch.Tensor]
 METHODS = ("auto", "book-keeping", "functional", "loop")
 
 
@@ -62,13 +61,11 @@ def clip_and_sum(
     clip_norms = guards.bounds(clip_norms, size, device)
     if size == 0:
         return empty_sum(parameters)
-    total: ClippedSum | None = None
-    for part in _chunks(size, physical_batch_size):
-        some = records.select(inputs, part), records.select(targets, part)
-        clipped = clip_by(method, model, parameters, loss_fn, *some, clip_norms[part])
-        total = clipped if total is None else total + clipped
-    assert total is not None
-    return total
+    batch = records.Batch(model, parameters, loss_fn, inputs, targets, clip_norms)
+    if physical_batch_size is None:
+        return clip_by(method, batch)
+    width = _check.count("physical_batch_size", physical_batch_size)
+    return add_up(clip_by(method, part) for part in batch.parts(width))
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
@@ -77,11 +74,3 @@ def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
     none = torch.zeros(0, device=first.device)
     zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
     return ClippedSum(zeros, none, none, none.to(torch.float64))
-
-
-def _chunks(size: int, physical_batch_size: int | None) -> Iterator[slice]:
-    width = size
-    if physical_batch_size is not None:
-        width = _check.count("physical_batch_size", physical_batch_size)
-    for start in range(0, size, width):
-        yield slice(start, min(start + width, size))

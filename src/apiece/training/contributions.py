@@ -14,14 +14,20 @@ from typing import Protocol
 
 import torch
 
+from apiece.training.kernels import Squares, product, row_squares
+
+KEEP = 1 << 24  # entries of per-record gradients that are kept rather than made again
 _CELLS = 1 << 22  # entries of a temporary at a time
 
 
 class Contribution(Protocol):
     """Per-record gradients of one parameter, held in the form in which they are cheapest."""
 
-    def squares(self) -> torch.Tensor:
-        """Return (B,) squared norms, never below the true ones but for ordinary round-off."""
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
+        """Return (B,) squared norms, never below the true ones but for ordinary round-off.
+
+        of_rows: gives the squared norms of a tensor's rows, perhaps from memory.
+        """
         ...
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
@@ -43,22 +49,15 @@ def blank(tensor: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
     return torch.where(rows, torch.zeros((), dtype=tensor.dtype, device=tensor.device), tensor)
 
 
-def dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the inner products of the rows, (B,)."""
-    products: torch.Tensor = torch.linalg.vecdot(left, right)
-    return products
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """Per-record gradients as they are, (B, *shape)."""
 
     gradients: torch.Tensor
 
-    def squares(self) -> torch.Tensor:
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return the sums of squares."""
-        flat = self.gradients.flatten(1)
-        return dot(flat, flat)
+        return of_rows(self.gradients)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product."""
@@ -80,13 +79,13 @@ class Outer:
     left: torch.Tensor
     right: torch.Tensor
 
-    def squares(self) -> torch.Tensor:
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return ‖left‖²·‖right‖²."""
-        return dot(self.left, self.left) * dot(self.right, self.right)
+        return of_rows(self.left) * of_rows(self.right)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product, the same as plain back-propagation makes."""
-        return (self.left * weights.unsqueeze(1)).t() @ self.right
+        return product(self.left * weights.unsqueeze(1), self.right)
 
     def per_record(self) -> torch.Tensor:
         """Return the outer products."""
@@ -104,12 +103,18 @@ class Products:
     left: torch.Tensor
     right: torch.Tensor
 
-    def squares(self) -> torch.Tensor:
-        """Return the squared norms by whichever of the two forms costs less."""
+    @property
+    def ghost_is_cheaper(self) -> bool:
+        """Whether Gram matrices over positions cost less than the gradients themselves."""
         positions, out, into = (*self.left.shape[1:], self.right.shape[2])
-        if positions * (out + into) <= out * into:
-            return in_parts(self._ghost, self.left, self.right, positions * positions)
-        return in_parts(_instantiated, self.left, self.right, out * into)
+        return positions * (out + into) <= out * into
+
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
+        """Return the squared norms by whichever of the two forms costs less."""
+        if self.ghost_is_cheaper:
+            return in_parts(self._ghost, self.left, self.right, self.left.shape[1] ** 2)
+        cells = self.left.shape[2] * self.right.shape[2]
+        return in_parts(_instantiated, self.left, self.right, cells)
 
     @staticmethod
     def _ghost(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -120,7 +125,7 @@ class Products:
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product over records and positions."""
         scaled = self.left * weights.view(-1, 1, 1)
-        return scaled.flatten(0, 1).t() @ self.right.flatten(0, 1)
+        return product(scaled.flatten(0, 1), self.right.flatten(0, 1))
 
     def per_record(self) -> torch.Tensor:
         """Return the products."""
@@ -139,7 +144,7 @@ class Lookups:
     left: torch.Tensor
     size: int
 
-    def squares(self) -> torch.Tensor:
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return Σ_{s,t: same row} left_s·left_t."""
         return in_parts(self._ghost, self.left, self.index, self.index.shape[1] ** 2)
 
@@ -168,8 +173,18 @@ class Lookups:
 
 
 def _instantiated(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    flat = (left.mT @ right).flatten(1)
-    return dot(flat, flat)
+    return made_again(row_squares(left.mT @ right), left, right)
+
+
+def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
+    """Return the cheapest form of gradients left_i ᵀ right_i; left: (B, T, O), right: (B, T, I).
+
+    Where the gradients must be made for their norms and fit in memory they are kept, so that the
+    sum needs no second product.
+    """
+    found = Products(left, right)
+    cells = left.shape[0] * left.shape[2] * right.shape[2]
+    return found if found.ghost_is_cheaper or cells > KEEP else Rows(found.per_record())
 
 
 def in_parts(
@@ -193,9 +208,23 @@ def cancellation(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     (Σ_t ‖left_t‖‖right_t‖)²; the round-off is a few units of precision of that.
     """
     unit = 2.0**-48 if left.dtype == torch.float64 else 2.0**-20
+    return _sizes(left, right).square_().mul_(unit)
+
+
+def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return `squares` with room for gradients that are made once more for the sum, (B,).
+
+    Two products of the same tensors differ by a few units of precision of Σ_t ‖left_t‖‖right_t‖,
+    which is more than a unit of their norm where positions cancel.
+    """
+    unit = 2.0**-50 if left.dtype == torch.float64 else 2.0**-21
+    return squares.sqrt_().add_(_sizes(left, right).mul_(unit)).square_()
+
+
+def _sizes(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     norm = torch.linalg.vector_norm
     size: torch.Tensor = (norm(left, dim=2) * norm(right, dim=2)).sum(1)
-    return size.square_().mul_(unit)
+    return size
 
 
 def join(parts: list[Contribution]) -> Contribution:

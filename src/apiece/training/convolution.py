@@ -9,11 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import Contribution, Rows, blank, cancellation, dot
+from apiece.training.contributions import (
+    KEEP,
+    Contribution,
+    Rows,
+    blank,
+    cancellation,
+    made_again,
+)
+from apiece.training.kernels import Squares, row_squares
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CELLS = 1 << 17  # entries of patches at a time: they stay in the second-level cache
-_KEEP = 1 << 25  # entries of per-record gradients that are kept rather than made again
+_GRADIENTS = 1 << 21  # entries of per-record gradients at a time from a grouped convolution
+_LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
 
 def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Contribution:
@@ -23,21 +32,22 @@ def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Co
     all in all as many products are made as in plain back-propagation. Those that do not fit are
     never held together: norms come in slices, the sum from one convolution.
     """
-    padded = pad(module, inputs)
-    use = Convolution(module, padded, outputs.contiguous())
-    if outputs.shape[0] * module.weight.numel() <= _KEEP:
+    padded, padding = pad(module, inputs)
+    use = Convolution(module, padded.contiguous(), outputs.contiguous(), padding)
+    if outputs.shape[0] * module.weight.numel() <= KEEP:
         return Rows(use.per_record())
     return use
 
 
-def pad(module: Conv, inputs: torch.Tensor) -> torch.Tensor:
-    """Return the input with the module's padding made explicit."""
+def pad(module: Conv, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Return the input, padded where the padding is not plain zeros, and the zeros still due."""
     ends = module._reversed_padding_repeated_twice
-    if not any(ends):
-        return inputs
-    if module.padding_mode == "zeros":
-        return nn.functional.pad(inputs, ends)
-    return nn.functional.pad(inputs, ends, mode=module.padding_mode)
+    if module.padding_mode != "zeros":
+        padded = nn.functional.pad(inputs, ends, mode=module.padding_mode) if any(ends) else inputs
+        return padded, (0,) * (inputs.dim() - 2)
+    if not isinstance(module.padding, str):
+        return inputs, tuple(module.padding)
+    return nn.functional.pad(inputs, ends), (0,) * (inputs.dim() - 2)
 
 
 def patches(module: Conv, padded: torch.Tensor, places: torch.Size) -> torch.Tensor:
@@ -54,11 +64,15 @@ def patches(module: Conv, padded: torch.Tensor, places: torch.Size) -> torch.Ten
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution:
-    """The weight of a convolution; padded: (B, C, *), outputs: (B, O, *places), contiguous."""
+    """The weight of a convolution; inputs: (B, C, *), outputs: (B, O, *places), both contiguous.
+
+    padding: zeros that the inputs are still to be surrounded with.
+    """
 
     module: Any
-    padded: torch.Tensor
+    inputs: torch.Tensor
     outputs: torch.Tensor
+    padding: tuple[int, ...]
 
     @property
     def ghost_is_cheaper(self) -> bool:
@@ -68,24 +82,42 @@ class Convolution:
         out = self.module.weight.shape[0] // self.module.groups
         return bool(places * (into + out) <= into * out)
 
+    @property
+    def grouped_is_faster(self) -> bool:
+        """Whether oneDNN makes the gradients, all records as groups of one convolution."""
+        channels, out = self.module.weight.shape[1], self.outputs.shape[1] // self.module.groups
+        return (
+            self.outputs.device.type == "cpu"
+            and self.outputs.dtype == torch.float32
+            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+            and min(channels, out) >= _LANES
+        )
+
     def _matrices(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradients (b·G, O/G, L) and patches (b·G, C/G·K, L) of some records."""
         outputs, groups = self.outputs[start:end], self.module.groups
         left = outputs.reshape(outputs.shape[0] * groups, outputs.shape[1] // groups, -1)
-        view = patches(self.module, self.padded[start:end], self.outputs.shape[2:])
+        ends = [n for n in reversed(self.padding) for _ in range(2)]
+        padded = nn.functional.pad(self.inputs[start:end], ends)
+        view = patches(self.module, padded, self.outputs.shape[2:])
         return left, view.reshape(left.shape[0], -1, left.shape[2])
 
-    def _over(self, function: Callable[[int, int], torch.Tensor], cells: int) -> torch.Tensor:
-        total, width = self.outputs.shape[0], max(1, _CELLS // max(cells, 1))
+    def _over(self, function: Callable[[int, int], torch.Tensor], width: int) -> torch.Tensor:
+        total, width = self.outputs.shape[0], max(1, width)
         parts = [function(s, min(s + width, total)) for s in range(0, total, width)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def squares(self) -> torch.Tensor:
+    @property
+    def _records(self) -> int:
+        """How many records' patches are made at a time."""
+        weight = self.module.weight
+        return int(_CELLS // (self.outputs[0, 0].numel() * weight[0].numel() * self.module.groups))
+
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
-        places = self.outputs[0, 0].numel()
-        cells = places * self.module.weight[0].numel() * self.module.groups
-        function = self._ghost if self.ghost_is_cheaper else self._instantiated
-        return self._over(function, cells)
+        return self._over(
+            self._ghost if self.ghost_is_cheaper else self._instantiated, self._records
+        )
 
     def _ghost(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
@@ -93,35 +125,53 @@ class Convolution:
         return (gram + cancellation(left.mT, right.mT)).view(end - start, -1).sum(1)
 
     def _instantiated(self, start: int, end: int) -> torch.Tensor:
-        flat = self._gradients(start, end).flatten(1)
-        return dot(flat, flat)
+        left, right = self._matrices(start, end)
+        squares = made_again(row_squares(left @ right.mT), left.mT, right.mT)
+        return squares.view(end - start, -1).sum(1)
+
+    def per_record(self) -> torch.Tensor:
+        """Return (B, O, C/G, *kernel)."""
+        if self.grouped_is_faster:
+            return self._over(self._grouped, _GRADIENTS // self.module.weight.numel())
+        return self._over(self._gradients, self._records)
 
     def _gradients(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
         return (left @ right.mT).view(end - start, *self.module.weight.shape)
 
-    def per_record(self) -> torch.Tensor:
-        """Return (B, O, C/G, *kernel)."""
-        places = self.outputs[0, 0].numel()
-        return self._over(
-            self._gradients, places * self.module.weight[0].numel() * self.module.groups
+    def _grouped(self, start: int, end: int) -> torch.Tensor:
+        """Return the gradients of some records as those of one image with a group a record."""
+        inputs, outputs = self.inputs[start:end], self.outputs[start:end]
+        count = end - start
+        shape = (count * outputs.shape[1], *self.module.weight.shape[1:])
+        found = self._weight_gradient(
+            outputs.reshape(1, -1, *outputs.shape[2:]),
+            inputs.reshape(1, -1, *inputs.shape[2:]),
+            outputs.new_empty(shape),
+            count * self.module.groups,
         )
+        return found.view(count, *self.module.weight.shape)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weight gradient of the scaled output gradients: one convolution."""
-        module, dims = self.module, self.outputs.dim() - 2
-        scaled = self.outputs * weights.view(-1, 1, *([1] * dims))
+        scaled = self.outputs * weights.view(-1, *([1] * (self.outputs.dim() - 1)))
+        weight = self.module.weight.detach().to(scaled.dtype)
+        return self._weight_gradient(scaled, self.inputs, weight, self.module.groups)
+
+    def _weight_gradient(
+        self, outputs: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, groups: int
+    ) -> torch.Tensor:
         _, gradient, _ = torch.ops.aten.convolution_backward(
-            scaled,
-            self.padded,
-            module.weight.detach().to(scaled.dtype),
+            outputs,
+            inputs,
+            weight,
             None,
-            module.stride,
-            [0] * dims,
-            module.dilation,
+            self.module.stride,
+            self.padding,
+            self.module.dilation,
             False,
-            [0] * dims,
-            module.groups,
+            (0,) * len(self.padding),
+            groups,
             [False, True, False],
         )
         assert isinstance(gradient, torch.Tensor)
@@ -129,4 +179,4 @@ class Convolution:
 
     def without(self, bad: torch.Tensor) -> Convolution:
         """Return this with the records at `bad` set to zero."""
-        return replace(self, padded=blank(self.padded, bad), outputs=blank(self.outputs, bad))
+        return replace(self, inputs=blank(self.inputs, bad), outputs=blank(self.outputs, bad))

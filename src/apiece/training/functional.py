@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,10 +13,12 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from apiece.training import records
-from apiece.training.clipped import ClippedSum, clip_factors
+from apiece.training.clipped import ClippedSum, add_up, clip_factors
+from apiece.training.kernels import row_squares
+from apiece.training.records import Batch
 
 Gradients = dict[str, torch.Tensor]
-LossFunction = Callable[[Any, Any], torch.Tensor]
+_CELLS = 1 << 26  # entries of per-record gradients at a time
 
 
 @contextlib.contextmanager
@@ -31,10 +33,23 @@ def vectorised(module: nn.Module) -> Iterator[None]:
             yield
 
 
-def per_record(
-    model: nn.Module, parameters: Gradients, loss_fn: LossFunction, inputs: Any, targets: Any
-) -> tuple[Gradients, torch.Tensor]:
+def clip_vectorised(batch: Batch) -> ClippedSum:
+    """Return the clipped sum by per-record gradients, as many at a time as fit in memory."""
+    return add_up(clip_each(*per_record(part), part) for part in batch.parts(_width(batch)))
+
+
+def clip_one_by_one(batch: Batch) -> ClippedSum:
+    """Return the same by a plain loop, for models that vmap cannot run."""
+    return add_up(clip_each(*one_by_one(part), part) for part in batch.parts(_width(batch)))
+
+
+def _width(batch: Batch) -> int:
+    return max(1, _CELLS // sum(p.numel() for p in batch.parameters.values()))
+
+
+def per_record(batch: Batch) -> tuple[Gradients, torch.Tensor]:
     """Return each record's gradients, name → (B, *shape), and losses (B,), in one vmap."""
+    model, loss_fn = batch.model, batch.loss_fn
 
     def loss_of_one(values: Gradients, one: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
         args, kwargs = records.arguments(records.lift(one))
@@ -42,69 +57,39 @@ def per_record(
         losses = records.check_losses(loss_fn(outputs, records.lift(target)), 1, loss_fn)
         return losses[0], losses[0].detach()
 
-    values = {name: p.detach() for name, p in parameters.items()}
+    values = {name: p.detach() for name, p in batch.parameters.items()}
     each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     with vectorised(model):
-        gradients, losses = each(values, inputs, targets)
+        gradients, losses = each(values, batch.inputs, batch.targets)
     return gradients, losses
 
 
-def one_by_one(
-    model: nn.Module, parameters: Gradients, loss_fn: LossFunction, inputs: Any, targets: Any
-) -> tuple[Gradients, torch.Tensor]:
-    """Return the same as `per_record` by a plain loop, for models that vmap cannot run."""
+def one_by_one(batch: Batch) -> tuple[Gradients, torch.Tensor]:
+    """Return the same as `per_record` by a loop."""
     rows: list[tuple[torch.Tensor, ...]] = []
     losses: list[torch.Tensor] = []
-    size = records.count(inputs, targets)
-    tensors = list(parameters.values())
-    for i in range(size):
-        one = slice(i, i + 1)
-        outputs = records.call(model, records.select(inputs, one))
-        loss = loss_fn(outputs, records.select(targets, one))
-        loss = records.check_losses(loss, 1, loss_fn)[0]
+    tensors = list(batch.parameters.values())
+    for part in batch.parts(1):
+        loss = part.losses()[0]
         found = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
         rows.append(found)
         losses.append(loss.detach())
     stacked = [torch.stack(column) for column in zip(*rows, strict=True)]
-    return dict(zip(parameters, stacked, strict=True)), torch.stack(losses)
+    return dict(zip(batch.parameters, stacked, strict=True)), torch.stack(losses)
 
 
-def clip_in_parts(
-    each: Callable[..., tuple[Gradients, torch.Tensor]],
-    model: nn.Module,
-    parameters: Gradients,
-    loss_fn: LossFunction,
-    inputs: Any,
-    targets: Any,
-    clip_norms: torch.Tensor,
-    width: int,
-) -> ClippedSum:
-    """Return the clipped sum by per-record gradients of `width` records at a time."""
-    total: ClippedSum | None = None
-    for start in range(0, clip_norms.numel(), width):
-        part = slice(start, start + width)
-        some = records.select(inputs, part), records.select(targets, part)
-        gradients, losses = each(model, parameters, loss_fn, *some)
-        clipped = clip_each(gradients, losses, clip_norms[part])
-        total = clipped if total is None else total + clipped
-    assert total is not None
-    return total
-
-
-def clip_each(gradients: Gradients, losses: torch.Tensor, clip_norms: torch.Tensor) -> ClippedSum:
+def clip_each(gradients: Gradients, losses: torch.Tensor, batch: Batch) -> ClippedSum:
     """Return the sum of per-record gradients (B, *shape), each clipped at its own bound."""
-    squares = [squared_norms(g) for g in gradients.values()]
-    norms = torch.stack(squares).sum(0).sqrt()
-    factors = clip_factors(norms, clip_norms)
+    wide = {
+        name: g.to(torch.promote_types(g.dtype, torch.float32)) for name, g in gradients.items()
+    }
+    norms = torch.stack([row_squares(g) for g in wide.values()]).sum(0).sqrt()
+    factors = clip_factors(norms, batch.clip_norms)
     good = torch.isfinite(norms)
-    sums = {name: weighted_sum(g, factors, good) for name, g in gradients.items()}
-    return ClippedSum(sums, norms.detach(), losses, clip_norms)
-
-
-def squared_norms(gradients: torch.Tensor) -> torch.Tensor:
-    """Return (B,) squared norms of (B, ...) in at least single precision."""
-    wide = gradients.to(torch.float64 if gradients.dtype == torch.float64 else torch.float32)
-    return wide.flatten(1).square().sum(1)
+    sums = {
+        name: weighted_sum(g, factors, good).to(gradients[name].dtype) for name, g in wide.items()
+    }
+    return ClippedSum(sums, norms.detach(), losses, batch.clip_norms)
 
 
 def weighted_sum(

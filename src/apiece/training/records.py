@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from apiece.errors import InputError
+
+LossFunction = Callable[[Any, Any], torch.Tensor]
+Parameters = dict[str, nn.Parameter]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What is to be clipped: the records, their bounds (B,), and what makes gradients of them."""
+
+    model: nn.Module
+    parameters: Parameters
+    loss_fn: LossFunction
+    inputs: Any
+    targets: Any
+    clip_norms: torch.Tensor
+
+    def __len__(self) -> int:
+        return int(self.clip_norms.numel())
+
+    def losses(self) -> torch.Tensor:
+        """Return one loss a record, (B,)."""
+        outputs = call(self.model, self.inputs)
+        return check_losses(self.loss_fn(outputs, self.targets), len(self), self.loss_fn)
+
+    def parts(self, width: int) -> Iterator[Batch]:
+        """Yield the batch in parts of at most `width` records."""
+        for start in range(0, len(self), width):
+            where = slice(start, start + width)
+            yield replace(
+                self,
+                inputs=select(self.inputs, where),
+                targets=select(self.targets, where),
+                clip_norms=self.clip_norms[where],
+            )
 
 
 def tree_map(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:

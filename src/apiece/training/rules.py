@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import Contribution, Lookups, Outer, Products, Rows
+from apiece.training.contributions import Contribution, Lookups, Outer, Rows, products
 from apiece.training.convolution import convolution
 
 Contributions = dict[str, Contribution]
@@ -25,7 +25,7 @@ def _linear(
         bias = outputs
     else:
         left = outputs.flatten(1, -2)
-        weight, bias = Products(left, right.flatten(1, -2)), left.sum(1)
+        weight, bias = products(left, right.flatten(1, -2)), left.sum(1)
     if module.weight.requires_grad:
         found["weight"] = weight
     if module._parameters["bias"] is not None and module.bias.requires_grad:

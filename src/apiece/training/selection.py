@@ -3,121 +3,93 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 
 from apiece.training import functional
 from apiece.training.bookkeeping import clip_batch
-from apiece.training.clipped import ClippedSum
+from apiece.training.clipped import ClippedSum, add_up
 from apiece.training.contributions import Contribution
 from apiece.training.mixing import check_mixing
+from apiece.training.pace import records_at_a_time
+from apiece.training.records import Batch, Parameters
 from apiece.training.tape import NotBookable
 
-LossFunction = Callable[[Any, Any], torch.Tensor]
-Parameters: TypeAlias = dict[str, nn.Parameter]
-_CELLS = 1 << 26  # entries of per-record gradients at a time on the functional path
 _chosen: weakref.WeakKeyDictionary[nn.Module, dict[Any, str]] = weakref.WeakKeyDictionary()
 
 
-def clip_by(
-    method: str,
-    model: nn.Module,
-    parameters: Parameters,
-    loss_fn: LossFunction,
-    inputs: Any,
-    targets: Any,
-    clip_norms: torch.Tensor,
-) -> ClippedSum:
+def clip_by(method: str, batch: Batch) -> ClippedSum:
     """Return the clipped sum of one batch by `method`; "auto" chooses, and checks its choice.
 
     The first batch of a model is clipped by book-keeping and compared with autograd: Σ w·gradient
     must be the same both ways for weights w that differ from record to record. That fails where a
     parameter is used outside the layers that were recorded, or where records mix.
     """
-    given = (parameters, loss_fn, inputs, targets, clip_norms)
     if method != "auto":
-        return _by_name(method, model, *given)
-    known = _chosen.setdefault(model, {})
-    state = (model.training, torch.is_autocast_enabled(clip_norms.device.type), *parameters)
+        return _PATHS[method](batch)
+    known = _chosen.setdefault(batch.model, {})
+    device = batch.clip_norms.device.type
+    state = (batch.model.training, torch.is_autocast_enabled(device), *batch.parameters)
     if state in known:
         try:
-            return _by_name(known[state], model, *given)
+            return _PATHS[known[state]](batch)
         except NotBookable:
-            return _by_name("functional", model, *given)
-    check_mixing(model, inputs, int(clip_norms.numel()))
+            return functional.clip_vectorised(batch)
+    check_mixing(batch.model, batch.inputs, len(batch))
     try:
-        clipped = clip_batch(model, *given, check=_against_autograd(parameters))
-        known[state] = "book-keeping"
+        clipped, path = _book_keeping(batch, checked=True), "book-keeping"
     except NotBookable:
         try:
-            clipped = _by_name("functional", model, *given)
-            known[state] = "functional"
+            clipped, path = functional.clip_vectorised(batch), "functional"
         except RuntimeError:  # vmap cannot run every model
-            clipped = _by_name("loop", model, *given)
-            known[state] = "loop"
-    if not bool(torch.isfinite(clipped.norms).all()):
-        del known[state]  # not a batch to judge by
+            clipped, path = functional.clip_one_by_one(batch), "loop"
+    if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
+        known[state] = path
     return clipped
 
 
-def _by_name(
-    method: str,
-    model: nn.Module,
-    parameters: Parameters,
-    loss_fn: LossFunction,
-    inputs: Any,
-    targets: Any,
-    clip_norms: torch.Tensor,
-) -> ClippedSum:
-    if method == "book-keeping":
-        return clip_batch(model, parameters, loss_fn, inputs, targets, clip_norms)
-    each = functional.one_by_one if method == "loop" else functional.per_record
-    width = max(1, _CELLS // sum(p.numel() for p in parameters.values()))
-    return functional.clip_in_parts(
-        each, model, dict(parameters), loss_fn, inputs, targets, clip_norms, width
-    )
+def _book_keeping(batch: Batch, *, checked: bool = False) -> ClippedSum:
+    size = sum(p.numel() for p in batch.parameters.values())
+    width = records_at_a_time(batch.model, size, batch.inputs, len(batch))
+    if width >= len(batch):
+        return clip_batch(batch, check=_against_autograd if checked else None)
+    parts = enumerate(batch.parts(width))
+    check = _against_autograd if checked else None
+    return add_up(clip_batch(part, check=None if k else check) for k, part in parts)
+
+
+_PATHS = {
+    "book-keeping": _book_keeping,
+    "functional": functional.clip_vectorised,
+    "loop": functional.clip_one_by_one,
+}
 
 
 def _against_autograd(
-    parameters: Parameters,
-) -> Callable[[torch.Tensor, dict[str, Contribution]], None]:
-    """Return a check that the contributions are all there is to the gradient."""
-
-    def check(losses: torch.Tensor, named: dict[str, Contribution]) -> None:
-        size = losses.numel()
-        weights = 0.5 + torch.remainder(torch.arange(size, device=losses.device) * 0.618034, 1)
-        weights = weights.to(losses.dtype)
-        true = torch.autograd.grad(losses, list(parameters.values()), weights, allow_unused=True)
-        off, scale = torch.zeros(()), torch.zeros(())
-        with torch.no_grad():
-            gradients: list[torch.Tensor | None] = list(true)
-            for name, gradient in zip(parameters, gradients, strict=True):
-                part = named.get(name)
-                mine = torch.zeros_like(parameters[name], dtype=torch.float32)
-                if part is not None:
-                    dtype = _dtype(part)
-                    mine = part.weighted(weights.to(dtype)).view(mine.shape)
-                wanted = torch.zeros_like(mine) if gradient is None else gradient.to(mine.dtype)
-                off = torch.maximum(off, (mine - wanted).abs().max().cpu())
-                scale = torch.maximum(scale, wanted.abs().max().cpu())
-        coarse = any(p.element_size() < 4 for p in parameters.values()) or _half()
-        if not bool(torch.isfinite(scale)):
-            return
-        if not bool(off <= scale * (0.1 if coarse else 2e-3)):
-            raise NotBookable("some parameter is used outside the layers that were recorded")
-
-    return check
+    parameters: Parameters, losses: torch.Tensor, named: dict[str, Contribution]
+) -> None:
+    """Raise `NotBookable` unless the contributions are all there is to the gradient."""
+    weights = 0.5 + torch.remainder(torch.arange(losses.numel(), device=losses.device) * 0.618, 1)
+    weights = weights.to(losses.dtype)
+    true = torch.autograd.grad(
+        losses, list(parameters.values()), weights, allow_unused=True, materialize_grads=True
+    )
+    off, scale = 0.0, 0.0
+    with torch.no_grad():
+        for name, wanted in zip(parameters, true, strict=True):
+            part = named.get(name)
+            wide = torch.promote_types(wanted.dtype, torch.float32)
+            mine = torch.zeros_like(wanted, dtype=wide)
+            if part is not None:
+                mine = part.weighted(weights.to(wide)).view(mine.shape)
+            off = max(off, float((mine - wanted).abs().max()))
+            scale = max(scale, float(wanted.abs().max()))
+    coarse = any(p.element_size() < 4 for p in parameters.values()) or _half()
+    if scale < torch.inf and not off <= scale * (0.1 if coarse else 2e-3):
+        raise NotBookable("some parameter is used outside the layers that were recorded")
 
 
 def _half() -> bool:
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-
-
-def _dtype(part: Contribution) -> torch.dtype:
-    for name in ("gradients", "left", "outputs"):
-        if hasattr(part, name):
-            return getattr(part, name).dtype  # type: ignore[no-any-return]
-    raise AssertionError(type(part))

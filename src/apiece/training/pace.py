@@ -1,0 +1,53 @@
+"""How many records to work on at a time, so that what they leave behind stays in the cache."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+
+from apiece.training import records
+
+_CACHE = 1 << 22  # values that a part of a batch may leave behind: half of a third-level cache
+_WORTH = 4  # a part must leave this many values for each parameter, which it has to pass over
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, int]] = weakref.WeakKeyDictionary()
+
+
+def records_at_a_time(model: nn.Module, parameters: int, inputs: Any, size: int) -> int:
+    """Return the width of the parts in which book-keeping takes a batch of `size` records.
+
+    A function of the model and of the shape of one record, so that a run that was stopped adds up
+    the same parts again. On an accelerator the batch is one part.
+    """
+    tensors = records.leaves(inputs)
+    if any(t.device.type != "cpu" for t in tensors):
+        return size
+    shapes = tuple(t.shape[1:] for t in tensors)
+    cells = _known.setdefault(model, {})
+    if shapes not in cells:
+        cells[shapes] = max(1, _cells_of_one(model, inputs))
+    width = max(_CACHE, _WORTH * parameters) // cells[shapes]
+    parts = math.ceil(size / max(1, width))
+    return math.ceil(size / parts)
+
+
+def _cells_of_one(model: nn.Module, inputs: Any) -> int:
+    """Return how many values the layers put out for one record."""
+    found = 0
+
+    def hook(_module: nn.Module, _args: Any, out: Any) -> None:
+        nonlocal found
+        found += sum(t.numel() for t in records.leaves(out))
+
+    last = [module for module in model.modules() if not any(True for _ in module.children())]
+    handles = [module.register_forward_hook(hook) for module in last]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            records.call(model, records.select(inputs, slice(0, 1)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
