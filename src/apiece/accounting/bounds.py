@@ -14,7 +14,8 @@ Floats = npt.NDArray[np.float64]
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
 
-_CHUNK = 12
+_GROWTH = 1.6
+"""By how much ε grows between two looks at whether a profile has been followed far enough."""
 
 
 class Bounds(NamedTuple):
@@ -73,11 +74,14 @@ def ascending(
     were evaluated and the bounds there.
     """
     parts: list[Bounds] = []
-    for start in range(0, nodes.size, _CHUNK):
-        some = nodes[start : start + _CHUNK]
-        parts.append(delta_at(some))
-        if enough(some, parts[-1]):
+    start = 0
+    while start < nodes.size:
+        reach = _GROWTH * max(nodes[start], nodes[-1] / 100)
+        end = max(int(np.searchsorted(nodes, reach)), start + 1)
+        parts.append(delta_at(nodes[start:end]))
+        if enough(nodes[start:end], parts[-1]):
             break
+        start = end
     lower, upper = (np.concatenate(ends) for ends in zip(*parts, strict=True))
     return nodes[: lower.size], Bounds(lower, upper)
 
