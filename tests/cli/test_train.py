@@ -324,8 +324,8 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
     assert not torch.equal(states[0], states[2]), "the record took part while it was sound"
 
 
-def test_ctrl_c_leaves_whole_files_and_a_clear_message(table: Any, tmp_path: Path) -> None:
-    arguments = [*table(), "--steps", "100000"]
+def interrupted(arguments: list[str], out: Path, *, models: int = 1) -> tuple[int, str]:
+    """Run until the last of so many models has been begun; press Ctrl-C; return what came."""
     process = subprocess.Popen(
         [sys.executable, "-c", "from apiece.cli import main; main()", *arguments],
         stderr=subprocess.PIPE,
@@ -333,18 +333,81 @@ def test_ctrl_c_leaves_whole_files_and_a_clear_message(table: Any, tmp_path: Pat
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    log = tmp_path / "run" / "log.jsonl"
     waited = time.monotonic() + 120
-    while not (log.exists() and "trained" in log.read_text()):
+    while len(list(out.glob("checkpoints/*/journal"))) < models:
         assert time.monotonic() < waited, "it never began to train"
         assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
     assert "Traceback" not in said
+    return process.returncode, said
+
+
+def state(out: Path) -> dict[str, Any]:
+    import torch
+
+    found: dict[str, Any] = torch.load(out / "model.pt", weights_only=True)["state"]
+    return found
+
+
+def test_an_interrupted_run_of_two_models_goes_on_bit_by_bit(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Stopped in its second model, resumed, and beside it a run without a pause."""
+    arguments = [*table(), "--seeds", "2", "--steps", "400", "--seed", "4", "--json"]
+    code, said = interrupted(arguments, tmp_path / "run", models=2)
+    assert code == 130
+    assert f"to go on: apiece train --resume {tmp_path / 'run'}" in said
+    assert cli.run(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
+    resumed = json.loads(capsys.readouterr().out)
+    arguments[arguments.index("--out") + 1] = str(tmp_path / "whole")
+    assert cli.run(arguments) == 0
+    whole = json.loads(capsys.readouterr().out)
+    one, other = state(tmp_path / "run"), state(tmp_path / "whole")
+    assert all(bool((one[name] == other[name]).all()) for name in one)
+    for metrics in (resumed, whole):
+        for strategy in metrics["strategies"]:
+            del strategy["seconds"]
+    assert resumed == whole
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == FILES
+
+
+def test_ctrl_c_leaves_whole_files_from_which_a_release_goes_on(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Also where the split was drawn: the same people are trained on."""
+    arguments, out = table(), tmp_path / "run"
+    at = arguments.index("--split")
+    del arguments[at : at + 2]
+    code, said = interrupted([*arguments, "--steps", "2000"], out)
+    assert code == 130
     assert said.startswith("apiece train: interrupted after ")
     assert said.count("\n") == 1
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [*FILES[:2], "plan.json"]
-    assert json.loads(log.read_text().splitlines()[-1])["event"] == "interrupted"
-    assert Plan.from_json((tmp_path / "run" / "plan.json").read_text()).verify().ok
+    assert sorted(p.name for p in out.iterdir()) == ["checkpoints", *FILES[:2], "plan.json"]
+    assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["event"] == "interrupted"
+    assert Plan.from_json((out / "plan.json").read_text()).verify().ok
+    secret = [p for p in out.rglob("checkpoints/**/*") if p.is_file()] + [out / "checkpoints"]
+    assert {p.stat().st_mode & 0o077 for p in secret} == {0}
+    resume = ["train", "--resume", str(out)]
+    table(lambda frame: frame.assign(age=frame["age"].iloc[::-1].values))
+    assert cli.run(resume) == 1
+    assert "its data is not the one given here" in capsys.readouterr().err
+    table()
+    config = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(config.replace("steps = 2000", "steps = 100"))
+    assert cli.run(resume) == 1
+    assert "its plan is not the one given here" in capsys.readouterr().err
+    (out / "config.toml").write_text(config)
+    assert cli.run(resume) == 0
+    assert sorted(p.name for p in out.iterdir()) == FILES
+
+
+def test_resume_refuses(table: Any, tmp_path: Path, capsys: Any) -> None:
+    assert cli.run(table()) == 0
+    assert cli.run(["train", "--resume", str(tmp_path / "run")]) == 1
+    assert "was finished" in capsys.readouterr().err
+    assert cli.run(["train", "--resume", str(tmp_path / "none")]) == 1
+    assert "is no interrupted run" in capsys.readouterr().err
+    assert cli.run(["train", "--resume", str(tmp_path / "run"), "--steps", "5"]) == 2
+    assert "leave out steps" in capsys.readouterr().err

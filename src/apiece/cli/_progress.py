@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,20 +14,21 @@ PATIENCE = 2.0
 class Bar:
     """Counts steps; shows them once the work has lasted `PATIENCE` seconds, if anyone watches."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
+    def __init__(self, total: int, *, done: int = 0) -> None:
+        self.total, self.done = total, done
         self._begun = time.monotonic()
         self._shown: Any = None
         self._task: Any = None
 
-    def advance(self, text: str) -> None:
-        """Count one step."""
+    def advance(self, text: str | Callable[[], str]) -> None:
+        """Count one step. text: beside the bar; a function is called only if it is shown."""
         self.done += 1
         if self._shown is None:
             if not sys.stderr.isatty() or time.monotonic() - self._begun < PATIENCE:
                 return
             self._open()
-        self._shown.update(self._task, completed=self.done, description=text)
+        said = text if isinstance(text, str) else text()
+        self._shown.update(self._task, completed=self.done, description=said)
 
     def _open(self) -> None:
         from rich.console import Console

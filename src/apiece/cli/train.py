@@ -11,10 +11,11 @@ import click
 
 from apiece.cli import Interrupted
 from apiece.cli._progress import Bar
-from apiece.errors import InputError
+from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from apiece.training.tabular import Job
+    from apiece.training.spending import PlannedSpending
+    from apiece.training.tabular import Job, Prepared
 
 EXAMPLE = """
 \b
@@ -48,27 +49,42 @@ COMPARED = ["uniform", "scale", "sample"]
 @click.option("--seed", type=int, help="Repeatable randomness: for experiments, not for release.")
 @click.option("--ledger", help="Charge this ledger before the first step; needs --ids.")
 @click.option("--analysis", help="The run's name in the ledger; repeated, it charges once.")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Go on with an interrupted run, in its run folder; takes no other settings.",
+)
 @click.option("--out", help="Run folder, new or empty.  [default: the first free under runs/]")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
-def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> None:
+def command(
+    config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: Any
+) -> None:
     """Train on a table of people, each at their own privacy budget.
 
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
     from apiece.report import closing_table, render
-    from apiece.training.tabular import free_folder, prepare, run
+    from apiece.training.tabular import run
 
-    job = job_from_flags(config, compare, flags)
-    out = Path(job.out) if job.out else free_folder(Path("runs"), job.name)
-    prepared = prepare(job, out=out)
+    if resume is None:
+        prepared, out = fresh(config, compare, flags)
+    else:
+        prepared, out = interrupted(resume, flags | {"config": config, "compare": compare}), resume
+    job = prepared.job
     for note in prepared.private_notes:
         click.echo(f"private, not in the run folder: {note}", err=True)
     models, begun = len(prepared.plans) * job.seeds, time.monotonic()
-    with Bar(prepared.steps) as bar:
+    spending: dict[str, PlannedSpending] = {}
+    with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
-            bar.advance(f"{strategy} {repeat + 1}/{job.seeds} step {step}/{steps}")
+            def text() -> str:
+                planned = _planned(spending, prepared, strategy, step)
+                return f"{strategy} {repeat + 1}/{job.seeds} step {step}/{steps}, {planned}"
+
+            bar.advance(text)
 
         try:
             metrics = run(prepared, out=out, render=render, watch=watch)
@@ -82,6 +98,39 @@ def command(config: Path | None, as_json: bool, compare: bool, **flags: Any) -> 
             f"\n{models} model{'s' * (models > 1)} in {time.monotonic() - begun:.0f} s.", err=True
         )
         click.echo(f"Open the report: {out / 'report.html'}")
+
+
+def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Prepared, Path]:
+    """Return the job of a config and options, checked, and the new run folder for it."""
+    from apiece.training.tabular import free_folder, prepare
+
+    job = job_from_flags(config, compare, flags)
+    out = Path(job.out) if job.out else free_folder(Path("runs"), job.name)
+    return prepare(job, out=out), out
+
+
+def interrupted(out: Path, given: dict[str, Any]) -> Prepared:
+    """Return the run that was interrupted in `out`; of all settings only --ledger may be given."""
+    from apiece.training.tabular import prepare_again
+
+    others = [k for k, value in given.items() if k != "ledger" and value not in (None, (), False)]
+    if others:
+        raise OptionError(
+            f"--resume {out}: goes on with the settings in that folder; leave out {others[0]}"
+        )
+    return prepare_again(out, ledger=given["ledger"])
+
+
+def _planned(
+    spending: dict[str, PlannedSpending], prepared: Prepared, strategy: str, step: int
+) -> str:
+    """Return what a model has spent so far by its plan, whatever happened in training."""
+    from apiece.training.callbacks import describe
+    from apiece.training.spending import PlannedSpending
+
+    if strategy not in spending:
+        spending[strategy] = PlannedSpending(prepared.plans[strategy])
+    return "planned " + ", ".join(map(describe, spending[strategy].at(step)))
 
 
 def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) -> Job:
@@ -125,10 +174,10 @@ def _column_name(text: str) -> str:
 
 def _interrupted(bar: Bar, out: Path) -> str:
     left = sorted(p.name for p in out.iterdir()) if out.is_dir() else []
+    again = f"apiece train --resume {out}" if "checkpoints" in left else "the same command"
     return (
         f"interrupted after {bar.done} of {bar.total} steps; no model was written and nothing is "
-        f"half-written: {out} holds {', '.join(left) or 'nothing'}; to train, run it again with "
-        "another --out"
+        f"half-written: {out} holds {', '.join(left) or 'nothing'}; to go on: {again}"
     )
 
 

@@ -12,14 +12,13 @@ from apiece.errors import DataError
 
 
 class RunFolder:
-    """A new folder for one run. Files are written whole; log.jsonl grows by whole lines.
+    """The folder of one run, new or gone on with: files written whole, a log of whole lines.
 
     Nothing private goes into it: no losses or norms of training records, no counts of those who
     were sampled, no list of who has which budget.
     """
 
     def __init__(self, path: Path) -> None:
-        refuse_used(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -58,11 +58,12 @@ class People:
     classes: tuple[str, ...]
 
 
-def read_people(job: Job) -> People:
+def read_people(job: Job, coins: int | None = None) -> People:
     """Return the people of a job's table.
 
-    Every row is encoded by itself and the public schema. Raises `DataError` or `BudgetError` for
-    what the table lacks or what in it cannot be used.
+    coins: the seed of the split, where one is drawn; the job's own if not given. Every row is
+    encoded by itself and the public schema. Raises `DataError` or `BudgetError` for what the
+    table lacks or what in it cannot be used.
     """
     frame = load(job.source) if job.packaged else read_table(job.source)
     frame, schema, label = _with_schema(frame, job)
@@ -72,7 +73,7 @@ def read_people(job: Job) -> People:
     )
     columns = schema.features(but={name for name in roles if name is not None})
     labels = encode_labels(frame, label, classes)
-    trained = _split(frame, job)
+    trained = _split(frame, job, job.seed if coins is None else coins)
     epsilon, delta, names = _budget_columns(frame, job, trained)
     ids = None
     if job.ids is not None:
@@ -117,11 +118,11 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
     return frame.rename(columns=names), schema, label
 
 
-def _split(frame: pd.DataFrame, job: Job) -> npt.NDArray[np.bool_]:
+def _split(frame: pd.DataFrame, job: Job, seed: int | None) -> npt.NDArray[np.bool_]:
     """Return who is trained on: by the split column, or by one coin a record."""
     split = job.split or (describe(job.source).split if job.packaged else None)
     if split is None:
-        coins = np.random.default_rng(job.seed).random(len(frame))
+        coins = np.random.default_rng(seed).random(len(frame))
         trained = coins >= job.test_share
     else:
         parts = texts(column(frame, split, "split"))

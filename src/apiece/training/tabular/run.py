@@ -17,8 +17,7 @@ from torch import nn
 
 from apiece import __version__
 from apiece.accounting import privacy_curve
-from apiece.assignment import assign
-from apiece.errors import InputError, UnsupportedError
+from apiece.errors import InputError
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 from apiece.training.callbacks import Progress
@@ -26,7 +25,7 @@ from apiece.training.randomness import Streams
 from apiece.training.tabular.config import TUNED, Job, complete
 from apiece.training.tabular.folder import RunFolder, refuse_used
 from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
-from apiece.training.tabular.people import People, read_people
+from apiece.training.tabular.prepared import Prepared
 from apiece.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -38,76 +37,20 @@ _TOTALS = 12  # groups for which the cost of all models together is stated
 Render = Callable[[dict[str, Any]], str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A job that has passed every check: nothing is written and nothing trained yet."""
-
-    job: Job
-    people: People
-    plans: dict[str, Plan]
-    described: dict[str, dict[str, Any]]  # the public part of each plan, with what it spends
-
-    @property
-    def steps(self) -> int:
-        """How many updates all models take together."""
-        return sum(plan.steps for plan in self.plans.values()) * self.job.seeds
-
-    @property
-    def private_notes(self) -> list[str]:
-        """Counts about people, for the operator's eyes; they are kept out of the run folder."""
-        notes = []
-        for part, records in (("training", self.people.train), ("test", self.people.test)):
-            faulty = int(records.faulty.sum())
-            if faulty:
-                does = "contribute nothing" if part == "training" else "are not counted"
-                notes.append(
-                    f"{faulty} of {len(records.labels)} {part} records have a NaN, "
-                    f"infinite or unreadable number and {does}"
-                )
-        return notes
-
-
-def prepare(job: Job, *, out: Path) -> Prepared:
-    """Check the folder and the settings, read the people, and make a verified plan a strategy.
-
-    Raises `InputError` and its kinds for anything that cannot be used; nothing is written.
-    """
-    refuse_used(out)
-    people = read_people(job)
-    plans = {
-        name: assign(
-            people.budgets,
-            name,
-            steps=job.of(name).steps,
-            expected_batch_size=job.of(name).batch_size,
-            clip_norm=job.of(name).clip_norm,
-        )
-        for name in job.strategies or (job.strategy,)
-    }
-    for name, plan in plans.items():
-        if plan.combine != "continue":
-            raise UnsupportedError(
-                f"strategy {name}: averages the outputs of {len(plan.stages)} models, and "
-                "apiece train makes one; choose sample, scale or hybrid"
-            )
-    return Prepared(job, people, plans, {name: plan.to_dict() for name, plan in plans.items()})
-
-
 def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dict[str, Any]:
     """Train every strategy as often as asked, fill the run folder, and return the metrics.
 
-    out: a folder that does not exist yet or is empty. render: makes report.html from the metrics.
-    KeyboardInterrupt is passed on after the interruption is logged; the folder then holds
-    config.toml, plan.json and log.jsonl, all whole. With a ledger, everyone is charged for every
-    model first, and the release is recorded before a model or a figure is written.
+    out: a folder that does not exist yet or is empty, or that of the run that `prepare_again`
+    found. render: makes report.html from the metrics. KeyboardInterrupt is passed on after the
+    interruption is logged; the folder then holds config.toml, plan.json, log.jsonl and the
+    checkpoints, all whole, and the run can be gone on with. With a ledger, everyone is charged
+    for every model first, and the release is recorded before a model or a figure is written.
     """
     job, plans = prepared.job, prepared.plans
-    refuse_used(out)
+    if not prepared.resumed:
+        refuse_used(out)
     charge = _charge(prepared)
-    folder = RunFolder(out)
-    folder.write("config.toml", tomli_w.dumps(complete(job, out=out).to_dict()))
-    folder.write_json("plan.json", prepared.described[job.strategy])
-    folder.log("planned", strategies=list(plans), apiece=__version__)
+    folder = _open(prepared, out)
     results, kept = [], None
     try:
         with _one_thread():
@@ -131,8 +74,22 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
     folder.write("model.pt", to_bytes(model))
     folder.write_json("metrics.json", metrics)
     folder.write("report.html", render(metrics))
+    prepared.unfinished.clear()
     folder.log("finished")
     return metrics
+
+
+def _open(prepared: Prepared, out: Path) -> RunFolder:
+    """Return the run folder, with config and plan in it."""
+    job, folder = prepared.job, RunFolder(out)
+    if prepared.resumed:
+        folder.log("resumed")
+        return folder
+    folder.write("config.toml", tomli_w.dumps(complete(job, out=out).to_dict()))
+    folder.write_json("plan.json", prepared.described[job.strategy])
+    prepared.unfinished.begin(job)
+    folder.log("planned", strategies=list(prepared.plans), apiece=__version__)
+    return folder
 
 
 def _charge(prepared: Prepared) -> Charge | None:
@@ -141,9 +98,12 @@ def _charge(prepared: Prepared) -> Charge | None:
     if job.ledger is None or job.analysis is None:
         return None
     from apiece.ledger import Ledger
-    from apiece.training.charged import charge_training
+    from apiece.training.charged import Charge, charge_training
 
     ledger = Ledger.open(job.ledger, create=False)
+    if prepared.resumed and ledger.status(job.analysis) == "committed":
+        # Killed between the release and the last file: no step is left that anyone could join.
+        return Charge(ledger, job.analysis, np.ones(len(prepared.people.budgets), dtype=bool))
     plans = [plan for plan in prepared.plans.values() for _ in range(job.seeds)]
     if ledger.id_kind == "integer":
         plans = [_with_whole_ids(plan) for plan in plans]
@@ -214,16 +174,21 @@ def _train(
         if done.step % 100 == 0 or done.step == done.steps:
             folder.log("trained", strategy=name, repeat=repeat, step=done.step, steps=done.steps)
 
-    trainer = Trainer(
+    given = (
         network,
         torch.optim.SGD(network.parameters(), lr=job.learning_rate, momentum=job.momentum),
         _losses,
         plan,
         (inputs, torch.from_numpy(people.train.labels)),
-        seed=seed,
-        callbacks=[progress],
-        included=None if charge is None else charge.included,
     )
+    included = None if charge is None else charge.included
+    place = prepared.unfinished.model(name, repeat)
+    if (place / "state.pt").exists():
+        trainer = Trainer.resume(place, *given, callbacks=[progress], included=included)
+    else:
+        trainer = Trainer(
+            *given, seed=seed, callbacks=[progress], included=included, checkpoint=place
+        )
     trainer.fit()
     return _Trained(network, accuracy(network, people.test), time.monotonic() - begun)
 

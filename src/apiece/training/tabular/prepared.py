@@ -1,0 +1,86 @@
+"""A job that has passed every check: its people read, its plans made and verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apiece.assignment import assign
+from apiece.errors import UnsupportedError
+from apiece.plan import Plan
+from apiece.training.tabular.config import Job
+from apiece.training.tabular.folder import refuse_used
+from apiece.training.tabular.people import People, read_people
+from apiece.training.tabular.unfinished import Unfinished, reopen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A job that has passed every check: nothing is written and nothing trained yet."""
+
+    job: Job
+    people: People
+    plans: dict[str, Plan]
+    described: dict[str, dict[str, Any]]  # the public part of each plan, with what it spends
+    unfinished: Unfinished
+    resumed: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How many updates all models take together."""
+        return sum(plan.steps for plan in self.plans.values()) * self.job.seeds
+
+    @property
+    def private_notes(self) -> list[str]:
+        """Counts about people, for the operator's eyes; they are kept out of the run folder."""
+        notes = []
+        for part, records in (("training", self.people.train), ("test", self.people.test)):
+            faulty = int(records.faulty.sum())
+            if faulty:
+                does = "contribute nothing" if part == "training" else "are not counted"
+                notes.append(
+                    f"{faulty} of {len(records.labels)} {part} records have a NaN, "
+                    f"infinite or unreadable number and {does}"
+                )
+        return notes
+
+
+def prepare(job: Job, *, out: Path) -> Prepared:
+    """Check the folder and the settings, read the people, and make a verified plan a strategy.
+
+    Raises `InputError` and its kinds for anything that cannot be used; nothing is written.
+    """
+    refuse_used(out)
+    return _prepare(job, Unfinished.fresh(job, out), resumed=False)
+
+
+def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
+    """Return the interrupted run in `out`, for `run` to go on with; nothing is written.
+
+    Raises as `reopen` and `prepare` do; `run` raises `StateError` where the table has changed.
+    """
+    job, unfinished = reopen(out, ledger=ledger)
+    return _prepare(job, unfinished, resumed=True)
+
+
+def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
+    people = read_people(job, unfinished.coins)
+    plans = {
+        name: assign(
+            people.budgets,
+            name,
+            steps=job.of(name).steps,
+            expected_batch_size=job.of(name).batch_size,
+            clip_norm=job.of(name).clip_norm,
+        )
+        for name in job.strategies or (job.strategy,)
+    }
+    for name, plan in plans.items():
+        if plan.combine != "continue":
+            raise UnsupportedError(
+                f"strategy {name}: averages the outputs of {len(plan.stages)} models, and "
+                "apiece train makes one; choose sample, scale or hybrid"
+            )
+    described = {name: plan.to_dict() for name, plan in plans.items()}
+    return Prepared(job, people, plans, described, unfinished, resumed)
