@@ -77,6 +77,8 @@ def result(folder: Path) -> dict[str, Any]:
             for row, member in zip(scores, shadows.included, strict=True)
         ]
     )
+    inside = shadows.included.sum(axis=0)
+    likelihood = np.where(shadows.included, scores, 0.0).sum(axis=0) / inside
     first = shadows.included[0]  # S1's t-test is of one target model's members
     gap = areas[:, 1] - areas[:, 0]
     return {
@@ -101,6 +103,9 @@ def result(folder: Path) -> dict[str, Any]:
         "wilcoxon_p_value": float(stats.wilcoxon(gap, alternative="greater").pvalue),
         "student_t_of_the_first_model": asdict(
             student_t(scores[0][first & ~strict], scores[0][first & strict])
+        ),
+        "student_t_of_the_mean_over_models": asdict(
+            student_t(likelihood[~strict], likelihood[strict])
         ),
     }
 

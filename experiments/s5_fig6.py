@@ -17,7 +17,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,9 @@ from s5_data import tabular
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign
 from apiece.audit.attacks import exposure, one_plan
-from apiece.audit.likelihood import PrivacyScores
+from apiece.audit.likelihood import lira_each
 from apiece.audit.practice import target_job, target_scores
-from apiece.audit.records import ShadowScores
+from apiece.audit.records import ShadowScores, positions
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
@@ -100,6 +100,22 @@ def train(work: Path, parts: int, *, enforced: bool) -> None:
             scores.save(folder / "scores.npz")
 
 
+def told_apart(scores: ShadowScores, targets: np.ndarray) -> np.ndarray:
+    """Each target's TPR − FPR of "LiRA's log-ratio is positive", every model attacked in turn."""
+    found = []
+    for t, column in enumerate(positions(scores.ids, targets)):
+        rows = slice(t * MODELS, (t + 1) * MODELS)
+        one = ShadowScores(
+            scores.ids[[column]],
+            scores.groups[[column]],
+            scores.included[rows, [column]],
+            scores.confidences[rows, [column]],
+        )
+        guess = lira_each(one) > 0
+        found.append(guess[one.included].mean() - guess[~one.included].mean())
+    return np.array(found)
+
+
 def finished(work: Path, others: float, bound: float | None) -> int:
     """Return how many parts are there, from the first on."""
     part = 0
@@ -108,15 +124,22 @@ def finished(work: Path, others: float, bound: float | None) -> int:
     return part
 
 
-def column(work: Path, others: float, parts: int, bound: float | None) -> tuple[Plan, Any]:
-    """Return the plan and the targets' privacy scores by id, over the first `parts`."""
+class Column(NamedTuple):
+    plan: Plan
+    score: dict[int, float]  # by the target's id
+    told: np.ndarray
+
+
+def column(work: Path, others: float, parts: int, bound: float | None) -> Column:
+    """Return what was found of the targets of the first `parts`."""
     folders = [folder_of(work, others, part, bound) for part in range(parts)]
-    found: list[PrivacyScores] = [
-        target_scores(ShadowScores.load(f / "scores.npz"), drawn_ids(p), models=MODELS)
-        for p, f in enumerate(folders)
-    ]
-    plan = one_plan(*(Plan.from_json((f / "plan.json").read_text()) for f in folders))
-    return plan, {int(i): float(s) for f in found for i, s in zip(f.ids, f.score, strict=True)}
+    every = [ShadowScores.load(f / "scores.npz") for f in folders]
+    found = [target_scores(s, drawn_ids(p), models=MODELS) for p, s in enumerate(every)]
+    return Column(
+        one_plan(*(Plan.from_json((f / "plan.json").read_text()) for f in folders)),
+        {int(i): float(s) for f in found for i, s in zip(f.ids, f.score, strict=True)},
+        np.concatenate([told_apart(s, drawn_ids(p)) for p, s in enumerate(every)]),
+    )
 
 
 def compared(work: Path, bound: float | None, budgets: tuple[float, ...]) -> dict[str, Any] | None:
@@ -126,18 +149,23 @@ def compared(work: Path, bound: float | None, budgets: tuple[float, ...]) -> dic
     if not parts:
         return None
     columns = {others: column(work, others, parts, kind) for others, kind in kinds.items()}
-    ids = sorted(columns[OWN][1])
-    scores = {others: [by_id[i] for i in ids] for others, (_, by_id) in columns.items()}
-    promised = columns[OWN][0].curve(len(columns[OWN][0].budgets) - 1)
-    faced = {o: exposure(p, len(p.budgets) - 1, promised) for o, (p, _) in columns.items()}
+    ids = sorted(columns[OWN].score)
+    scores = {others: [c.score[i] for i in ids] for others, c in columns.items()}
+    plans = {others: c.plan for others, c in columns.items()}
+    promised = plans[OWN].curve(len(plans[OWN].budgets) - 1)
+    faced = {o: exposure(p, len(p.budgets) - 1, promised) for o, p in plans.items()}
     return {
-        "strategy": columns[min(budgets)][0].strategy,
+        "strategy": plans[min(budgets)].strategy,
         "bound": bound,
         "targets": len(ids),
         "models": len(ids) * len(budgets) * MODELS,
         "epsilon_spent": {o: float(f.epsilon.upper) for o, f in faced.items()},
         "advantage": {o: float(f.advantage.upper) for o, f in faced.items()},
         "excess": {o: float(f.forward.upper) for o, f in faced.items()},
+        "measured_advantage": {o: float(c.told.mean()) for o, c in columns.items()},
+        "measured_advantage_standard_error": {
+            o: float(c.told.std(ddof=1) / c.told.size**0.5) for o, c in columns.items()
+        },
         "ids": ids,
         "privacy_scores": scores,
         "mean": {o: float(np.mean(s)) for o, s in scores.items()},

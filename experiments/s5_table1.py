@@ -56,16 +56,18 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
-    "german": Setting(4.0, 16.0, 32, 60, 128, 0.005),
-    "credit": Setting(4.0, 20.0, 32, 60, 128, 0.005),
+    "german": Setting(4.0, 16.0, 32, 60, 128, 0.02),
+    "credit": Setting(4.0, 20.0, 32, 60, 128, 0.02),
     "mnist": Setting(16.0, 50.0, 128, 15, 64, 0.02),
+    "german10": Setting(4.0, 16.0, 32, 10, 128, 0.02),
+    "credit10": Setting(4.0, 20.0, 32, 10, 128, 0.02),
 }
 
 
 def table(name: str) -> Table:
     if name == "mnist":
         return mnist(4, 1000)
-    return tabular("german" if name == "german" else "credit_default", 1000)
+    return tabular("german" if name.startswith("german") else "credit_default", 1000)
 
 
 def make_plan(setting: Setting, half: int, share: float, strategy: str) -> Plan:

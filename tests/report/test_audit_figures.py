@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.audit import budget_manipulation, roc
-from apiece.budgets import Budgets
+from apiece.audit import roc
 from apiece.errors import InputError
 from apiece.report import audit_figures as figures
 from apiece.report.curve_figures import png
@@ -26,6 +25,8 @@ def test_roc_figure_draws_each_group_and_the_diagonal() -> None:
 def test_share_figure() -> None:
     figure = figures.share_figure([0.2, 0.8], {"strict": [0.1, 0.2], "weak": [0.3, 0.4]})
     assert figure.axes[0].lines[1].get_ydata().tolist() == [0.3, 0.4]
+    floored = figures.share_figure([0.2, 0.8], {"strict": [0.1, 0.2]}, floor=0.07)
+    assert set(floored.axes[0].lines[1].get_ydata()) == {0.07}
     with pytest.raises(InputError, match="means of strict"):
         figures.share_figure([0.2, 0.8], {"strict": [0.1]})
 
@@ -43,21 +44,14 @@ def test_spaghetti_colours_the_targets_that_rise() -> None:
 
 
 def test_theory_beside_measurement() -> None:
-    exposures = budget_manipulation(
-        Budgets(np.full(60, 4.0), 1e-5),
-        3,
-        decoys=[1.0],
-        strategy="scale",
-        steps=10,
-        expected_batch_size=6,
-        clip_norm=1.0,
-    )
-    figure = figures.theory_figure(exposures, [0.1, 0.2])
-    heights = [bar.get_height() for bar in figure.axes[0].patches]
-    assert heights == [float(e.advantage.upper) for e in exposures]
-    assert len(figures.theory_figure(exposures).axes[0].lines) == 0
+    bounds = {"as asked": 0.3, "at most 1": 0.6}
+    axes = figures.theory_figure(bounds, {"as asked": 0.1, "at most 1": 0.2}).axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [0.3, 0.6]
+    assert axes.lines[0].get_ydata().tolist() == [0.1, 0.2]
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(bounds)
+    assert len(figures.theory_figure(bounds).axes[0].lines) == 0
     with pytest.raises(InputError, match="measured"):
-        figures.theory_figure(exposures, [0.1])
+        figures.theory_figure(bounds, {"as asked": 0.1})
 
 
 @pytest.mark.parametrize("count", [0, 8])

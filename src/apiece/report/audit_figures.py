@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from apiece.audit import Exposure, Roc
+from apiece.audit import Roc
 from apiece.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -41,10 +41,13 @@ def roc_figure(rocs: Mapping[str, Roc]) -> Figure:
     return figure
 
 
-def share_figure(shares: Sequence[float], means: Mapping[str, Sequence[float]]) -> Figure:
+def share_figure(
+    shares: Sequence[float], means: Mapping[str, Sequence[float]], *, floor: float | None = None
+) -> Figure:
     """Return the mean privacy score of each group against the share of the strict group.
 
-    S5 Table I as lines. Raises `InputError` where a group has not one mean a share.
+    S5 Table I as lines. floor: the score of a record that leaks nothing, drawn dotted.
+    Raises `InputError` where a group has not one mean a share.
     """
     _at_most_seven("groups", len(means))
     figure = Figure(figsize=(5, 3.6), layout="constrained")
@@ -53,6 +56,8 @@ def share_figure(shares: Sequence[float], means: Mapping[str, Sequence[float]]) 
         if len(column) != len(shares):
             raise InputError(f"means of {name}: {len(column)} for {len(shares)} shares")
         axes.plot(np.asarray(shares) * 100, column, "o-", color=colour, label=name)
+    if floor is not None:
+        axes.axhline(floor, color="0.5", linestyle=":", label="no leak")
     axes.set(xlabel="share of the strict group (%)", ylabel="mean privacy score")
     axes.legend(frameon=False)
     return figure
@@ -82,23 +87,25 @@ def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
     return figure
 
 
-def theory_figure(exposures: Sequence[Exposure], measured: Sequence[float] | None = None) -> Figure:
-    """Return the target's greatest advantage by the plans, and the measured one beside it.
+def theory_figure(
+    bounds: Mapping[str, float], measured: Mapping[str, float] | None = None
+) -> Figure:
+    """Return the greatest advantage that each plan allows, and the measured one beside it.
 
-    measured: one advantage an exposure, at most the theory's up to sampling error.
+    bounds: from the plans (`Exposure.advantage`), by what is compared. measured: under the same
+    names; at most the bound, up to sampling error. Raises `InputError` for other names.
     """
-    if not exposures or (measured is not None and len(measured) != len(exposures)):
-        raise InputError(f"measured: not one for each of {len(exposures)} exposures")
+    if not bounds or (measured is not None and list(measured) != list(bounds)):
+        raise InputError(f"measured: not one for each of {list(bounds)}")
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    places = np.arange(len(exposures))
-    theory = [float(e.advantage.upper) for e in exposures]
-    axes.bar(places, theory, 0.6, color=_COLOURS[4], label="bound, from the plan")
+    places = np.arange(len(bounds))
+    axes.bar(places, list(bounds.values()), 0.6, color=_COLOURS[4], label="bound, from the plan")
     if measured is not None:
-        axes.plot(places, measured, "D", color=_COLOURS[1], label="measured")
-    axes.set_xticks(places, [e.label for e in exposures], rotation=20, ha="right")
-    axes.set(ylabel="advantage (TPR − FPR)", ylim=(0, 1))
-    axes.legend(frameon=False)
+        axes.plot(places, list(measured.values()), "D", color=_COLOURS[1], label="measured")
+    axes.set_xticks(places, list(bounds), rotation=20, ha="right")
+    axes.set(ylabel="advantage (TPR − FPR)", ylim=(0, 1.15))
+    axes.legend(frameon=False, ncols=2, loc="upper center")
     return figure
 
 

@@ -1,0 +1,85 @@
+"""The figures of the audits, from the stored results alone.
+
+python experiments/audit_figures.py --out FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from apiece.audit import Roc
+from apiece.report.audit_figures import roc_figure, share_figure, spaghetti_figure, theory_figure
+from apiece.report.curve_figures import png
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def stored(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def s1_fig2() -> dict[str, Figure]:
+    """ROC by group, log–log."""
+    curves = {
+        name: Roc(np.array(c["fpr"]), np.array(c["tpr"]), c["members"], c["others"])
+        for name, c in stored("s1_fig2")["roc"].items()
+    }
+    return {"s1_fig2_roc": roc_figure(curves)}
+
+
+def s5_table1() -> dict[str, Figure]:
+    """Privacy score against the share of the strict group, all strategies of one data set."""
+    found: dict[str, Figure] = {}
+    rows = stored("s5_table1")
+    for name in dict.fromkeys(row["data"] for row in rows):
+        own = [row for row in rows if row["data"] == name]
+        means = {
+            f"{group}, {row['strategy']}": group_row["mean"]
+            for row in own
+            for group, group_row in row["groups"].items()
+        }
+        floor = (2 / np.pi / min(row["setting"]["models"] for row in own)) ** 0.5
+        found[f"s5_table1_{name}"] = share_figure(own[0]["shares"], means, floor=float(floor))
+    return found
+
+
+def s5_fig6() -> dict[str, Figure]:
+    """The spaghetti plots, and theory against measurement."""
+    result = stored("s5_fig6")
+    found: dict[str, Figure] = {}
+    bounds, measured = {}, {}
+    for kind in ("sample", "contract"):
+        if kind not in result:
+            continue
+        scores = result[kind]["privacy_scores"]
+        budgets = [float(others) for others in scores]
+        values = np.array(list(scores.values())).T
+        found[f"s5_fig6_{kind}"] = spaghetti_figure(budgets, values)
+        for others, advantage in result[kind]["advantage"].items():
+            label = f"others {float(others):g}" + ("" if kind == "sample" else "\ncontract")
+            if kind == "contract" and float(others) == result["target_epsilon"]:
+                continue
+            bounds[label] = advantage
+            measured[label] = result[kind]["measured_advantage"][others]
+    found["s5_theory"] = theory_figure(bounds, measured)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in {**s1_fig2(), **s5_table1(), **s5_fig6()}.items():
+        (folder / f"{name}.png").write_bytes(png(figure))
+        print(folder / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
