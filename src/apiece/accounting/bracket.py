@@ -42,9 +42,10 @@ def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
         if looks < _LOOKS and _moved(region, upper):
             known = np.where(np.isfinite(upper), upper, 2 * region.reach)
             region = choose(leaves, deltas, grid, known)
-            looks, refine = looks + 1, True
+            looks, before, refine = looks + 1, math.inf, True
             continue
-        wanted = np.where(upper < grid.floor, grid.floor / 50, grid.gap * upper)
+        wanted = grid.gap * np.maximum(upper, grid.floor)
+        wanted = np.where(upper < grid.floor / 4, grid.floor / 50, wanted)
         gaps = np.minimum(upper, 1e300) - lower
         worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
         if worst <= 1 or not refine or worst > 0.8 * before:

@@ -16,10 +16,10 @@ class Grid:
     """Settings of the numerical accountant; none of them affects soundness.
 
     gap: the relative gap (upper − lower)/upper aimed at in ε. floor: below this ε the gap aimed at
-    is floor/50, absolute. truncation: the share of δ that may be lost to each tail. wrap: the
-    share of the tilted mass that may fall outside a transform on either side. points: the
-    longest transform; where it would have to be longer, the bounds stay valid but lie further
-    apart than `gap`.
+    is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share of δ that may
+    be lost to each tail. wrap: the share of the tilted mass that may fall outside a transform on
+    either side. points: the longest transform, or half of it at hard settings; where it would have
+    to be longer, the bounds stay valid but lie further apart than `gap`.
 
     Raises `InputError` for values outside (0, 1), or fewer than 1024 points.
 

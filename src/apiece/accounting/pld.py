@@ -8,7 +8,7 @@ asked for (`region`). Plain Gaussians and single sampled steps have closed forms
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -143,6 +143,8 @@ class Composition:
     def _region(self, mark: int, spacing: float) -> Brackets:
         if (spacing, mark) not in self._brackets:
             reach = _FIRST + spacing * (mark + np.array([-0.5, -0.25, 0.0, 0.25, 0.5]))
-            found = bracket(self.leaves, np.exp(-(reach**2) / 2), self.grid)
+            finer = spacing < _SPACING
+            grid = replace(self.grid, points=2 * self.grid.points) if finer else self.grid
+            found = bracket(self.leaves, np.exp(-(reach**2) / 2), grid)
             self._brackets[spacing, mark] = found
         return self._brackets[spacing, mark]

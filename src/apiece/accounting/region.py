@@ -95,6 +95,8 @@ def choose(leaves: Leaves, deltas: Floats, grid: Grid, known: Floats | None) -> 
     wide = spread(coarse, tilt)
     if known is None:
         step = max(step, 16 * wide / _GLANCE)
+    # the lattice must have points between the largest ε expected and the jumps
+    step = min(step, reach * (_MARGIN - 1) / 2)
     return Region(epsilon, wide, reach, rate, tilt, reverse_tilt, step, wrap, windows)
 
 
