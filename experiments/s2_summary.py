@@ -16,12 +16,12 @@ def summary(about: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]
         entry = {**row, "accuracy": round(float(values.mean()), 3)}
         if values.size > 1:
             entry["stddev"] = round(float(values.std(ddof=1)), 3)
-        base = _row(rows, row["epsilon"], row["filter"], "private GD")
-        if row is not base:
-            entry["against_private_gd"] = paired(values, np.array(base["accuracies"]))
-        alike = _row(rows, "0.3", row["filter"], row["method"])
-        if row["epsilon"] == "0.30/0.31" and alike is not None:
-            entry["against_0.3"] = paired(values, np.array(alike["accuracies"]))
+        if row["method"] == "filtering":
+            base = _like(rows, row, method="private GD")
+            entry["against_private_gd"] = paired(values, base)
+        if row["epsilon"] == "0.30/0.31":
+            base = _like(rows, row, epsilon="0.3")
+            entry["against_0.3"] = None if base is None else paired(values, base)
         table.append(entry)
     return {**about, "seeds": len(rows[0]["accuracies"]), "rows": table}
 
@@ -42,6 +42,8 @@ def paired(values: Any, base: Any) -> dict[str, float | None]:
     return found
 
 
-def _row(rows: list[dict[str, Any]], epsilon: str, kind: str, method: str) -> Any:
-    same = (epsilon, kind, method)
-    return next((r for r in rows if (r["epsilon"], r["filter"], r["method"]) == same), None)
+def _like(rows: list[dict[str, Any]], row: dict[str, Any], **but: str) -> Any:
+    """Return the accuracies of the row that differs from `row` in `but`, None if there is none."""
+    wanted = {key: row[key] for key in ("epsilon", "filter", "method", "steps")} | but
+    found = (r for r in rows if all(r[key] == value for key, value in wanted.items()))
+    return next((np.array(r["accuracies"]) for r in found), None)

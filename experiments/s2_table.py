@@ -2,9 +2,9 @@
 
 Private GD takes `steps` steps at the noise at which all of them fit the budget. Filtering goes on
 beyond them at the same noise and drops people as their own norms use their budgets up (S2, Alg. 1);
-its first `steps` steps are private GD's, bit for bit, so the two are compared seed by seed. Clip
-norm, learning rate, steps and how far to go on are chosen on a sixth of the training records, with
-seeds that are not reported; test records are read once the choice is made.
+its first `steps` steps are private GD's, bit for bit, so the two are compared seed by seed. For
+each number of steps, clip norm, learning rate and how far to go on are chosen on a sixth of the
+training records, with seeds that are not reported; test records are read once the choice is made.
 
     python experiments/s2_table.py adult --runs adult.jsonl --out benchmarks/results/s2_adult.json
     APIECE_DATA=… python experiments/s2_table.py mnist --runs mnist.jsonl --out …/s2_mnist.json
@@ -35,8 +35,8 @@ GOES_ON = (1.0, 1.1, 1.25, 1.5)  # filtering's steps, as multiples of private GD
 TUNING_SEEDS = (1000, 1001)
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     # rate: of the learning rate times the clip norm
-    "adult": {"clip": (0.25, 0.5, 1.0), "rate": (2.0, 5.0, 10.0), "steps": (30, 60)},
-    "mnist": {"clip": (0.5, 1.0, 2.0), "rate": (8.0, 16.0), "steps": (30, 60)},
+    "adult": {"clip": (0.25, 0.5, 1.0), "rate": (5.0, 10.0), "steps": (30, 60)},
+    "mnist": {"clip": (0.5, 1.0), "rate": (8.0, 16.0), "steps": (30, 60)},
 }
 Setting = dict[str, Any]  # clip, rate, steps
 
@@ -97,69 +97,51 @@ def train(
     return {"noise_stddev": stddev, "accuracy": accuracies, "active": active}
 
 
-def choose(runs: Runs, budgets: str, settings: list[Setting]) -> tuple[Setting, dict[float, float]]:
-    """Return the best setting of private GD on the held-out records, and filtering's on it.
-
-    Filtering's accuracies are those of going on from there, by multiple.
-    """
-
-    def mean(setting: Setting, multiple: float) -> float:
-        found = [
-            runs.get("held out", budgets, "gaussian", setting, GOES_ON[-1], seed)
-            for seed in TUNING_SEEDS
-        ]
-        return float(np.mean([run["accuracy"][str(multiple)] for run in found]))
-
-    best = max(settings, key=lambda setting: mean(setting, 1.0))
-    return best, {m: mean(best, m) for m in GOES_ON}
+def held_out(runs: Runs, budgets: str, setting: Setting) -> dict[float, float]:
+    """Return the mean accuracy on the held-out records, by how far filtering goes on."""
+    found = [
+        runs.get("held out", budgets, "gaussian", setting, GOES_ON[-1], seed)["accuracy"]
+        for seed in TUNING_SEEDS
+    ]
+    return {m: float(np.mean([accuracy[str(m)] for accuracy in found])) for m in GOES_ON}
 
 
-def best_of_filtering(runs: Runs, budgets: str, settings: list[Setting]) -> tuple[Setting, float]:
-    """Return filtering's own best setting on the held-out records, and how far it goes on."""
-    found = [(choose(runs, budgets, [setting])[1], setting) for setting in settings]
-    table = [(values[m], -i, m) for i, (values, _) in enumerate(found) for m in GOES_ON]
-    _, place, multiple = max(table)
-    return found[-place][1], multiple
+def rows(runs: Runs, budgets: str, settings: list[Setting], seeds: range) -> list[Any]:
+    """Return, for each number of steps, private GD at its best setting, and filtering from there.
 
-
-def rows(
-    runs: Runs, budgets: str, settings: list[Setting], seeds: range, kinds: list[str]
-) -> list[Any]:
-    """Return private GD, the same going on with filtering, and filtering at its own best setting.
-
-    Of individual budgets, the settings are those of the strictest.
+    Settings are chosen with the Gaussian filter; of individual budgets, they are the strictest's,
+    and only how far to go on is their own.
     """
     strict = "0.3" if budgets == "0.30/0.31" else budgets
-    setting, _ = choose(runs, strict, settings)
-    own, _ = best_of_filtering(runs, strict, settings)
-    on = choose(runs, budgets, [setting])[1]
-    on_own = choose(runs, budgets, [own])[1]
-    plan = [
-        ("private GD", setting, 1.0),
-        ("filtering, at private GD's setting", setting, max(on, key=lambda m: on[m])),
-        ("filtering, at its own setting", own, max(on_own, key=lambda m: on_own[m])),
-    ]
     found = []
-    for kind in kinds:
-        for method, chosen, multiple in plan:
-            # The figure needs the whole course of the active counts.
-            last = GOES_ON[-1] if strict == "0.3" else max(multiple, 1.1)
-            made = [runs.get("test", budgets, kind, chosen, last, seed) for seed in seeds]
-            end = round(multiple * chosen["steps"])
-            found.append(
-                {
-                    "epsilon": budgets,
-                    "filter": kind,
-                    "method": method,
-                    **chosen,
-                    "goes_on": multiple,
-                    "noise_stddev": made[0]["noise_stddev"],
-                    "accuracies": [run["accuracy"][str(multiple)] for run in made],
-                    "active_at_the_end": made[0]["active"][end - 1] / runs.tasks["test"].size,
-                    "active": made[0]["active"] if kind == "gaussian" else None,
-                }
-            )
-            print(json.dumps({k: v for k, v in found[-1].items() if k != "active"}), flush=True)
+    for steps in sorted({setting["steps"] for setting in settings}):
+        same = [setting for setting in settings if setting["steps"] == steps]
+        setting = max(same, key=lambda s: held_out(runs, strict, s)[1.0])
+        tried = held_out(runs, budgets, setting)
+        multiple = max(tried, key=lambda m: tried[m])
+        # The figure needs the whole course of the active counts.
+        last = GOES_ON[-1] if strict == "0.3" else max(multiple, 1.25)
+        for kind in ("gaussian", "renyi"):
+            made = [runs.get("test", budgets, kind, setting, last, seed) for seed in seeds]
+            about = {"epsilon": budgets, "filter": kind, **setting}
+            about |= {"noise_stddev": made[0]["noise_stddev"], "held_out_accuracy": tried[1.0]}
+            for method, chosen in (("private GD", 1.0), ("filtering", multiple)):
+                end = round(chosen * steps)
+                found.append(
+                    {
+                        **about,
+                        "method": method,
+                        "goes_on": chosen,
+                        "accuracies": [run["accuracy"][str(chosen)] for run in made],
+                        "active_at_the_end": made[0]["active"][end - 1] / runs.tasks["test"].size,
+                    }
+                )
+                print(json.dumps(found[-1]), flush=True)
+            found[-1]["by_goes_on"] = {
+                m: round(float(np.mean([run["accuracy"][m] for run in made])), 3)
+                for m in made[0]["accuracy"]
+            }
+            found[-1]["active"] = made[0]["active"] if kind == "gaussian" else None
     return found
 
 
@@ -170,7 +152,6 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epsilons", nargs="*", default=list(BUDGETS), choices=list(BUDGETS))
-    parser.add_argument("--filters", nargs="*", default=["gaussian", "renyi"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = adult() if options.data == "adult" else mnist()
@@ -179,7 +160,7 @@ def main() -> None:
     settings = [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]
     found: list[Any] = []
     for budgets in options.epsilons:
-        found += rows(runs, budgets, settings, range(options.seeds), options.filters)
+        found += rows(runs, budgets, settings, range(options.seeds))
         about = {"data": options.data, "records": task.size, "hidden": task.hidden, "grid": grid}
         document = summary(about | {"delta": DELTA, "goes_on": GOES_ON}, found)
         options.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -72,17 +72,17 @@ class GaussianFilter:
     @property
     def limit(self) -> Floats:
         """The budget μ(ε, δ)² of each person."""
-        return self._meter.limit.copy()
+        return self._meter.reported(self._meter.limit)
 
     @property
     def spent(self) -> Floats:
         """Σ s²/S² so far, rounded up. Data about people."""
-        return self._meter.total.copy()
+        return self._meter.reported(self._meter.total)
 
     @property
     def remaining(self) -> Floats:
         """What is left of `limit`. Data about people."""
-        return np.asarray((self._meter.limit - self._meter.total) * (1 - ULP))
+        return self._meter.remaining()
 
 
 class RenyiFilter:
@@ -120,34 +120,31 @@ class RenyiFilter:
                 f"({self.epsilon.reshape(-1)[bad]:g}, {self.delta.reshape(-1)[bad]:g}) cannot be "
                 "reached from it; give a larger order or None"
             )
-        self._meter = Meter(np.asarray(2 * budget / self.order * (1 - 2 * ULP)))
+        self._meter = Meter(np.asarray(2 * budget / self.order * (1 - 2 * ULP)), self.order / 2)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
-        """Charge every person who can pay; return the active ones. See `GaussianFilter.admit`."""
+        """See `GaussianFilter.admit`."""
         return self._meter.admit(norms, noise_stddev)
 
     def affordable(self, noise_stddev: float) -> Floats:
-        """Return the largest norm each person can still pay for. Data about people."""
+        """See `GaussianFilter.affordable`."""
         return self._meter.affordable(noise_stddev)
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
-        """Return, per person, the least noise with which they last `steps` charges of clip_norm.
-
-        A public parameter: it depends on budgets alone. Take the largest for nobody to drop out.
-        """
+        """See `GaussianFilter.noise_stddev`."""
         return self._meter.noise_stddev(clip_norm, steps)
 
     @property
     def limit(self) -> Floats:
         """The Rényi budget B of each person at `order`."""
-        return np.asarray(self._meter.limit * self.order / 2)
+        return self._meter.reported(self._meter.limit)
 
     @property
     def spent(self) -> Floats:
         """Rényi loss at `order` so far. Data about people."""
-        return np.asarray(self._meter.total * self.order / 2)
+        return self._meter.reported(self._meter.total)
 
     @property
     def remaining(self) -> Floats:
         """What is left of `limit`. Data about people."""
-        return np.asarray((self._meter.limit - self._meter.total) * self.order / 2 * (1 - ULP))
+        return self._meter.remaining()

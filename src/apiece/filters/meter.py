@@ -21,11 +21,22 @@ SMALL: Final = 2.0**-510  # its square is still a normal number
 
 
 class Meter:
-    """Sums of squared ratios and their limits: what both filters keep, one entry a person."""
+    """Sums of squared ratios and their limits: what both filters keep, one entry a person.
 
-    def __init__(self, limit: Floats) -> None:
-        self.limit = limit
+    limit: of Σ (norm/stddev)². unit: what a filter calls one of it, in what it reports.
+    """
+
+    def __init__(self, limit: Floats, unit: Floats | float = 1.0) -> None:
+        self.limit, self.unit = limit, unit
         self.total = np.zeros(limit.shape)
+
+    def reported(self, amount: Floats) -> Floats:
+        """Return an amount of privacy in the filter's own unit."""
+        return np.asarray(amount * self.unit)
+
+    def remaining(self) -> Floats:
+        """Return what is left of the limit, rounded down, in the filter's own unit."""
+        return np.asarray(self.reported(self.limit - self.total) * (1 - ULP))
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
         """Add (norm/stddev)², rounded up, where the limit allows it; return where it does."""
