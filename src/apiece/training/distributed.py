@@ -34,32 +34,44 @@ class Processes:
         """Return the key of process 0."""
         if self.world == 1:
             return key
-        box = [key]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        box = torch.tensor(list(key), dtype=torch.uint8, device=_device())
+        dist.broadcast(box, src=0)
+        return bytes(box.tolist())
 
     def share_parameters(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the parameters of process 0 to all."""
         if self.world > 1:
             for tensor in tensors:
-                dist.broadcast(tensor.detach(), src=0)
+                there = tensor.detach().to(_device(tensor))
+                dist.broadcast(there, src=0)
+                tensor.detach().copy_(there)
 
     def add_up(self, noisy: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the sums over all processes, of which only process 0's has noise in it."""
         if self.world == 1:
             return noisy
         flat = torch.cat([value.flatten() for value in noisy.values()])
+        flat = flat.to(_device(flat))
         dist.all_reduce(flat)
         parts = torch.split(flat, [value.numel() for value in noisy.values()])
         return {
-            name: part.view(value.shape)
+            name: part.view(value.shape).to(value.device)
             for (name, value), part in zip(noisy.items(), parts, strict=True)
         }
 
     def wait(self) -> None:
         """Wait until all processes are here."""
         if self.world > 1:
-            dist.barrier()
+            met = torch.zeros(1, device=_device())
+            dist.all_reduce(met)
+            met.item()  # a collective on a GPU is only begun until its result is read
+
+
+def _device(tensor: torch.Tensor | None = None) -> torch.device:
+    """Return where a collective can be given `tensor`: nccl takes the current GPU's memory only."""
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu") if tensor is None else tensor.device
 
 
 def without_noise(clipped: ClippedSum) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from apiece.training import functional
 from apiece.training.bookkeeping import clip_batch
 from apiece.training.clipped import ClippedSum, add_up
 from apiece.training.contributions import Contribution
-from apiece.training.mixing import check_mixing
+from apiece.training.mixing import check_loss, check_mixing
 from apiece.training.pace import records_at_a_time
 from apiece.training.records import Batch, Parameters
 from apiece.training.tape import NotBookable
@@ -38,6 +38,7 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
         except NotBookable:
             return functional.clip_vectorised(batch)
     check_mixing(batch.model, batch.inputs, len(batch))
+    check_loss(batch)
     try:
         clipped, path = _book_keeping(batch, checked=True), "book-keeping"
     except NotBookable:

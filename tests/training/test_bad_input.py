@@ -1,0 +1,156 @@
+"""What a trainer is given wrongly is said in one line and does not train."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from apiece.budgets import Budgets
+from apiece.errors import DataError, InputError, StateError
+from apiece.plan import Plan, Stage
+from apiece.training import Trainer, sources
+
+N = 30
+LOSS = nn.CrossEntropyLoss(reduction="none")
+INPUTS = torch.randn(N, 4, generator=torch.Generator().manual_seed(5))
+TARGETS = (INPUTS[:, 0] > 0).long()
+
+
+def plan(size=N):
+    budgets = Budgets(np.ones(size), 1e-5)
+    stage = Stage(4, float(size), 1.0, np.array([1.0]), np.array([1.0]))
+    return Plan(
+        "t", 1.0, budgets.groups, (stage,), np.zeros(1, bool), budgets.group_index, budgets.ids
+    )
+
+
+def parts():
+    torch.manual_seed(1)
+    model = nn.Linear(4, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def run(loss=LOSS, data=(INPUTS, TARGETS), the_plan=None, **options):
+    trainer = Trainer(*parts(), loss, the_plan or plan(), data, seed=0, **options)
+    before = trainer.model.weight.detach().clone()
+    try:
+        trainer.fit()
+    except InputError:
+        assert torch.equal(before, trainer.model.weight)
+        raise
+
+
+REDUCED = {
+    "mean": (nn.CrossEntropyLoss(), "its reduction is 'mean'"),
+    "sum": (nn.CrossEntropyLoss(reduction="sum"), "its reduction is 'sum'"),
+    "a mean for everyone": (lambda o, t: LOSS(o, t).mean().expand(len(t)), "depends on the other"),
+    "a share of the mean": (lambda o, t: LOSS(o, t) / len(t), "depends on the other records"),
+    "a column": (lambda o, t: LOSS(o, t).unsqueeze(1), r"returned \(30, 1\) for 30 records"),
+}
+
+
+@pytest.mark.parametrize("case", REDUCED)
+def test_a_loss_that_was_reduced(case):
+    loss, message = REDUCED[case]
+    with pytest.raises(InputError, match=message):
+        run(loss)
+
+
+def test_shapes_and_counts():
+    with pytest.raises(InputError, match="one record per first dimension"):
+        run(data=(INPUTS, TARGETS[:-1]))
+    with pytest.raises(InputError, match="30 records, but the plan is for 29"):
+        run(the_plan=plan(N - 1))
+    with pytest.raises(
+        DataError, match="a list_iterator; Poisson sampling reads records by position"
+    ):
+        run(data=iter([(INPUTS[0], 0)]))
+
+
+def test_a_model_without_trainable_parameters():
+    model = nn.Linear(4, 2).requires_grad_(False)
+    other = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="no trainable parameter"):
+        Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0)
+
+
+class Items(Dataset):
+    """Records by position; what is read is counted."""
+
+    def __init__(self, inputs, *, transform=None):
+        self.inputs, self.transform, self.read = inputs, transform, set()
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, i):
+        self.read.add(i)
+        x = self.inputs[i]
+        return (self.transform(x) if self.transform else x), int(x[0] > 0)
+
+
+class Stated(Items):
+    """Says itself which version it is, and is not read for that."""
+
+    version = 1
+
+    def fingerprint(self):
+        return f"version {self.version}"
+
+
+def changed(record):
+    inputs = INPUTS.clone()
+    inputs[record, 2] += 1e-6
+    return inputs
+
+
+@pytest.mark.parametrize("record", [0, 17, N - 1])
+@pytest.mark.parametrize("make", [lambda x: (x, TARGETS), Items], ids=["tensors", "items"])
+def test_data_that_change_between_save_and_resume(tmp_path, make, record):
+    Trainer(*parts(), LOSS, plan(), make(INPUTS), seed=0, checkpoint=tmp_path).fit(2)
+    Trainer.resume(tmp_path, *parts(), LOSS, plan(), make(INPUTS)).step()
+    with pytest.raises(StateError, match="its data is not the one given here"):
+        Trainer.resume(tmp_path, *parts(), LOSS, plan(), make(changed(record)))
+
+
+def test_of_many_items_some_are_read_at_places_drawn_by_the_key(monkeypatch):
+    monkeypatch.setattr(sources, "PROBES", 10)
+    reads = []
+    for key in (b"a" * 32, b"b" * 32):
+        data = Items(INPUTS)
+        one = sources.source_of(data).fingerprint(key)
+        assert one == sources.source_of(Items(INPUTS)).fingerprint(key)
+        reads.append(data.read)
+        missed = next(i for i in range(N) if i not in data.read)
+        assert one == sources.source_of(Items(changed(missed))).fingerprint(key)
+        assert one != sources.source_of(Items(changed(min(data.read)))).fingerprint(key)
+        assert one != sources.source_of(Items(INPUTS.roll(1, 0))).fingerprint(key)
+    assert len(reads[0]) == len(reads[1]) == 10
+    assert reads[0] != reads[1]
+
+
+def test_a_dataset_may_say_itself_what_it_is():
+    data, key = Stated(INPUTS), bytes(32)
+    first = sources.source_of(data).fingerprint(key)
+    assert not data.read
+    assert first == sources.source_of(Stated(changed(3))).fingerprint(key)
+    data.version = 2
+    assert first != sources.source_of(data).fingerprint(key)
+
+
+def test_random_transforms_are_resumed_bit_by_bit(tmp_path):
+    """Torch's generator is set for each step, so an augmentation is drawn again as it was."""
+
+    def data():
+        return Items(INPUTS, transform=lambda x: x + torch.randn(4))
+
+    whole = Trainer(*parts(), LOSS, plan(), data(), seed=0, checkpoint=tmp_path)
+    whole.fit(2)
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    for trainer, _ in itertools.product((whole, again), range(2)):
+        trainer.step()
+    assert torch.equal(whole.model.weight, again.model.weight)
