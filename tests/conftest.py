@@ -49,6 +49,17 @@ class Postgres:
             "stop",
         )  # fmt: skip
 
+    def wait_until_well(self) -> None:
+        """Wait for the recovery after a crash, or start again: without room it stops itself."""
+        ready = [str(self.binaries / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)]
+        data = [str(self.binaries / "pg_ctl"), "-D", str(self.folder / "data"), "status"]
+        until = time.monotonic() + 60
+        while self.command(*ready, check=False).returncode:
+            assert time.monotonic() < until, "the server did not recover"
+            if self.command(*data, check=False).returncode:
+                self.start()
+            time.sleep(0.05)
+
     def kill(self) -> None:
         """Kill every process of the server at once, as a power cut would."""
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
@@ -95,30 +106,73 @@ def _binaries() -> Path | None:
     return Path(initdb).resolve().parent if initdb else None
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
+def _needed_binaries() -> Path:
+    """Return where PostgreSQL's programs are, or skip the test with the reason."""
     pytest.importorskip("psycopg")
     binaries = _binaries()
     if binaries is None:
         pytest.skip("PostgreSQL's server binaries are not installed (apt-get install postgresql)")
     if os.geteuid() == 0 and shutil.which("runuser") is None:
         pytest.skip("PostgreSQL does not run as root, and there is no runuser")
-    # Not below pytest's own folder, which another user may not enter; a short path for sockets.
-    folder = Path("/tmp") / f"apiece-pg-{secrets.token_hex(6)}"
-    folder.mkdir(mode=0o700)
+    return binaries
+
+
+@contextlib.contextmanager
+def _server(folder: Path, *options: str) -> Iterator[Postgres]:
+    """Run a new server in an empty folder, as the user postgres where we are root."""
+    binaries = _needed_binaries()
+    folder.chmod(0o700)
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     server = Postgres(folder, port, binaries)
-    server.command(
-        str(binaries / "initdb"), "-D", str(folder / "data"), "-A", "trust", "-U", "postgres", "-k"
-    )
+    words = ["-D", str(folder / "data"), "-A", "trust", "-U", "postgres", "-k", *options]
+    server.command(str(binaries / "initdb"), *words)
     server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    _needed_binaries()
+    # Not below pytest's own folder, which another user may not enter; a short path for sockets.
+    folder = Path("/tmp") / f"apiece-pg-{secrets.token_hex(6)}"
+    folder.mkdir()
+    try:
+        with _server(folder) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["data", pytest.param("wal", marks=pytest.mark.slow)])
+def postgres_on_a_small_disk(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Path]]:
+    """A server with its tables, or its write-ahead log, on a small disk in memory; and the disk."""
+    _needed_binaries()
+    folder = Path("/tmp") / f"apiece-pg-{secrets.token_hex(6)}"
+    disk = folder / request.param
+    disk.mkdir(parents=True)
+    options = ["--wal-segsize=1"]
+    if request.param == "wal":
+        options += ["--waldir", str(disk / "segments")]
+    words = ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(disk)]
+    try:
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("a disk of its own for the server can be mounted by root only")
+        try:
+            disk.chmod(0o700)
+            shutil.chown(disk, "postgres")
+            with _server(folder, *options) as server:
+                yield server, disk
+        finally:
+            subprocess.run(["umount", "-l", str(disk)], check=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

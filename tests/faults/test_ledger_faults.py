@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import sqlite3
 import subprocess
@@ -93,6 +94,42 @@ def test_full_disk_on_sqlite(tmp_path: Path) -> None:
         assert ledger.verify().ok
     full["pages"] = 0
     assert ledger.reserve("a", ids, norms, 10.0).size == ids.size
+
+
+def fill(disk: Path) -> Path:
+    """Write a file that leaves nothing free."""
+    ballast, at = disk / "ballast", os.statvfs(disk)
+    with ballast.open("wb") as out:
+        out.write(bytes(at.f_bavail * at.f_frsize))
+    return ballast
+
+
+def test_full_disk_on_postgresql(postgres_on_a_small_disk: Any) -> None:
+    """Wherever it runs out, in the tables or in the log: all of a charge is there, or nothing."""
+    server, disk = postgres_on_a_small_disk
+    ledger = Ledger.open(server.database())
+    ids = np.arange(20_000)
+    ledger.enroll(ids, 1.0, 1e-6)
+    norms, k, refusal = np.random.default_rng(0).random(ids.size), 0, ""
+    while not refusal:  # the log runs out only when its spare segments are used up
+        assert k < 100, "the disk never ran full"
+        ballast = fill(disk)
+        try:
+            ledger.reserve(f"a{k}", ids, norms, 200.0)
+            k += 1
+        except StateError as error:
+            refusal = str(error)
+        ballast.unlink()
+        server.wait_until_well()
+    assert "No space left on device" in refusal
+    assert "\n" not in refusal
+    assert ledger.status(f"a{k}") == "unknown"
+    assert ledger.spent(ids) == pytest.approx(k * norms**2 / 200**2, rel=1e-9)
+    assert ledger.verify().ok
+    # What a caller does next: it is charged once.
+    assert ledger.reserve(f"a{k}", ids, norms, 200.0).size == ids.size
+    assert ledger.spent(ids) == pytest.approx((k + 1) * norms**2 / 200**2, rel=1e-9)
+    assert ledger.verify().ok
 
 
 class CutOff:
