@@ -111,4 +111,11 @@ def kill(kills, steps, seed, folder):
 
 if __name__ == "__main__":
     kills, steps, seed = map(int, sys.argv[1:4])
-    print(json.dumps(kill(kills, steps, seed, Path(sys.argv[4]))))
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    report = {
+        "machine": {"cpu": models[0] if models else "unknown", "cores": os.cpu_count()},
+        "command": f"python tests/faults/trainee.py {kills} {steps} {seed} FOLDER",
+        **kill(kills, steps, seed, Path(sys.argv[4])),
+    }
+    print(json.dumps(report, indent=1))
