@@ -31,12 +31,15 @@ from apiece.training.filtered import FilteredTrainer
 
 DELTA = 1e-5
 BUDGETS = {"0.3": (0.3, 0.3), "0.30/0.31": (0.30, 0.31), "1.2": (1.2, 1.2), "0.5": (0.5, 0.5)}
-GOES_ON = (1.0, 1.1, 1.25, 1.5)  # filtering's steps, as multiples of private GD's
+NEAR, FAR = (1.0, 1.1, 1.25, 1.5), (1.0, 1.5, 2.0, 3.0)
 TUNING_SEEDS = (1000, 1001)
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    # rate: of the learning rate times the clip norm
-    "adult": {"clip": (0.25, 0.5, 1.0), "rate": (5.0, 10.0), "steps": (30, 60)},
-    "mnist": {"clip": (0.5, 1.0), "rate": (8.0, 16.0), "steps": (30, 60)},
+    # rate: of the learning rate times the clip norm. goes_on: filtering's steps, as multiples of
+    # private GD's. The wide ones clip above most records' gradients, where people last longest.
+    "adult": {"clip": (0.25, 0.5, 1.0), "rate": (5.0, 10.0), "steps": (30, 60), "goes_on": NEAR},
+    "adult-wide": {"clip": (1.5,), "rate": (3.0, 6.0), "steps": (30,), "goes_on": FAR},
+    "mnist": {"clip": (0.5, 1.0), "rate": (8.0, 16.0), "steps": (30, 60), "goes_on": NEAR},
+    "mnist-wide": {"clip": (4.0,), "rate": (8.0, 16.0), "steps": (30,), "goes_on": FAR},
 }
 Setting = dict[str, Any]  # clip, rate, steps
 
@@ -44,8 +47,9 @@ Setting = dict[str, Any]  # clip, rate, steps
 class Runs:
     """Trainings by what defines them; each is made once, whatever is interrupted."""
 
-    def __init__(self, path: Path, task: Task) -> None:
-        self.path, self.tasks = path, {"test": task, "held out": task.held_out()}
+    def __init__(self, path: Path, task: Task, goes_on: tuple[float, ...]) -> None:
+        self.path, self.goes_on = path, goes_on
+        self.tasks = {"test": task, "held out": task.held_out()}
         self.found: dict[str, Any] = {}
         for line in path.read_text().splitlines() if path.exists() else []:
             run = json.loads(line)
@@ -54,11 +58,12 @@ class Runs:
     def get(
         self, on: str, budgets: str, kind: str, setting: Setting, last: float, seed: int
     ) -> dict[str, Any]:
-        """Return accuracies at the steps of GOES_ON up to `last`, and all active counts."""
+        """Return accuracies at the multiples in `goes_on` up to `last`, and all active counts."""
         about = [on, budgets, kind, setting["clip"], setting["rate"], setting["steps"], last, seed]
         key = json.dumps(about)
         if key not in self.found:
-            run = {"about": about, **train(self.tasks[on], budgets, kind, setting, last, seed)}
+            multiples = [m for m in self.goes_on if m <= last]
+            run = {"about": about, **train(self.tasks[on], budgets, kind, setting, multiples, seed)}
             with self.path.open("a") as out:
                 out.write(json.dumps(run) + "\n")
             self.found[key] = run
@@ -67,7 +72,7 @@ class Runs:
 
 
 def train(
-    task: Task, budgets: str, kind: str, setting: Setting, last: float, seed: int
+    task: Task, budgets: str, kind: str, setting: Setting, multiples: list[float], seed: int
 ) -> dict[str, Any]:
     """Train once; the second budget is that of the second half of the records."""
     first, second = BUDGETS[budgets]
@@ -89,7 +94,7 @@ def train(
         physical_batch_size=5000,
     )
     accuracies, active = {}, []
-    for multiple in (m for m in GOES_ON if m <= last):
+    for multiple in multiples:
         while trainer.steps < round(multiple * setting["steps"]):
             trainer.step()
             active.append(int(trainer.active_records().sum()))
@@ -100,10 +105,10 @@ def train(
 def held_out(runs: Runs, budgets: str, setting: Setting) -> dict[float, float]:
     """Return the mean accuracy on the held-out records, by how far filtering goes on."""
     found = [
-        runs.get("held out", budgets, "gaussian", setting, GOES_ON[-1], seed)["accuracy"]
+        runs.get("held out", budgets, "gaussian", setting, runs.goes_on[-1], seed)["accuracy"]
         for seed in TUNING_SEEDS
     ]
-    return {m: float(np.mean([accuracy[str(m)] for accuracy in found])) for m in GOES_ON}
+    return {m: float(np.mean([accuracy[str(m)] for accuracy in found])) for m in runs.goes_on}
 
 
 def rows(runs: Runs, budgets: str, settings: list[Setting], seeds: range) -> list[Any]:
@@ -120,7 +125,7 @@ def rows(runs: Runs, budgets: str, settings: list[Setting], seeds: range) -> lis
         tried = held_out(runs, budgets, setting)
         multiple = max(tried, key=lambda m: tried[m])
         # The figure needs the whole course of the active counts.
-        last = GOES_ON[-1] if strict == "0.3" else max(multiple, 1.25)
+        last = runs.goes_on[-1] if strict == "0.3" else max(multiple, runs.goes_on[2])
         for kind in ("gaussian", "renyi"):
             made = [runs.get("test", budgets, kind, setting, last, seed) for seed in seeds]
             about = {"epsilon": budgets, "filter": kind, **setting}
@@ -154,15 +159,17 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="*", default=list(BUDGETS), choices=list(BUDGETS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    task = adult() if options.data == "adult" else mnist()
-    runs = Runs(options.runs, task)
+    task = adult() if options.data.startswith("adult") else mnist()
     grid = GRIDS[options.data]
-    settings = [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]
+    runs = Runs(options.runs, task, grid["goes_on"])
+    names = ("clip", "rate", "steps")
+    values = itertools.product(*(grid[name] for name in names))
+    settings = [dict(zip(names, value, strict=True)) for value in values]
     found: list[Any] = []
     for budgets in options.epsilons:
         found += rows(runs, budgets, settings, range(options.seeds))
         about = {"data": options.data, "records": task.size, "hidden": task.hidden, "grid": grid}
-        document = summary(about | {"delta": DELTA, "goes_on": GOES_ON}, found)
+        document = summary(about | {"delta": DELTA}, found)
         options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -60,10 +60,29 @@ def test_verify_exits_1_on_a_changed_balance(url: str, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["problems"]
 
 
+def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of the two can be lowered and the other not: then neither is."""
+    before = Ledger.open(url).remaining(["ann", "bob"]).tolist()
+    lower = pd.DataFrame({"person": ["ann", "bob"], "consent": [0.19, 0.3]})
+    lower.to_csv(tmp_path / "people.csv", index=False)
+    flags = ["--data", f"{tmp_path}/people.csv", "--ids", "person", "--epsilon", "consent"]
+    capsys.readouterr()
+    assert run(["ledger", "init", url, *flags, "--delta", "1e-6"]) == 2
+    said = capsys.readouterr().err
+    assert "person 'bob'" in said
+    assert "what is spent, 0.015625" in said
+    assert said.count("\n") == 1
+    assert Ledger.open(url).remaining(["ann", "bob"]).tolist() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["verify", "sqlite:////nowhere/at/all.db"], 1, "unable to open"),
+        (["verify", "sqlite:////nowhere/at/all.db"], 2, "apiece ledger init"),
+        (["init", "sqlite:////nowhere/at/all.db"], 1, "unable to open"),
+        (["status", "URL", "--analysis", "wagse"], 2, "unknown to this ledger"),
         (["verify", "URL", "--head", "zz"], 2, "number:digest"),
         (["init", "URL", "--method", "renyi", "--order", "4"], 2, "cannot change"),
         (["init", "URL", "--method", "gausian"], 2, "did you mean 'gaussian'"),

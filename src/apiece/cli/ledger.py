@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece.errors import InputError
+from apiece.errors import AnalysisError, InputError
 
 if TYPE_CHECKING:
     from apiece.ledger import Head, Ledger
@@ -110,7 +110,12 @@ def status(url: str, analysis: str | None, person: str | None, as_json: bool) ->
         f"head {head.number}:{head.digest}",
     ]
     if analysis is not None:
-        document["analysis"] = {"id": analysis, "status": ledger.status(analysis)}
+        found = ledger.status(analysis)
+        if found == "unknown":
+            raise AnalysisError(
+                f"--analysis {analysis!r}: unknown to this ledger; see apiece ledger history"
+            )
+        document["analysis"] = {"id": analysis, "status": found}
         lines.append(f"analysis {analysis}: {document['analysis']['status']}")
     if person is not None:
         key: Any = int(person) if ledger.id_kind == "integer" and _whole(person) else person

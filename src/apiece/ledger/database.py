@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -74,6 +75,11 @@ def _postgres_begin(connection: sa.Connection) -> None:
 def name(engine: sa.Engine) -> str:
     """Return the ledger's address without its password."""
     return engine.url.render_as_string(hide_password=True)
+
+
+def is_missing(engine: sa.Engine) -> bool:
+    """Whether it is an SQLite file that does not exist; to connect to it would make it."""
+    return engine.dialect.name == "sqlite" and not Path(engine.url.database or "").exists()
 
 
 def without_password(url: str) -> str:

@@ -18,7 +18,7 @@ from apiece.ledger import accounts, chain, codec, enrolment, schema, units
 from apiece.ledger.chain import Entry, Head, Locked
 from apiece.ledger.charging import charge, entry_body, replay
 from apiece.ledger.codec import BLOCK, Ids, Integers
-from apiece.ledger.database import make_engine, name, transaction
+from apiece.ledger.database import is_missing, make_engine, name, transaction
 from apiece.ledger.directory import Directory
 from apiece.ledger.export import export
 from apiece.ledger.schema import ANALYSIS, ENTRY, HEAD
@@ -77,11 +77,13 @@ class Ledger:
         """
         asked = (method or "gaussian", units.checked_order(method or "gaussian", order))
         engine = make_engine(url)
+        if not create and is_missing(engine):
+            raise _none_there(engine)
         with transaction(engine, writes=False) as connection:
             there = schema.exists(connection)
             version = schema.check_version(schema.meta(connection)["schema"]) if there else None
         if not there and not create:
-            raise DataError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
+            raise _none_there(engine)
         if version != schema.VERSION:
             with transaction(engine, writes=True) as connection:
                 _prepare(connection, *asked)
@@ -294,6 +296,10 @@ class Ledger:
                 f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
             )
         return row
+
+
+def _none_there(engine: sa.Engine) -> DataError:
+    return DataError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
 
 
 def _prepare(connection: sa.Connection, method: str, order: float | None) -> None:
