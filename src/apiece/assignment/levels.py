@@ -3,7 +3,7 @@
 With more distinct budgets than can each have a curve of its own, parameters are taken from a
 ladder on which ε moves by at most 0.34 % from rung to rung. Where a record stands is found by
 interpolation, a margin below its budget. Since all records on a rung share one mechanism, the
-exact curves of some hundred rungs then recompute every record's ε when the plan is verified; if
+curves of some hundred rungs then recompute every record's ε when the plan is verified; if
 any exceeds its budget the plan is made anew with a larger margin (see `assign`). So interpolation
 decides how much is spent, never whether a promise holds.
 """
@@ -11,54 +11,106 @@ decides how much is spent, never whether a promise holds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from apiece.accounting import privacy_curve
+from apiece.accounting.near import upper_epsilons
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import MANY, noise
+from apiece.assignment.solve import noise
 from apiece.errors import RangeError
-from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
+LADDER = 40  # more distinct budgets than this are planned on a ladder
 STEP = 3.4e-3  # of log ε between rungs
-NODES = 24
-DELTAS = 3
+NODES = {"pld": 28, "rdp": 160}  # Rényi's ε bends sharply in q, and costs little
+DELTAS = 13
+FINE = 1000  # points of a table between nodes
+START = float(np.log(0.01))
+CELLS = (256, 24)  # a population is summed up by so many cells in ε and in δ
+
+Mechanisms = Callable[[Floats], tuple[Floats, Floats]]
+"""From a growing parameter x to noise multipliers and sampling probabilities; ε grows in x."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Population:
+    """Budgets with the share of the records that has each; all of them, or a summary."""
+
+    epsilon: Floats
+    delta: Floats
+    share: Floats
+
+    @classmethod
+    def of(cls, request: Request) -> Population:
+        """Return everyone's budgets."""
+        return cls(request.groups.epsilon, request.groups.delta, request.share)
+
+    def summary(self) -> Population:
+        """Return the means of the budgets in cells of a fine grid, to search with."""
+        x, y = np.log(self.epsilon), _reach(self.delta)
+        cell = np.zeros(x.size, dtype=np.int64)
+        for values, count in ((x, CELLS[0]), (y, CELLS[1])):
+            low, high = float(values.min()), float(values.max())
+            width = (high - low) / count or 1.0
+            place = np.minimum((values - low) / width, count - 1).astype(np.int64)
+            cell = cell * count + place
+        share = np.bincount(cell, self.share).astype(np.float64)
+        taken = share > 0
+        means = [np.bincount(cell, self.share * values)[taken] / share[taken] for values in (x, y)]
+        return Population(np.exp(means[0]), np.exp(-(means[1] ** 2) / 2), share[taken])
 
 
 def many(request: Request) -> bool:
     """Whether there are too many distinct budgets to solve for each."""
-    return len(request.groups) > MANY
+    return len(request.groups) > LADDER
 
 
 def noise_levels(request: Request, probability: float) -> Floats:
     """Return a safe noise multiplier for each group at one sampling probability."""
     low, high = extremes(request, probability)
 
-    def mechanism(log_z: float) -> Mechanism:
-        return run(float(np.exp(log_z)), probability, request.steps)
+    def mechanisms(x: Floats) -> tuple[Floats, Floats]:
+        # ε falls with z: the ladder is climbed in −log z, so that ε grows
+        return np.exp(-x), np.full(x.shape, probability)
 
-    # ε falls with z: the ladder is climbed in −log z, so that ε grows
-    ladder = Ladder(request, lambda x: mechanism(-x), -np.log(high * 1.02), -np.log(low * 0.98))
-    return np.exp(-ladder.place())
+    everyone = Population.of(request)
+    ladder = Ladder.between(
+        request, everyone, mechanisms, -np.log(high * 1.02), -np.log(low * 0.98)
+    )
+    return np.exp(-ladder.place(everyone))
 
 
-def rate_levels(request: Request, multiplier: float, *, on_rungs: bool) -> Floats:
-    """Return a sampling probability for each group at one noise multiplier.
+def rate_ladder(request: Request, people: Population, multiplier: float) -> Ladder:
+    """Return the ladder of log sampling probabilities at one noise multiplier, for `people`."""
 
-    on_rungs: as a plan needs them; else between rungs too, to search with.
+    def mechanisms(x: Floats) -> tuple[Floats, Floats]:
+        return np.full(x.shape, multiplier), np.exp(x)
+
+    def epsilon(log_q: float, delta: float) -> float:
+        return float(_spent(request, mechanisms, np.array([log_q]), np.array([delta]))[0, 0])
+
+    low, high = float(people.epsilon.min()), float(people.epsilon.max())
+    bottom = _beyond(epsilon, low * 0.98, float(people.delta.min()), up=False)
+    top = _beyond(epsilon, high * 1.02, float(people.delta.max()), up=True)
+    return Ladder.between(request, people, mechanisms, bottom, top)
+
+
+def _beyond(
+    epsilon: Callable[[float, float], float], target: float, delta: float, *, up: bool
+) -> float:
+    """Return log q not far below (or above) where ε meets the target; at most 0.
+
+    ε grows about as q, or as log q where it is large: so steps are taken in log ε.
     """
-
-    def mechanism(log_q: float) -> Mechanism:
-        return run(multiplier, float(np.exp(log_q)), request.steps)
-
-    bottom, top = _lowest_rate(request, mechanism), _highest_rate(request, mechanism)
-    ladder = Ladder(request, mechanism, bottom, top)
-    return np.exp(ladder.place() if on_rungs else ladder.estimate())
-
-
-def run(z: float, q: float, steps: int) -> Mechanism:
-    """Return `steps` updates with one noise multiplier and rate."""
-    return Repeated(Gaussian(z) if q >= 1 else Sampled(Gaussian(z), q), steps)
+    log_q, step = START, 0.0
+    while True:
+        room = float(np.log(target / epsilon(log_q, delta)))
+        if ((room <= 0 if up else room >= 0) and abs(room) < 0.1) or (up and log_q == 0 < room):
+            return log_q
+        step = room + (0.03 if up else -0.03)
+        log_q = min(log_q + step, 0.0)
+        if log_q < np.log(1e-12):
+            raise RangeError("sampling probability: below 1e-12 for the strictest budget")
 
 
 def extremes(request: Request, probability: float) -> tuple[float, float]:
@@ -73,78 +125,79 @@ def extremes(request: Request, probability: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _lowest_rate(request: Request, mechanism: Callable[[float], Mechanism]) -> float:
-    """Return log q at which every budget is kept, by steps of a factor 4."""
-    epsilon, delta = request.groups.epsilon, request.groups.delta
-    log_q = np.log(request.mean_probability)
-    while True:
-        curve = privacy_curve(mechanism(log_q), method=request.method)
-        if float(curve.epsilon(float(delta.min())).upper) <= epsilon.min() * 0.98:
-            return float(log_q)
-        log_q -= np.log(1.5)
-        if log_q < np.log(1e-12):
-            raise RangeError("sampling probability: below 1e-12 for the strictest budget")
+def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -> Floats:
+    """Return ε at each x (rows) and δ (columns)."""
+    z, q = (np.repeat(values, delta.size) for values in mechanisms(x))
+    found = upper_epsilons(
+        noise_multiplier=z,
+        sampling_probability=q,
+        steps=np.full(z.shape, request.steps),
+        delta=np.tile(delta, x.size),
+        expected=np.full(z.shape, np.nan),
+        method=request.method,
+    )
+    return np.maximum(found.reshape(x.size, delta.size), 1e-12)
 
 
-def _highest_rate(request: Request, mechanism: Callable[[float], Mechanism]) -> float:
-    """Return log q at which every budget is exceeded, or 0, by steps of a factor 1.5."""
-    epsilon, delta = float(request.groups.epsilon.max()), float(request.groups.delta.max())
-    log_q = float(np.log(request.mean_probability))
-    while log_q < 0:
-        curve = privacy_curve(mechanism(log_q), method=request.method)
-        if float(curve.epsilon(delta).upper) >= epsilon * 1.02:
-            return log_q
-        log_q += float(np.log(1.5))
-    return 0.0
-
-
+@dataclass(frozen=True, slots=True, eq=False)
 class Ladder:
-    """Mechanisms of one growing parameter x, and where each group may stand on it.
+    """Mechanisms of one growing parameter x, and where a budget is spent on it.
 
-    mechanism: of a value of x, with ε growing in x; low, high: the ends of x.
+    nodes: values of x; deltas: a few δ; log_epsilon: of the mechanism at each node (rows) at each
+    δ (columns), growing along both; margin: of log ε, below a budget.
     """
 
-    def __init__(
-        self, request: Request, mechanism: Callable[[float], Mechanism], low: float, high: float
-    ) -> None:
-        self.request, self.mechanism = request, mechanism
-        self.epsilon, self.delta = request.groups.epsilon, request.groups.delta
-        self.nodes = np.linspace(low, high, NODES)
-        self.deltas = _spread(self.delta)
-        rows = [np.log(self._spent(x, self.deltas)) for x in self.nodes]
-        self.log_epsilon = np.maximum.accumulate(np.array(rows), axis=0)
+    nodes: Floats
+    deltas: Floats
+    log_epsilon: Floats
+    margin: float
 
-    def _spent(self, x: float, delta: Floats) -> Floats:
-        curve = privacy_curve(self.mechanism(float(x)), method=self.request.method)
-        return np.asarray(np.maximum(curve.epsilon(delta).upper, 1e-12))
+    @classmethod
+    def between(
+        cls, request: Request, people: Population, mechanisms: Mechanisms, low: float, high: float
+    ) -> Ladder:
+        """Return the ladder from x = low to high."""
+        nodes = np.linspace(low, high, NODES[request.method])
+        deltas = _spread(people.delta)
+        rows = np.log(_spent(request, mechanisms, nodes, deltas))
+        return cls(nodes, deltas, np.maximum.accumulate(rows, axis=0), request.margin)
 
-    def estimate(self) -> Floats:
-        """Return where each group's ε would be spent, by interpolation in ε and in δ."""
-        from scipy.interpolate import PchipInterpolator
+    def estimate(self, people: Population) -> Floats:
+        """Return where each budget would be spent, by interpolation in ε and in δ."""
+        from scipy.ndimage import map_coordinates
 
-        target = np.log(self.epsilon) - self.request.margin
-        reach = _reach(self.deltas)
-        places = np.empty((self.deltas.size, target.size))
-        for j in range(self.deltas.size):
-            rises = np.append(True, np.diff(self.log_epsilon[:, j]) > 1e-9)
-            curve = PchipInterpolator(self.log_epsilon[rises, j], self.nodes[rises])
-            ends = self.log_epsilon[rises, j][[0, -1]]
-            places[j] = curve(np.clip(target, *ends))
-        if self.deltas.size == 1:
-            return np.asarray(places[0])
-        weights = _lagrange(reach, _reach(self.delta))
-        found = (weights * places).sum(axis=0)
-        return np.asarray(np.clip(found, self.nodes[0], self.nodes[-1]))
+        target = np.log(people.epsilon) - self.margin
+        heights = np.linspace(float(target.min()) - 1e-6, float(target.max()) + 1e-6, FINE)
+        places = self._places(heights)
+        rows = (target - heights[0]) / (heights[1] - heights[0])
+        low, high = _reach(self.deltas[[0, -1]])
+        width = (high - low) / (places.shape[1] - 1) or 1.0
+        columns = (_reach(people.delta) - low) / width
+        return np.asarray(map_coordinates(places, [rows, columns], order=1, mode="nearest"))
 
-    def place(self) -> Floats:
-        """Return each group's rung: the highest that is not above its estimate."""
+    def _places(self, heights: Floats) -> Floats:
+        """Return x at values of log ε (rows) and evenly spread δ (columns)."""
+        from scipy.interpolate import CubicSpline, PchipInterpolator
+
+        x = np.linspace(self.nodes[0], self.nodes[-1], max(FINE, 4 * self.nodes.size))
+        smooth = CubicSpline if self.nodes.size < 100 else PchipInterpolator
+        log_epsilon = smooth(self.nodes, self.log_epsilon)(x)
+        if self.deltas.size > 1:
+            reach = _reach(self.deltas)
+            between = np.linspace(reach[0], reach[-1], 4 * DELTAS)
+            log_epsilon = PchipInterpolator(reach, log_epsilon, axis=1)(between)
+        log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
+        return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
+
+    def place(self, people: Population) -> Floats:
+        """Return each budget's rung: the highest that is not above its estimate."""
         rungs = self._rungs()
-        index = np.searchsorted(rungs, self.estimate(), side="right") - 1
+        index = np.searchsorted(rungs, self.estimate(people), side="right") - 1
         return np.asarray(rungs[np.maximum(index, 0)])
 
     def _rungs(self) -> Floats:
         """Return values of x between which log ε moves by at most STEP, at any δ."""
-        fine = np.linspace(self.nodes[0], self.nodes[-1], 40 * NODES)
+        fine = np.linspace(self.nodes[0], self.nodes[-1], 4 * FINE)
         height = np.zeros(fine.size)
         for j in range(self.deltas.size):
             rise = np.diff(np.interp(fine, self.nodes, self.log_epsilon[:, j]))
@@ -160,19 +213,9 @@ def _reach(delta: Floats) -> Floats:
 
 
 def _spread(delta: Floats) -> Floats:
-    """Return up to three δ's that span those asked."""
+    """Return δ's that span those asked."""
     low, high = float(delta.min()), float(delta.max())
     if low == high:
         return np.array([low])
-    start, end = _reach(np.array([low, high]))
+    start, end = _reach(np.array([high, low]))
     return np.asarray(np.exp(-(np.linspace(start, end, DELTAS) ** 2) / 2))
-
-
-def _lagrange(nodes: Floats, at: Floats) -> Floats:
-    """Return the weights of each node in the interpolating polynomial at each point."""
-    weights = np.ones((nodes.size, at.size))
-    for j in range(nodes.size):
-        for k in range(nodes.size):
-            if k != j:
-                weights[j] *= (at - nodes[k]) / (nodes[j] - nodes[k])
-    return weights

@@ -15,7 +15,7 @@ from apiece.plan import Plan, Stage
 
 Floats = npt.NDArray[np.float64]
 METHODS = ("pld", "rdp")
-MARGINS = (8e-4, 2e-3, 4e-3)
+MARGINS = (6e-4, 1.5e-3, 4e-3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,13 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from apiece.assignment.levels import STEP, extremes, many, rate_levels
+from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, strictest
+from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, secant, strictest
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan
 
 NOISES = ("batch", "strictest", "loosest", "mean")
+TOLERANCE = 2e-4  # of the mean rate
+FEW = 6  # up to so many groups the noise is sought by solving for each; beyond, by a ladder
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Sample:
             q = fit_mean(request, free)
         else:
             z = self._noise_multiplier(request)
-            q = free = free_rates(request, z, on_rungs=True)
+            q = free = free_rates(request, z)
         saturated = free >= 1
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
@@ -73,21 +75,39 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
     least, most = extremes(request, q)
     if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
         return least, np.full(len(groups), q)
+    if len(groups) > FEW:
+        z = min(max(_ladder_noise(request), least), most)
+        return z, free_rates(request, z)
     found: dict[float, Floats] = {}
 
     def room(z: float) -> float:
-        found[z] = free_rates(request, z, on_rungs=False)
-        lost = STEP / 2 if many(request) else 0.0  # on rungs, on average
-        return float(np.log(request.share @ found[z] / q)) - lost
+        found[z] = rates(request, epsilon, delta, z)
+        return float(np.log(request.share @ found[z] / q))
 
     z = crossing(room, _guess(request), least, most)
-    return z, free_rates(request, z, on_rungs=True) if many(request) else found[z]
+    return z, found[z]
 
 
-def free_rates(request: Request, z: float, *, on_rungs: bool) -> Floats:
-    """Return each group's largest rate at one noise multiplier, or an estimate of it."""
+def _ladder_noise(request: Request) -> float:
+    """Return the noise multiplier of `batch_noise`, sought with interpolated rates."""
+    people = Population.of(request).summary()
+    # on rungs a rate lies half a step lower on average; solved one by one, where ε is by a hair
+    lost = (STEP / 2 if many(request) else 1e-3) + TOLERANCE
+    aim = float(np.log(request.mean_probability)) + lost
+
+    def room(log_z: float) -> float:
+        ladder = rate_ladder(request, people, float(np.exp(log_z)))
+        return float(np.log(people.share @ np.exp(ladder.estimate(people)))) - aim
+
+    log_z = secant(room, float(np.log(_guess(request))), slope=2.5, tolerance=TOLERANCE)
+    return float(np.exp(log_z))
+
+
+def free_rates(request: Request, z: float) -> Floats:
+    """Return each group's largest rate at one noise multiplier."""
     if many(request):
-        return rate_levels(request, z, on_rungs=on_rungs)
+        everyone = Population.of(request)
+        return np.exp(rate_ladder(request, everyone, z).place(everyone))
     return rates(request, request.groups.epsilon, request.groups.delta, z)
 
 

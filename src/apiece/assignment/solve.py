@@ -125,6 +125,26 @@ def crossing(
     return end
 
 
+def secant(room: Callable[[float], float], x: float, *, slope: float, tolerance: float) -> float:
+    """Return x with |room(x)| ≤ tolerance for a smooth growing `room` of about this slope.
+
+    For what is verified afterwards: where the steps do not settle, the best x seen is returned.
+    """
+    best = before = (math.inf, x, 0.0)
+    for _ in range(12):
+        value = room(x)
+        if abs(value) < best[0]:
+            best = (abs(value), x, value)
+        if abs(value) <= tolerance:
+            break
+        if math.isfinite(before[0]) and x != before[1]:
+            found = (value - before[2]) / (x - before[1])
+            slope = min(max(found, slope / 3), slope * 3)
+        before = (abs(value), x, value)
+        x -= value / slope
+    return best[1]
+
+
 def _bracket(
     room: Callable[[float], float], guess: float, low: float, high: float
 ) -> tuple[float, float, float, float]:

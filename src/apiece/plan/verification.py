@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +10,18 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve
+from apiece.accounting.near import upper_epsilons
 from apiece.budgets import Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.plan.stage import Stage
 
 if TYPE_CHECKING:
     from apiece.plan.model import Plan
 
 Floats = npt.NDArray[np.float64]
 MEASURED = 64
-THREADED = 32
+QUICK = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,20 +143,35 @@ def verify(plan: Plan, budgets: Budgets | None, method: str) -> Verification:
 
 
 def spending(plan: Plan, method: str) -> Floats:
-    """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve."""
+    """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve.
+
+    Of a plan with many distinct mechanisms every one is looked at where its budget says that ε
+    should be: an upper bound as good as the curve's, in a fraction of the time.
+    """
     delta, spent = plan.budgets.delta, np.zeros(len(plan.budgets))
     first, members = _distinct(plan)
+    if first.size >= QUICK and len(plan.stages) == 1 and plan.stages[0].participation is None:
+        return _spending_of(plan, plan.stages[0], method)
 
-    def one(g: np.intp, same: npt.NDArray[np.intp]) -> None:
+    for g, same in zip(first, members, strict=True):
         curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
         spent[same] = curve.epsilon(delta[same]).upper
+    return spent
 
-    if first.size < THREADED:
-        for g, same in zip(first, members, strict=True):
-            one(g, same)
-    else:  # transforms run outside the interpreter's lock; no result depends on the order
-        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            list(pool.map(one, first, members))
+
+def _spending_of(plan: Plan, stage: Stage, method: str) -> Floats:
+    """Return `spending` of a plan of one stage without coins."""
+    spent = np.zeros(len(plan.budgets))
+    takes_part = stage.sampling_probability > 0
+    size = int(takes_part.sum())
+    spent[takes_part] = upper_epsilons(
+        noise_multiplier=stage.noise_stddev / stage.clip_norm[takes_part],
+        sampling_probability=stage.sampling_probability[takes_part],
+        steps=np.full(size, stage.steps),
+        delta=plan.budgets.delta[takes_part],
+        expected=plan.budgets.epsilon[takes_part],
+        method=method,
+    )
     return spent
 
 
