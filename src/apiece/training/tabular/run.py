@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
+SAVE_EVERY = 1000  # steps: a second or so to make again, against a flush of the disk
 _TOTALS = 12  # groups for which the cost of all models together is stated
 Render = Callable[[dict[str, Any]], str]
 
@@ -181,14 +182,13 @@ def _train(
         plan,
         (inputs, torch.from_numpy(people.train.labels)),
     )
-    included = None if charge is None else charge.included
     place = prepared.unfinished.model(name, repeat)
+    options: dict[str, Any] = {"callbacks": [progress], "save_every": SAVE_EVERY}
+    options["included"] = None if charge is None else charge.included
     if (place / "state.pt").exists():
-        trainer = Trainer.resume(place, *given, callbacks=[progress], included=included)
+        trainer = Trainer.resume(place, *given, **options)
     else:
-        trainer = Trainer(
-            *given, seed=seed, callbacks=[progress], included=included, checkpoint=place
-        )
+        trainer = Trainer(*given, seed=seed, checkpoint=place, **options)
     trainer.fit()
     return _Trained(network, accuracy(network, people.test), time.monotonic() - begun)
 
