@@ -160,8 +160,40 @@ def test_the_loose_approximation_is_not_used() -> None:
     assert rdp.divergence(Sampled(Gaussian(z), q), order) > 5 * 2 * q * q * order / z**2
 
 
+@settings(max_examples=12, derandomize=True, deadline=None)
+@given(st.floats(-1.0, 2.0), st.floats(-5.0, -0.01), st.floats(-3.0, 1.7))
+def test_sampled_laplace(log_b: float, log_q: float, log_a: float) -> None:
+    """Both directions by the definition: two atoms and a density between them."""
+    b, q, order = 10**log_b, 10**log_q, 1 + 10**log_a
+    with mp.workdps(40):
+
+        def moment(power: float) -> mp.mpf:
+            def ratio(rho: mp.mpf) -> mp.mpf:
+                return (1 + q * mp.expm1(rho)) ** mp.mpf(power)
+
+            end = 1 / mp.mpf(b)
+            between = mp.quad(
+                lambda x: ratio((2 * x - 1) * end) * mp.exp(-x * end) * end / 2,
+                mp.linspace(0, 1, 4 + int(power * end if power > 0 else -power * end) // 2),
+            )
+            return ratio(-end) / 2 + ratio(end) * mp.exp(-end) / 2 + between
+
+        exact = max(mp.log(moment(p)) / (mp.mpf(order) - 1) for p in (order, 1 - order))
+        found = float(renyi.sampled_laplace(b, q, order) / exact)
+    assert 1 <= found <= 1 + 2e-11
+
+
+def test_sampled_laplace_where_it_takes_too_long() -> None:
+    """With hardly any noise sampling is ignored, which is an upper bound."""
+    assert renyi.sampled_laplace(1e-4, 0.5, 3.0) == renyi.laplace(1e-4, 3.0)
+
+
 @pytest.mark.parametrize(
-    "mechanism", [Sampled(Laplace(1.0), 0.1), Sampled(Repeated(Sampled(Gaussian(1), 0.1), 2), 0.5)]
+    "mechanism",
+    [
+        Sampled(Repeated(Laplace(2.0), 2), 0.1),
+        Sampled(Repeated(Sampled(Gaussian(1), 0.1), 2), 0.5),
+    ],
 )
 def test_what_it_cannot_handle_is_named(mechanism: Mechanism) -> None:
     with pytest.raises(UnsupportedError, match="Sampled"):

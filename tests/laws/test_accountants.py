@@ -29,7 +29,7 @@ CATALOGUE: dict[str, Mechanism] = {
 }
 # What each accountant must handle; a mechanism dropped from it would go unnoticed otherwise.
 CANNOT = {
-    "rdp": {"sampled laplace", "nested"},
+    "rdp": {"nested"},
     "gdp": set(CATALOGUE) - {"gaussian"},
     "pld": set(),
     "best": set(),

@@ -9,7 +9,7 @@ import numpy as np
 from apiece.accounting.bounds import Floats
 from apiece.accounting.coarse import Leaves
 from apiece.accounting.convolve import TooLongError, side, tail
-from apiece.accounting.discretise import aligned, discretise
+from apiece.accounting.discretise import aligned, discretise, log_ratio
 from apiece.accounting.grid import Grid
 from apiece.accounting.jumps import jumps
 from apiece.accounting.lines import Bracket, Brackets, above_line, below_line
@@ -69,6 +69,12 @@ STEEPEST = 20.0  # largest tilt, in units of 1/step
 
 def _compose(leaves: Leaves, region: Region, grid: Grid) -> Bracket:
     """Compose both lattice pairs in both directions."""
+    cells = max(
+        (log_ratio(w.high, p.probability) - log_ratio(w.low, p.probability)) / region.step
+        for (p, _), w in zip(leaves, region.windows, strict=True)
+    )
+    if cells > 2 * grid.points:
+        raise TooLongError(cells / grid.points)
     if len(leaves) == 1:
         region = region._replace(step=aligned(leaves[0][0], region.windows[0], region.step))
     pairs = [

@@ -142,7 +142,7 @@ class Composition:
 
     def _region(self, mark: int, spacing: float) -> Brackets:
         if (spacing, mark) not in self._brackets:
-            reach = _FIRST + spacing * (mark + np.array([-0.5, -0.25, 0.0, 0.25, 0.5]))
+            reach = _FIRST + spacing * (mark + np.linspace(-0.5, 0.5, 9))
             finer = spacing < _SPACING
             grid = replace(self.grid, points=2 * self.grid.points) if finer else self.grid
             found = bracket(self.leaves, np.exp(-(reach**2) / 2), grid)

@@ -68,8 +68,8 @@ class RenyiProfile:
 def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
     """Return Rényi divergences of `mechanism` at `orders` > 1, the larger of both directions.
 
-    Raises `UnsupportedError`, naming it, where a step is neither Gaussian, nor Laplace, nor a
-    Gaussian (or several) behind one coin; `InputError` for orders not above 1.
+    Raises `UnsupportedError`, naming it, where a step is neither Gaussian, nor Laplace, nor one of
+    them (or several Gaussians) behind one coin; `InputError` for orders not above 1.
 
     >>> from apiece.mechanisms import Repeated
     >>> divergence(Repeated(Gaussian(2.0), 8), [2.0, 3.0]).round(6).tolist()
@@ -92,6 +92,8 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             return renyi.laplace(noise_multiplier, orders)
         case Sampled(Gaussian(noise_multiplier), probability):
             return renyi.sampled_gaussian(noise_multiplier, probability, orders)
+        case Sampled(Laplace(noise_multiplier), probability):
+            return renyi.sampled_laplace(noise_multiplier, probability, orders)
         case _:
             raise UnsupportedError(
                 f"method 'rdp': no exact Rényi divergence of {step!r}; use method 'pld'"
@@ -115,6 +117,8 @@ def _largest_order(step: Mechanism) -> float:
             return 12 * z
         case Laplace(z):
             return 70 * max(z, 1.0)
+        case Sampled(Laplace(z), q):
+            return max(70 * max(z, 1.0), z * math.log(1 / q))
         case Sampled(Gaussian(z), q):
             return max(12 * z, z * z * math.log(1 / q))
         case _:
