@@ -61,11 +61,12 @@ SETTINGS = {
     "mnist": Setting(16.0, 50.0, 128, 15, 64, 0.02),
     "german10": Setting(4.0, 16.0, 32, 10, 128, 0.02),
     "credit10": Setting(4.0, 20.0, 32, 10, 128, 0.02),
+    "mnist5": Setting(16.0, 50.0, 128, 5, 64, 0.02),
 }
 
 
 def table(name: str) -> Table:
-    if name == "mnist":
+    if name.startswith("mnist"):
         return mnist(4, 1000)
     return tabular("german" if name.startswith("german") else "credit_default", 1000)
 
@@ -175,7 +176,8 @@ def trend(populations: list[ShadowScores], plans: list[Plan], group: str) -> dic
     left = [contrast([without(s, k) for s in populations], group) for k in range(FOLDS)]
     error = float(np.sqrt((FOLDS - 1) * np.var(left)))
     risen = contrast(populations, group)
-    means = [float(signed(s)[s.groups == group].mean()) for s in populations]
+    directed = [signed(s)[s.groups == group] for s in populations]
+    means = [float(column.mean()) for column in directed]
     test = jonckheere_terpstra(columns)
     return {
         **asdict(test),
@@ -185,6 +187,7 @@ def trend(populations: list[ShadowScores], plans: list[Plan], group: str) -> dic
         "page_p_value_same_records": float(page.pvalue),
         "same_records": int(always.sum()),
         "signed_mean": means,
+        "signed_trend": asdict(jonckheere_terpstra(directed)),
         "signed_rise": risen,
         "signed_rise_standard_error": error,
         "signed_rise_p_value": float(stats.t.sf(risen / error, FOLDS - 1)),

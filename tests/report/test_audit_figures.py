@@ -38,6 +38,7 @@ def test_spaghetti_colours_the_targets_that_rise() -> None:
     assert len(lines) == 3
     assert lines[0].get_ydata().tolist() == [0.5, 0.1]
     assert lines[0].get_color() != lines[1].get_color()
+    assert lines[0].get_label() == "more vulnerable at 4 (1 of 2)"
     assert lines[2].get_ydata().tolist() == pytest.approx([0.35, 0.25])
     with pytest.raises(InputError, match="scores"):
         figures.spaghetti_figure([1.0], scores)

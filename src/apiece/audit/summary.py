@@ -14,6 +14,8 @@ from apiece.audit.splits import check_half_full
 from apiece.audit.trend import student_t
 from apiece.errors import InputError
 
+LEAST_MODELS = 6  # so that the others of each model hold two with and two without each record
+
 
 def shadow_findings(
     shadows: ShadowScores, *, variant: str = "online", variance: str = "per-example"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from apiece import _check
 from apiece.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -185,13 +186,14 @@ def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
     """LiRA by group from shadow models of a run's table, trained here or resumed."""
     from apiece.audit.records import ShadowScores
     from apiece.audit.shadows import train_shadows
-    from apiece.audit.summary import shadow_findings
+    from apiece.audit.summary import LEAST_MODELS, shadow_findings
     from apiece.audit.tables import half_plan, table_job
     from apiece.budgets import Budgets
     from apiece.cli._progress import Bar
     from apiece.training.tabular import read_job
     from apiece.training.tabular.people import read_people
 
+    models = _check.count("models", flags["models"], least=LEAST_MODELS)
     job = read_job(flags["run"] / "config.toml")
     people = read_people(job)
     good, asked = ~people.train.faulty, people.budgets
@@ -213,7 +215,7 @@ def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
         people.train.labels[good],
         budgets,
         plan,
-        models=flags["models"],
+        models=models,
         seed=flags["seed"],
     )
     with Bar(shadow_job.blocks) as bar:

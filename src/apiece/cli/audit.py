@@ -70,6 +70,9 @@ def command(run: Path | None, as_json: bool, **flags: Any) -> None:
     if len(given) != 1:
         named = " and ".join(given) or "nothing"
         raise InputError(f"{named} given; name one of {', '.join(kinds)}")
+    for option, owner in (("plan", "--scores-in"), ("coins", "--canaries")):
+        if flags[option] and given != [owner]:
+            raise InputError(f"--{option}: goes with {owner}, not with {given[0]}; leave it out")
     findings = kinds[given[0]][1]({**flags, "run": run})
     click.echo(json.dumps(findings) if as_json else text(findings))
 

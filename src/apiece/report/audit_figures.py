@@ -50,7 +50,7 @@ def share_figure(
     Raises `InputError` where a group has not one mean a share.
     """
     _at_most_seven("groups", len(means))
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    figure = Figure(figsize=(6.2, 3.6), layout="constrained")
     axes = figure.subplots()
     for colour, (name, column) in zip(_COLOURS, means.items(), strict=False):
         if len(column) != len(shares):
@@ -59,7 +59,7 @@ def share_figure(
     if floor is not None:
         axes.axhline(floor, color="0.5", linestyle=":", label="no leak")
     axes.set(xlabel="share of the strict group (%)", ylabel="mean privacy score")
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside right center")
     return figure
 
 
@@ -76,9 +76,12 @@ def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
     asked, values = np.asarray(budgets, dtype=float)[order], values[:, order]
     figure = Figure(figsize=(5, 3.8), layout="constrained")
     axes = figure.subplots()
-    for line in values:
-        colour = _COLOURS[1] if line[0] > line[-1] else _COLOURS[0]
-        axes.plot(asked, line, color=colour, alpha=0.35, linewidth=0.9)
+    rising = values[:, 0] > values[:, -1]
+    words = (f"more vulnerable at {asked[0]:g}", "not more vulnerable")
+    for colour, name, own in zip(_COLOURS[1::-1], words, (rising, ~rising), strict=True):
+        for at, line in enumerate(values[own]):
+            label = f"{name} ({own.sum()} of {own.size})" if at == 0 else None
+            axes.plot(asked, line, color=colour, alpha=0.5, linewidth=0.9, label=label)
     axes.plot(asked, np.median(values, axis=0), "o-", color="black", linewidth=2, label="median")
     axes.set_xscale("log", base=2)
     axes.set_xticks(asked, [f"{a:g}" for a in asked])
