@@ -42,6 +42,7 @@ def assert_same(clipped, model, loss_fn, inputs, targets, tolerance=3e-5):
     assert clipped.gradients.keys() == gradients.keys()
     scale = torch.sqrt(sum(g.square().sum() for g in gradients.values()))
     for name, expected in gradients.items():
+        assert clipped.gradients[name].shape == expected.shape
         error = (clipped.gradients[name].double() - expected).norm() / scale
         assert error < tolerance, f"{name}: relative error {float(error):.2e}"
     torch.testing.assert_close(clipped.norms.double(), norms, rtol=tolerance, atol=1e-7)

@@ -135,5 +135,5 @@ def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) ->
     for name, parameter in batch.parameters.items():
         part = named.get(name)
         total = torch.zeros_like(parameter) if part is None else part.weighted(factors)
-        sums[name] = total.detach().view(parameter.shape).to(parameter.dtype)
+        sums[name] = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
     return ClippedSum(sums, norms, losses, batch.clip_norms)

@@ -73,6 +73,34 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """Per-record gradients as they are, some records a tensor: joining those would cost a copy."""
+
+    parts: tuple[torch.Tensor, ...]
+
+    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
+        """Return the sums of squares."""
+        return torch.cat([of_rows(part) for part in self.parts])
+
+    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return one vector-matrix product a slice."""
+        some = weights.split_with_sizes([len(part) for part in self.parts])
+        first, *rest = (w @ part.flatten(1) for w, part in zip(some, self.parts, strict=True))
+        for more in rest:
+            first.add_(more)
+        return first.view(self.parts[0].shape[1:])
+
+    def per_record(self) -> torch.Tensor:
+        """Return the gradients in one tensor."""
+        return torch.cat(self.parts)
+
+    def without(self, bad: torch.Tensor) -> Slices:
+        """Return this with the records at `bad` set to zero."""
+        some = bad.split_with_sizes([len(part) for part in self.parts])
+        return Slices(tuple(blank(part, b) for part, b in zip(self.parts, some, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Outer:
     """Gradients left_i ⊗ right_i; left: (B, O), right: (B, I)."""
 

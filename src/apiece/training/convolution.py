@@ -12,7 +12,7 @@ from torch import nn
 from apiece.training.contributions import (
     KEEP,
     Contribution,
-    Rows,
+    Slices,
     blank,
     cancellation,
     made_again,
@@ -20,8 +20,8 @@ from apiece.training.contributions import (
 from apiece.training.kernels import Squares, row_squares
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
-_CELLS = 1 << 17  # entries of patches at a time: they stay in the second-level cache
-_GRADIENTS = 1 << 21  # entries of per-record gradients at a time from a grouped convolution
+_CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
+_GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
 _LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
 
@@ -35,7 +35,7 @@ def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Co
     padded, padding = pad(module, inputs)
     use = Convolution(module, padded.contiguous(), outputs.contiguous(), padding)
     if outputs.shape[0] * module.weight.numel() <= KEEP:
-        return Rows(use.per_record())
+        return Slices(use.slices())
     return use
 
 
@@ -51,14 +51,14 @@ def pad(module: Conv, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ..
 
 
 def patches(module: Conv, padded: torch.Tensor, places: torch.Size) -> torch.Tensor:
-    """Return a view (B, G, C/G, *kernel, *places): what each weight meets at each place."""
+    """Return a view (B, G, *places, C/G, *kernel): what each weight meets at each place."""
     batch, channels, *_ = padded.shape
     first, second, *steps = padded.stride()
     groups = module.groups
-    size = (batch, groups, channels // groups, *module.kernel_size, *places)
+    size = (batch, groups, *places, channels // groups, *module.kernel_size)
     taps = [s * d for s, d in zip(steps, module.dilation, strict=True)]
     moves = [s * d for s, d in zip(steps, module.stride, strict=True)]
-    stride = (first, second * (channels // groups), second, *taps, *moves)
+    stride = (first, second * (channels // groups), *moves, second, *taps)
     return padded.as_strided(size, stride, padded.storage_offset())
 
 
@@ -94,18 +94,19 @@ class Convolution:
         )
 
     def _matrices(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return gradients (b·G, O/G, L) and patches (b·G, C/G·K, L) of some records."""
+        """Return gradients (b·G, O/G, L) and patches (b·G, L, C/G·K) of some records."""
         outputs, groups = self.outputs[start:end], self.module.groups
         left = outputs.reshape(outputs.shape[0] * groups, outputs.shape[1] // groups, -1)
         ends = [n for n in reversed(self.padding) for _ in range(2)]
         padded = nn.functional.pad(self.inputs[start:end], ends)
         view = patches(self.module, padded, self.outputs.shape[2:])
-        return left, view.reshape(left.shape[0], -1, left.shape[2])
+        return left, view.reshape(left.shape[0], left.shape[2], -1)
 
-    def _over(self, function: Callable[[int, int], torch.Tensor], width: int) -> torch.Tensor:
+    def _over(
+        self, function: Callable[[int, int], torch.Tensor], width: int
+    ) -> tuple[torch.Tensor, ...]:
         total, width = self.outputs.shape[0], max(1, width)
-        parts = [function(s, min(s + width, total)) for s in range(0, total, width)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return tuple(function(s, min(s + width, total)) for s in range(0, total, width))
 
     @property
     def _records(self) -> int:
@@ -115,29 +116,32 @@ class Convolution:
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
-        return self._over(
-            self._ghost if self.ghost_is_cheaper else self._instantiated, self._records
-        )
+        function = self._ghost if self.ghost_is_cheaper else self._instantiated
+        return torch.cat(self._over(function, self._records))
 
     def _ghost(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
-        gram = (left.mT @ left).mul_(right.mT @ right).flatten(1).sum(1)
-        return (gram + cancellation(left.mT, right.mT)).view(end - start, -1).sum(1)
+        gram = (left.mT @ left).mul_(right @ right.mT).flatten(1).sum(1)
+        return (gram + cancellation(left.mT, right)).view(end - start, -1).sum(1)
 
     def _instantiated(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
-        squares = made_again(row_squares(left @ right.mT), left.mT, right.mT)
+        squares = made_again(row_squares(left @ right), left.mT, right)
         return squares.view(end - start, -1).sum(1)
 
     def per_record(self) -> torch.Tensor:
         """Return (B, O, C/G, *kernel)."""
+        return torch.cat(self.slices())
+
+    def slices(self) -> tuple[torch.Tensor, ...]:
+        """Return the same, some records at a time."""
         if self.grouped_is_faster:
             return self._over(self._grouped, _GRADIENTS // self.module.weight.numel())
         return self._over(self._gradients, self._records)
 
     def _gradients(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
-        return (left @ right.mT).view(end - start, *self.module.weight.shape)
+        return (left @ right).view(end - start, *self.module.weight.shape)
 
     def _grouped(self, start: int, end: int) -> torch.Tensor:
         """Return the gradients of some records as those of one image with a group a record."""

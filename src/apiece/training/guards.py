@@ -50,8 +50,11 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
         raise InputError(
             f"clip_norms: shape {tuple(given.shape)} for {size} records; give one bound a record"
         )
-    good = (given > 0) & (given < torch.inf)
-    if not bool(good.all()):
+    if size == 0:
+        return given
+    low, high = torch.aminmax(given)
+    if not (float(low) > 0 and float(high) < torch.inf):  # NaN fails both
+        good = (given > 0) & (given < torch.inf)
         where = int((~good).nonzero()[0])
         raise InputError(
             f"clip_norms[{where}] = {float(given[where])!r}: must be in (0, inf); "

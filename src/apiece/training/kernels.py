@@ -60,5 +60,7 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         or left.numel() * right.shape[1] < _SMALL
     ):
         return left.t() @ right
+    if left.shape[1] > right.shape[1]:  # the narrower one first
+        return product(right, left).t()
     found: torch.Tensor = _linear(left.t(), right.t(), None, "none", [], "")
     return found

@@ -47,5 +47,6 @@ def add_noise(
     noisy: dict[str, torch.Tensor] = {}
     parts = torch.split(flat, [s.numel() for s in sums.values()])
     for (name, total), part in zip(sums.items(), parts, strict=True):
-        noisy[name] = (part.view(total.shape) + total).to(total.dtype)
+        both = part.view(total.shape).add_(total)
+        noisy[name] = both if both.dtype == total.dtype else both.to(total.dtype)
     return noisy

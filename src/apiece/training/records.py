@@ -61,9 +61,13 @@ def tree_map(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
 
 def leaves(tree: Any) -> list[torch.Tensor]:
     """Return the tensors of `tree` in order."""
-    found: list[torch.Tensor] = []
-    tree_map(found.append, tree)
-    return found
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, tuple | list):
+        return []
+    return [tensor for part in tree for tensor in leaves(part)]
 
 
 def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:

@@ -30,7 +30,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call of a unit: its arguments, their versions, its outputs and their edges."""
+    """One call of a unit: its arguments, their versions, its outputs and their edges.
+
+    outputs: kept for a unit without a rule, else None, so that their memory is free again.
+    """
 
     unit: Unit
     args: tuple[Any, ...]
@@ -60,7 +63,8 @@ class Tape:
             raise NotBookable(f"{unit.path}: called with {len(args)} arguments and {list(kwargs)}")
         edges = tuple(get_gradient_edge(t) for t in tensors)
         versions = tuple(t._version for t in records.leaves((args, kwargs)))
-        self.calls.append(Call(unit, args, kwargs, out, edges, versions))
+        kept = out if unit.rule is None else None  # a rule needs its gradient only
+        self.calls.append(Call(unit, args, kwargs, kept, edges, versions))
 
 
 def units_of(model: nn.Module) -> list[Unit]:
@@ -74,14 +78,14 @@ def _collect(module: nn.Module, path: str, found: list[Unit], seen: set[nn.Modul
     if module in seen:
         return
     seen.add(module)
-    own = any(p is not None and p.requires_grad for p in module._parameters.values())
-    rule = rule_for(module) if own else None
+    own = False
+    for parameter in module._parameters.values():
+        own = own or (parameter is not None and parameter.requires_grad)
     bypasses = isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
-    if rule is not None:
-        found.append(Unit(path, module, rule))
-    elif own or bypasses:
-        if any(p.requires_grad for p in module.parameters()):
-            found.append(Unit(path, module, None))
+    if own or bypasses:
+        rule = rule_for(module) if own else None
+        if rule is not None or any(p.requires_grad for p in module.parameters()):
+            found.append(Unit(path, module, rule))
     else:
         for name, child in module._modules.items():
             if child is not None:
