@@ -77,13 +77,13 @@ class Postgres:
     def address(self, database: str, port: int | None = None) -> str:
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
 
-    def database(self) -> str:
-        """Make an empty database; return its address."""
+    def database(self, copy_of: str = "/template1") -> str:
+        """Make a database, empty or a copy of the one at an address; return its address."""
         import psycopg
 
-        name = "t" + secrets.token_hex(6)
+        name, template = "t" + secrets.token_hex(6), copy_of.rpartition("/")[2]
         with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self.address(name)
 
 

@@ -194,14 +194,18 @@ def test_connection_lost_in_mid_commit(postgres: Any, deliver: bool) -> None:
 
 def damaged_ledger(folder: Path) -> tuple[str, Path]:
     path = folder / "p.db"
-    ledger = Ledger.open(f"sqlite:///{path}")
+    charged_ledger(f"sqlite:///{path}")
+    return f"sqlite:///{path}", path
+
+
+def charged_ledger(url: str) -> None:
+    ledger = Ledger.open(url)
     ids = np.arange(6000)
     rng = np.random.default_rng(3)
     ledger.enroll(ids, 1.0, 1e-6)
     for k in range(3):
         ledger.reserve(f"a{k}", ids, rng.random(ids.size), 10.0)
         ledger.commit(f"a{k}", k)
-    return f"sqlite:///{path}", path
 
 
 def problems(url: str) -> list[str]:
@@ -263,11 +267,37 @@ CHANGES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def charged_database(postgres: Any) -> str:
+    url: str = postgres.database()
+    charged_ledger(url)
+    assert problems(url) == []
+    return url
+
+
 @pytest.mark.parametrize("statement", CHANGES)
 def test_tampering_is_found(tmp_path: Path, statement: str) -> None:
     url, path = damaged_ledger(tmp_path)
     with sqlite3.connect(path) as direct:
         assert direct.execute(statement).rowcount >= 1
+    assert problems(url)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE apiece_balance SET spent = decode(repeat('00', length(spent)), 'hex')",
+        *(s for s in CHANGES if "zeroblob" not in s and "apiece_meta" not in s),
+    ],
+)
+def test_tampering_is_found_on_postgresql(
+    postgres: Any, charged_database: str, statement: str
+) -> None:
+    import psycopg
+
+    url = postgres.database(copy_of=charged_database)
+    with psycopg.connect(url) as direct:
+        assert direct.execute(statement.encode()).rowcount >= 1
     assert problems(url)
 
 
