@@ -1,5 +1,6 @@
 """The main job as a user meets it: what it writes, what it refuses, what Ctrl-C leaves."""
 
+import io
 import json
 import os
 import signal
@@ -411,3 +412,22 @@ def test_resume_refuses(table: Any, tmp_path: Path, capsys: Any) -> None:
     assert "is no interrupted run" in capsys.readouterr().err
     assert cli.run(["train", "--resume", str(tmp_path / "run"), "--steps", "5"]) == 2
     assert "leave out steps" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("quiet", [[], ["--json"]])
+def test_the_bar_on_a_terminal_says_what_was_planned(
+    quiet: list[str], table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apiece.cli import _progress
+
+    terminal = Terminal()
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.run([*table(), *quiet]) == 0
+    assert ("step 6/6, planned ε 1 of 1" in terminal.getvalue()) == (not quiet)

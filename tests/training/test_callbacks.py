@@ -62,6 +62,13 @@ def test_a_group_whose_stage_has_not_come_has_spent_nothing():
     assert weak.spent == 0
 
 
+def test_plans_with_revealed_coins_have_a_spending_too():
+    rounds = assign(BUDGETS, "adapdp", steps=6, expected_batch_size=8, clip_norm=1.0)
+    last = PlannedSpending(rounds).at(6)
+    assert [s.spent for s in last] == pytest.approx(rounds.epsilon_spent[[0, 2]])
+    assert all(a.spent <= b.spent for a, b in zip(PlannedSpending(rounds).at(2), last, strict=True))
+
+
 def shown(the_plan, data):
     """Return what the bar says at each step of a run."""
     texts = []
@@ -82,8 +89,8 @@ def test_the_bar_shows_what_was_planned_whatever_the_records_are():
     the_plan = plan()
     seen = shown(the_plan, DATA)
     assert [(done, total) for done, total, _ in seen] == [(k, 6) for k in range(1, 7)]
-    spent = the_plan.epsilon_spent
-    assert seen[-1][2] == f"planned ε {spent[0]:.3g} of 1 (strict), ε {spent[2]:.3g} of 3 (weak)"
+    assert seen[-1][2] == "planned ε 1 of 1 (strict), ε 3 of 3 (weak)"
+    assert 0.99 < the_plan.epsilon_spent[0] < 1
     nothing = (torch.zeros(40, 4), torch.zeros(40, dtype=torch.long))
     assert shown(the_plan, nothing) == seen
 

@@ -10,7 +10,7 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
-from apiece.training import Trainer
+from apiece.training import Trainer, ambient
 
 BUDGETS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], 60, 1e-5)
 
@@ -194,3 +194,38 @@ def test_an_experiment_with_objections_is_resumed(tmp_path):
 def test_saving_needs_a_folder():
     with pytest.raises(InputError, match="no folder"):
         Trainer(*parts(), LOSS, plan(), data(), seed=0).save()
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    run = begin(tmp_path)
+    run.fit(3)
+    whole = begin(tmp_path.parent / "whole")
+    whole.fit()
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(StateError, match="No space left on device"):
+            run.fit()
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    assert again.step_number == 3
+    again.fit()
+    assert torch.equal(flat(again), flat(whole))
+
+
+def test_the_generators_of_the_model_s_devices_are_set_and_put_back(monkeypatch):
+    """A GPU's generator, played by one of the CPU."""
+    gpu = torch.Generator().manual_seed(1)
+    real = ambient._generator
+    monkeypatch.setattr(ambient, "_generator", lambda d: gpu if d.type == "cuda" else real(d))
+    before = gpu.get_state(), torch.get_rng_state()
+    devices = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 0)]
+    drawn = []
+    for _ in range(2):
+        with ambient.model_randomness(5, devices):
+            drawn.append((torch.rand(3, generator=gpu), torch.rand(3)))
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
+    assert torch.equal(gpu.get_state(), before[0])
+    assert torch.equal(torch.get_rng_state(), before[1])

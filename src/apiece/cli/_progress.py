@@ -14,8 +14,9 @@ PATIENCE = 2.0
 class Bar:
     """Counts steps; shows them once the work has lasted `PATIENCE` seconds, if anyone watches."""
 
-    def __init__(self, total: int, *, done: int = 0) -> None:
+    def __init__(self, total: int, *, done: int = 0, quiet: bool = False) -> None:
         self.total, self.done = total, done
+        self._watched = sys.stderr.isatty() and not quiet
         self._begun = time.monotonic()
         self._shown: Any = None
         self._task: Any = None
@@ -24,7 +25,7 @@ class Bar:
         """Count one step. text: beside the bar; a function is called only if it is shown."""
         self.done += 1
         if self._shown is None:
-            if not sys.stderr.isatty() or time.monotonic() - self._begun < PATIENCE:
+            if not self._watched or time.monotonic() - self._begun < PATIENCE:
                 return
             self._open()
         said = text if isinstance(text, str) else text()

@@ -77,7 +77,7 @@ def command(
         click.echo(f"private, not in the run folder: {note}", err=True)
     models, begun = len(prepared.plans) * job.seeds, time.monotonic()
     spending: dict[str, PlannedSpending] = {}
-    with Bar(prepared.steps, done=prepared.unfinished.made()) as bar:
+    with Bar(prepared.steps, done=prepared.unfinished.made(), quiet=as_json) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             def text() -> str:

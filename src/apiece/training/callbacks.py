@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,12 +84,14 @@ class ProgressBar:
 
 
 def describe(spent: Spent) -> str:
-    """Return one group's spending in few words.
+    """Return one group's spending in few words, rounded up to three digits.
 
-    >>> describe(Spent("strict", 1.0, 0.25))
-    'ε 0.25 of 1 (strict)'
+    >>> describe(Spent("strict", 1.0, 0.25011))
+    'ε 0.251 of 1 (strict)'
     """
-    return f"ε {spent.spent:.3g} of {spent.asked:g} ({spent.group})"
+    unit = 10.0 ** (math.floor(math.log10(spent.spent)) - 2) if spent.spent > 0 else 1.0
+    rounded = math.ceil(spent.spent / unit) * unit
+    return f"ε {rounded:.3g} of {spent.asked:g} ({spent.group})"
 
 
 class TensorBoard:

@@ -31,14 +31,23 @@ _DIGEST = 16
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, for its owner only, whole or not at all, by a temporary sibling."""
+    """Write `data` to `path`, for its owner only, whole or not at all, by a temporary sibling.
+
+    Raises `StateError` where that fails; what was at `path` is then still there.
+    """
     temporary = path.with_name(f".{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise StateError(
+            f"{path}: cannot be written ({error.strerror}); make room or mend the folder, then "
+            "resume the run"
+        ) from None
 
 
 def _to_bytes(state: dict[str, Any], *, check: bool) -> bytes:
@@ -167,7 +176,7 @@ class Journal:
             raise StateError(
                 f"{self.path}: step {step} was made before and now comes out differently; to "
                 "release both would give the noise away: resume with the same code, data, "
-                "precision and number of threads, or start the run afresh"
+                "precision, physical batch size and number of threads, or start the run afresh"
             )
         os.pwrite(self._descriptor, new, step * _DIGEST)
 

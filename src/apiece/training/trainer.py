@@ -60,6 +60,17 @@ class Trainer:
     without trainable parameters, parameters that the optimizer does not hold, and two schedules;
     `UnsupportedError` for optimizers that call for a closure (LBFGS) and schedulers that call for
     a metric; and what `clip_and_sum` raises.
+
+    >>> from apiece import Budgets, Scale, assign
+    >>> budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 40, 1e-3)
+    >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
+    >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> data = torch.randn(40, 3), torch.zeros(40, dtype=torch.long)
+    >>> trainer = Trainer(model, optimizer, loss, plan, data, seed=0)
+    >>> trainer.fit()
+    >>> trainer.step_number
+    5
     """
 
     def __init__(
