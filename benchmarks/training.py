@@ -1,244 +1,176 @@
-"""Time of one private step beside non-private PyTorch, Opacus and torch.func, interleaved.
+"""Time of one private step beside non-private PyTorch, Opacus, torch.func and JAX, interleaved.
 
-Every contender makes the same update from the same batch: a bound for each record, all bounds
-distinct, noise on the sum, SGD. Contenders take turns in every round, so that whatever else the
-machine does hits all of them; figures are medians over rounds and ratios to non-private PyTorch.
+Contenders take turns in every round, so that whatever else the machine does hits all of them;
+figures are medians over rounds and ratios to non-private PyTorch in the same round. Each number
+of threads has a process of its own, bound to as many cores. Peak memory is that of one step of
+one contender in a fresh process, above what the process held before.
 
-    python benchmarks/training.py --rounds 15 --out benchmarks/results/training.json
+    python benchmarks/training.py --out benchmarks/results/training.json     # about 4 minutes
+
+Contenders whose library is missing are left out, and the result says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import importlib.util
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch.func import functional_call, grad, vmap
-
-from apiece.training import add_noise, clip_and_sum
-
-Step = Callable[[], None]
-LOSS = nn.CrossEntropyLoss(reduction="none")
-STDDEV = 1.0
+SECONDS = {"mnist-cnn": 7.0, "cifar-cnn": 20.0, "mlp": 3.0}
+MODELS = list(SECONDS)
+NEEDS = {"opacus, hooks": "opacus", "opacus, ghost": "opacus", "jax, compiled": "jax"}
+MEMORY = ["pytorch, not private", "apiece", "opacus, hooks", "opacus, ghost"]
+BASE = "pytorch, not private"
 
 
-def mnist_cnn() -> nn.Module:
-    """The CNN of Tramèr and Boneh for MNIST, as in S1."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1),
-        nn.Flatten(), nn.Linear(32 * 4 * 4, 32), nn.Tanh(), nn.Linear(32, 10),
-    )  # fmt: skip
+def bind(threads: int) -> None:
+    """Give this process `threads` cores, before torch and JAX start their threads."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def cifar_cnn() -> nn.Module:
-    """The CNN of Tramèr and Boneh for CIFAR-10, as in S1."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for width in (32, 64, 128):
-        for _ in range(2):
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.Tanh()]
-            channels = width
-        layers.append(nn.MaxPool2d(2))
-    layers += [nn.Flatten(), nn.Linear(128 * 4 * 4, 128), nn.Tanh(), nn.Linear(128, 10)]
-    return nn.Sequential(*layers)
+def present(names: list[str]) -> list[str]:
+    """Return the contenders whose library is here."""
+    return [n for n in names if n not in NEEDS or importlib.util.find_spec(NEEDS[n])]
 
 
-def mlp() -> nn.Module:
-    """59-128-64-2, the size of a table of encoded attributes."""
-    return nn.Sequential(
-        nn.Linear(59, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 2)
-    )
+def prepared(name: str, who: str) -> tuple[Callable[[], None], int]:
+    """Return one contender's step and the batch size."""
+    import torch
+    from training_contenders import CONTENDERS
+    from training_contenders import MODELS as MADE
 
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
-    "mnist-cnn": (mnist_cnn, (1, 28, 28), 10, 512),
-    "cifar-cnn": (cifar_cnn, (3, 32, 32), 10, 256),
-    "mlp": (mlp, (59,), 2, 512),
-}
-
-
-def plain(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
-    model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def step() -> None:
-        LOSS(model(x), y).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def update(
-    model: nn.Module, optimizer: torch.optim.Optimizer, sums: dict[str, torch.Tensor], size: int
-) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.grad = sums[name] / size
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-
-
-def noisy(sums: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str, torch.Tensor]:
-    return {n: s + STDDEV * torch.randn(s.shape, generator=generator) for n, s in sums.items()}
-
-
-def ours(method: str, *, release: bool = False) -> Callable[..., Step]:
-    def prepare(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
-        from apiece.training import ChaCha20Stream
-
-        model, generator = make(), ChaCha20Stream() if release else torch.Generator()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        bounds = torch.linspace(0.1, 2, len(x))
-
-        def step() -> None:
-            clipped = clip_and_sum(model, LOSS, x, y, bounds, method=method)
-            update(model, optimizer, add_noise(clipped, STDDEV, generator=generator), len(x))
-
-        return step
-
-    return prepare
-
-
-def compiled(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
-    model, generator = make(), torch.Generator()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    bounds = torch.linspace(0.1, 2, len(x))
-
-    def one(values: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return LOSS(functional_call(model, values, (a.unsqueeze(0),)), b.unsqueeze(0))[0]
-
-    @torch.compile
-    def clipped(values, a, b, c):  # type: ignore[no-untyped-def]
-        grads = vmap(grad(one), in_dims=(None, 0, 0))(values, a, b)
-        norms = sum(g.flatten(1).square().sum(1) for g in grads.values()).sqrt()
-        factors = (c / norms).clamp(max=1)
-        return {n: torch.tensordot(factors, g, 1) for n, g in grads.items()}
-
-    def step() -> None:
-        values = {n: p.detach() for n, p in model.named_parameters()}
-        update(model, optimizer, noisy(clipped(values, x, y, bounds), generator), len(x))
-
-    return step
-
-
-def opacus_hooks(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
-    from opacus.grad_sample import GradSampleModule
-
-    model, generator = make(), torch.Generator()
-    wrapped = GradSampleModule(model, loss_reduction="sum")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    bounds = torch.linspace(0.1, 2, len(x))
-
-    def step() -> None:
-        LOSS(wrapped(x), y).sum().backward()
-        grads = {n: p.grad_sample for n, p in model.named_parameters()}
-        norms = sum(g.flatten(1).square().sum(1) for g in grads.values()).sqrt()
-        factors = (bounds / norms).clamp(max=1)
-        sums = {n: torch.einsum("i,i...", factors, g) for n, g in grads.items()}
-        update(model, optimizer, noisy(sums, generator), len(x))
-        for parameter in model.parameters():
-            parameter.grad_sample = None
-
-    return step
-
-
-def opacus_ghost(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-    model, generator = make(), torch.Generator()
-    wrapped = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=1.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    bounds = torch.linspace(0.1, 2, len(x))
-
-    def step() -> None:
-        losses = LOSS(wrapped(x), y)
-        losses.sum().backward(retain_graph=True)
-        optimizer.zero_grad()
-        factors = (bounds / wrapped.get_norm_sample()).clamp(max=1)
-        wrapped.disable_hooks()
-        (losses * factors).sum().backward()
-        wrapped.enable_hooks()
-        sums = {n: p.grad for n, p in model.named_parameters()}
-        update(model, optimizer, noisy(sums, generator), len(x))
-
-    return step
-
-
-CONTENDERS: dict[str, Callable[..., Step]] = {
-    "pytorch, not private": plain,
-    "apiece": ours("auto"),
-    "apiece, release noise": ours("auto", release=True),
-    "apiece, functional": ours("functional"),
-    "torch.func, compiled": compiled,
-    "opacus, hooks": opacus_hooks,
-    "opacus, ghost": opacus_ghost,
-}
-
-
-def measure(name: str, contenders: list[str], rounds: int) -> dict[str, object]:
-    """Return medians and ratios of one model."""
-    make, shape, classes, size = MODELS[name]
+    make, shape, classes, size = MADE[name]
     torch.manual_seed(0)
     x, y = torch.randn(size, *shape), torch.randint(0, classes, (size,))
-    steps = {who: CONTENDERS[who](make, x, y) for who in contenders}
-    for step in steps.values():
-        for _ in range(3):
-            step()
+    return CONTENDERS[who](make, x, y), size
+
+
+def measure(name: str, contenders: list[str], seconds: float) -> dict[str, object]:
+    """Return medians and ratios of one model."""
+    steps, failed, size = {}, {}, 0
+    for who in contenders:
+        try:
+            step, size = prepared(name, who)
+            for _ in range(2):
+                step()
+            steps[who] = step
+        except Exception as error:  # a contender that cannot run this model is named, not hidden
+            failed[who] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     times: dict[str, list[float]] = {who: [] for who in steps}
     repeat = 10 if name == "mlp" else 1
-    for _ in range(rounds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[BASE]) < 3:
         for who, step in steps.items():
             begun = time.perf_counter()
             for _ in range(repeat):
                 step()
             times[who].append((time.perf_counter() - begun) / repeat)
-    base = times["pytorch, not private"]
-    rows = {}
+    rows: dict[str, object] = {}
     for who, took in times.items():
-        ratios = [t / b for t, b in zip(took, base, strict=True)]
+        ratios = [t / b for t, b in zip(took, times[BASE], strict=True)]
         rows[who] = {
             "milliseconds": round(statistics.median(took) * 1e3, 3),
             "ratio": round(statistics.median(ratios), 3),
-            "best_ratio": round(min(took) / min(base), 3),
+            "best_ratio": round(min(took) / min(times[BASE]), 3),
         }
-    return {"batch": size, "rounds": rounds, "contenders": rows}
+    return {"batch": size, "rounds": len(times[BASE]), "contenders": rows, "left_out": failed}
+
+
+def peak(name: str, who: str) -> float:
+    """Return the megabytes by which one step of a contender lifts this process at most."""
+    step, _ = prepared(name, who)
+    step()  # compiled kernels stay
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    held = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    step()
+    return (_status("VmHWM") - held) / 1024
+
+
+def _status(field: str) -> int:
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith(field + ":"))
 
 
 def machine() -> dict[str, object]:
     """Name the machine by its processor and the software by its versions."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((row.split(":")[1].strip() for row in lines if row.startswith("model name")), "")
-    return {
-        "cpu": cpu or platform.processor(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+    found = {name: version(name) for name in ("torch", "opacus", "jax") if _has(name)}
+    cores = len(os.sched_getaffinity(0))
+    return {"cpu": cpu, "cores": cores, "python": platform.python_version(), **found}
+
+
+def _has(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def worker(*arguments: str) -> dict[str, object]:
+    """Run this file in a process of its own and return what it prints."""
+    command = [sys.executable, __file__, "--worker", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr.strip().splitlines()[-1][:200]}
+    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def work(kind: str, name: str, rest: list[str], threads: int, seconds: float) -> None:
+    """Be a worker: print one JSON document."""
+    import warnings
+
+    bind(threads)
+    warnings.filterwarnings("ignore")
+    if kind == "memory":
+        print(json.dumps({"megabytes": round(peak(name, rest[0]), 1)}))
+    else:
+        print(json.dumps(measure(name, rest, seconds)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS))
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--contenders", nargs="+")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--scale", type=float, default=1.0, help="of the time spent on each model")
+    parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    chosen = options.contenders or list(CONTENDERS)
+    if options.worker:
+        kind, name, *rest, threads, seconds = options.worker
+        work(kind, name, rest, int(threads), float(seconds))
+        return
+    from training_contenders import CONTENDERS
+
+    chosen = present(options.contenders or list(CONTENDERS))
+    chosen = [BASE, *(who for who in chosen if who != BASE)]
+    times = {
+        str(threads): {
+            name: worker("time", name, *chosen, str(threads), str(SECONDS[name] * options.scale))
+            for name in options.models
+        }
+        for threads in options.threads
+    }
+    memory = {
+        name: {who: worker("memory", name, who, "1", "0") for who in MEMORY if who in chosen}
+        for name in ([] if options.no_memory else options.models)
+    }
     info = machine()
-    if any(who.startswith("opacus") for who in chosen):
-        info["opacus"] = version("opacus")
-    warnings.filterwarnings("ignore")
-    results = {name: measure(name, chosen, options.rounds) for name in options.models}
-    text = json.dumps({"machine": info, "models": results}, indent=2)
+    absent = sorted(set(NEEDS.values()) - set(info))
+    results = {"machine": info, "not_installed": absent, "threads": times, "memory": memory}
+    text = json.dumps(results, indent=2)
     if options.out:
         options.out.write_text(text + "\n")
     print(text)
