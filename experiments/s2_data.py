@@ -14,18 +14,19 @@ from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.datasets.idx import idx_folder
 
+HIDDEN = 32
 HELD_OUT = 1 / 6  # of the training records, for choosing settings
 
 
 @dataclass(frozen=True)
 class Task:
-    """Training and evaluation records, and the width of the hidden layer, 0 for none."""
+    """Training and evaluation records, and the name of the network: see `model`."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
     test_inputs: torch.Tensor
     test_targets: torch.Tensor
-    hidden: int
+    network: str
 
     @property
     def size(self) -> int:
@@ -41,21 +42,25 @@ class Task:
             self.targets[train],
             self.inputs[test],
             self.targets[test],
-            self.hidden,
+            self.network,
         )
 
     def model(self, seed: int) -> nn.Module:
-        """Return a softmax regression from zero, or a network with one hidden layer of tanh."""
-        classes = int(self.targets.max()) + 1
-        last = nn.Linear(self.hidden or self.inputs.shape[1], classes)
+        """Return a fresh network; a regression and every last layer start from zero."""
+        torch.manual_seed(seed)
+        width = {"regression": self.inputs.shape[1], "hidden": HIDDEN, "convolutional": 144}
+        last = nn.Linear(width[self.network], int(self.targets.max()) + 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        if not self.hidden:
+        if self.network == "regression":
             return last
-        first = nn.Linear(self.inputs.shape[1], self.hidden)
-        nn.init.normal_(first.weight, generator=torch.Generator().manual_seed(seed))
-        nn.init.zeros_(first.bias)
-        return nn.Sequential(first, nn.Tanh(), last)
+        if self.network == "hidden":
+            first = nn.Linear(self.inputs.shape[1], HIDDEN)
+            nn.init.normal_(first.weight, generator=torch.Generator().manual_seed(seed))
+            nn.init.zeros_(first.bias)
+            return nn.Sequential(first, nn.Tanh(), last)
+        narrow, wide = nn.Conv2d(1, 8, 8, 4, 2), nn.Conv2d(8, 16, 3, 2)
+        return nn.Sequential(narrow, nn.Tanh(), wide, nn.Tanh(), nn.Flatten(), last)
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
@@ -72,18 +77,19 @@ def adult() -> Task:
     labels = torch.tensor(encode_labels(frame, "income", schema.classes("income")))
     train = torch.tensor((frame["split"] == "train").to_numpy())
     inputs = inputs / inputs.norm(dim=1).clamp_min(1.0)[:, None]
-    return Task(inputs[train], labels[train], inputs[~train], labels[~train], 0)
+    return Task(inputs[train], labels[train], inputs[~train], labels[~train], "regression")
 
 
-def mnist() -> Task:
-    """MNIST, all 60,000 records: a fixed first layer, then 32 hidden units of tanh."""
+def mnist(network: str) -> Task:
+    """MNIST, all 60,000 records: through `fixed_layer` for a hidden layer, or as pixels."""
     folder = Path(os.environ.get("APIECE_DATA", "../shared/data")) / "mnist"
     parts = []
     for split in ("train", "test"):
         images = idx_folder(folder, split)
         pixels = torch.from_numpy(images.scaled()).reshape(-1, 1, 28, 28)
-        parts += [fixed_layer(pixels), torch.tensor(images.labels)]
-    return Task(parts[0], parts[1], parts[2], parts[3], 32)
+        inputs = fixed_layer(pixels) if network == "hidden" else (pixels - 0.13) / 0.31
+        parts += [inputs, torch.tensor(images.labels)]
+    return Task(parts[0], parts[1], parts[2], parts[3], network)
 
 
 def fixed_layer(pixels: torch.Tensor) -> torch.Tensor:

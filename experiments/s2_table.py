@@ -32,7 +32,6 @@ from apiece.training.filtered import FilteredTrainer
 DELTA = 1e-5
 BUDGETS = {"0.3": (0.3, 0.3), "0.30/0.31": (0.30, 0.31), "1.2": (1.2, 1.2), "0.5": (0.5, 0.5)}
 NEAR, FAR = (1.0, 1.1, 1.25, 1.5), (1.0, 1.5, 2.0, 3.0)
-TUNING_SEEDS = (1000, 1001)
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     # rate: of the learning rate times the clip norm. goes_on: filtering's steps, as multiples of
     # private GD's. The wide ones clip above most records' gradients, where people last longest.
@@ -40,6 +39,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "adult-wide": {"clip": (1.5,), "rate": (3.0, 6.0), "steps": (30,), "goes_on": FAR},
     "mnist": {"clip": (0.5, 1.0), "rate": (8.0, 16.0), "steps": (30, 60), "goes_on": NEAR},
     "mnist-wide": {"clip": (4.0,), "rate": (8.0, 16.0), "steps": (30,), "goes_on": FAR},
+    "mnist-convolutional": {"clip": (1.0,), "rate": (4.0, 8.0), "steps": (40,), "goes_on": NEAR},
 }
 Setting = dict[str, Any]  # clip, rate, steps
 
@@ -49,6 +49,8 @@ class Runs:
 
     def __init__(self, path: Path, task: Task, goes_on: tuple[float, ...]) -> None:
         self.path, self.goes_on = path, goes_on
+        # A convolutional step takes ten times as long as the others.
+        self.tuning_seeds = (1000,) if task.network == "convolutional" else (1000, 1001)
         self.tasks = {"test": task, "held out": task.held_out()}
         self.found: dict[str, Any] = {}
         for line in path.read_text().splitlines() if path.exists() else []:
@@ -91,7 +93,7 @@ def train(
         clip_norm=setting["clip"],
         noise_stddev=stddev,
         seed=seed,
-        physical_batch_size=5000,
+        physical_batch_size=1000 if task.network == "convolutional" else 5000,
     )
     accuracies, active = {}, []
     for multiple in multiples:
@@ -106,7 +108,7 @@ def held_out(runs: Runs, budgets: str, setting: Setting) -> dict[float, float]:
     """Return the mean accuracy on the held-out records, by how far filtering goes on."""
     found = [
         runs.get("held out", budgets, "gaussian", setting, runs.goes_on[-1], seed)["accuracy"]
-        for seed in TUNING_SEEDS
+        for seed in runs.tuning_seeds
     ]
     return {m: float(np.mean([accuracy[str(m)] for accuracy in found])) for m in runs.goes_on}
 
@@ -159,7 +161,9 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="*", default=list(BUDGETS), choices=list(BUDGETS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    task = adult() if options.data.startswith("adult") else mnist()
+    name, _, kind = options.data.partition("-")
+    network = "convolutional" if kind == "convolutional" else "hidden"
+    task = adult() if name == "adult" else mnist(network)
     grid = GRIDS[options.data]
     runs = Runs(options.runs, task, grid["goes_on"])
     names = ("clip", "rate", "steps")
@@ -168,7 +172,7 @@ def main() -> None:
     found: list[Any] = []
     for budgets in options.epsilons:
         found += rows(runs, budgets, settings, range(options.seeds))
-        about = {"data": options.data, "records": task.size, "hidden": task.hidden, "grid": grid}
+        about = {"data": options.data, "records": task.size, "network": task.network, "grid": grid}
         document = summary(about | {"delta": DELTA}, found)
         options.out.write_text(json.dumps(document, indent=1) + "\n")
 

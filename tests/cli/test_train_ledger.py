@@ -113,8 +113,12 @@ def test_who_cannot_pay_is_not_trained_on(setting: Any, tmp_path: Path, capsys: 
     assert not torch.equal(models["overspent"], models["paying"])
 
 
-def test_killed_between_reserve_and_commit(setting: Any, tmp_path: Path, capsys: Any) -> None:
-    arguments = setting("--steps", "1500", *charged(tmp_path))
+@pytest.mark.parametrize("resumes", [False, True])
+def test_killed_between_reserve_and_commit(
+    resumes: bool, setting: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Started over in another folder, or gone on with in its own: it is charged once."""
+    arguments = setting("--steps", "600", *charged(tmp_path))
     words = [sys.executable, "-c", "from apiece.cli import main; main()", *arguments]
     process = subprocess.Popen(
         words, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -132,9 +136,10 @@ def test_killed_between_reserve_and_commit(setting: Any, tmp_path: Path, capsys:
     spent = ledger.spent(np.arange(N))
     assert spent.any()
     # Other settings are another analysis; the same ones are not charged again.
-    other = setting("--steps", "1501", *charged(tmp_path), out="other")
+    other = setting("--steps", "601", *charged(tmp_path), out="other")
     assert run(other, capsys)[0] == 2
-    assert run([*arguments, "--out", str(tmp_path / "again")], capsys)[0] == 0
+    again = [*arguments, "--out", str(tmp_path / "again")]
+    assert run(["train", "--resume", str(tmp_path / "run")] if resumes else again, capsys)[0] == 0
     assert ledger.status("model 1") == "committed"
     assert ledger.spent(np.arange(N)).tolist() == spent.tolist()
     assert ledger.verify().ok
