@@ -55,14 +55,14 @@ def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
 
     from apiece.audit import one_run, one_run_by_group, roc_by_group
 
-    table, where = _canary_table(flags)
+    table = _canary_table(flags)
     try:
         scores = table[flags["score"]].to_numpy().astype(float)
     except ValueError as error:
         raise DataError(f"column {flags['score']!r}: not numbers ({error})") from None
     words = table[flags["included"]].astype(str).str.lower()
     if not words.isin(["0", "1", "true", "false"]).all():
-        raise DataError(f"column {flags['included']!r} of {where}: give 0 or 1, true or false")
+        raise DataError(f"column {flags['included']!r}: give 0 or 1, true or false")
     truth = words.isin(["1", "true"]).to_numpy()
     asked = {"delta": flags["delta"], "confidence": flags["confidence"]}
     methods = ("dp", "gdp")
@@ -82,31 +82,33 @@ def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
     return {**found, "roc": {name: curve.summary() for name, curve in rocs.items()}}
 
 
-def _canary_table(flags: dict[str, Any]) -> tuple[Any, Path]:
-    """Return one table with scores, coins and groups, and the file of the coins.
+def _canary_table(flags: dict[str, Any]) -> Any:
+    """Return one table with scores, coins and groups.
 
     With --coins, the two files are joined by record id, whatever the order of their rows.
     """
     from apiece.audit.records import join
+
+    coined = [flags["included"], *([flags["group"]] if flags["group"] else [])]
+    if flags["coins"] is None:
+        return _columns(flags["canaries"], [flags["score"], *coined])
+    key = flags["id_column"]
+    scores = _columns(flags["canaries"], [key, flags["score"]])
+    coins = _columns(flags["coins"], [key, *coined])
+    ids = [table[key].to_numpy().astype(str) for table in (scores, coins)]
+    order = join(str(flags["coins"]), ids[1], str(flags["canaries"]), ids[0])
+    joined = coins.iloc[order].reset_index(drop=True)
+    return joined.assign(**{flags["score"]: scores[flags["score"]].to_numpy()})
+
+
+def _columns(path: Path, names: list[str]) -> Any:
     from apiece.datasets import read_table
 
-    coined = ["included"] if flags["group"] is None else ["included", "group"]
-    wanted = {flags["canaries"]: [flags["score"]]}
-    source = flags["canaries"] if flags["coins"] is None else flags["coins"]
-    wanted[source] = wanted.get(source, []) + [flags[name] for name in coined]
-    tables = {}
-    for path, names in wanted.items():
-        tables[path] = read_table(path)
-        for name in names if flags["coins"] is None else [flags["id_column"], *names]:
-            if name not in tables[path].columns:
-                raise DataError(f"column {name!r}: not in {path} ({list(tables[path].columns)})")
-    if flags["coins"] is None:
-        return tables[source], source
-    scores, coins = (tables[path] for path in (flags["canaries"], source))
-    ids = [t[flags["id_column"]].to_numpy().astype(str) for t in (scores, coins)]
-    order = join(str(source), ids[1], str(flags["canaries"]), ids[0])
-    kept = coins[[flags[name] for name in coined]].iloc[order].reset_index(drop=True)
-    return kept.assign(**{flags["score"]: scores[flags["score"]].to_numpy()}), source
+    table = read_table(path)
+    for name in names:
+        if name not in table.columns:
+            raise DataError(f"column {name!r}: not in {path} ({list(table.columns)})")
+    return table[list(dict.fromkeys(names))]
 
 
 def of_shadows(flags: dict[str, Any]) -> dict[str, Any]:
