@@ -16,6 +16,7 @@ from torch import nn
 from torch.func import functional_call, vjp, vmap
 
 from apiece.training import records
+from apiece.training.chain import chain_of, walk
 from apiece.training.clipped import ClippedSum, clip_factors
 from apiece.training.contributions import Contribution, Rows, join
 from apiece.training.functional import vectorised
@@ -31,6 +32,11 @@ def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
 
     check: called with the parameters, the losses, whose graph is then kept, and contributions.
     """
+    layers = chain_of(batch) if check is None else None
+    if layers is not None:
+        losses, named = walk(layers, batch)
+        with torch.no_grad():
+            return _clip(named, batch, losses.detach())
     with recording(units_of(batch.model)) as tape, torch.enable_grad():
         losses = batch.losses()
     with torch.autocast(losses.device.type, enabled=False):

@@ -35,7 +35,8 @@ def clip_and_sum(
 
     inputs, targets: tensors with the records first, or tuples or dicts of them; a tuple is given
     to the model as positional, a dict as keyword arguments. loss_fn(outputs, targets) returns one
-    loss a record, shape (B,). clip_norms: (B,), or one number for all.
+    loss a record, shape (B,); it sees the parameters through the outputs only.
+    clip_norms: (B,), or one number for all.
     physical_batch_size: how many records are worked on at a time; it bounds the memory and does
     not change the sum. An empty batch gives zeros.
     method: "auto" takes book-keeping (one forward, one backward) where the layers allow it, tried

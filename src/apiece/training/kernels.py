@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 Squares = Callable[[torch.Tensor], torch.Tensor]
 _BLOCK = 128  # values added one after the other in single precision
 _SMALL = 1 << 21  # multiplications below which oneDNN's setting-up costs more than it gains
-_linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 def row_squares(rows: torch.Tensor) -> torch.Tensor:
@@ -47,20 +49,34 @@ def remembering(function: Squares) -> Squares:
     return of
 
 
-def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return leftᵀ right; left: (N, O), right: (N, I).
+def _by_onednn(*shape: int, like: torch.Tensor) -> bool:
+    """Whether a product of `shape` multiplications goes to oneDNN directly.
 
-    On a processor oneDNN is asked directly where torch has it, which takes 0.4 to 0.75 of the
-    time of the BLAS library that `@` goes to; else, and for what is small, `@`.
+    That takes 0.4 to 0.75 of the time of the BLAS library behind `@` on the processor measured.
     """
-    if (
-        _linear is None
-        or left.device.type != "cpu"
-        or left.dtype != torch.float32
-        or left.numel() * right.shape[1] < _SMALL
-    ):
+    return (
+        _linear is not None
+        and like.device.type == "cpu"
+        and like.dtype == torch.float32
+        and math.prod(shape) >= _SMALL
+    )
+
+
+def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return leftᵀ right; left: (N, O), right: (N, I)."""
+    if not _by_onednn(*left.shape, right.shape[1], like=left):
         return left.t() @ right
     if left.shape[1] > right.shape[1]:  # the narrower one first
         return product(right, left).t()
     found: torch.Tensor = _linear(left.t(), right.t(), None, "none", [], "")
+    return found
+
+
+def linear(
+    values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return values weightᵀ + bias; values: (N, I), weight: (O, I)."""
+    if not _by_onednn(*values.shape, weight.shape[0], like=values):
+        return torch.nn.functional.linear(values, weight, bias)
+    found: torch.Tensor = _linear(values, weight, bias, "none", [], "")
     return found

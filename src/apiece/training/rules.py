@@ -20,15 +20,16 @@ def _linear(
 ) -> Contributions:
     found: Contributions = {}
     (right,) = inputs
+    own, shift = module._parameters["weight"], module._parameters["bias"]
     if outputs.dim() == 2:
         weight: Contribution = Outer(outputs, right)
         bias = outputs
     else:
         left = outputs.flatten(1, -2)
         weight, bias = products(left, right.flatten(1, -2)), left.sum(1)
-    if module.weight.requires_grad:
+    if own is not None and own.requires_grad:
         found["weight"] = weight
-    if module._parameters["bias"] is not None and module.bias.requires_grad:
+    if shift is not None and shift.requires_grad:
         found["bias"] = Rows(bias)
     return found
 
@@ -138,13 +139,16 @@ def rule_for(module: nn.Module) -> Rule | None:
         return None
     if module._forward_hooks or module._forward_pre_hooks:
         return None
-    own = {name for name, p in module._parameters.items() if p is not None}
-    if not own <= {"weight", "bias"} or getattr(module, "max_norm", None) is not None:
-        return None
+    for name, parameter in module._parameters.items():
+        if parameter is not None and name not in ("weight", "bias"):
+            return None
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
-        module.scale_grad_by_freq or module.sparse or getattr(module, "mode", "") == "max"
+        module.max_norm is not None
+        or module.scale_grad_by_freq
+        or module.sparse
+        or getattr(module, "mode", "") == "max"
     ):
         return None
-    if getattr(module, "track_running_stats", False):
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
         return None
     return rule

@@ -10,6 +10,7 @@ from torch import nn
 
 from apiece.training import functional
 from apiece.training.bookkeeping import clip_batch
+from apiece.training.chain import chain_of
 from apiece.training.clipped import ClippedSum, add_up
 from apiece.training.contributions import Contribution
 from apiece.training.mixing import check_loss, check_mixing
@@ -54,6 +55,10 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
 def _book_keeping(batch: Batch, *, checked: bool = False) -> ClippedSum:
     size = sum(p.numel() for p in batch.parameters.values())
     width = records_at_a_time(batch.model, size, batch.inputs, len(batch))
+    if checked and chain_of(batch) is not None:  # which is walked without a graph to check
+        with torch.random.fork_rng(devices=[]):
+            clip_batch(next(batch.parts(width)), check=_against_autograd)
+        checked = False
     if width >= len(batch):
         return clip_batch(batch, check=_against_autograd if checked else None)
     parts = enumerate(batch.parts(width))

@@ -78,9 +78,7 @@ def _collect(module: nn.Module, path: str, found: list[Unit], seen: set[nn.Modul
     if module in seen:
         return
     seen.add(module)
-    own = False
-    for parameter in module._parameters.values():
-        own = own or (parameter is not None and parameter.requires_grad)
+    own = any(p is not None and p.requires_grad for p in module._parameters.values())
     bypasses = isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
     if own or bypasses:
         rule = rule_for(module) if own else None
