@@ -1,5 +1,6 @@
 """What a trainer is given wrongly is said in one line and does not train."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from apiece.budgets import Budgets
-from apiece.errors import DataError, InputError, StateError
+from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer, sources
 
@@ -154,3 +155,52 @@ def test_random_transforms_are_resumed_bit_by_bit(tmp_path):
     for trainer, _ in itertools.product((whole, again), range(2)):
         trainer.step()
     assert torch.equal(whole.model.weight, again.model.weight)
+
+
+class Observing(nn.Module):
+    """Keeps the range of what it sees, as an observer for quantisation does."""
+
+    def __init__(self, *, in_place):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.linear, self.in_place = nn.Linear(4, 2), in_place
+
+    def forward(self, x):
+        if self.training:
+            highest = torch.maximum(self.seen, x.detach().max())
+            if self.in_place:
+                self.seen.copy_(highest)
+            else:
+                self.seen = highest
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_model_that_keeps_something_of_its_records(in_place):
+    model = nn.Sequential(Observing(in_place=in_place))
+    before = model[0].linear.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0)
+    with pytest.raises(UnsupportedError, match=r"model\.0\.seen: the forward pass changes"):
+        run.fit()
+    assert torch.equal(before, model[0].linear.weight)
+    model.eval()
+    Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0).fit()
+
+
+def test_a_gradient_that_was_left_on_a_frozen_parameter_is_not_applied():
+    model, optimizer = parts()
+    LOSS(model(INPUTS), TARGETS).mean().backward()
+    model.bias.requires_grad_(False)
+    before = model.bias.detach().clone()
+    Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0).fit()
+    assert torch.equal(before, model.bias)
+
+
+def test_a_plan_from_released_counts_takes_the_records_that_it_found():
+    budgets = Budgets(np.ones(N), 1e-5)
+    some = {"group_index": np.zeros(N - 2, int), "ids": budgets.ids[: N - 2]}
+    found = dataclasses.replace(plan(), counts="released", **some)
+    run(data=(INPUTS[2:], TARGETS[2:]), the_plan=found)
+    with pytest.raises(InputError, match="30 records, but the plan is for 28"):
+        run(the_plan=found)

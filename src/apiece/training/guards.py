@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -39,6 +42,36 @@ def check_modules(model: nn.Module) -> None:
                 f"model.{path}: {type(module).__name__} keeps running statistics of the records "
                 "without noise; construct it with track_running_stats=False"
             )
+
+
+class Buffers:
+    """A model's buffers: what a forward pass keeps of its records would be released in them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (f"{path}.{name}".lstrip("."), module._buffers, name)
+            for path, module in model.named_modules()
+            for name in module._buffers
+        ]
+
+    def _versions(self) -> list[tuple[torch.Tensor | None, int]]:
+        found = [held.get(name) for _, held, name in self._places]
+        return [(b, 0 if b is None else b._version) for b in found]
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Raise `UnsupportedError` if a buffer, such as a running statistic, changes meanwhile."""
+        before = self._versions()
+        yield
+        for place, (old, was), (new, now) in zip(
+            self._places, before, self._versions(), strict=True
+        ):
+            if old is not new or was != now:
+                raise UnsupportedError(
+                    f"model.{place[0]}: the forward pass changes this buffer, and so keeps "
+                    "something of the records without clipping and noise; put its module in "
+                    "eval() mode or take it out, and start again from a model that has not run"
+                )
 
 
 def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) -> torch.Tensor:

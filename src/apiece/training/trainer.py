@@ -28,7 +28,7 @@ from apiece.training.noise import add_noise
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.stages import OutputAverage, Restarts, stage_of
-from apiece.training.updates import Scheduler, Updates
+from apiece.training.updates import Scheduler, Updates, check_holds
 
 
 class Trainer:
@@ -45,8 +45,8 @@ class Trainer:
     Guarantee: record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters
     after every step together, as long as optimizer and scheduler see nothing but these gradients.
 
-    dataset: (inputs, targets), a TensorDataset or a map-style Dataset of plan.records records, in
-    the order of the budgets that the plan was made from. seed: None takes the key of all
+    dataset: (inputs, targets), a TensorDataset or a map-style Dataset of the plan's records, in
+    the order of the budgets that it was made from. seed: None takes the key of all
     randomness from the operating system, for a release; a number makes an experiment repeatable.
     physical_batch_size bounds how many records are in memory at a time, not the mechanism.
     checkpoint: a folder for `save`; the first checkpoint is written before the first step, then
@@ -105,11 +105,12 @@ class Trainer:
         self._group_index = bound_index(plan)
         self._included = taking_part(included, self._group_index.size)
         self._parameters = guards.trainable(self.model)
+        self._buffers = guards.Buffers(self.model)
         self._stage: int | None = None
         self.step_number = 0
         self._rejected = 0
         self._data: str | None = None
-        self._begun, self._torn, self._finished = False, False, False
+        self._begun, self._finished = False, False
         self._check()
         self.processes.wait()
         self.processes.share_parameters(self.model.state_dict().values())
@@ -122,18 +123,12 @@ class Trainer:
                 f"plan: not fit for a release ({self.plan.objections[0]}); use another "
                 "strategy, or give a seed to run it as an experiment"
             )
-        if len(self.source) != self.plan.records or self._group_index.size != len(self.source):
+        if len(self.source) != self._group_index.size:
             raise InputError(
-                f"dataset: {len(self.source)} records, but the plan is for {self.plan.records}; "
-                "make the plan from the budgets of exactly these records"
+                f"dataset: {len(self.source)} records, but the plan is for "
+                f"{self._group_index.size}; make the plan from the budgets of exactly these records"
             )
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        missing = [name for name, p in self._parameters.items() if id(p) not in held]
-        if missing:
-            raise InputError(
-                f"optimizer: does not hold parameter {missing[0]!r} ({len(missing)} missing); give "
-                "it all trainable parameters, or freeze those with requires_grad_(False)"
-            )
+        check_holds(self.optimizer, self._parameters)
         guards.check_modules(self.model)
         if self._folder is not None and self._folder.state.exists():
             raise StateError(
@@ -173,7 +168,7 @@ class Trainer:
                 f"trainer: all {self.steps} steps of the plan are taken; a further one would cost "
                 "privacy that nobody planned: make a new plan"
             )
-        if self._torn:
+        if self._updates.begun != self.step_number:
             raise StateError(
                 "trainer: its last update was interrupted half-way; to make it again on what it "
                 "left would use its noise twice: resume from the checkpoint, or start afresh"
@@ -185,16 +180,14 @@ class Trainer:
         stream = self._streams.sampling(self.step_number, self.processes.rank)
         batch = self._sampler.draw(stream)
         seed = self._streams.model(self.step_number, self.processes.rank)
-        with model_randomness(seed, (p.device for p in self._parameters.values())):
+        devices = (p.device for p in self._parameters.values())
+        with model_randomness(seed, devices), self._buffers.kept():
             clipped = self._clip(batch, stage)
         self._rejected += clipped.rejected
         update = self._release(clipped, stage)
-        self._torn = True
-        for name, parameter in self._parameters.items():
-            parameter.grad = update[name]
-        rate = self._updates.apply(self.step_number if self._restarts is None else within)
+        count = self.step_number if self._restarts is None else within
+        rate = self._updates.apply(count, self._parameters, update)
         self.step_number += 1
-        self._torn = False
         seconds = time.perf_counter() - begun
         done = Progress(self.step_number, self.steps, number, seconds, rate)
         for callback in self.callbacks:
@@ -342,6 +335,6 @@ class Trainer:
         self._updates.load_state_dict(state["updates"])
         if self._restarts is not None:
             self._restarts.load_state_dict(state["restarts"])
-        self.step_number = int(state["step"])
+        self.step_number = self._updates.begun = int(state["step"])
         self._rejected = int(state["rejected"])
         self._stage = None

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Schedule
@@ -25,6 +26,17 @@ class Scheduler(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what a checkpoint kept."""
         ...
+
+
+def check_holds(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise `InputError` unless the optimizer holds every one of the parameters."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    missing = [name for name, p in parameters.items() if id(p) not in held]
+    if missing:
+        raise InputError(
+            f"optimizer: does not hold parameter {missing[0]!r} ({len(missing)} missing); give "
+            "it all trainable parameters, or freeze those with requires_grad_(False)"
+        )
 
 
 class Updates:
@@ -63,13 +75,21 @@ class Updates:
                 "or take it out of the plan"
             )
         self.optimizer, self.scheduler, self.schedule = optimizer, scheduler, schedule
+        self.begun = 0  # updates begun; one that was interrupted has begun and is not counted
         self._first = [float(group["lr"]) for group in optimizer.param_groups] if schedule else []
 
-    def apply(self, step: int) -> float:
-        """Update the parameters by their gradients; `step` counts the model's updates from 0.
+    def apply(
+        self, step: int, parameters: dict[str, nn.Parameter], gradients: dict[str, torch.Tensor]
+    ) -> float:
+        """Update the parameters by these gradients; `step` counts the model's updates from 0.
 
-        Returns the learning rate of the first group, with which it was done.
+        Whatever else the optimizer holds has no gradient: one that somebody left there would be
+        without clipping and noise. Returns the learning rate of the first group.
         """
+        self.begun += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name]
         if self.schedule is not None:
             factor = self.schedule.at(step)
             for group, first in zip(self.optimizer.param_groups, self._first, strict=True):
