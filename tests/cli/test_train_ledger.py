@@ -113,7 +113,7 @@ def test_who_cannot_pay_is_not_trained_on(setting: Any, tmp_path: Path, capsys: 
     assert not torch.equal(models["overspent"], models["paying"])
 
 
-@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("resumes", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_between_reserve_and_commit(
     resumes: bool, setting: Any, tmp_path: Path, capsys: Any
 ) -> None:
