@@ -5,6 +5,7 @@ Laplace noise (δ = 0), OpenDP is given the Gaussian, under its own accounting. 
 a person with a budget can be part of, by the individual charge and by the worst case, on skewed
 data. Tumult Analytics needs an interpreter of its own; see tumult.py.
 
+    pip install opendp diffprivlib
     python benchmarks/queries.py --tumult tumult/bin/python --out benchmarks/results/queries.json
 """
 

@@ -192,6 +192,29 @@ def test_connection_lost_in_mid_commit(postgres: Any, deliver: bool) -> None:
     proxy.listener.close()
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+def test_file_system_fails_in_mid_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """SQLite's lost connection: the commit ends in an error, with or without being on the disk."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll([1, 2], 1.0, 1e-6)
+
+    def fail(connection: Any) -> None:
+        if arrives:
+            connection.commit()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger.engine.dialect, "do_commit", fail)
+        with pytest.raises(StateError, match="same analysis id"):
+            ledger.reserve("a", [1, 2], 1.0, 10.0)
+    assert ledger.status("a") == ("reserved" if arrives else "unknown")
+    assert ledger.reserve("a", [1, 2], 1.0, 10.0).tolist() == [1, 2]
+    assert ledger.spent([1, 2]) == pytest.approx([0.01, 0.01], rel=1e-9)
+    assert ledger.verify().ok
+
+
 def damaged_ledger(folder: Path) -> tuple[str, Path]:
     path = folder / "p.db"
     charged_ledger(f"sqlite:///{path}")
