@@ -1,67 +1,114 @@
-"""A coin before a composition: against closed forms, quadrature-free identities and exact sums."""
+"""A coin before a composition, from both sides: against closed forms and exact quadrature."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate
 
-from apiece.accounting import nested, pld, privacy_curve
+from apiece.accounting import closed, pld, privacy_curve
+from apiece.accounting.bounds import Bounds, Floats
+from apiece.accounting.grid import DEFAULT
+from apiece.accounting.nested import run_pair
+from apiece.accounting.pairs import GaussianPair
 from apiece.errors import RangeError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
 
 RUN = Repeated(Sampled(Gaussian(2.0), 0.05), 300)
+DELTAS = np.array([1e-3, 1e-6, 1e-10, 1e-15])
 
 
-def test_a_certain_coin_composes_like_the_closed_form() -> None:
-    part = nested._Part(pld.profile(Gaussian(4.0)), 1.0)
-    composed = nested._composed((part,) * 4)
-    deltas = np.array([1e-5, 1e-8, 1e-12])
-    exact = privacy_curve(Gaussian(2.0), method="gdp").epsilon(deltas)
-    upper = composed.epsilon(deltas).upper
-    assert (upper >= exact.lower).all()
-    assert upper == pytest.approx(exact.upper, rel=1e-4)
+def gaussian_runs(z: float, steps: int, probability: float, times: int) -> pld.Composition:
+    """Runs of plain Gaussian steps, composed step by step and not by their closed form."""
+    pair = run_pair(((GaussianPair(z * math.sqrt(steps)), steps),), probability, DEFAULT)
+    return pld.Composition(((pair, times),))
 
 
-def test_one_coin_is_the_amplification_formula() -> None:
+@settings(max_examples=10, derandomize=True, deadline=None)
+@given(st.floats(0.5, 10.0), st.integers(2, 60), st.floats(-4.0, -0.02))
+def test_one_coin_before_gaussian_steps(z: float, steps: int, log_probability: float) -> None:
+    """Several Gaussian steps are one, and one coin before one step has a closed form."""
+    probability = 10**log_probability
+    exact = pld.OneSampledStep(z, probability).epsilon(DELTAS)
+    lower, upper = gaussian_runs(z, steps, probability, 1).epsilon(DELTAS)
+    assert (lower <= exact.upper * (1 + 1e-11)).all()
+    assert (exact.lower <= upper * (1 + 1e-11)).all()
+    if probability >= 0.01:
+        assert (upper - lower <= 2e-3 * np.maximum(upper, 0.01)).all()
+
+
+def two_runs(z: float, q: float, epsilon: float, *, add: bool) -> float:
+    """δ(ε) of two coins, each before Gaussian steps that are one with multiplier z."""
+    form = closed.sampled_add if add else closed.sampled_remove
+
+    def rest(at: Floats) -> Bounds:
+        return form(lambda e: closed.gaussian(z, e), q, at)
+
+    def integrand(x: float) -> float:
+        loss = math.log1p(q * math.expm1((2 * x - 1) / (2 * z * z)))
+        density = math.exp(-0.5 * (x / z) ** 2 + (0.0 if add else loss))
+        left = rest(np.array([epsilon + loss if add else epsilon - loss]))
+        return density * float(left.upper[0]) / (z * math.sqrt(2 * math.pi))
+
+    points = np.linspace(-16 * z, 16 * z + 1, 50)
+    return sum(
+        integrate.quad(integrand, a, b, epsabs=0, epsrel=1e-9)[0]
+        for a, b in itertools.pairwise(points)
+    )
+
+
+@pytest.mark.parametrize(
+    ("z", "probability", "epsilon"), [(1.0, 0.1, 2.0), (2.0, 0.5, 1.5), (0.7, 0.01, 1.0)]
+)
+def test_two_coins_before_gaussian_steps(z: float, probability: float, epsilon: float) -> None:
+    exact = max(two_runs(z, probability, epsilon, add=add) for add in (False, True))
+    lower, upper = gaussian_runs(z, 8, probability, 2).delta(np.array([epsilon]))
+    assert lower <= exact * (1 + 1e-8)
+    assert exact <= upper * (1 + 1e-8)
+    assert upper - lower < 0.01 * upper
+
+
+def test_one_coin_before_sampled_steps_is_the_amplification_formula() -> None:
+    """The remove direction, the larger here: δ_π(ε) = π·δ(log(1 + (e^ε − 1)/π))."""
     inner, outer = privacy_curve(RUN), privacy_curve(Sampled(RUN, 0.3))
-    for epsilon in (0.0, 0.5, 1.0, 2.0):
+    for epsilon in (0.5, 1.0, 2.0):
         level = math.log1p(math.expm1(epsilon) / 0.3)
-        lower, upper = inner.delta(level)
-        assert outer.delta(epsilon).upper >= 0.3 * lower
-        assert outer.delta(epsilon).upper == pytest.approx(0.3 * upper, rel=2e-3)
+        within, found = inner.delta(level), outer.delta(epsilon)
+        assert found.upper >= 0.3 * within.lower
+        assert found.lower <= 0.3 * within.upper
+        assert found.upper == pytest.approx(0.3 * within.upper, rel=1e-2)
+        assert found.lower == pytest.approx(0.3 * within.lower, rel=1e-2)
 
 
 def test_more_chances_cost_more_and_less_than_no_coin() -> None:
-    spent = [
-        privacy_curve(Composed(*[Sampled(RUN, p)] * 2)).epsilon(1e-6).upper for p in (0.1, 0.5, 0.9)
-    ]
-    assert spent == sorted(spent)
-    assert spent[-1] < privacy_curve(Repeated(RUN, 2)).epsilon(1e-6).upper
-    twice = privacy_curve(Composed(Sampled(RUN, 0.5), Gaussian(3.0))).epsilon(1e-6).upper
-    assert twice > privacy_curve(Sampled(RUN, 0.5)).epsilon(1e-6).upper
+    spent = [privacy_curve(Composed(*[Sampled(RUN, p)] * 2)).epsilon(1e-6) for p in (0.1, 0.5, 0.9)]
+    assert [s.upper for s in spent] == sorted(s.upper for s in spent)
+    assert spent[-1].upper < privacy_curve(Repeated(RUN, 2)).epsilon(1e-6).lower
+    twice = privacy_curve(Composed(Sampled(RUN, 0.5), Gaussian(3.0))).epsilon(1e-6)
+    assert twice.lower > privacy_curve(Sampled(RUN, 0.5)).epsilon(1e-6).upper
 
 
-def test_against_an_exact_sum_of_two_rounds_of_laplace() -> None:
-    """Laplace noise has atoms at ±ε and a density between: bound by its own randomized response."""
-    inner = Repeated(Laplace(2.0), 2)
-    upper = privacy_curve(Repeated(Sampled(inner, 0.4), 2)).epsilon(1e-9).upper
-    # any post-processing is a lower bound: the sign of each of the four outputs
-    p = 1 - 0.5 * math.exp(-0.25)  # threshold in the middle: P[x + Lap(2) > 1/2], x = 1
-    q = 0.5 * math.exp(-0.25)
-    both = {}
-    for bits in itertools.product((0, 1), repeat=4):
-        chance = [1.0, 1.0]
-        for world, joined in enumerate((0.4, 0.0)):
-            for one in (bits[:2], bits[2:]):
-                there = math.prod(p if b else 1 - p for b in one)
-                absent = math.prod(q if b else 1 - q for b in one)
-                chance[world] *= joined * there + (1 - joined) * absent
-        both[bits] = chance
-    lower = max(abs(math.log(a / b)) for a, b in both.values())
-    assert lower <= upper <= 2 * math.log1p(0.4 * math.expm1(1.0)) * (1 + 1e-3)
+def test_a_coin_before_runs_that_have_coins_themselves() -> None:
+    inner = Composed(Sampled(Repeated(Sampled(Gaussian(1.0), 0.1), 3), 0.5), Gaussian(4.0))
+    lower, upper = privacy_curve(Sampled(inner, 0.3)).epsilon(1e-6)
+    whole = privacy_curve(inner)
+    assert 0 < lower <= upper <= 1.005 * lower
+    level = math.log1p(math.expm1(upper) / 0.3)
+    assert 0.3 * whole.delta(level).lower <= 1e-6 * (1 + 1e-9)
+
+
+def test_two_rounds_of_laplace_reach_their_pure_bound() -> None:
+    """Losses are bounded by log(1 + .4(e − 1)) a round, and the bound is an atom of P."""
+    curve = privacy_curve(Repeated(Sampled(Repeated(Laplace(2.0), 2), 0.4), 2))
+    pure = 2 * math.log1p(0.4 * math.expm1(1.0))
+    lower, upper = curve.epsilon(1e-12)
+    assert lower <= pure * (1 + 1e-9)
+    assert pure * (1 - 1e-6) <= upper <= pure * (1 + 1e-3)
 
 
 def test_past_the_range_is_an_error() -> None:
     with pytest.raises(RangeError):
-        privacy_curve(Sampled(RUN, 0.3)).epsilon(1e-30)
+        privacy_curve(Sampled(RUN, 0.3)).epsilon(1e-90)

@@ -81,7 +81,8 @@ def _compose(leaves: Leaves, region: Region, grid: Grid) -> Bracket:
         (discretise(pair, window, region.step), times)
         for (pair, times), window in zip(leaves, region.windows, strict=True)
     ]
-    rare = jumps([(high, times) for (_, high), times in pairs], region.rate)
+    lows, highs = ([(both[end], times) for both, times in pairs] for end in (0, 1))
+    rare = jumps(highs, region.rate, lows)
     until = 0.0 if rare is None else region.reach
     above, below = [], []
     for reverse, tilt, wrap, end in (

@@ -31,7 +31,7 @@ from apiece.accounting.pairs import Floats
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
 _UNDERFLOWS = 1e-280
-_NEGLIGIBLE = 1e-30  # tilted masses below it may be wrong by a factor of two
+NEGLIGIBLE = 1e-30  # tilted masses below it may be wrong by a factor of two
 
 
 class Side(NamedTuple):
@@ -70,24 +70,26 @@ def side(lattice: Lattice, times: int, *, reverse: bool) -> Side:
     return Side((log_mass + ratio)[::-1], -float(ratio[-1]), times, lattice.rounding)
 
 
-class _Tilted(NamedTuple):
+class Tilted(NamedTuple):
+    """w ∝ q_k·e^{λkh}, the log of its normaliser, and the largest exponent met."""
+
     weight: Floats
     log_total: float
     largest: float
 
 
-def _tilt(part: Side, step: float, tilt: float) -> _Tilted:
+def tilt_part(part: Side, step: float, tilt: float) -> Tilted:
     """Return w ∝ q_k·e^{λkh}, the log of its normaliser, and the largest exponent met."""
     exponent = part.log_mass + tilt * step * np.arange(part.log_mass.size)
     top = float(exponent.max())
     weight = np.exp(exponent - top)
     total = float(weight.sum())
     weight /= total
-    last = int(np.flatnonzero(weight > _NEGLIGIBLE)[-1])
-    return _Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
+    last = int(np.flatnonzero(weight > NEGLIGIBLE)[-1])
+    return Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
 
 
-def _reach(tilted: list[_Tilted], parts: Sequence[Side], bits: float) -> tuple[int, int]:
+def reach(tilted: list[Tilted], parts: Sequence[Side], bits: float) -> tuple[int, int]:
     """Return lattice indices outside which the composed w has at most e^{−bits} on either side."""
     mean = variance = 0.0
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
@@ -143,7 +145,7 @@ def _power(base: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.compl
         base = base * base
 
 
-def _convolve(tilted: list[_Tilted], parts: Sequence[Side], size: int) -> tuple[Floats, float]:
+def convolve(tilted: list[Tilted], parts: Sequence[Side], size: int) -> tuple[Floats, float]:
     """Return the cyclic composition of all parts and a bound on the error of each entry."""
     unit = 8 * UNIT * math.log2(size)
     product: npt.NDArray[np.complex128] | None = None
@@ -186,15 +188,15 @@ def tail(
 
     Raises `TooLongError` where this takes a transform of more than `points`.
     """
-    tilted = [_tilt(part, step, tilt) for part in parts]
-    low, high = _reach(tilted, parts, -math.log(wrap))
+    tilted = [tilt_part(part, step, tilt) for part in parts]
+    low, high = reach(tilted, parts, -math.log(wrap))
     last = sum(part.times * (part.log_mass.size - 1) for part in parts)
     lost = wrap * ((low > 0) + (high < last))
     high = max(high, math.ceil((until - sum(p.times * p.offset for p in parts)) / step) + 2)
     if high - low >= points:
         raise TooLongError((high - low + 1) / points)
     size = fft.next_fast_len(max(high - low, 1) + 1, real=True)
-    weight, noise = _convolve(tilted, parts, size)
+    weight, noise = convolve(tilted, parts, size)
     weight = np.roll(weight, -(low % size))
     start = step * low + sum(part.times * part.offset for part in parts)
     centre = round(float(np.clip(weight, 0, None) @ np.arange(size)))
@@ -242,7 +244,7 @@ def _error(parts: Sequence[Side], step: float, tilt: float, noise: float, lost: 
     """Return the error of δ, in units of e^{TK + (1−λ)ε}; lost: what is outside the transform."""
     largest = math.exp((tilt - 1) * math.log1p(-1 / tilt) - math.log(tilt))
     total = 1 / (step * tilt * (tilt - 1)) + largest
-    lost += sum(part.times * part.log_mass.size for part in parts) * _NEGLIGIBLE
+    lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
     return total * noise + largest * lost
 
 
@@ -250,7 +252,7 @@ def log_moment(parts: Sequence[Side], step: float, tilt: float) -> float:
     """Return an upper bound on the log of the lattice's moment of any real order `tilt`."""
     total = 0.0
     for part in parts:
-        _, log_total, largest = _tilt(part, step, tilt)
+        _, log_total, largest = tilt_part(part, step, tilt)
         rounding = part.rounding + 8 * UNIT * (largest + abs(tilt * part.offset))
         total += part.times * (log_total + tilt * part.offset + rounding)
     return total

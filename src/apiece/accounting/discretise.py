@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.grid import UNIT
-from apiece.accounting.pairs import Floats, LaplacePair, Pair, Window
+from apiece.accounting.pairs import Floats, LaplacePair, Pair, RunPair, Window
 
 
 class Jump(NamedTuple):
@@ -61,6 +61,11 @@ class _Cells(NamedTuple):
 
 def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattice]:
     """Return a dominated and a dominating lattice pair of `pair` cut off at `window`."""
+    if isinstance(pair, RunPair):
+        under, over = pair.below, pair.above
+        whole = under.window(0.0)
+        lower = discretise(under, whole._replace(high=min(whole.high, window.high)), step)[0]
+        return lower, discretise(over, window, step)[1]
     offset = log_ratio(window.low, pair.probability)
     cells = _cells(pair, window, step, offset)
     above = _spread(pair, window, step, offset, cells)

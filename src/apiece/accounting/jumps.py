@@ -58,32 +58,37 @@ class Jumps(NamedTuple):
         return np.asarray(np.where(np.append(added[1:], -1.0) >= 0, added, 0.0))
 
 
-def jumps(lattices: Sequence[tuple[Lattice, int]], rate: float) -> Jumps | None:
+def jumps(
+    lattices: Sequence[tuple[Lattice, int]],
+    rate: float,
+    below: Sequence[tuple[Lattice, int]] | None = None,
+) -> Jumps | None:
     """Return what the jumps of dominating lattice pairs, so many times each, add to δ.
 
-    None where no loss is cut. rate: the θ of the bound; any positive number gives one.
+    None where no loss is cut. rate: the θ of the bound; any positive number gives one. below: the
+    dominated lattice pairs, where their jumps are others.
     """
-    cuts = [(lattice.jump, times, lattice) for lattice, times in lattices if lattice.jump.q > 0]
+    cuts = [(lattice, times) for lattice, times in lattices if lattice.jump.q > 0]
     if not cuts:
         return None
-    slack = [
-        1 + sign * (lattice.rounding + 16 * UNIT) for _, _, lattice in cuts for sign in (-1, 1)
-    ]
-    p = [(jump.p, times) for jump, times, _ in cuts]
-    q = [(jump.q, times) for jump, times, _ in cuts]
+    under = cuts if below is None else below
+    slack = max(lattice.rounding for lattice, _ in (*cuts, *under)) + 16 * UNIT
     # J is meant without what the pairs tell apart outright.
-    inside_p = 1 - sum(times * lattice.outside_p for lattice, times in lattices)
-    inside_q = 1 - sum(times * lattice.outside_q for lattice, times in lattices)
-    least, most = min(slack), max(slack)
-    fall = math.log(sum(times * jump.q for jump, times, _ in cuts) * most)
-    fall -= rate * min(jump.loss for jump, _, _ in cuts)
+    inside_p = max(1 - sum(times * lattice.outside_p for lattice, times in lattices), 0.0)
+    inside_q = max(1 - sum(times * lattice.outside_q for lattice, times in lattices), 0.0)
+    fall = math.log(sum(times * lattice.jump.q for lattice, times in cuts) * (1 + slack))
+    fall -= rate * min(lattice.jump.loss for lattice, _ in cuts)
     for lattice, times in lattices:
         body = log_moment([side(lattice, times, reverse=False)], lattice.step, -rate)
-        rest = lattice.jump.q * math.exp(-rate * lattice.jump.loss) * most
+        rest = lattice.jump.q * math.exp(-rate * lattice.jump.loss) * (1 + slack)
         fall += max(times * np.logaddexp(body / times, math.log(rest) if rest else -math.inf), 0.0)
+    p, q = ([(lattice.jump[index], times) for lattice, times in cuts] for index in (0, 1))
+    under_p, under_q = (
+        [(lattice.jump[index], times) for lattice, times in under] for index in (0, 1)
+    )
     return Jumps(
-        (max(inside_p, 0.0) * _some(p, least), _some(p, most)),
-        (max(inside_q, 0.0) * _some(q, least), _some(q, most)),
+        (inside_p * _some(under_p, 1 - slack), _some(p, 1 + slack)),
+        (inside_q * _some(q, 1 - slack), max(_some(q, 1 + slack), _some(under_q, 1 + slack))),
         rate,
         fall + 1e-9,
     )

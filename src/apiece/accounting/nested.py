@@ -1,158 +1,135 @@
-"""A coin before a whole composition: profiles that dominate, composed as discrete distributions.
+"""A coin before a whole composition: its loss distribution, atom by atom, from below and above.
 
-With one coin of probability π before a run whose symmetrised profile is δ, both directions of
-add/remove have at most δ_π(ε) = π·δ(log(1 + (e^ε − 1)/π)) for ε ≥ 0. Several such runs are
-composed through the discrete pair whose profile interpolates δ_π, linear in e^ε ("connect the
-dots"). Upper bounds only.
+The composition's lattice pairs (`discretise`) are composed as ever, but here every mass is wanted,
+not δ at one ε. One tilt tells the masses near its mean; so several are taken, and each mass is read
+off where its error, |error of w|·E[r^λ]·e^{−λℓ}, is least. Masses less their errors are a part of
+a dominated pair, masses plus their errors contain a dominating one, and with a coin in front both
+are pairs like any other: a loss ℓ becomes log(1 − π + π·e^ℓ) under the same Q.
 
-Source: Balle, Barthe, Gaboardi 2018, Theorem 2 (for the direction (Q, (1−π)Q + πP): with
-s = 1 − (1−π)e^ε ≤ π its profile is s·δ(log(πe^ε/s)), at a level at least as high); Doroshenko et
-al. 2022 (Connect the dots), for the pair.
+Source: Balle, Barthe, Gaboardi 2018, Theorem 2 (a coin in front); methods §1.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
+from scipy import fft
 
-from apiece.accounting.bounds import Bounds, Floats, Profile
+from apiece.accounting.coarse import Leaves, gaps, renyi_tilt, view
+from apiece.accounting.convolve import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
+from apiece.accounting.discretise import discretise
+from apiece.accounting.grid import UNIT, Grid
+from apiece.accounting.pairs import AtomsPair, Floats, RunPair, Window
 from apiece.errors import RangeError
-from apiece.mechanisms import Composed, Mechanism, Repeated, Sampled
 
-_POINTS = 2048  # of one side of the longest lattice
-_BEYOND = 1e-17  # δ where a lattice ends; what is left counts as lost
-_LONGEST = 300.0
-_SLACK = 1 + 1e-10  # outweighs the rounding of sums of at most 1e6 positive terms
-_LEAST = 1e-15  # smallest δ that is answered
-
-
-def is_nested(step: Mechanism) -> bool:
-    """Whether `step`, from a flattened mechanism, is a coin before a composition."""
-    return isinstance(step, Sampled) and isinstance(step.mechanism, (Repeated, Composed, Sampled))
+_FAINTEST = 1e-17  # δ down to which masses are to be told
+_USUAL = 1e-6  # δ by which the lattice step is chosen
+_SHARE = 0.2  # of the gap wanted that the inner lattice may take
+_TILTS = 11
+_POINTS = 2**18
+_WIDEST = 10.0  # lattice steps beyond it tell nothing
+_WRAP = 1e-20  # tilted mass outside the transform
+_STEEPEST = 2000.0
 
 
-def profile(steps: tuple[tuple[Mechanism, int], ...]) -> Profile:
-    """Return an upper bound on the profile of flattened steps, some of them nested.
+def run_pair(leaves: Leaves, probability: float, grid: Grid) -> RunPair:
+    """Return the pair of a composition behind one coin.
 
-    Raises `RangeError` where losses or δ are past the numerical range.
+    Raises `RangeError` where its losses are past the numerical range.
     """
-    plain = [Repeated(step, times) for step, times in steps if not is_nested(step)]
-    parts = [_Part(_inner(Composed(*plain)), 1.0)] if plain else []
-    for step, times in steps:
-        if is_nested(step):
-            assert isinstance(step, Sampled)
-            parts += [_Part(_inner(step.mechanism), step.probability)] * times
-    return _composed(tuple(parts))
+    times = sum(count for _, count in leaves)
+    windows = tuple(pair.window(grid.truncation * _FAINTEST / times) for pair, _ in leaves)
+    tilts, step = _settings(leaves, windows, grid)
+    while True:
+        lattices = [
+            (discretise(pair, window, step), count)
+            for (pair, count), window in zip(leaves, windows, strict=True)
+        ]
+        low, high = _window([side(pair[1], n, reverse=False) for pair, n in lattices], step, tilts)
+        if high - low < _POINTS:
+            break
+        step *= 1.05 * (high - low) / _POINTS
+        if step > _WIDEST:
+            raise RangeError(
+                f"a coin before a composition of {times} steps: past the numerical range; use "
+                "fewer steps or more noise"
+            )
+    ends = []
+    for end in (0, 1):
+        parts = [side(pair[end], count, reverse=False) for pair, count in lattices]
+        loss, mass, relative, lost = _masses(parts, step, tilts, upper=end == 1)
+        out_p, out_q = (
+            end * (lost + sum(count * outside(pair[1]) for pair, count in lattices))
+            for outside in (attrgetter("outside_p"), attrgetter("outside_q"))
+        )
+        told_apart = (1 - probability) * out_q + probability * out_p, out_q
+        ends.append(AtomsPair(loss, mass, told_apart, relative, probability))
+    return RunPair(ends[0], ends[1])
 
 
-@lru_cache(maxsize=64)
-def _inner(mechanism: Mechanism) -> Profile:
-    from apiece.accounting import pld
-
-    return pld.profile(mechanism)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One run, of symmetrised profile `inner`, behind one coin."""
-
-    inner: Profile
-    probability: float
-
-    def delta(self, epsilon: Floats) -> Floats:
-        """Return an upper bound on δ at any real ε, negative ones by the mirror."""
-        size = np.abs(epsilon)
-        level = _level(size, self.probability)
-        high = np.minimum(self.probability * self.inner.delta(level).upper * (1 + 1e-14), 1.0)
-        mirror = -np.expm1(-size) + np.exp(-size) * high
-        return np.asarray(np.where(epsilon < 0, np.minimum(mirror + 1e-16, 1.0), high))
-
-    def reach(self) -> float:
-        """Return an ε beyond which δ is negligible."""
-        inner = float(self.inner.epsilon(np.array([_BEYOND])).upper[0])
-        if not inner < _LONGEST:
-            raise RangeError(f"losses up to {inner:g} before a coin: past the numerical range")
-        return math.log1p(self.probability * math.expm1(inner))
+def _settings(leaves: Leaves, windows: tuple[Window, ...], grid: Grid) -> tuple[Floats, float]:
+    """Return the tilts by which all masses are told, and a lattice step."""
+    coarse = view(leaves, windows)
+    widest = 1 + _STEEPEST / max(float(np.abs(part.ratio).max()) for part in coarse)
+    add, remove = (
+        min(renyi_tilt(coarse, math.log(_FAINTEST), reverse=reverse)[0], widest)
+        for reverse in (True, False)
+    )
+    usual, epsilon = renyi_tilt(coarse, math.log(_USUAL), reverse=False)
+    steps = np.geomspace(1e-9, 0.25, 60).astype(np.float64)
+    wanted = _SHARE * grid.gap * max(epsilon, grid.floor)
+    fine = max(int(np.searchsorted(gaps(coarse, usual, steps), wanted)) - 1, 0)
+    return np.union1d(np.linspace(1 - add, remove, _TILTS), [0.0, 1.0]), float(steps[fine])
 
 
-def _level(epsilon: Floats, probability: float) -> Floats:
-    """Return log(1 + (e^ε − 1)/π), not above the exact value."""
-    return np.asarray(np.log1p(np.expm1(epsilon) / probability) * (1 - 1e-15))
+def _masses(
+    parts: Sequence[Side], step: float, tilts: Floats, *, upper: bool
+) -> tuple[Floats, Floats, float, float]:
+    """Return the composition's losses, their Q-masses less (or with) their absolute errors, the
+    relative error that is left, and a bound on the P- and on the Q-mass beyond the losses."""
+    low, high = _window(parts, step, tilts)
+    size = fft.next_fast_len(high - low + 1, real=True)
+    start = sum(p.times * p.offset for p in parts)
+    loss = np.asarray(start + step * np.arange(low, high + 1), dtype=np.float64)
+    mass, error = np.zeros(loss.size), np.full(loss.size, np.inf)
+    faint = 2 * _WRAP + sum(p.times * p.log_mass.size for p in parts) * NEGLIGIBLE
+    relative = lost = 0.0
+    for tilt in map(float, tilts):
+        tilted = [tilt_part(part, step, tilt) for part in parts]
+        weight, noise = convolve(tilted, parts, size)
+        weight = np.roll(weight, -(low % size))[: loss.size]
+        pairs = list(zip(parts, tilted, strict=True))
+        log_moment = sum(p.times * (t.log_total + tilt * p.offset) for p, t in pairs)
+        with np.errstate(over="ignore"):
+            scale = np.exp(log_moment - tilt * loss)
+        better = (noise + faint) * scale < error
+        mass[better] = weight[better] * scale[better]
+        error[better] = (noise + faint) * scale[better]
+        rounding = sum(p.times * (p.rounding + 8 * UNIT * t.largest) for p, t in pairs)
+        most = abs(log_moment) + float(np.abs(tilt * loss).max())
+        relative = max(relative, rounding + 8 * UNIT * most)
+        if tilt in (tilts[0], tilts[-1]):
+            lost += min(_WRAP * _stands_for(log_moment, tilt, loss), 1.0)
+    mass = np.maximum(mass + error if upper else mass - error, 0.0)
+    return loss[mass > 0], mass[mass > 0], relative, lost
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ComposedPairs:
-    """A discrete pair on a lattice of losses: masses under P, and what has no finite loss."""
-
-    start: float
-    step: float
-    mass: Floats
-    lost: float
-
-    def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε) from above: Σ over losses ℓ > ε of (1 − e^(ε−ℓ))·p(ℓ), and the lost mass."""
-        losses = self.start + self.step * np.arange(self.mass.size)
-        after = np.append(np.cumsum(self.mass[::-1])[::-1], 0.0)
-        shrunk = self.mass * np.exp(-np.maximum(losses, -_LONGEST))
-        weighted = np.append(np.cumsum(shrunk[::-1])[::-1], 0.0)
-        first = np.searchsorted(losses, epsilon, side="right")
-        value = after[first] * _SLACK - np.exp(epsilon) * weighted[first] / _SLACK
-        # between lattice points δ is linear in e^ε, which this formula is
-        upper = np.clip(value + self.lost * _SLACK + 1e-18, 0.0, 1.0)
-        return Bounds(np.zeros_like(upper), upper)
-
-    def epsilon(self, delta: Floats) -> Bounds:
-        """Bound ε(δ) from above, by bisection; ∞ below 1e-15."""
-        low = np.zeros(delta.shape)
-        high = np.full(delta.shape, max(self.start + self.step * self.mass.size, self.step))
-        reached = (self.delta(high).upper <= delta) & (delta >= _LEAST)
-        for _ in range(60):
-            middle = (low + high) / 2
-            keeps = self.delta(middle).upper <= delta
-            low, high = np.where(keeps, low, middle), np.where(keeps, middle, high)
-        at_zero = self.delta(np.zeros(delta.shape)).upper <= delta
-        upper = np.where(at_zero, 0.0, high)
-        return Bounds(np.zeros(delta.shape), np.where(reached | at_zero, upper, np.inf))
+def _window(parts: Sequence[Side], step: float, tilts: Floats) -> tuple[int, int]:
+    """Return lattice indices outside which no tilt leaves more than `_WRAP` on either side."""
+    ends = [
+        reach([tilt_part(part, step, float(tilt)) for part in parts], parts, -math.log(_WRAP))
+        for tilt in tilts
+    ]
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
-def _composed(parts: tuple[_Part, ...]) -> ComposedPairs:
-    reaches = [part.reach() for part in parts]
-    step = max(*reaches, 1e-6) / _POINTS if len(reaches) > 1 else max(reaches[0], 1e-6) / _POINTS
-    mass, kept, start = np.ones(1), 1.0, 0
-    for part, reach in zip(parts, reaches, strict=True):
-        count = math.ceil(reach / step)
-        own, lost = _connect(np.arange(-count, count + 1, dtype=np.float64) * step, part)
-        # direct, not by FFT: all terms are positive, so every sum keeps its digits
-        mass, kept, start = np.convolve(mass, own), kept * (1 - lost), start - count
-    return ComposedPairs(step * start, step, mass, max(0.0, 1 - kept) + 1e-18)
+def _stands_for(log_moment: float, tilt: float, loss: Floats) -> float:
+    """Return the most P- or Q-mass that a unit of tilted mass beyond the losses stands for.
 
-
-def _connect(losses: Floats, part: _Part) -> tuple[Floats, float]:
-    """Return masses under P at `losses`, and the mass without finite loss.
-
-    The largest convex function below the bounds is still an upper bound, since the exact profile
-    is convex in e^ε. Its slopes are masses under Q, times e^ℓ masses under P.
+    Above them for a tilt over 1, below them for one under 0, where that falls with the distance.
     """
-    x = np.concatenate(([0.0], np.exp(losses)))
-    y = np.concatenate(([1.0], np.minimum.accumulate(part.delta(losses))))
-    hull = _lower_hull(x, y)
-    slope = np.append(np.diff(y[hull]) / np.diff(x[hull]), 0.0)
-    mass = np.zeros(losses.size)
-    mass[hull[1:] - 1] = np.maximum(np.diff(slope), 0.0) * x[hull[1:]]
-    return mass, float(y[-1])
-
-
-def _lower_hull(x: Floats, y: Floats) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Return the indices of the vertices of the lower convex hull; x ascending."""
-    hull: list[int] = []
-    for i in range(x.size):
-        while len(hull) > 1:
-            a, b = hull[-2], hull[-1]
-            if (y[b] - y[a]) * (x[i] - x[b]) < (y[i] - y[b]) * (x[b] - x[a]):
-                break
-            hull.pop()
-        hull.append(i)
-    return np.array(hull, dtype=np.intp)
+    end = float(loss[-1] if tilt > 1 else loss[0])
+    return math.exp(min(log_moment + max((1 - tilt) * end, -tilt * end), 700.0))

@@ -158,6 +158,31 @@ class AtomsPair:
         return self.error + UNIT * (400 + self.mass.size)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RunPair:
+    """A coin before a whole composition, as a dominated and a dominating discrete pair."""
+
+    below: AtomsPair
+    above: AtomsPair
+
+    @property
+    def probability(self) -> float:
+        """The coin q."""
+        return self.above.probability
+
+    def window(self, tail: float) -> Window:
+        """All atoms of the dominating pair."""
+        return self.above.window(tail)
+
+    def masses(self, edges: Floats) -> tuple[Floats, Floats]:
+        """Sum the atoms of the dominating pair."""
+        return self.above.masses(edges)
+
+    def rounding(self, window: Window) -> float:
+        """That of the dominating pair."""
+        return self.above.rounding(window)
+
+
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NARROW = 0.01
 
