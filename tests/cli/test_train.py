@@ -352,56 +352,67 @@ def state(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_interrupted_run_of_two_models_goes_on_bit_by_bit(
-    table: Any, tmp_path: Path, capsys: Any
-) -> None:
-    """Stopped in its second model, resumed, and beside it a run without a pause."""
-    arguments = [*table(), "--seeds", "2", "--steps", "400", "--seed", "4", "--json"]
-    code, said = interrupted(arguments, tmp_path / "run", models=2)
-    assert code == 130
-    assert f"to go on: apiece train --resume {tmp_path / 'run'}" in said
-    assert cli.run(["train", "--resume", str(tmp_path / "run"), "--json"]) == 0
-    resumed = json.loads(capsys.readouterr().out)
-    arguments[arguments.index("--out") + 1] = str(tmp_path / "whole")
-    assert cli.run(arguments) == 0
-    whole = json.loads(capsys.readouterr().out)
-    one, other = state(tmp_path / "run"), state(tmp_path / "whole")
-    assert all(bool((one[name] == other[name]).all()) for name in one)
-    for metrics in (resumed, whole):
-        for strategy in metrics["strategies"]:
-            del strategy["seconds"]
-    assert resumed == whole
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == FILES
-
-
-def test_ctrl_c_leaves_whole_files_from_which_a_release_goes_on(
-    table: Any, tmp_path: Path, capsys: Any
-) -> None:
-    """Also where the split was drawn: the same people are trained on."""
+def test_an_interrupted_run_goes_on_bit_by_bit(table: Any, tmp_path: Path, capsys: Any) -> None:
+    """Stopped by Ctrl-C in its second model, resumed, and beside it a run without a pause."""
     arguments, out = table(), tmp_path / "run"
     at = arguments.index("--split")
     del arguments[at : at + 2]
-    code, said = interrupted([*arguments, "--steps", "2000"], out)
+    arguments += ["--seeds", "2", "--steps", "400", "--seed", "4", "--json"]
+    code, said = interrupted(arguments, out, models=2)
     assert code == 130
     assert said.startswith("apiece train: interrupted after ")
+    assert f"to go on: apiece train --resume {out}" in said
     assert said.count("\n") == 1
     assert sorted(p.name for p in out.iterdir()) == ["checkpoints", *FILES[:2], "plan.json"]
     assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["event"] == "interrupted"
     assert Plan.from_json((out / "plan.json").read_text()).verify().ok
     secret = [p for p in out.rglob("checkpoints/**/*") if p.is_file()] + [out / "checkpoints"]
     assert {p.stat().st_mode & 0o077 for p in secret} == {0}
-    resume = ["train", "--resume", str(out)]
-    table(lambda frame: frame.assign(age=frame["age"].iloc[::-1].values))
-    assert cli.run(resume) == 1
-    assert "its data is not the one given here" in capsys.readouterr().err
-    table()
-    config = (out / "config.toml").read_text()
-    (out / "config.toml").write_text(config.replace("steps = 2000", "steps = 100"))
-    assert cli.run(resume) == 1
-    assert "its plan is not the one given here" in capsys.readouterr().err
-    (out / "config.toml").write_text(config)
-    assert cli.run(resume) == 0
+    assert cli.run(["train", "--resume", str(out), "--json"]) == 0
+    resumed = json.loads(capsys.readouterr().out)
+    arguments[arguments.index("--out") + 1] = str(tmp_path / "whole")
+    assert cli.run(arguments) == 0
+    whole = json.loads(capsys.readouterr().out)
+    one, other = state(out), state(tmp_path / "whole")
+    assert all(bool((one[name] == other[name]).all()) for name in one)
+    for metrics in (resumed, whole):
+        for strategy in metrics["strategies"]:
+            del strategy["seconds"]
+    assert resumed == whole
     assert sorted(p.name for p in out.iterdir()) == FILES
+
+
+def test_a_release_goes_on_with_the_same_people_and_no_others(
+    table: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """Its split was drawn by the operating system, and is drawn again as it was."""
+    from apiece.cli.train import job_from_flags
+    from apiece.training.tabular import prepare, prepare_again, run
+
+    table()
+    settings = {"data": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}
+    settings |= {"schema": str(tmp_path / "schema.toml"), "strategy": "uniform"}
+    job = job_from_flags(None, False, settings | {"batch_size": 20.0, "steps": 3})
+    out = tmp_path / "run"
+    first = prepare(job, out=out)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(first, out=out, render=lambda _: "", watch=stop)
+    again = prepare_again(out)
+    assert np.array_equal(again.people.train.features, first.people.train.features)
+    assert not np.array_equal(
+        prepare(job, out=tmp_path / "b").people.train.labels, first.people.train.labels
+    )
+    table(lambda frame: frame.assign(age=frame["age"].iloc[::-1].values))
+    assert cli.run(["train", "--resume", str(out)]) == 1
+    assert "its data is not the one given here" in capsys.readouterr().err
+    config = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(config.replace("steps = 3", "steps = 4"))
+    assert cli.run(["train", "--resume", str(out)]) == 1
+    assert "its plan is not the one given here" in capsys.readouterr().err
 
 
 def test_resume_refuses(table: Any, tmp_path: Path, capsys: Any) -> None:
