@@ -162,8 +162,14 @@ def test_an_update_that_was_interrupted_is_not_made_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run.step()
     run.optimizer.step = step
-    with pytest.raises(StateError, match="interrupted half-way"):
-        run.step()
+    for go_on in (run.step, run.save):
+        with pytest.raises(StateError, match="interrupted half-way"):
+            go_on()
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    again.fit()
+    whole = begin(tmp_path.parent / "without")
+    whole.fit()
+    assert torch.equal(flat(again), flat(whole))
 
 
 def test_one_run_has_one_folder(tmp_path):

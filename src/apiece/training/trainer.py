@@ -162,17 +162,16 @@ class Trainer:
                     self._folder.finish()
 
     def step(self) -> Progress:
-        """Take one step of the plan. Raises `StateError` when all have been taken."""
+        """Take one step of the plan.
+
+        Raises `StateError` when all have been taken, and when the last was interrupted half-way.
+        """
         if self.step_number >= self.steps:
             raise StateError(
                 f"trainer: all {self.steps} steps of the plan are taken; a further one would cost "
                 "privacy that nobody planned: make a new plan"
             )
-        if self._updates.begun != self.step_number:
-            raise StateError(
-                "trainer: its last update was interrupted half-way; to make it again on what it "
-                "left would use its noise twice: resume from the checkpoint, or start afresh"
-            )
+        self._updates.check_whole(self.step_number)
         if self._folder is not None and not self._begun:
             self.save()  # before anything is released, so that it can be made again
         begun = time.perf_counter()
@@ -262,6 +261,7 @@ class Trainer:
             raise InputError("save: no folder; give one here or as Trainer(checkpoint=...)")
         if folder is not None and Path(folder) != place.path:
             raise InputError(f"save: folder {folder}, but the run's is {place.path}; leave it out")
+        self._updates.check_whole(self.step_number)
         self._folder, self._begun = place, True
         if self.processes.rank == 0 and not self._finished:
             self._data = self._data or self._fingerprint()

@@ -104,6 +104,14 @@ class Updates:
             self.scheduler.step()
         return rate
 
+    def check_whole(self, made: int) -> None:
+        """Raise `StateError` where an update has begun beyond the `made` ones: it was torn."""
+        if self.begun != made:
+            raise StateError(
+                "trainer: its last update was interrupted half-way; to make it again on what it "
+                "left would use its noise twice: resume from the checkpoint, or start afresh"
+            )
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must keep."""
         return {
