@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import clip_and_sum, convolution, records
+from apiece.training import clip_and_sum, contributions, convolution, pace, records
 from apiece.training.selection import _chosen
 
 
@@ -176,6 +176,16 @@ BOOKED = {
     ),
     "conv2d, few places": (lambda: Wrapped(nn.Conv2d(20, 30, 3)), normal(20, 4, 4)),
     "conv2d, depthwise": (lambda: Wrapped(nn.Conv2d(6, 6, 3, groups=6)), normal(6, 5, 5)),
+    "conv1d, oneDNN": (lambda: Wrapped(nn.Conv1d(8, 9, 3, padding=2, dilation=2)), normal(8, 10)),
+    "conv2d, oneDNN, groups": (
+        lambda: Wrapped(nn.Conv2d(16, 24, 3, stride=2, padding=1, groups=2)),
+        normal(16, 7, 6),
+    ),
+    "conv2d, oneDNN, circular": (
+        lambda: Wrapped(nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular")),
+        normal(8, 5, 5),
+    ),
+    "conv3d, oneDNN": (lambda: Wrapped(nn.Conv3d(8, 8, 2, padding=1)), normal(8, 3, 4, 3)),
     "conv3d": (lambda: Wrapped(nn.Conv3d(2, 3, 2, stride=(1, 2, 1))), normal(2, 4, 5, 4)),
     "embedding": (lambda: Wrapped(nn.Embedding(11, 4, padding_idx=0)), tokens(6)),
     "embedding, one": (lambda: Wrapped(nn.Embedding(11, 4)), tokens()),
@@ -243,9 +253,15 @@ def test_convolutions_too_large_to_keep(name, monkeypatch):
     assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
 
 
-@pytest.mark.parametrize("name", BOOKED)
-def test_no_record_exceeds_its_bound(name):
+KEPT = [(name, 1 << 24) for name in BOOKED]
+MADE_AGAIN = [(name, 0) for name in BOOKED if name.startswith(("conv", "linear, many"))]
+
+
+@pytest.mark.parametrize(("name", "keep"), KEPT + MADE_AGAIN)
+def test_no_record_exceeds_its_bound(name, keep, monkeypatch):
     """Alone in its batch, a record's share is the whole sum: its norm is at most the bound."""
+    monkeypatch.setattr(convolution, "KEEP", keep)
+    monkeypatch.setattr(contributions, "KEEP", keep)
     model, inputs, targets, clip_norms = case(*BOOKED[name])
     for i in range(9):
         one = slice(i, i + 1)
@@ -273,6 +289,25 @@ def test_cancellation_cannot_lift_a_record_over_its_bound():
         assert clipped.gradients["weight"].double().norm() <= 0.5
 
 
+@pytest.mark.parametrize("keep", [0, 1 << 24])
+def test_cancellation_over_many_places(keep, monkeypatch):
+    """The same for gradients that are made for their norms and, not kept, again for the sum."""
+    monkeypatch.setattr(contributions, "KEEP", keep)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3, bias=False)
+    half = torch.randn(32, 50, 4) * 1e3
+    inputs = torch.cat([half, half.flip(1)], 1)
+    sign = torch.cat([torch.ones(50), -torch.ones(50)])
+
+    def loss(outputs, _targets):
+        return (outputs.sum(2) * sign).sum(1)
+
+    for i in range(32):
+        one = inputs[i : i + 1]
+        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 1e-5, method="book-keeping")
+        assert clipped.gradients["weight"].double().norm() <= 1e-5
+
+
 @pytest.mark.parametrize("method", ["auto", "functional", "loop"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
 def test_records_that_are_not_finite_contribute_nothing(method, bad):
@@ -295,6 +330,29 @@ def test_parts_add_up():
     for name in whole.gradients:
         torch.testing.assert_close(whole.gradients[name], parts.gradients[name])
     torch.testing.assert_close(whole.norms, parts.norms)
+
+
+@pytest.mark.parametrize("name", ["cnn", "encoder", "tied"])
+def test_parts_that_stay_in_the_cache_add_up(name, monkeypatch):
+    model, inputs, targets, clip_norms = case(*BOOKED[name])
+    whole = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+    monkeypatch.setattr(pace, "_CACHE", 1)
+    monkeypatch.setattr(pace, "_WORTH", 0)
+    assert pace.records_at_a_time(model, 1, inputs, 9) == 1
+    parts = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+    for name in whole.gradients:
+        torch.testing.assert_close(whole.gradients[name], parts.gradients[name])
+    torch.testing.assert_close(whole.norms, parts.norms)
+
+
+def test_the_width_of_parts_follows_from_the_shape_of_a_record():
+    model = cnn()
+    some, more = torch.randn(2, 1, 14, 14), torch.randn(5000, 1, 14, 14)
+    cells = pace._cells_of_one(model, some)
+    assert cells == pace._cells_of_one(model, more) > 4 * 7 * 7
+    width = pace.records_at_a_time(model, 10, more, 5000)
+    assert width * cells <= pace._CACHE
+    assert width == pace.records_at_a_time(cnn(), 10, more[:1], 5000)
 
 
 def test_leaves_no_trace_on_the_model():
