@@ -30,7 +30,7 @@ def draw(documents: list[dict[str, Any]]) -> Figure:
                 axes.plot(range(1, len(row["active"]) + 1), row["active"], line, label=label)
         axes.set_title(f"clip norm {panel[0]:g}, noise for {panel[1]} steps", fontsize=9)
         axes.set_xlabel("step")
-        axes.set_ylim(0)
+        axes.grid(color="#e6e6e6")
     figure.axes[0].set_ylabel("active records")
     figure.axes[0].legend(fontsize=8, loc="lower left")
     return figure

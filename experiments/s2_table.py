@@ -31,6 +31,7 @@ from apiece.training.filtered import FilteredTrainer
 
 DELTA = 1e-5
 BUDGETS = {"0.3": (0.3, 0.3), "0.30/0.31": (0.30, 0.31), "1.2": (1.2, 1.2), "0.5": (0.5, 0.5)}
+TUNING_SEEDS = (1000, 1001)
 NEAR, FAR = (1.0, 1.1, 1.25, 1.5), (1.0, 1.5, 2.0, 3.0)
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     # rate: of the learning rate times the clip norm. goes_on: filtering's steps, as multiples of
@@ -39,7 +40,6 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "adult-wide": {"clip": (1.5,), "rate": (3.0, 6.0), "steps": (30,), "goes_on": FAR},
     "mnist": {"clip": (0.5, 1.0), "rate": (8.0, 16.0), "steps": (30, 60), "goes_on": NEAR},
     "mnist-wide": {"clip": (4.0,), "rate": (8.0, 16.0), "steps": (30,), "goes_on": FAR},
-    "mnist-convolutional": {"clip": (1.0,), "rate": (4.0, 8.0), "steps": (40,), "goes_on": NEAR},
 }
 Setting = dict[str, Any]  # clip, rate, steps
 
@@ -49,8 +49,6 @@ class Runs:
 
     def __init__(self, path: Path, task: Task, goes_on: tuple[float, ...]) -> None:
         self.path, self.goes_on = path, goes_on
-        # A convolutional step takes ten times as long as the others.
-        self.tuning_seeds = (1000,) if task.network == "convolutional" else (1000, 1001)
         self.tasks = {"test": task, "held out": task.held_out()}
         self.found: dict[str, Any] = {}
         for line in path.read_text().splitlines() if path.exists() else []:
@@ -93,7 +91,7 @@ def train(
         clip_norm=setting["clip"],
         noise_stddev=stddev,
         seed=seed,
-        physical_batch_size=1000 if task.network == "convolutional" else 5000,
+        physical_batch_size=5000,
     )
     accuracies, active = {}, []
     for multiple in multiples:
@@ -108,7 +106,7 @@ def held_out(runs: Runs, budgets: str, setting: Setting) -> dict[float, float]:
     """Return the mean accuracy on the held-out records, by how far filtering goes on."""
     found = [
         runs.get("held out", budgets, "gaussian", setting, runs.goes_on[-1], seed)["accuracy"]
-        for seed in runs.tuning_seeds
+        for seed in TUNING_SEEDS
     ]
     return {m: float(np.mean([accuracy[str(m)] for accuracy in found])) for m in runs.goes_on}
 
@@ -161,9 +159,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="*", default=list(BUDGETS), choices=list(BUDGETS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    name, _, kind = options.data.partition("-")
-    network = "convolutional" if kind == "convolutional" else "hidden"
-    task = adult() if name == "adult" else mnist(network)
+    task = adult() if options.data.startswith("adult") else mnist()
     grid = GRIDS[options.data]
     runs = Runs(options.runs, task, grid["goes_on"])
     names = ("clip", "rate", "steps")
