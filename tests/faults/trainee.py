@@ -72,7 +72,8 @@ def interrupt(context, folder, steps, step, seconds):
     started = context.Event()
     process = context.Process(target=run, args=(folder, steps, started))
     process.start()
-    started.wait()
+    while not started.wait(1):
+        assert process.exitcode is None, process.exitcode
     while made(folder) < step and process.exitcode is None:
         time.sleep(2e-4)
     process.join(seconds)
