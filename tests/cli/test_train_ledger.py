@@ -159,6 +159,7 @@ def test_one_charge_pays_for_one_model(setting: Any, tmp_path: Path) -> None:
     text.enroll(plan.ids, 9.0, 1e-4)
     charges = [charge_training(text, "m", plan) for _ in range(2)]
     assert charges[0].included.all()
+    assert "included" not in repr(charges[0])
     first, second = ({"w": torch.full((2,), float(k))} for k in range(2))
     digest = charges[0].release(first)
     assert charges[0].release(first) == digest

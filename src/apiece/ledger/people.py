@@ -32,7 +32,7 @@ class LedgerFilter:
     """
 
     ledger: Ledger
-    ids: Any
+    ids: Any = field(repr=False)
     run: str
     calls: int = field(default=0, init=False)
 

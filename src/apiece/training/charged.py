@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ class Charge:
 
     ledger: Ledger
     analysis_id: str
-    included: Mask
+    included: Mask = field(repr=False)
 
     def release(self, state: Mapping[str, torch.Tensor]) -> str:
         """Record that the model with this `state_dict` goes out; return its digest.
