@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from apiece.audit import lower_bound
-from apiece.errors import InputError, StateError
+from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
 from apiece.training.filtered import FilteredTrainer
@@ -31,6 +31,22 @@ def test_each_record_pays_for_its_own_norm() -> None:
     run.step()
     assert people.spent == pytest.approx([0.01 / 25, 0.25 / 25, 1 / 25], rel=1e-3)
     assert (people.spent >= np.array([0.01, 0.25, 1.0]) / 25 * (1 - 1e-6)).all()
+
+
+def test_nothing_but_noisy_sums_reaches_the_parameters() -> None:
+    inputs, targets = torch.ones(3, 1), torch.ones(3)
+    model = nn.Linear(1, 1)
+    loss(model(inputs), targets).sum().backward()  # left there by somebody
+    model.bias.requires_grad_(False)
+    before = model.bias.detach().clone()
+    options = {"clip_norm": 1.0, "noise_stddev": 5.0, "seed": 0}
+    people = GaussianFilter([1.0] * 3, 1e-5)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    FilteredTrainer(model, sgd, loss, inputs, targets, people=people, **options).fit(2)  # type: ignore[arg-type]
+    assert torch.equal(model.bias, before)
+    curvature = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(UnsupportedError, match="closure"):
+        FilteredTrainer(model, curvature, loss, inputs, targets, people=people, **options)  # type: ignore[arg-type]
 
 
 def test_the_sum_holds_exactly_the_active(monkeypatch: pytest.MonkeyPatch) -> None:

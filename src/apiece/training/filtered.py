@@ -12,11 +12,12 @@ from torch import nn
 
 from apiece import _check
 from apiece.errors import InputError, VerificationError
-from apiece.training import records
+from apiece.training import guards, records
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream
+from apiece.training.updates import Updates, check_holds
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -78,6 +79,9 @@ class FilteredTrainer:
         physical_batch_size: int | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn
+        self._parameters, self._buffers = guards.trainable(model), guards.Buffers(model)
+        self._updates = Updates(optimizer, None, None)
+        check_holds(optimizer, self._parameters)
         self.inputs, self.targets, self.people = inputs, targets, people
         self.size = records.count(inputs, targets)
         bounds = _check.positive_array("clip_norm", clip_norm)
@@ -106,16 +110,11 @@ class FilteredTrainer:
 
     def step(self) -> None:
         """Charge, sum over those who paid, add noise, update."""
-        if self.sampling_probability < 1:
-            total = self._sampled()
-        else:
-            total = self._full()
+        with self._buffers.kept():
+            total = self._sampled() if self.sampling_probability < 1 else self._full()
         noisy = add_noise(total, self.noise_stddev, generator=self._noise)
-        for name, parameter in self.model.named_parameters():
-            if name in noisy:
-                parameter.grad = noisy[name] / self.expected_batch_size
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        gradients = {name: value / self.expected_batch_size for name, value in noisy.items()}
+        self._updates.apply(self.steps, self._parameters, gradients)
         self.steps += 1
 
     def active_records(self) -> Mask:
@@ -174,7 +173,7 @@ class FilteredTrainer:
         return np.asarray(np.where(np.isfinite(norms), bounded, 0.0))
 
     def _nothing(self) -> ClippedSum:
-        return empty_sum({n: p for n, p in self.model.named_parameters() if p.requires_grad})
+        return empty_sum(self._parameters)
 
 
 def _stream(seed: int | None, purpose: str) -> ChaCha20Stream:
