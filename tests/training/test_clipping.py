@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import clip_and_sum, contributions, convolution, pace, records
+from apiece.training import (
+    bookkeeping,
+    clip_and_sum,
+    contributions,
+    convolution,
+    pace,
+    records,
+)
 from apiece.training.selection import _chosen
 
 
@@ -129,6 +136,33 @@ class Attention(nn.Module):
         return self.attend(x, x, x, need_weights=False)[0].flatten(1)
 
 
+class Masked(nn.Module):
+    """Attention with a causal mask, and padding that differs from record to record."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+
+    def forward(self, x):
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        padding = x[:, :, 0] > 1
+        padding[:, 0] = False
+        options = {"attn_mask": causal, "key_padding_mask": padding, "need_weights": False}
+        return self.attend(x, x, x, **options)[0].flatten(1)
+
+
+class Crossed(nn.Module):
+    """Attention from one half of a record to the other, and its weights in the output."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        out, weights = self.attend(x[:, :2], x[:, 2:], x[:, 2:])
+        return torch.cat([out.flatten(1), weights.flatten(1)], 1)
+
+
 def encoder():
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     return Wrapped(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
@@ -200,6 +234,9 @@ BOOKED = {
     "group norm": (lambda: Wrapped(nn.GroupNorm(2, 4)), normal(4, 5, 5)),
     "instance norm": (lambda: Wrapped(nn.InstanceNorm2d(4, affine=True)), normal(4, 5, 5)),
     "attention": (Attention, normal(5, 8)),
+    "attention, masks": (Masked, normal(5, 8)),
+    "attention, no bias": (lambda: Masked(bias=False), normal(5, 8)),
+    "attention, other keys": (Crossed, normal(5, 8)),
     "encoder": (encoder, normal(5, 8)),
     "cnn": (cnn, normal(1, 14, 14)),
     "tied": (Tied, tokens(6)),
@@ -242,6 +279,17 @@ def test_equals_the_loop(name, method):
         assert path == "book-keeping" or name in OTHERS
         again = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
         assert_same(again, model, loss_fn, inputs, targets, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("name", ["attention", "attention, masks", "encoder"])
+def test_self_attention_needs_no_gradient_per_record(name, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("made per-record gradients")
+
+    monkeypatch.setattr(bookkeeping, "_by_vmap", refuse)
+    model, inputs, targets, clip_norms = case(*BOOKED[name])
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="book-keeping")
+    assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
 
 
 @pytest.mark.parametrize("name", [name for name in BOOKED if name.startswith("conv")])
