@@ -37,12 +37,17 @@ def is_plain(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def contributions(
-    module: nn.MultiheadAttention, values: torch.Tensor, kwargs: dict[str, Any], gradient: Any
+    module: nn.MultiheadAttention,
+    values: torch.Tensor,
+    kwargs: dict[str, Any],
+    gradients: list[torch.Tensor | None],
 ) -> tuple[list[tuple[nn.Parameter, Contribution]], torch.Tensor]:
     """Return each parameter's contribution, and the output made again, to be compared.
 
-    values: the input (B, T, E); gradient: of the output (B, T, E); both in single precision.
+    values: the input (B, T, E); gradients: of the output, (B, T, E), in single precision or more.
     """
+    gradient = gradients[0]
+    assert gradient is not None
     own, last = module._parameters, module.out_proj._parameters
     weight, shift = own["in_proj_weight"], own["in_proj_bias"]
     out, out_shift = last["weight"], last["bias"]

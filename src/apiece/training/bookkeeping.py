@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vjp, vmap
 
-from apiece.training import attention, records
+from apiece.training import attention, records, recurrent
 from apiece.training.chain import chain_of, walk
 from apiece.training.clipped import ClippedSum, clip_factors
 from apiece.training.contributions import Contribution, Rows, join
@@ -76,7 +76,9 @@ def _of_call(
 ) -> list[tuple[nn.Parameter, Contribution]]:
     module, rule = call.unit.module, call.unit.rule
     if attention.is_plain(module, call.args, call.kwargs) and gradients[1:] in ([], [None]):
-        return _attention(call, gradients[0], size)
+        return _run_again(attention.contributions, call, gradients, size)
+    if recurrent.is_plain(module, call.args, call.kwargs):
+        return _run_again(recurrent.contributions, call, gradients, size)
     if rule is None:
         return [(p, Rows(rows)) for p, rows in _by_vmap(call, gradients, size)]
     (gradient,) = gradients
@@ -91,22 +93,23 @@ def _of_call(
     return [(getattr(module, name), part) for name, part in found.items()]
 
 
-def _attention(
-    call: Call, gradient: torch.Tensor | None, size: int
+def _run_again(
+    function: Callable[..., Any], call: Call, gradients: list[torch.Tensor | None], size: int
 ) -> list[tuple[nn.Parameter, Contribution]]:
-    module, first = call.unit.module, call.args[0].detach()
-    assert isinstance(module, nn.MultiheadAttention)
-    assert gradient is not None
+    """Return contributions from a module whose inner values have to be made once more."""
+    first = call.args[0].detach()
     if first.shape[0] != size:
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
     wide = torch.promote_types(first.dtype, torch.float32)
-    found, again = attention.contributions(module, first.to(wide), call.kwargs, gradient.to(wide))
+    given = [None if g is None else g.to(wide) for g in gradients]
+    found, again = function(call.unit.module, first.to(wide), call.kwargs, given)
     made = call.outputs[0]
     coarse = torch.finfo(made.dtype).eps > 1e-4
     rtol, atol = (3e-2, 1e-2) if coarse else (1e-3, 1e-5)
     if not torch.allclose(made.to(wide), again, rtol=rtol, atol=atol, equal_nan=True):
         raise NotBookable(f"{call.unit.path}: gives another output when run again")
-    return found
+    own: list[tuple[nn.Parameter, Contribution]] = found
+    return own
 
 
 def _by_vmap(

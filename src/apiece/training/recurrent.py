@@ -1,0 +1,137 @@
+"""Recurrent layers by book-keeping: LSTM, GRU and RNN unrolled, two linear maps at each time.
+
+A fused layer shows neither its hidden states nor the gradients of its gates. Unrolled once more
+with zeros added to what the two weights put out, the gradients of those zeros are the output
+gradients of two linear layers over time, and those have cheap norms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from apiece.training.contributions import Contribution, Rows, products
+
+_GATES: dict[type[nn.Module], int] = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Use:
+    """One layer in one direction: what went into its two maps, and the zeros added after them."""
+
+    suffix: str
+    inputs: torch.Tensor
+    hidden: torch.Tensor
+    of_inputs: torch.Tensor
+    of_hidden: torch.Tensor
+
+
+def is_plain(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is of a layer as it comes, on padded sequences, records first."""
+    return (
+        type(module) in _GATES
+        and isinstance(module, nn.RNNBase)
+        and module.batch_first
+        and module.proj_size == 0
+        and not (module.training and module.dropout > 0 and module.num_layers > 1)
+        and not (module._forward_pre_hooks or module._forward_hooks)
+        and len(args) == 1
+        and not kwargs
+        and isinstance(args[0], torch.Tensor)
+        and args[0].dim() == 3
+    )
+
+
+def contributions(
+    module: nn.RNNBase,
+    values: torch.Tensor,
+    _kwargs: dict[str, Any],
+    gradients: list[torch.Tensor | None],
+) -> tuple[list[tuple[nn.Parameter, Contribution]], torch.Tensor]:
+    """Return each parameter's contribution, and the output made again, to be compared.
+
+    values: (B, T, I); gradients: of the output and the last states, None where unused.
+    """
+    with torch.enable_grad():
+        outputs, uses = _unrolled(module, values)
+    zeros = [zero for use in uses for zero in (use.of_inputs, use.of_hidden)]
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+    made, given = [o for o, _ in pairs], [g for _, g in pairs]
+    back = iter(torch.autograd.grad(made, zeros, given))
+    found: list[tuple[nn.Parameter, Contribution]] = []
+    for use in uses:
+        for kind, right in (("ih", use.inputs), ("hh", use.hidden)):
+            left = next(back)
+            weight = module._parameters[f"weight_{kind}{use.suffix}"]
+            bias = module._parameters.get(f"bias_{kind}{use.suffix}")
+            if weight is not None and weight.requires_grad:
+                found.append((weight, products(left, right.detach())))
+            if bias is not None and bias.requires_grad:
+                found.append((bias, Rows(left.sum(1))))
+    return found, outputs[0].detach()
+
+
+def _unrolled(module: nn.RNNBase, values: torch.Tensor) -> tuple[list[torch.Tensor], list[_Use]]:
+    uses: list[_Use] = []
+    last: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for layer in range(module.num_layers):
+        sides = []
+        for side in ("", "_reverse")[: 1 + module.bidirectional]:
+            out, state, use = _one_way(module, f"_l{layer}{side}", values, backwards=bool(side))
+            sides.append(out)
+            last.append(state)
+            uses.append(use)
+        values = torch.cat(sides, 2)
+    hidden = torch.stack([h for h, _ in last])
+    if not isinstance(module, nn.LSTM):
+        return [values, hidden], uses
+    return [values, hidden, torch.stack([c for _, c in last])], uses
+
+
+def _one_way(
+    module: nn.RNNBase, suffix: str, values: torch.Tensor, *, backwards: bool
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor], _Use]:
+    def own(name: str) -> Any:
+        found = module._parameters.get(name + suffix)
+        return None if found is None else found.detach().to(values.dtype)
+
+    batch, length, _ = values.shape
+    width = _GATES[type(module)] * module.hidden_size
+    of_inputs = values.new_zeros(batch, length, width, requires_grad=True)
+    of_hidden = values.new_zeros(batch, length, width, requires_grad=True)
+    shown = nn.functional.linear(values, own("weight_ih"), own("bias_ih")) + of_inputs
+    weight, bias = own("weight_hh"), own("bias_hh")
+    hidden = cell = values.new_zeros(batch, module.hidden_size)
+    before: list[torch.Tensor] = [hidden] * length
+    after: list[torch.Tensor] = [hidden] * length
+    for time in range(length - 1, -1, -1) if backwards else range(length):
+        before[time] = hidden
+        kept = nn.functional.linear(hidden, weight, bias) + of_hidden[:, time]
+        hidden, cell = _cell(module, shown[:, time], kept, hidden, cell)
+        after[time] = hidden
+    use = _Use(suffix, values, torch.stack(before, 1), of_inputs, of_hidden)
+    return torch.stack(after, 1), (hidden, cell), use
+
+
+def _cell(
+    module: nn.RNNBase,
+    shown: torch.Tensor,
+    kept: torch.Tensor,
+    hidden: torch.Tensor,
+    cell: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the next hidden state and cell, from what the input and the past put in."""
+    if isinstance(module, nn.LSTM):
+        into, forget, new, out = (shown + kept).chunk(4, 1)
+        cell = forget.sigmoid() * cell + into.sigmoid() * new.tanh()
+        return out.sigmoid() * cell.tanh(), cell
+    if isinstance(module, nn.GRU):
+        (reset, update, new), (reset_, update_, new_) = shown.chunk(3, 1), kept.chunk(3, 1)
+        stay = (update + update_).sigmoid()
+        new = (new + (reset + reset_).sigmoid() * new_).tanh()
+        return (1 - stay) * new + stay * hidden, cell
+    total = shown + kept
+    return (total.relu() if module.nonlinearity == "relu" else total.tanh()), cell
