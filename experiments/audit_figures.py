@@ -44,7 +44,9 @@ def s5_table1() -> dict[str, Figure]:
             for row in own
             for group, group_row in row["groups"].items()
         }
-        found[f"s5_table1_{name}"] = share_figure(own[0]["shares"], means, floor=0.0)
+        found[f"s5_table1_{name}"] = share_figure(
+            own[0]["shares"], means, floor=0.0, score="signed privacy score"
+        )
     return found
 
 

@@ -42,11 +42,16 @@ def roc_figure(rocs: Mapping[str, Roc]) -> Figure:
 
 
 def share_figure(
-    shares: Sequence[float], means: Mapping[str, Sequence[float]], *, floor: float | None = None
+    shares: Sequence[float],
+    means: Mapping[str, Sequence[float]],
+    *,
+    floor: float | None = None,
+    score: str = "privacy score",
 ) -> Figure:
     """Return the mean privacy score of each group against the share of the strict group.
 
-    S5 Table I as lines. floor: the score of a record that leaks nothing, drawn dotted.
+    S5 Table I as lines. floor: the score of a record that leaks nothing, drawn dotted. score: what
+    the means are of.
     Raises `InputError` where a group has not one mean a share.
     """
     _at_most_seven("groups", len(means))
@@ -58,7 +63,7 @@ def share_figure(
         axes.plot(np.asarray(shares) * 100, column, "o-", color=colour, label=name)
     if floor is not None:
         axes.axhline(floor, color="0.5", linestyle=":", label="no leak")
-    axes.set(xlabel="share of the strict group (%)", ylabel="mean privacy score")
+    axes.set(xlabel="share of the strict group (%)", ylabel=f"mean {score}")
     figure.legend(frameon=False, loc="outside right center")
     return figure
 
@@ -74,7 +79,7 @@ def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
         raise InputError(f"scores: shape {values.shape} for {len(budgets)} budgets of the others")
     order = np.argsort(budgets)
     asked, values = np.asarray(budgets, dtype=float)[order], values[:, order]
-    figure = Figure(figsize=(5, 3.8), layout="constrained")
+    figure = Figure(figsize=(5, 4.6), layout="constrained")
     axes = figure.subplots()
     rising = values[:, 0] > values[:, -1]
     words = (f"more vulnerable at {asked[0]:g}", "not more vulnerable")
@@ -86,7 +91,7 @@ def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_xticks(asked, [f"{a:g}" for a in asked])
     axes.set(xlabel="budget ε of all others", ylabel="privacy score of the target")
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside upper center")
     return figure
 
 
@@ -107,7 +112,8 @@ def theory_figure(
     if measured is not None:
         axes.plot(places, list(measured.values()), "D", color=_COLOURS[1], label="measured")
     axes.set_xticks(places, list(bounds), rotation=20, ha="right")
-    axes.set(ylabel="advantage (TPR − FPR)", ylim=(0, 1.15))
+    least = min([0.0, *(measured or {}).values()])
+    axes.set(ylabel="advantage (TPR − FPR)", ylim=(3 * least, 1.15))
     axes.legend(frameon=False, ncols=2, loc="upper center")
     return figure
 
