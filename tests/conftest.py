@@ -154,6 +154,8 @@ def postgres() -> Iterator[Postgres]:
 def postgres_on_a_small_disk(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Path]]:
     """A server with its tables, or its write-ahead log, on a small disk in memory; and the disk."""
     _needed_binaries()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a disk of its own for the server can be mounted by root only")
     folder = Path("/tmp") / f"apiece-pg-{secrets.token_hex(6)}"
     disk = folder / request.param
     disk.mkdir(parents=True)
@@ -163,7 +165,7 @@ def postgres_on_a_small_disk(request: pytest.FixtureRequest) -> Iterator[tuple[P
     words = ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(disk)]
     try:
         if subprocess.run(words, capture_output=True, check=False).returncode:
-            pytest.skip("a disk of its own for the server can be mounted by root only")
+            pytest.skip("no disk of its own for the server: mounting is not permitted here")
         try:
             disk.chmod(0o700)
             shutil.chown(disk, "postgres")
