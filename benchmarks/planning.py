@@ -2,15 +2,18 @@
 
     python benchmarks/planning.py --out benchmarks/results/planning.json
 
-Side by side: the noise multiplier of one budget by Opacus-style repeated calls of dp-accounting's
-own calibration (`dp_accounting.calibrate_dp_mechanism`), RDP and PLD, and, where Opacus is
-installed, its `get_noise_multiplier`. Each case runs in its own process; sizes grow by factors of
-ten. Peak memory is that process's.
+Beside it, what calibrates one budget elsewhere: Opacus (`get_noise_multiplier`, by RDP and by PRV)
+and dp-accounting (`calibrate_dp_mechanism`, by RDP and by PLD), on a few budgets of the same
+population. Neither plans for many, so their time for 10⁶ distinct budgets is the mean time of one,
+times 10⁶: an extrapolation, marked as such. Last, how much less noise PLD needs than RDP at the
+settings of S1. Each case runs in its own process; sizes grow by factors of ten; peak memory is
+that process's.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -19,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +53,7 @@ def distinct_case(strategy: str, size: int, method: str) -> dict[str, Any]:
     from apiece.assignment import assign
     from apiece.budgets import Budgets
 
-    generator = np.random.default_rng(0)
-    epsilon = generator.uniform(0.5, 8, size)
-    delta = np.exp(generator.uniform(np.log(1e-7), np.log(1e-5), size))
+    epsilon, delta = population(size)
     start, cpu = time.perf_counter(), time.process_time()
     budgets = Budgets(epsilon, delta)
     settings = {"steps": 1000, "expected_batch_size": size / 100, "clip_norm": 1.0}
@@ -73,47 +75,92 @@ def distinct_case(strategy: str, size: int, method: str) -> dict[str, Any]:
     }
 
 
-def other_case(name: str) -> dict[str, Any]:
-    start = time.perf_counter()
-    if name == "opacus":
+def population(size: int) -> tuple[Any, Any]:
+    generator = np.random.default_rng(0)
+    epsilon = generator.uniform(0.5, 8, size)
+    return epsilon, np.exp(generator.uniform(np.log(1e-7), np.log(1e-5), size))
+
+
+def calibration_by(name: str) -> Callable[[float, float], float]:
+    """Return what calibrates the noise multiplier of one (ε, δ) at q = 0.01 and 1000 steps."""
+    if name.startswith("opacus"):
         from opacus.accountants.utils import get_noise_multiplier
 
-        noise = get_noise_multiplier(
-            target_epsilon=1.0, target_delta=1e-5, sample_rate=1024 / 50000, steps=1465
+        def opacus(epsilon: float, delta: float) -> float:
+            return float(
+                get_noise_multiplier(
+                    target_epsilon=epsilon,
+                    target_delta=delta,
+                    sample_rate=0.01,
+                    steps=1000,
+                    accountant=name.split()[1],
+                )
+            )
+
+        return opacus
+    if name.startswith("apiece"):
+        from apiece.accounting import noise_multipliers
+
+        def own(epsilon: float, delta: float) -> float:
+            settings = {"sampling_probability": 0.01, "steps": 1000, "method": name.split()[1]}
+            return float(noise_multipliers(epsilon=epsilon, delta=delta, **settings))  # type: ignore[arg-type]
+
+        return own
+    import dp_accounting as dp
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    def event(z: float) -> Any:
+        return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(z)), 1000)
+
+    accountant = {"rdp": RdpAccountant, "pld": PLDAccountant}[name.split()[1]]
+
+    def theirs(epsilon: float, delta: float) -> float:
+        bracket = dp.ExplicitBracketInterval(0.4, 20.0)
+        return float(
+            dp.calibrate_dp_mechanism(accountant, event, epsilon, delta, bracket, tol=1e-3)
         )
-    else:
-        import dp_accounting as dp
-        from dp_accounting.pld import PLDAccountant
-        from dp_accounting.rdp import RdpAccountant
 
-        def event(z: float) -> Any:
-            step = dp.PoissonSampledDpEvent(1024 / 50000, dp.GaussianDpEvent(z))
-            return dp.SelfComposedDpEvent(step, 1465)
+    return theirs
 
-        accountant = {"dp-accounting rdp": RdpAccountant, "dp-accounting pld": PLDAccountant}[name]
-        bracket = dp.ExplicitBracketInterval(0.5, 20.0)
-        noise = dp.calibrate_dp_mechanism(accountant, event, 1.0, 1e-5, bracket, tol=1e-3)
+
+def one_case(name: str, budgets: int = 5) -> dict[str, Any]:
+    calibrate = calibration_by(name)
+    times, noises = [], []
+    for epsilon, delta in zip(*(column.tolist() for column in population(budgets)), strict=True):
+        start = time.perf_counter()
+        noises.append(calibrate(epsilon, delta))
+        times.append(time.perf_counter() - start)
+    mean = statistics.fmean(times)
     return {
-        "case": "one noise multiplier",
+        "case": "one budget at a time",
         "by": name,
-        "noise_multiplier": float(noise),
-        "seconds": time.perf_counter() - start,
+        "budgets": budgets,
+        "mean_seconds": mean,
+        "noise_multipliers": noises,
+        "million_budgets_extrapolated_hours": mean * 1e6 / 3600,
     }
 
 
-def own_one() -> dict[str, Any]:
+S1 = {"SVHN": (73257, 1024, 2146), "CIFAR-10": (50000, 1024, 1465), "MNIST": (60000, 512, 9375)}
+
+
+def noise_case() -> dict[str, Any]:
     from apiece.accounting import noise_multipliers
 
-    start = time.perf_counter()
-    noise = noise_multipliers(
-        epsilon=1.0, delta=1e-5, sampling_probability=1024 / 50000, steps=1465
-    )
-    return {
-        "case": "one noise multiplier",
-        "by": "apiece pld",
-        "noise_multiplier": float(noise),
-        "seconds": time.perf_counter() - start,
-    }
+    rows = []
+    for name, (records, batch, steps) in S1.items():
+        for epsilon in (1.0, 2.0, 3.0):
+            settings = {"epsilon": epsilon, "delta": 1e-5, "steps": steps}
+            rate = batch / records
+            pld, rdp = (
+                float(noise_multipliers(sampling_probability=rate, method=m, **settings))  # type: ignore[arg-type]
+                for m in ("pld", "rdp")
+            )
+            less = 100 * (1 - pld / rdp)
+            row = {"data": name, "epsilon": epsilon, "rdp": rdp, "pld": pld}
+            rows.append(row | {"percent_less": less})
+    return {"case": "noise multiplier by PLD and by RDP, settings of S1", "rows": rows}
 
 
 def run_case(text: str) -> dict[str, Any]:
@@ -123,31 +170,47 @@ def run_case(text: str) -> dict[str, Any]:
             return groups_case(rest[0])
         case "distinct":
             return distinct_case(rest[0], int(float(rest[1])), rest[2])
-        case "other":
-            return other_case(rest[0])
+        case "one":
+            return one_case(rest[0])
         case _:
-            return own_one()
+            return noise_case()
+
+
+def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return, for each strategy and method, how time and memory grow from size to size."""
+    found = []
+    distinct = [r for r in results if r.get("case") == "distinct budgets"]
+    for key in dict.fromkeys((r["strategy"], r["method"]) for r in distinct):
+        rows = [r for r in distinct if (r["strategy"], r["method"]) == key]
+        pairs = list(itertools.pairwise(rows))
+        found.append(
+            {
+                "strategy": key[0],
+                "method": key[1],
+                "records": [r["records"] for r in rows],
+                "times_longer": [b["seconds"] / a["seconds"] for a, b in pairs],
+                "times_memory": [b["peak_gigabytes"] / a["peak_gigabytes"] for a, b in pairs],
+            }
+        )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
     parser.add_argument("--sizes", default="1e3,1e4,1e5,1e6,1e7")
-    parser.add_argument("--methods", default="rdp,pld")
     parser.add_argument("--limit", type=float, default=600, help="seconds a case may take")
     parser.add_argument("--case", help="run one case in this process")
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(run_case(arguments.case)))
         return
-    cases = ["own", "other:dp-accounting rdp", "other:dp-accounting pld", "other:opacus"]
-    cases += ["groups:scale", "groups:sample"]
+    tools = ("apiece", "dp-accounting")
+    cases = [f"one:{tool} {method}" for tool in tools for method in ("rdp", "pld")]
+    cases += ["one:opacus rdp", "one:opacus prv", "noise", "groups:scale", "groups:sample"]
     for size in arguments.sizes.split(","):
-        cases += [
-            f"distinct:{strategy}:{size}:{method}"
-            for strategy in ("scale", "sample")
-            for method in arguments.methods.split(",")
-        ]
+        methods = ("pld", "rdp") if float(size) <= 1e6 else ("pld",)
+        cases += [f"distinct:{s}:{size}:{m}" for s in ("scale", "sample") for m in methods]
     results = []
     for case in cases:
         command = [sys.executable, __file__, "--case", case]
@@ -161,7 +224,8 @@ def main() -> None:
         else:
             results.append({"case": case, "not_run": done.stderr.strip().splitlines()[-1]})
         print(results[-1], file=sys.stderr)
-    text = json.dumps({"machine": machine(), "results": results}, indent=1)
+    whole = {"machine": machine(), "results": results, "growth": growth(results)}
+    text = json.dumps(whole, indent=1)
     if arguments.out:
         Path(arguments.out).write_text(text + "\n")
     print(text)

@@ -50,7 +50,7 @@ class BudgetGroups:
         if not (self.records > 0).all():
             empty = self.name[self.records <= 0][0]
             raise BudgetError(f"group {empty}: no records; drop it or give it some")
-        if np.unique(self.name).size != self.name.size:
+        if len(set(self.name.tolist())) != self.name.size:
             raise BudgetError("groups: two have the same name; name each group once")
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ def names_of(
     if labels is not None and np.unique(labels).size == labels.size:
         return labels.astype(str)
     if epsilon.size > NAMED:
-        return np.char.add("g", np.arange(epsilon.size).astype(str))
+        return np.array([f"g{g}" for g in range(epsilon.size)])
     prefix = [""] * epsilon.size if labels is None else [f"{label} " for label in labels]
     columns = {"epsilon": epsilon}
     if np.unique(delta).size > 1:
