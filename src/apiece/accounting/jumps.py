@@ -40,13 +40,14 @@ class Jumps(NamedTuple):
 
     def above(self, epsilon: npt.NDArray[np.floating[Any]], *, reverse: bool) -> Floats:
         """Return an upper bound on what J adds at each ε, convex in e^ε where it is below P(J)."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             back = np.exp(self.log_fall + self.rate * (-epsilon if reverse else epsilon))
             if reverse:
                 return np.asarray(np.minimum(back, self.q[1]))
             grow = np.exp(epsilon)
             added = self.p[1] - grow * self.q[0] * (1 - 4 * UNIT) + grow * back
-        return np.asarray(np.minimum(added, self.p[1]))
+        # past the range of e^ε, P(J) alone
+        return np.asarray(np.minimum(np.where(np.isfinite(added), added, np.inf), self.p[1]))
 
     def below(self, epsilon: npt.NDArray[np.floating[Any]]) -> Floats:
         """Return a lower bound on what J adds at consecutive ε, valid in chords between them too.

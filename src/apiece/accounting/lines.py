@@ -35,7 +35,8 @@ class Line:
         inside = np.clip(right, 1, self.value.size - 1)
         high, low = self.value[inside - 1], self.value[inside]
         fall = np.where(high > low, high - low, 1.0)
-        share = np.clip((high - delta) / fall, 0, 1)
+        with np.errstate(over="ignore"):  # a fall may be as small as a denormal number
+            share = np.clip((high - delta) / fall, 0, 1)
         found = self.start + self.step * (inside - 1)
         found = found + np.log1p(share * math.expm1(self.step))
         found = np.where(right == 0, before, found)

@@ -171,7 +171,7 @@ class Ladder:
         places = self._places(heights)
         rows = (target - heights[0]) / (heights[1] - heights[0])
         low, high = _reach(self.deltas[[0, -1]])
-        width = (high - low) / (places.shape[1] - 1) or 1.0
+        width = (high - low) / max(places.shape[1] - 1, 1) or 1.0
         columns = (_reach(people.delta) - low) / width
         return np.asarray(map_coordinates(places, [rows, columns], order=1, mode="nearest"))
 

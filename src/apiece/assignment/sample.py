@@ -9,7 +9,7 @@ import numpy as np
 
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, secant, strictest
+from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, secant, strictest, uniform_noise
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan
 
@@ -75,6 +75,8 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
     least, most = extremes(request, q)
     if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
         return least, np.full(len(groups), q)
+    if q == 1:  # everyone takes part in every step, at the noise of the strictest
+        return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
     if len(groups) > FEW:
         z = min(max(_ladder_noise(request), least), most)
         return z, free_rates(request, z)
