@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from apiece import cli
 from apiece.cli.plan import command
 from apiece.errors import ApieceError, DataError, InputError
 
@@ -100,3 +101,28 @@ def test_nothing_is_half_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
         run(*FLAGS, "--strategy", "scale", "--out", str(tmp_path / "file" / "plan.json"))
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+INFEASIBLE = {
+    "steps": ["--strategy", "sequential", "--steps", "1"],
+    "rounds": ["--strategy", "rounds", "--steps", "2"],
+    "threshold": ["--strategy", "threshold", "--option", "epsilon=9"],
+    "range": ["--strategy", "rounds", "--groups", "a:0.01:0.5,b:1000:0.5", "--steps", "40"],
+    "empty group": ["--groups", "a:1:0.9999,b:2:0.0001"],
+    "shares": ["--groups", "a:1:0.5,b:2:0.6"],
+    "no budget": ["--groups", "a:0:1"],
+    "bound": ["--strategy", "hybrid"],
+}
+
+
+@pytest.mark.parametrize("case", INFEASIBLE)
+def test_infeasible_from_the_command_line(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert cli.run(["plan", *FLAGS, *INFEASIBLE[case], "--out", str(out), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("apiece plan: ")
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from apiece import cli
 from apiece.cli.risk import command
 from apiece.errors import InputError
 
@@ -48,3 +49,19 @@ def test_table_for_people() -> None:
 def test_bad_input_is_a_typed_error(flags: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(*FLAGS, *flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--shares", "0"], ["--others", "0"], ["--batch-size", "2000"], ["--steps", "0"]],
+    ids=lambda flags: flags[0],
+)
+def test_infeasible_from_the_command_line(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = str(tmp_path / "risk.png")
+    assert cli.run(["risk", *FLAGS, *flags, "--figure", figure, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

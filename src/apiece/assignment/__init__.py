@@ -8,6 +8,7 @@ from typing import Any, cast
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
 from apiece.assignment.levels import many
+from apiece.assignment.nearest import out_of_range
 from apiece.assignment.published import PublishedAdaPDP, PublishedRounds
 from apiece.assignment.request import MARGINS, Request, Strategy
 from apiece.assignment.rounds import AdaPDP, Rounds
@@ -18,7 +19,7 @@ from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.budgets import Budgets
-from apiece.errors import InputError, unknown
+from apiece.errors import InfeasibleError, InputError, RangeError, unknown
 from apiece.plan import Plan
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -79,7 +80,8 @@ def assign(
     break promises, for comparison, says so in `plan.objections`.
 
     Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
-    `InfeasibleError` where no plan meets the request. Source: S1 §3; methods §3.
+    `InfeasibleError` where no plan meets the request or its budgets are past the accountant's
+    numerical range, with the nearest request found to be feasible. Source: S1 §3; methods §3.
 
     >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
     >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
@@ -94,10 +96,13 @@ def assign(
         raise unknown("strategy", strategy, STRATEGIES)
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
     for margin in MARGINS if many(request) else MARGINS[:1]:
-        plan = strategy.plan(dataclasses.replace(request, margin=margin))
-        if not plan.releasable:
-            return plan
-        verification = plan.verify(budgets)
+        try:
+            plan = strategy.plan(dataclasses.replace(request, margin=margin))
+            if not plan.releasable:
+                return plan
+            verification = plan.verify(budgets)
+        except RangeError as error:
+            raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
         if verification.ok:
             return plan
     verification.require()

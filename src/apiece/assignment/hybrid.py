@@ -16,6 +16,7 @@ from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan import Plan
 
 PRECISION = 2e-3  # of a group's limit, in log q
+LEAST = 1e-12  # rate
 BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
 
 
@@ -73,7 +74,7 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     Intervals are found only where the solution without them goes too far; each pass adds some.
     """
     groups, q = request.groups, request.mean_probability
-    low = np.where(bound <= 0, q, 0.0)
+    low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
     if (bound <= 0).all():
         return low

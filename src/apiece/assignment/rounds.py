@@ -18,6 +18,7 @@ from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan, Stage
 
 PACES = ("even", "greedy")
+UNSPENT = "this strategy spends in full only the budget that binds first; of what each group allows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class Rounds:
     reveals the coins and lets the others try again: the true ε exceeds the one asked. See
     `PublishedRounds`.) The guarantee is that of the composition over rounds, not a sum of ε's;
     what that leaves is spent by lowering the noise of all rounds by one factor, until the first
-    group's budget is used up.
+    group's budget is used up. **The other groups do not spend all they allow, and no claim is
+    made that they do:** a round has one noise for all, a record above its τ cannot use the rest,
+    and amplification by the coins is worth more to some groups than to others. `plan.notes` says
+    how much of its budget each group spends; Sample, Scale and Hybrid spend it.
 
     Raises `InfeasibleError` for fewer steps than rounds or a round too small for a batch.
     Source: S3 Algorithm 1, repaired as in methods §4.
@@ -88,7 +92,12 @@ def _plan(strategy: Rounds | AdaPDP, request: Request, combine: str) -> Plan:
     plan = request.plan(
         strategy.name, stages, saturated=np.zeros(len(groups), dtype=bool), combine=combine
     )
-    return _with_least_noise(plan)
+    plan = _with_least_noise(plan)
+    spent = plan.epsilon_spent / groups.epsilon
+    note = ", ".join(
+        f"{name} {100 * share:.1f} %" for name, share in zip(groups.name, spent, strict=True)
+    )
+    return dataclasses.replace(plan, notes=(f"{UNSPENT}: {note}",))
 
 
 def schedule(strategy: Rounds | AdaPDP, request: Request) -> tuple[Stage, ...]:

@@ -9,7 +9,17 @@ import numpy as np
 
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import ROUND, crossing, loosest, noise, rates, secant, strictest, uniform_noise
+from apiece.assignment.solve import (
+    ROUND,
+    crossing,
+    loosest,
+    noise,
+    rates,
+    require_rates,
+    secant,
+    strictest,
+    uniform_noise,
+)
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan
 
@@ -27,7 +37,8 @@ class Sample:
     - "strictest", "loosest", "mean": what the smallest, the largest, or the mean ε (with the
       smallest δ) needs at q̄ = B/n; the expected batch size is then what comes out.
 
-    A group whose q_g = 1 still costs less than ε_g is marked saturated. A record's curve depends
+    A group whose q_g = 1 still costs less than ε_g is marked saturated. Where ε jumps with the
+    rate, at noise far below 1, the rate below the jump is taken. A record's curve depends
     on the others' budgets through z: see `contract`.
 
     Raises `InfeasibleError` where no batch of the size asked can be reached, or a budget allows
@@ -49,6 +60,7 @@ class Sample:
         else:
             z = self._noise_multiplier(request)
             q = free = free_rates(request, z)
+        require_rates(request, free, z)
         saturated = free >= 1
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
@@ -84,7 +96,7 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
 
     def room(z: float) -> float:
         found[z] = rates(request, epsilon, delta, z)
-        return float(np.log(request.share @ found[z] / q))
+        return float(np.log(max(float(request.share @ found[z]) / q, 1e-300)))
 
     z = crossing(room, _guess(request), least, most)
     return z, found[z]

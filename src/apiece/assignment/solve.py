@@ -43,8 +43,11 @@ def noise_for(
 
 
 def rates(request: Request, epsilon: Floats, delta: Floats, multiplier: npt.ArrayLike) -> Floats:
-    """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier."""
-    found = np.asarray(
+    """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier.
+
+    0 where none is known to be safe.
+    """
+    return np.asarray(
         accounting.sampling_probabilities(
             epsilon=epsilon,
             delta=delta,
@@ -53,15 +56,26 @@ def rates(request: Request, epsilon: Floats, delta: Floats, multiplier: npt.Arra
             method=request.method,
         )
     )
-    if not (found > 0).all():
-        g = int(np.flatnonzero(~(found > 0))[0])
-        raise InfeasibleError(
-            f"group {request.groups.name[g]}: epsilon = {epsilon[g]:g} at delta = {delta[g]:g} "
-            f"allows no sampling probability at noise multiplier {float(np.max(multiplier)):.4g} "
-            f"and {request.steps} steps; raise this budget, use fewer steps, or take "
-            "noise='batch'"
-        )
-    return found
+
+
+def require_rates(request: Request, rate: Floats, multiplier: float) -> None:
+    """Raise `InfeasibleError` where a group has none, with the ε that would allow one."""
+    if (rate > 0).all():
+        return
+    groups, g = request.groups, int(np.flatnonzero(~(rate > 0))[0])
+    least = accounting.epsilons(
+        noise_multiplier=multiplier,
+        sampling_probability=1e-12,
+        steps=request.steps,
+        delta=groups.delta[g],
+        method=request.method,
+    ).upper
+    raise InfeasibleError(
+        f"group {groups.name[g]}: epsilon = {groups.epsilon[g]:g} at delta = "
+        f"{groups.delta[g]:g} allows no sampling probability at noise multiplier "
+        f"{multiplier:.4g} and {request.steps} steps; ask for at least epsilon = "
+        f"{float(least) * 1.01:.4g}, or use a strategy that gives this group more noise"
+    )
 
 
 def strictest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:

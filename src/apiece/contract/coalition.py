@@ -59,9 +59,15 @@ def worst_coalition(
     strategy: what the plan is made by; Sample unless given. "Most vulnerable" is the largest
     forward Δ, ties by advantage.
 
-    Under Sample the others act on the victim through one number only, the common noise
-    multiplier, which is monotone in each of their budgets: the worst choice is at an end, and
-    mixing several budgets gains nothing. Under Scale nothing moves. Source: S5 §V-B, Def. 6.
+    Asking different ε's gains the coalition nothing, under Sample and Hybrid. There the others
+    act on the victim through one number only, the common noise multiplier ζ: the victim's rate is
+    q(ζ), in Hybrid clipped to an interval of its own. Mean q = q̄ fixes ζ, and each record's rate
+    grows with its ε and with ζ; so ζ falls as any member's ε grows, and whatever the members ask
+    within [lowest, highest], ζ lies between its values where all ask the one end and all the
+    other. It moves continuously from one to the other with a shared ε, so some shared ε gives
+    that same ζ, and the victim the same mechanism. What is left to the search is one dimension.
+    Under Scale nothing moves. For other strategies the result is a lower bound on the worst.
+    Source: S5 §V-B, Def. 6.
     """
     place = _check.count("victim", victim, least=0)
     if not place < len(budgets):
@@ -96,13 +102,16 @@ def budget_manipulation(
     clip_norm: float = 1.0,
     strategy: Strategy | None = None,
     floor: float = 0.1,
+    choices: int = 5,
     method: str = "pld",
 ) -> Coalition:
     """Return the worst that whoever assigns budgets can do within every record's consent.
 
-    The victim gets all it allows; everyone else any ε between `floor` and what they allow. The
-    worst is the floor for all of them or their maximum, whichever is worse (see
-    `worst_coalition`). Source: S5 §V-A, Def. 5.
+    The victim gets all it allows; everyone else any ε between `floor` and what they allow. Under
+    Sample and Hybrid the worst lies where all others are lowered to one cap, searched between the
+    floor and the largest ε at `choices` points: caps lead continuously from the least to the
+    most that the others can be given, and that is all that matters (see `worst_coalition`).
+    Nobody is given more than they allow. Source: S5 §V-A, Def. 5.
     """
     place = _check.count("victim", victim, least=0)
     if not place < len(budgets):
@@ -115,13 +124,14 @@ def budget_manipulation(
     }
     scheme = Sample() if strategy is None else strategy
     honest = _risk(_with(budgets, place, np.array([], dtype=np.int64), None), scheme, settings)
-    lowered = np.minimum(budgets.epsilon, _check.positive("floor", floor))
-    lowered[place] = budgets.epsilon[place]
-    low = _risk(_marked(budgets, lowered, place), scheme, settings)
-    worst, epsilon = max(
-        ((low, floor), (honest, float(budgets.epsilon.max()))), key=lambda f: f[0][1]
-    )
-    return Coalition(len(budgets) - 1, epsilon, *worst, honest[0], honest[1])
+    least = _check.positive("floor", floor)
+    found = [(*honest, float(budgets.epsilon.max()))]
+    for cap in np.geomspace(least, max(least, budgets.epsilon.max()), choices)[:-1]:
+        lowered = np.minimum(budgets.epsilon, cap)
+        lowered[place] = budgets.epsilon[place]
+        found.append((*_risk(_marked(budgets, lowered, place), scheme, settings), float(cap)))
+    advantage, forward, backward, epsilon = max(found, key=lambda f: (f[1], f[0]))
+    return Coalition(len(budgets) - 1, epsilon, advantage, forward, backward, honest[0], honest[1])
 
 
 def _with(budgets: Budgets, victim: int, members: Any, epsilon: float | None) -> Budgets:

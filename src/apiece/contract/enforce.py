@@ -11,10 +11,10 @@ from apiece import _check
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
-from apiece.errors import BudgetError, InfeasibleError
+from apiece.errors import BudgetError, InfeasibleError, RangeError
 from apiece.plan import Plan
 
-PADS = 9  # budgets tried for public records
+PADS = 8  # budgets tried for public records
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,16 +95,28 @@ def _option(label: str, budgets: Budgets, strategy: Strategy, settings: dict[str
 
 
 def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Option]:
-    """Return Sample with public records at several budgets, those that fit first."""
+    """Return Sample with public records at the largest budget for them that fits, if one does.
+
+    The more they ask, the less noise there is. Too little noise makes some record less vulnerable
+    than promised (backward), too much makes one more vulnerable (forward): so bisection knows
+    which way to go.
+    """
     groups = budgets.groups
-    low, high = float(groups.epsilon.min()), float(groups.epsilon.max())
-    options = []
-    for epsilon in np.geomspace(low / 2, high * 8, PADS):
-        padded = with_public(budgets, public, float(epsilon))
-        option = _option(f"sample, {public} public records", padded, Sample(), settings)
+    low, high = float(groups.epsilon.min()) / 2, float(groups.epsilon.max()) * 8
+    best: list[_Option] = []
+    for _ in range(PADS):
+        epsilon = float(np.sqrt(low * high))
+        padded = with_public(budgets, public, epsilon)
+        try:
+            option = _option(f"sample, {public} public records", padded, Sample(), settings)
+        except (InfeasibleError, RangeError):
+            high = epsilon
+            continue
         if option.verdict.ok:
-            options.append(option)
-    return sorted(options, key=lambda option: option.cost)[:1]
+            best = [option]
+        forward = any(clause.forward > clause.bound for clause in option.verdict.broken)
+        low, high = (epsilon, high) if option.verdict.ok or forward else (low, epsilon)
+    return best
 
 
 def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:

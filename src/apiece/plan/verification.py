@@ -74,7 +74,8 @@ class Verification:
         raise VerificationError(
             f"plan: group {self.name[worst]} spends epsilon = {self.epsilon_spent[worst]:.6g} at "
             f"delta = {self.delta[worst]:g}, more than the {self.epsilon[worst]:.6g} it asked "
-            f"({int((~self.kept).sum())} groups broken); make the plan anew"
+            f"({int((~self.kept).sum())} groups broken); make the plan anew, or "
+            "raise this budget"
         )
 
 
