@@ -12,7 +12,7 @@ from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.discretise import aligned, discretise, log_ratio
 from apiece.accounting.grid import Grid
 from apiece.accounting.jumps import jumps
-from apiece.accounting.lines import Bracket, Brackets, above_line, below_line
+from apiece.accounting.lines import Bracket, Brackets, Line, above_line, below_line
 from apiece.accounting.region import Region, choose
 from apiece.errors import RangeError
 
@@ -30,7 +30,7 @@ def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
     looks, before, refine = 0, math.inf, True
     while True:
         try:
-            found = _compose(leaves, region, grid)
+            found = _compose(leaves, deltas, region, grid)
         except TooLongError as error:
             if region.step > _WIDEST:
                 raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
@@ -67,8 +67,12 @@ _WIDEST = 10.0
 STEEPEST = 20.0  # largest tilt, in units of 1/step
 
 
-def _compose(leaves: Leaves, region: Region, grid: Grid) -> Bracket:
-    """Compose both lattice pairs in both directions."""
+def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Bracket:
+    """Compose both lattice pairs in both directions.
+
+    In the add direction from below only where that can matter: where its upper bound is somewhere
+    above the lower bound of the remove direction.
+    """
     cells = max(
         (log_ratio(w.high, p.probability) - log_ratio(w.low, p.probability)) / region.step
         for (p, _), w in zip(leaves, region.windows, strict=True)
@@ -84,17 +88,20 @@ def _compose(leaves: Leaves, region: Region, grid: Grid) -> Bracket:
     lows, highs = ([(both[end], times) for both, times in pairs] for end in (0, 1))
     rare = jumps(highs, region.rate, lows)
     until = 0.0 if rare is None else region.reach
-    above, below = [], []
+    above: list[Line] = []
+    below: list[Line] = []
     for reverse, tilt, wrap, end in (
         (False, region.tilt, region.wrap, until),
         (True, region.reverse_tilt, grid.wrap, 0.0),
     ):
         settings = (region.step, min(tilt, STEEPEST / region.step), wrap, grid.points, end)
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
-        lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
         )
         above.append(above_line(tail(upper, *settings), outside, rare, reverse=reverse))
+        if reverse and (above[1].epsilon(deltas, -1.0) <= below[0].epsilon(deltas, 0.0)).all():
+            break
+        lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
         below.append(below_line(tail(lower, *settings), None if reverse else rare))
-    return Bracket((above[0], above[1]), (below[0], below[1]))
+    return Bracket(tuple(above), tuple(below))

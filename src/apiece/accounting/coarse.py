@@ -171,7 +171,7 @@ def with_jumps(coarse: Sequence[Coarse], delta: float) -> float:
     excess = np.geomspace(1e-5, 1e9, 57)
     constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
     low, high = math.log(1e-9), math.log(most)
-    for _ in range(14):
+    for _ in range(10):
         middle = (low + high) / 2
         epsilon = math.exp(middle)
         body = [part.up_to(epsilon + slack) for part in coarse]

@@ -127,9 +127,11 @@ def _cumulants(weight: Floats, rates: npt.NDArray[np.floating[Any]]) -> Floats:
 
 def _fold(weight: Floats, size: int) -> Floats:
     """Return `weight` wrapped around to `size` entries."""
-    if weight.size > size:
-        weight = np.pad(weight, (0, -weight.size % size)).reshape(-1, size).sum(axis=0)
-    return np.pad(weight, (0, size - weight.size))
+    out = np.zeros(size)
+    for start in range(0, weight.size, size):
+        some = weight[start : start + size]
+        out[: some.size] += some
+    return out
 
 
 def _power(base: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:
@@ -199,7 +201,7 @@ def tail(
     weight, noise = convolve(tilted, parts, size)
     weight = np.roll(weight, -(low % size))
     start = step * low + sum(part.times * part.offset for part in parts)
-    centre = round(float(np.clip(weight, 0, None) @ np.arange(size)))
+    centre = int(np.argmax(weight))
     skip = max(0, math.floor(centre - _SPAN / ((tilt - 1) * step)))
     position = np.arange(skip, size) - float(centre)
     value = _undo(weight[skip:], step, tilt, position)

@@ -31,7 +31,7 @@ class Line:
 
     def epsilon(self, delta: Floats, before: float) -> Floats:
         """Return where the bound meets δ: `before` where it starts below, ∞ where never below."""
-        right = np.searchsorted(-self.value, -delta, side="left")
+        right = self.value.size - np.searchsorted(self.value[::-1], delta, side="right")
         inside = np.clip(right, 1, self.value.size - 1)
         high, low = self.value[inside - 1], self.value[inside]
         fall = np.where(high > low, high - low, 1.0)
@@ -66,19 +66,19 @@ def below_line(tail: Tail, rare: Jumps | None) -> Line:
 class Bracket:
     """Bounds of both directions around one δ."""
 
-    above: tuple[Line, Line]
-    below: tuple[Line, Line]
+    above: tuple[Line, ...]
+    below: tuple[Line, ...]
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) ≥ 0 of the larger direction."""
-        upper = np.maximum(*(line.epsilon(delta, line.start) for line in self.above))
-        lower = np.maximum(*(line.epsilon(delta, 0.0) for line in self.below))
+        upper = np.max([line.epsilon(delta, line.start) for line in self.above], axis=0)
+        lower = np.max([line.epsilon(delta, 0.0) for line in self.below], axis=0)
         return Bounds(np.maximum(lower, 0.0), np.maximum(upper, 0.0))
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) of the larger direction."""
-        upper = np.maximum(*(line.delta(epsilon, 1.0) for line in self.above))
-        lower = np.maximum(*(line.delta(epsilon, 0.0) for line in self.below))
+        upper = np.max([line.delta(epsilon, 1.0) for line in self.above], axis=0)
+        lower = np.max([line.delta(epsilon, 0.0) for line in self.below], axis=0)
         return Bounds(np.clip(lower, 0.0, 1.0), np.clip(upper, 0.0, 1.0))
 
 
