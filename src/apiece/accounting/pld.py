@@ -140,7 +140,10 @@ class Composition:
                 bounds = ask(brackets, values[here])
                 both = tightest([bounds, Bounds(lower[here], upper[here])])
                 lower[here], upper[here] = both
-                open_[here] = not brackets.close
+                # a region is looked at in a few places; between them its bounds may be wider
+                wide = upper[here] - lower[here] > 1.05 * self.grid.gap * upper[here]
+                wide &= (ask is Brackets.epsilon) & (upper[here] >= self.grid.floor)
+                open_[here] = wide | (not brackets.close)
         return Bounds(lower, upper)
 
     def _region(self, mark: int, spacing: float) -> Brackets:
