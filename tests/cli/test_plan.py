@@ -107,7 +107,6 @@ INFEASIBLE = {
     "steps": ["--strategy", "sequential", "--steps", "1"],
     "rounds": ["--strategy", "rounds", "--steps", "2"],
     "threshold": ["--strategy", "threshold", "--option", "epsilon=9"],
-    "range": ["--strategy", "rounds", "--groups", "a:0.01:0.5,b:1000:0.5", "--steps", "40"],
     "empty group": ["--groups", "a:1:0.9999,b:2:0.0001"],
     "shares": ["--groups", "a:1:0.5,b:2:0.6"],
     "no budget": ["--groups", "a:0:1"],
