@@ -13,6 +13,7 @@ from apiece.audit.stacked import StackedMlp, StackedModel
 from apiece.audit.stacked_module import StackedModule, cnn, resnet9
 from apiece.audit.stacked_training import Recipe, Streams, train
 from apiece.errors import InputError, OptionError, UnsupportedError
+from apiece.plan import Schedule
 
 from .worlds import plan, pool
 
@@ -168,6 +169,45 @@ def test_stages_and_participation() -> None:
         streams=Streams.of(1, 0),
     )
     assert torch.isfinite(flat).all()
+
+
+def test_the_plan_s_own_learning_rates_multiply_the_recipe_s() -> None:
+    """SGD after one step at factor ½ has gone half as far; at factor 0 it stays."""
+    own, data, included = plan(steps=1), pool(), np.ones((2, 40), dtype=bool)
+
+    def moved(factor: float | None) -> torch.Tensor:
+        schedule = None if factor is None else Schedule(((0, factor),))
+        streams = Streams.of(1, 0)
+        after = train(
+            MLP,
+            data.inputs,
+            data.targets,
+            plan=replace(own, learning_rate=schedule),
+            groups=data.groups,
+            included=included,
+            recipe=Recipe(optimizer="sgd", schedule="constant", weight_decay=0.0),
+            streams=streams,
+        )
+        return after - MLP.initial(2, Streams.of(1, 0).start)
+
+    torch.testing.assert_close(moved(0.5), moved(None) / 2, rtol=1e-4, atol=1e-6)
+    assert moved(None).norm() > 0 == moved(0.0).norm()
+
+
+def test_plans_that_average_models_are_refused() -> None:
+    own, data = plan(), pool()
+    averaged = replace(own, stages=own.stages * 2, combine="average")
+    with pytest.raises(UnsupportedError, match="average"):
+        train(
+            MLP,
+            data.inputs,
+            data.targets,
+            plan=averaged,
+            groups=data.groups,
+            included=np.ones((2, 40), dtype=bool),
+            recipe=Recipe(),
+            streams=Streams.of(1, 0),
+        )
 
 
 def test_logit_scaled_is_the_log_odds_without_cancellation() -> None:

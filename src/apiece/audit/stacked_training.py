@@ -13,7 +13,7 @@ from torch import Tensor
 from apiece import _check
 from apiece.audit import poisson
 from apiece.audit.stacked import StackedModel
-from apiece.errors import DataError, unknown
+from apiece.errors import DataError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
 
 Floats = npt.NDArray[np.float64]
@@ -96,8 +96,16 @@ def train(
     `included`, so the worlds of an audit differ in membership only.
 
     inputs (n, …) and targets (n,): one data set for all models. groups: (n,) or (K, n), positions
-    in the plan's groups. included: (K, n).
+    in the plan's groups. included: (K, n). The plan's own learning-rate schedule, where it has
+    one, multiplies the recipe's.
+
+    Raises `UnsupportedError` for a plan that averages the models of its stages.
     """
+    if plan.combine == "average":
+        raise UnsupportedError(
+            f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
+            "a shadow is one model; audit a plan that trains one through all stages"
+        )
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
     done = 0
@@ -106,13 +114,18 @@ def train(
         steps = poisson.batches(rates, stage.steps, streams.sampling)
         for batch in steps:
             for entry in optimizer.param_groups:
-                entry["lr"] = recipe.rate(done, plan.steps)
+                entry["lr"] = recipe.rate(done, plan.steps) * factor(plan, done)
             flat.grad = noisy_gradient(
                 model, flat, inputs, targets, batch, clip, stage, streams.noise
             )
             optimizer.step()
             done += 1
     return flat.detach()
+
+
+def factor(plan: Plan, step: int) -> float:
+    """Return by what the plan itself multiplies the learning rate at `step`."""
+    return 1.0 if plan.learning_rate is None else plan.learning_rate.at(step)
 
 
 def stage_rates(
