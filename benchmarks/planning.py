@@ -215,7 +215,13 @@ def main() -> None:
     for case in cases:
         command = [sys.executable, __file__, "--case", case]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.limit)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=arguments.limit,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},  # curves run in threads of our own
+            )
         except subprocess.TimeoutExpired:
             results.append({"case": case, "not_run": f"more than {arguments.limit:g} s"})
             continue
