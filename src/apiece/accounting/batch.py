@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,6 @@ _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
 _Solved = dict[tuple[float, float, float], list[tuple[float, float]]]
-_ALONE, _THREADS = 8, 2
-"""Fewer curves than the first are computed one after the other; more, on so many threads."""
 
 
 def epsilons(
@@ -59,16 +56,9 @@ def epsilons(
     order = np.argsort(member, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(member))[:-1])
 
-    def fill(index: int) -> None:
-        group = groups[index]
-        lower[group], upper[group] = account(_mechanism(*settings[:, index])).epsilon(d[group])
-
-    if len(groups) < _ALONE:
-        for index in range(len(groups)):
-            fill(index)
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(fill, range(len(groups))))
+    for setting, group in zip(settings.T, groups, strict=True):
+        # one after another: the arrays of a curve are too small for threads to gain by
+        lower[group], upper[group] = account(_mechanism(*setting)).epsilon(d[group])
     return Bounds(lower.reshape(shape), upper.reshape(shape))
 
 

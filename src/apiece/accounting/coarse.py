@@ -114,8 +114,8 @@ def spread(coarse: Sequence[Coarse], tilt: float) -> float:
         exponent = part.tilted(tilt)
         weight = np.exp(exponent - exponent.max())
         weight /= weight.sum()
-        mean = float(weight @ part.ratio)
-        variance += part.times * float(weight @ (part.ratio - mean) ** 2)
+        mean = float(np.einsum("i,i->", weight, part.ratio))  # BLAS's threads cost more
+        variance += part.times * float(np.einsum("i,i->", weight, (part.ratio - mean) ** 2))
     return math.sqrt(variance)
 
 
@@ -134,7 +134,7 @@ def gaps(coarse: Sequence[Coarse], tilt: float, steps: Floats) -> Floats:
         weight /= weight.sum()
         distance = np.maximum(part.ratio - part.floor, 0.0)
         moved = np.minimum(steps[:, None] / 4, distance) * steps[:, None]
-        total += part.times * (moved @ weight)
+        total += part.times * np.einsum("ij,j->i", moved, weight)
     return total * max(tilt, 1 - tilt) / 2
 
 

@@ -93,10 +93,10 @@ def reach(tilted: list[Tilted], parts: Sequence[Side], bits: float) -> tuple[int
     """Return lattice indices outside which the composed w has at most e^{−bits} on either side."""
     mean = variance = 0.0
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
-        index = np.arange(weight.size)
-        centre = float(weight @ index)
+        index = np.arange(weight.size, dtype=np.float64)
+        centre = _inner(weight, index)
         mean += part.times * centre
-        variance += part.times * float(weight @ (index - centre) ** 2)
+        variance += part.times * _inner(weight, (index - centre) ** 2)
     low, high = 0.0, float(sum(part.times * (part.log_mass.size - 1) for part in parts))
     if variance <= 0:
         return int(low), int(high)
@@ -111,6 +111,11 @@ def reach(tilted: list[Tilted], parts: Sequence[Side], bits: float) -> tuple[int
     return math.floor(max(low, -float(left.min()))), math.ceil(min(high, float(right.min())))
 
 
+def _inner(first: Floats, second: Floats) -> float:
+    """Return the inner product, without BLAS, whose threads cost more than they bring."""
+    return float(np.einsum("i,i->", first, second))
+
+
 def _cumulants(weight: Floats, rates: npt.NDArray[np.floating[Any]]) -> Floats:
     """Return log Σ w_k e^{θk} and log Σ w_k e^{−θk} at rates θ, each twice the one before."""
     index = np.arange(weight.size)
@@ -118,7 +123,7 @@ def _cumulants(weight: Floats, rates: npt.NDArray[np.floating[Any]]) -> Floats:
     for row, shift in ((0, index - (weight.size - 1)), (1, -index)):
         power = np.exp(rates[0] * shift)
         for j, rate in enumerate(rates):
-            moment = float(weight @ power)
+            moment = _inner(weight, power)
             if moment > _UNDERFLOWS:
                 out[row, j] = math.log(moment) - rate * shift[0] * (row == 0) + 1e-9
             power = power * power

@@ -112,9 +112,10 @@ def upper_epsilons(
             out[m] = found
 
     starts = range(0, len(members), _RUN)
-    if len(starts) == 1:
-        run(0)
-    else:  # transforms run outside the interpreter's lock; no result depends on the order
+    if method == "pld" or len(starts) == 1:  # small arrays: threads would wait for each other
+        for start in starts:
+            run(start)
+    else:
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
             list(pool.map(run, starts))
     return out
