@@ -194,7 +194,10 @@ def test_an_experiment_with_objections_is_resumed(tmp_path):
     broken = dataclasses.replace(plan(), objections=("it breaks a promise",))
     run = Trainer(*parts(), LOSS, broken, data(), seed=0, checkpoint=tmp_path)
     run.fit(3)
-    Trainer.resume(tmp_path, *parts(), LOSS, broken, data()).fit(1)
+    again = Trainer.resume(tmp_path, *parts(), LOSS, broken, data())
+    assert again.step_number == 3
+    again.fit(1)
+    assert again.step_number == 4
 
 
 def test_saving_needs_a_folder():
