@@ -1,5 +1,6 @@
 """Shadow jobs: the same result however they are run, no model twice, none lost."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ from apiece.audit.shadows import (
 from apiece.audit.splits import biregular
 from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
-from apiece.errors import DataError, InputError, StateError
+from apiece.errors import DataError, InputError
 
 from .worlds import plan, pool
 
@@ -124,6 +126,27 @@ def test_two_processes_give_the_same() -> None:
     np.testing.assert_array_equal(spread.confidences, train_shadows(one).confidences)
 
 
+@pytest.mark.slow
+def test_blocks_that_wait_are_not_begun_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "marking_work.py").write_text(
+        "import pathlib, time\n"
+        "def work(folder, block):\n"
+        "    pathlib.Path(folder, str(block)).touch()\n"
+        "    time.sleep(0.05)\n"
+        "    return {}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    work = partial(importlib.import_module("marking_work").work, folder)
+    blocks = processes(1)(work, range(200))
+    next(iter(blocks))
+    blocks.close()  # type: ignore[attr-defined]
+    assert 1 <= len(list(folder.iterdir())) < 100
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -139,14 +162,14 @@ def test_two_processes_give_the_same() -> None:
 )
 def test_another_job_in_the_folder_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     claim(job(), tmp_path)
-    with pytest.raises(StateError, match="another job"):
+    with pytest.raises(DataError, match="another job"):
         claim(job(**change), tmp_path)
 
 
 def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
     claim(job(), tmp_path)
     (tmp_path / "job.json").write_text("{half")
-    with pytest.raises(StateError):
+    with pytest.raises(DataError):
         claim(job(), tmp_path)
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from apiece import audit
 from apiece.assignment import assign
 from apiece.audit.records import ShadowScores
+from apiece.audit.shadows import Arrays, ShadowJob
 from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.attack import command as attack_command
@@ -207,6 +208,64 @@ def test_shadow_models_of_a_run(
     assert json.loads(capsys.readouterr().out)["roc"] == first["roc"]
 
 
+def test_shadow_models_in_a_folder_that_is_of_no_use(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["audit", str(run_folder), "--models", "6", "--out"]
+    mine = tmp_path / "mine"
+    assert main([*arguments, str(mine)]) == 0
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    capsys.readouterr()
+    (tmp_path / "file").write_text("x")
+    for changed, words in (
+        (["--seed", "1"], f"{mine}: holds shadow models of another job (6 models, this one has 6;"),
+        (["--models", "8"], f"{mine}: holds shadow models of another job (6 models, this one has"),
+        (["--out", str(tmp_path / "file")], "file/job.json: cannot be written"),
+        (["--variant", "onlin"], "did you mean 'online'"),
+        (["--processes", "0"], "processes = 0"),
+    ):
+        assert main([*arguments, str(mine), *changed]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert words in captured.err
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
+
+
+def test_an_interrupted_shadow_audit_says_what_is_kept_and_goes_on(
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ["audit", str(run_folder), "--models", "32", "--json"]
+    out = tmp_path / "a"
+    original, trained = ShadowJob.train_block, list[int]()
+
+    def interrupted(self: ShadowJob, block: int) -> Arrays:
+        if block == 1:
+            raise KeyboardInterrupt
+        return original(self, block)
+
+    def counted(self: ShadowJob, block: int) -> Arrays:
+        trained.append(block)
+        return original(self, block)
+
+    monkeypatch.setattr(ShadowJob, "train_block", interrupted)
+    assert main([*arguments, "--out", str(out)]) == 130
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"interrupted with 1 of 2 blocks of models in {out}" in said.err
+    assert main(arguments) == 130
+    assert "nothing is kept: with --out" in capsys.readouterr().err
+    monkeypatch.setattr(ShadowJob, "train_block", counted)
+    assert main([*arguments, "--out", str(out)]) == 0
+    assert trained == [1]
+    resumed = json.loads(capsys.readouterr().out)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == resumed
+
+
 WORLDS = ["--scores-in", "{good}", "--scores-out", "{good}"]
 
 
@@ -252,7 +311,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["--canaries", "a", "--shadows", "b"], "name one of"),
         (["--scores-in", "none.txt"], "--scores-out: missing"),
         (["--scores-in", "none.txt", "--scores-out", "none.txt"], "none.txt"),
-        (["--shadows", "none.npz"], "no such file"),
+        (["--shadows", "none.npz"], "No such file"),
         (["--canaries", "none.csv"], "none.csv"),
         (["no-such-run"], "config"),
         (["--canaries", "{canaries}", "--score", "x"], "column 'x'"),
@@ -267,6 +326,10 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["--shadows", "{few_models}"], "needs at least 3"),
         (["no-such-run", "--models", "5"], "models = 5: must be at least 6"),
         (["--shadows", "{lopsided}", "--plan", "{plan}"], "goes with --scores-in"),
+        (["--shadows", "{good}"], "good: not a .npz file"),
+        (["--shadows", "{lopsided}", "--models", "8"], "--models: goes with RUN --models"),
+        (["no-such-run", "--out", "x"], "--out: goes with RUN --models, not with RUN"),
+        (["no-such-run", "--models", "8", "--delta", "1e-3"], "--delta: goes with RUN or"),
         ([*WORLDS, "--coins", "{fewer}"], "goes with --canaries"),
         (["--shadows", "{lopsided}"], "half full"),
         (["--shadows", "{nan_shadows}"], "NaN"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._files import write_whole
-from apiece.errors import DataError, StateError
+from apiece.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -144,11 +145,17 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays in a `.npz` file; nothing in it is executed."""
+    """Return the arrays in a `.npz` file; nothing in it is executed.
+
+    Raises `DataError` for a file that is not there, is damaged or holds something else.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             return {name: data[name] for name in data.files}
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise StateError(f"{path}: not a readable array file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); give a .npz file") from None
+    except (ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile):
+        # numpy's own text says how to load what is not safe to load
+        raise DataError(
+            f"{path}: not a .npz file of arrays, or damaged; give one of numpy.savez"
+        ) from None

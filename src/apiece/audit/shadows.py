@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from apiece import _check
+from apiece._files import write_whole
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
 from apiece.audit.stacked import StackedModel
 from apiece.audit.stacked_training import Recipe, Streams
-from apiece.errors import DataError, InputError, StateError
+from apiece.errors import DataError, InputError
 from apiece.plan import Plan
 
 Bools = npt.NDArray[np.bool_]
@@ -160,8 +161,11 @@ def processes(count: int) -> Mapper:
             count, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
         ) as pool:
             running = {pool.submit(work, block): block for block in blocks}
-            for done in as_completed(running):
-                yield running[done], done.result()
+            try:
+                for done in as_completed(running):
+                    yield running[done], done.result()
+            finally:  # interrupted: what waits is not begun, it would be lost
+                pool.shutdown(cancel_futures=True)
 
     return mapper
 
@@ -180,7 +184,7 @@ def train_shadows(
     the blocks: `serially`, `processes(n)`, or `apiece.adapters.ray.cluster()` for many machines;
     the result does not depend on it. progress: called with (blocks done, blocks in all).
 
-    Raises `StateError` where the folder holds another job's blocks.
+    Raises `DataError` where the folder holds another job's blocks or cannot be written to.
     """
     todo = list(range(job.blocks)) if folder is None else claim(job, folder)
     done, held = job.blocks - len(todo), {}
@@ -205,25 +209,32 @@ def train_shadows(
 
 
 def claim(job: ShadowJob, folder: Path) -> list[int]:
-    """Return the blocks that `folder` lacks, after checking that it is this job's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest, digest = folder / "job.json", job.digest()
-    text = json.dumps({"digest": digest, "models": job.included.shape[0], "blocks": job.blocks})
+    """Return the blocks that `folder` lacks, after checking that it is this job's folder.
+
+    Raises as `train_shadows`.
+    """
+    manifest, models = folder / "job.json", int(job.included.shape[0])
+    own = {"digest": job.digest(), "models": models, "blocks": job.blocks}
     if manifest.exists():
-        try:
-            known = json.loads(manifest.read_text()).get("digest")
-        except (json.JSONDecodeError, AttributeError):
-            known = None
-        if known != digest:
-            raise StateError(
-                f"{folder}: holds the models of another job (data, plan, split, recipe or seed "
-                "differ); give another folder"
+        known = _manifest(manifest)
+        if known.get("digest") != own["digest"]:
+            raise DataError(
+                f"{folder}: holds shadow models of another job ({known.get('models', '?')} models, "
+                f"this one has {models}; or data, plan, split, recipe or seed differ); repeat the "
+                "command that began it, or give another folder"
             )
     else:
-        part = folder / ".job.json.part"
-        part.write_text(text)
-        part.replace(manifest)
+        write_whole(manifest, json.dumps(own))
     return [block for block in range(job.blocks) if not _file(folder, block).exists()]
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """Return what a folder says of its job; nothing where it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _file(folder: Path, block: int) -> Path:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from apiece import _check
 from apiece.errors import DataError, InputError
-
-if TYPE_CHECKING:
-    from apiece.audit.shadows import Mapper
 
 
 def of_two_worlds(flags: dict[str, Any]) -> dict[str, Any]:
@@ -182,66 +178,3 @@ def of_run(flags: dict[str, Any]) -> dict[str, Any]:
         truth = np.repeat([True, False], [own.size, others.size])
         found["roc"][name] = roc(np.concatenate([own, others]), truth).summary()
     return {"audit": "run folder", **found}
-
-
-def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
-    """LiRA by group from shadow models of a run's table, trained here or resumed."""
-    from apiece.audit.records import ShadowScores
-    from apiece.audit.shadows import train_shadows
-    from apiece.audit.summary import LEAST_MODELS, shadow_findings
-    from apiece.audit.tables import half_plan, table_job
-    from apiece.budgets import Budgets
-    from apiece.cli._progress import Bar
-    from apiece.training.tabular import read_job
-    from apiece.training.tabular.people import read_people
-
-    models = _check.count("models", flags["models"], least=LEAST_MODELS)
-    job = read_job(flags["run"] / "config.toml")
-    people = read_people(job)
-    good, asked = ~people.train.faulty, people.budgets
-    budgets = Budgets(
-        asked.epsilon[good],
-        asked.delta[good],
-        ids=asked.ids[good],
-        labels=None if asked.labels is None else asked.labels[good],
-    )
-    plan = half_plan(
-        budgets,
-        job.strategy,
-        steps=job.steps,
-        expected_batch_size=job.batch_size / 2,
-        clip_norm=job.clip_norm,
-    )
-    shadow_job = table_job(
-        people.train.features[good],
-        people.train.labels[good],
-        budgets,
-        plan,
-        models=models,
-        seed=flags["seed"],
-    )
-    with Bar(shadow_job.blocks) as bar:
-        scores: ShadowScores = train_shadows(
-            shadow_job,
-            folder=flags["out"],
-            mapper=_mapper(flags),
-            progress=lambda done, total: bar.advance(f"block {done} of {total}"),
-        )
-    if flags["out"] is not None:
-        scores.save(flags["out"] / "scores.npz")
-    return {
-        "audit": "shadow models of a run's table",
-        "strategy": plan.strategy,
-        "steps": plan.steps,
-        **shadow_findings(scores, variant=flags["variant"]),
-    }
-
-
-def _mapper(flags: dict[str, Any]) -> Mapper:
-    from apiece.audit.shadows import processes, serially
-
-    if flags["ray"]:
-        from apiece.adapters.ray import cluster
-
-        return cluster(flags["address"])
-    return serially if flags["processes"] == 1 else processes(flags["processes"])

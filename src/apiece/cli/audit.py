@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from apiece.errors import InputError
 
@@ -21,6 +22,18 @@ Examples:
   apiece audit --shadows audits/first/scores.npz
 """
 _PATH = click.Path(path_type=Path)
+SHADOW_RUN = "RUN --models"
+_SHADOWS, _CANARIES = (SHADOW_RUN,), ("--canaries",)
+_BOUNDS = ("RUN", "--model", "--scores-in", "--canaries")
+GOES_WITH = {  # the kinds of audit that use an option, where not all do
+    **dict.fromkeys(("models", "processes", "ray", "address", "out"), _SHADOWS),
+    **dict.fromkeys(("members", "others"), ("--model",)),
+    **dict.fromkeys(("coins", "id_column", "score", "included", "group"), _CANARIES),
+    **dict.fromkeys(("delta", "confidence"), _BOUNDS),
+    "plan": ("--scores-in",),
+    "seed": ("RUN", SHADOW_RUN, "--model"),
+    "variant": (SHADOW_RUN, "--shadows"),
+}
 
 
 @click.command(epilog=EXAMPLE)
@@ -57,10 +70,11 @@ def command(run: Path | None, as_json: bool, **flags: Any) -> None:
     together. A group's ROC says how well its members can be told. No figure of a single person is
     printed.
     """
-    from apiece.cli import _findings
+    from apiece.cli import _findings, _shadow_audit
 
     kinds = {
-        "RUN": (run, _findings.of_run if flags["models"] is None else _findings.of_shadow_run),
+        "RUN": (run if flags["models"] is None else None, _findings.of_run),
+        SHADOW_RUN: (None if flags["models"] is None else run, _shadow_audit.of_shadow_run),
         "--model": (flags["model"], _findings.of_model),
         "--scores-in": (flags["scores_in"] or flags["scores_out"], _findings.of_two_worlds),
         "--canaries": (flags["canaries"], _findings.of_canaries),
@@ -69,12 +83,23 @@ def command(run: Path | None, as_json: bool, **flags: Any) -> None:
     given = [name for name, (value, _) in kinds.items() if value is not None]
     if len(given) != 1:
         named = " and ".join(given) or "nothing"
-        raise InputError(f"{named} given; name one of {', '.join(kinds)}")
-    for option, owner in (("plan", "--scores-in"), ("coins", "--canaries")):
-        if flags[option] and given != [owner]:
-            raise InputError(f"--{option}: goes with {owner}, not with {given[0]}; leave it out")
+        known = ", ".join(name for name in kinds if name != SHADOW_RUN)
+        raise InputError(f"{named} given; name one of {known}")
+    _check_options(given[0])
     findings = kinds[given[0]][1]({**flags, "run": run})
     click.echo(json.dumps(findings) if as_json else text(findings))
+
+
+def _check_options(kind: str) -> None:
+    """Raise `InputError` for an option that was given though `kind` has no use for it."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        owners = GOES_WITH.get(option.name or "")
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if owners is not None and given and kind not in owners:
+            raise InputError(
+                f"{option.opts[0]}: goes with {' or '.join(owners)}, not with {kind}; leave it out"
+            )
 
 
 def text(findings: dict[str, Any]) -> str:

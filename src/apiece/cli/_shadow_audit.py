@@ -1,0 +1,111 @@
+"""`apiece audit RUN --models K`: shadow models of a run's table, resumable; imports stay inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apiece import _check
+from apiece.errors import unknown
+
+if TYPE_CHECKING:
+    from apiece.audit.records import ShadowScores
+    from apiece.audit.shadows import Mapper, ShadowJob
+
+
+def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
+    """LiRA by group from shadow models of a run's table, trained here or resumed."""
+    from apiece.audit.summary import shadow_findings
+
+    job = _shadow_job(flags)
+    scores = _trained(job, flags)
+    return {
+        "audit": "shadow models of a run's table",
+        "strategy": job.plan.strategy,
+        "steps": job.plan.steps,
+        **shadow_findings(scores, variant=flags["variant"]),
+    }
+
+
+def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
+    """The shadow models of a run's table; what is wrong with the flags is found before training."""
+    from apiece.audit.likelihood import VARIANTS
+    from apiece.audit.summary import LEAST_MODELS
+    from apiece.audit.tables import half_plan, table_job
+    from apiece.budgets import Budgets
+    from apiece.training.tabular import read_job
+    from apiece.training.tabular.people import read_people
+
+    models = _check.count("models", flags["models"], least=LEAST_MODELS)
+    _check.count("processes", flags["processes"])
+    if flags["variant"] not in VARIANTS:
+        raise unknown("variant", flags["variant"], VARIANTS)
+    job = read_job(flags["run"] / "config.toml")
+    people = read_people(job)
+    good, asked = ~people.train.faulty, people.budgets
+    budgets = Budgets(
+        asked.epsilon[good],
+        asked.delta[good],
+        ids=asked.ids[good],
+        labels=None if asked.labels is None else asked.labels[good],
+    )
+    plan = half_plan(
+        budgets,
+        job.strategy,
+        steps=job.steps,
+        expected_batch_size=job.batch_size / 2,
+        clip_norm=job.clip_norm,
+    )
+    return table_job(
+        people.train.features[good],
+        people.train.labels[good],
+        budgets,
+        plan,
+        models=models,
+        seed=flags["seed"],
+    )
+
+
+def _trained(job: ShadowJob, flags: dict[str, Any]) -> ShadowScores:
+    """The scores of all models of `job`; with --out, what an earlier call left is not repeated."""
+    from apiece.audit.shadows import claim, train_shadows
+    from apiece.cli import Interrupted
+    from apiece.cli._progress import Bar
+
+    out: Path | None = flags["out"]
+    done = 0 if out is None else job.blocks - len(claim(job, out))
+    with Bar(job.blocks, done=done) as bar:
+        try:
+            scores = train_shadows(
+                job,
+                folder=out,
+                mapper=_mapper(flags),
+                progress=lambda at, total: bar.advance(f"block {at} of {total}"),
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(_interrupted(job, out)) from None
+    if out is not None:
+        scores.save(out / "scores.npz")
+    return scores
+
+
+def _interrupted(job: ShadowJob, out: Path | None) -> str:
+    from apiece.audit.shadows import claim
+
+    if out is None:
+        return "interrupted; nothing is kept: with --out FOLDER the next call would go on"
+    done = job.blocks - len(claim(job, out))
+    return (
+        f"interrupted with {done} of {job.blocks} blocks of models in {out}; the same command "
+        "goes on from there"
+    )
+
+
+def _mapper(flags: dict[str, Any]) -> Mapper:
+    from apiece.audit.shadows import processes, serially
+
+    if flags["ray"]:
+        from apiece.adapters.ray import cluster
+
+        return cluster(flags["address"])
+    return serially if flags["processes"] == 1 else processes(flags["processes"])
