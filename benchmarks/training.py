@@ -35,7 +35,7 @@ BASE = "pytorch, not private"
 
 def bind(threads: int) -> None:
     """Give this process `threads` cores, before torch and JAX start their threads."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     os.environ["OMP_NUM_THREADS"] = str(threads)
 
 

@@ -99,8 +99,9 @@ def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> St
 def update(
     model: nn.Module, optimizer: torch.optim.Optimizer, sums: dict[str, torch.Tensor], size: int
 ) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.grad = sums[name].div_(size)
+    torch._foreach_div_(list(sums.values()), float(size))
+    for parameter, total in zip(model.parameters(), sums.values(), strict=True):
+        parameter.grad = total
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 

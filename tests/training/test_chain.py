@@ -32,6 +32,8 @@ CHAINS = {
         nn.Sequential(nn.Linear(12, 8, bias=False), nn.Tanh()), nn.Linear(8, 4), nn.Sigmoid()
     ),
     "activation first": lambda: nn.Sequential(nn.Tanh(), nn.Linear(12, 4), nn.ReLU()),
+    "twice": lambda: nn.Sequential(nn.Linear(12, 6), nn.Tanh(), nn.ReLU(), nn.Linear(6, 3)),
+    "wide": lambda: nn.Sequential(nn.Linear(12, 300), nn.Tanh(), nn.Linear(300, 300)),
     "shared": shared,
     "frozen": frozen,
 }
@@ -85,6 +87,33 @@ def test_a_bad_record_contributes_nothing():
     assert clipped.rejected == 1
     for name, value in good.gradients.items():
         torch.testing.assert_close(clipped.gradients[name], value)
+
+
+@pytest.mark.parametrize("name", ["frozen", "shared", "activation first"])
+def test_a_bad_record_contributes_nothing_whatever_the_chain(name):
+    model, inputs, targets, bounds = problem(CHAINS[name])
+    good = clip_and_sum(model, loss_fn, inputs[1:], targets[1:], bounds[1:])
+    inputs[0] = torch.inf
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, bounds)
+    assert clipped.rejected in (0, 1)  # what saturates is finite
+    if clipped.rejected:
+        for key, value in good.gradients.items():
+            torch.testing.assert_close(clipped.gradients[key], value)
+
+
+def test_inputs_and_targets_are_left_alone():
+    model, inputs, _, bounds = problem(CHAINS["relu"])
+    targets = torch.rand(9, 3)
+
+    def linear_loss(outputs, targets):
+        return (outputs * targets).sum(1)  # whose gradient is `targets` itself
+
+    before = inputs.clone(), targets.clone()
+    first = clip_and_sum(model, linear_loss, inputs, targets, bounds)
+    second = clip_and_sum(model, linear_loss, inputs, targets, bounds)
+    assert torch.equal(before[0], inputs)
+    assert torch.equal(before[1], targets)
+    assert all(torch.equal(first.gradients[n], second.gradients[n]) for n in first.gradients)
 
 
 def test_no_record_exceeds_its_bound():

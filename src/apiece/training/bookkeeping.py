@@ -17,8 +17,10 @@ from torch.func import functional_call, vjp, vmap
 
 from apiece.training import attention, records, recurrent
 from apiece.training.chain import chain_of, walk
+from apiece.training.chain import contributions as of_uses
 from apiece.training.clipped import ClippedSum, clip_factors
 from apiece.training.contributions import Contribution, Rows, join
+from apiece.training.dense import clip_dense, is_dense
 from apiece.training.functional import vectorised
 from apiece.training.kernels import remembering, row_squares
 from apiece.training.records import Batch, Parameters
@@ -34,9 +36,11 @@ def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
     """
     layers = chain_of(batch) if check is None else None
     if layers is not None:
-        losses, named = walk(layers, batch)
+        losses, uses = walk(layers, batch)
         with torch.no_grad():
-            return _clip(named, batch, losses.detach())
+            if is_dense(uses):
+                return clip_dense(uses, batch, losses)
+            return _clip(of_uses(uses, batch), batch, losses)
     with recording(units_of(batch.model)) as tape, torch.enable_grad():
         losses = batch.losses()
     with torch.autocast(losses.device.type, enabled=False):

@@ -56,7 +56,7 @@ def clip_and_sum(
         raise unknown("method", method, METHODS)
     parameters = guards.trainable(model)
     guards.check_modules(model)
-    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
+    model = model._modules.get("_orig_mod") or model  # torch.compile's wrapper
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
     clip_norms = guards.bounds(clip_norms, size, device)

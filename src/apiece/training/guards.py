@@ -86,7 +86,7 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
     if size == 0:
         return given
     low, high = torch.aminmax(given)
-    if not (float(low) > 0 and float(high) < torch.inf):  # NaN fails both
+    if not (low.item() > 0 and high.item() < torch.inf):  # NaN fails both
         good = (given > 0) & (given < torch.inf)
         where = int((~good).nonzero()[0])
         raise InputError(

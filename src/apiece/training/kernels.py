@@ -11,6 +11,11 @@ import torch
 Squares = Callable[[torch.Tensor], torch.Tensor]
 _BLOCK = 128  # values added one after the other in single precision
 _SMALL = 1 << 21  # multiplications below which oneDNN's setting-up costs more than it gains
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # in place
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "sigmoid": torch.sigmoid_,
+}
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
@@ -30,6 +35,14 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     if whole < width:
         total += _norms(flat[:, whole:]).square_()
     return total
+
+
+def row_norms(rows: torch.Tensor, out: torch.Tensor) -> None:
+    """Write the norms (B,) of the rows of (B, I) to `out`, as precise as `row_squares`."""
+    if rows.shape[1] <= 2 * _BLOCK:
+        torch.linalg.vector_norm(rows, dim=1, out=out)
+    else:
+        torch.sqrt(row_squares(rows), out=out)
 
 
 def _norms(rows: torch.Tensor) -> torch.Tensor:
@@ -73,10 +86,17 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def linear(
-    values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str = "none",
 ) -> torch.Tensor:
-    """Return values weightᵀ + bias; values: (N, I), weight: (O, I)."""
-    if not _by_onednn(*values.shape, weight.shape[0], like=values):
-        return torch.nn.functional.linear(values, weight, bias)
-    found: torch.Tensor = _linear(values, weight, bias, "none", [], "")
-    return found
+    """Return activation(values weightᵀ + bias); values: (N, I), weight: (O, I).
+
+    activation: "none", or a key of `ACTIVATIONS`.
+    """
+    if _by_onednn(*values.shape, weight.shape[0], like=values):
+        found: torch.Tensor = _linear(values, weight, bias, activation, [], "")
+        return found
+    found = torch.nn.functional.linear(values, weight, bias)
+    return found if activation == "none" else ACTIVATIONS[activation](found)

@@ -42,11 +42,17 @@ def add_noise(
     sums = clipped.gradients
     if stddev == 0 or not sums:
         return dict(sums)
-    first = next(iter(sums.values()))
-    flat = normals(generator, sum(s.numel() for s in sums.values()), first.device).mul_(stddev)
-    noisy: dict[str, torch.Tensor] = {}
-    parts = torch.split(flat, [s.numel() for s in sums.values()])
-    for (name, total), part in zip(sums.items(), parts, strict=True):
-        both = part.view(total.shape).add_(total)
-        noisy[name] = both if both.dtype == total.dtype else both.to(total.dtype)
-    return noisy
+    totals = list(sums.values())
+    sizes = [total.numel() for total in totals]
+    flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
+    noisy = _pieces(flat, sizes, totals)
+    torch._foreach_add_(noisy, totals)
+    if any(total.dtype != flat.dtype for total in totals):
+        noisy = [one.to(total.dtype) for one, total in zip(noisy, totals, strict=True)]
+    return dict(zip(sums, noisy, strict=True))
+
+
+def _pieces(flat: torch.Tensor, sizes: list[int], like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of `flat` in the shapes of `like`."""
+    pieces = flat.split_with_sizes(sizes)
+    return [piece.view(one.shape) for piece, one in zip(pieces, like, strict=True)]

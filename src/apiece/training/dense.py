@@ -1,0 +1,80 @@
+"""Clipping where every layer is linear at one position: few operators, each on what is at hand.
+
+A layer's gradient is left ⊗ right and its bias's is left, so that the squared norm of a record is
+Σ ‖left‖²(‖right‖² + 1) over the layers (Goodfellow 2015, arXiv 1510.01799).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from apiece.training.chain import Use
+from apiece.training.clipped import ClippedSum, clip_factors
+from apiece.training.contributions import blank
+from apiece.training.kernels import product, row_norms
+from apiece.training.records import Batch
+
+
+def is_dense(uses: list[Use]) -> bool:
+    """Whether the layers share no parameter, so that their gradients stand side by side."""
+    held = [id(p) for use in uses for p in use.layer._parameters.values() if p is not None]
+    return bool(uses) and len(set(held)) == len(held)
+
+
+def clip_dense(uses: list[Use], batch: Batch, losses: torch.Tensor) -> ClippedSum:
+    """Return the clipped sum. Overwrites the gradients in `uses` that are ours."""
+    norms = _norms(uses, len(batch))
+    factors = clip_factors(norms, batch.clip_norms)
+    if not math.isfinite(float(norms.sum())):
+        bad = ~torch.isfinite(norms)
+        uses = [Use(u.layer, blank(u.right, bad), blank(u.left, bad), True) for u in uses]
+    found: dict[torch.Tensor, torch.Tensor] = {}
+    column = factors.unsqueeze(1)
+    for layer, right, left, ours in uses:
+        weight, bias = _trained(layer)
+        if bias is not None:
+            found[bias] = factors @ left
+        if weight is None:
+            continue
+        if left.shape[1] > right.shape[1]:  # the narrower one takes the factors
+            right = right * column
+        else:
+            left = left.mul_(column) if ours else left * column
+        found[weight] = product(left, right)
+    sums = {
+        name: found[p] if p in found else torch.zeros_like(p, requires_grad=False)
+        for name, p in batch.parameters.items()
+    }
+    return ClippedSum(sums, norms, losses, batch.clip_norms)
+
+
+def _trained(layer: nn.Linear) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return weight and bias, None where they take no gradient."""
+    weight, bias = layer._parameters["weight"], layer._parameters["bias"]
+    return (
+        weight if weight is not None and weight.requires_grad else None,
+        bias if bias is not None and bias.requires_grad else None,
+    )
+
+
+def _norms(uses: list[Use], size: int) -> torch.Tensor:
+    """Return ‖gradient‖ (B,) over all layers."""
+    count = len(uses)
+    table = torch.empty(2 * count, size)
+    rows = table.unbind(0)
+    for k, use in enumerate(uses):
+        row_norms(use.right, rows[k])
+        row_norms(use.left, rows[count + k])
+    weights, biases = table.split_with_sizes((count, count))
+    weights.mul_(biases)
+    for k, use in enumerate(uses):
+        weight, bias = _trained(use.layer)
+        if weight is None:
+            rows[k].zero_()
+        if bias is None:
+            rows[count + k].zero_()
+    norms: torch.Tensor = torch.linalg.vector_norm(table, dim=0)
+    return norms
