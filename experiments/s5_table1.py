@@ -44,6 +44,7 @@ from apiece.plan import Plan
 
 DELTA, SHARES, SEED, FOLDS = 1e-12, (0.2, 0.4, 0.6, 0.8), 1, 16
 STRATEGIES = ("sample", "scale", "hybrid")
+FIRST_LOOK = {"german": 256, "credit": 128, "mnist": 64}  # K when Sample's p was first looked at
 
 
 class Setting(NamedTuple):
@@ -53,6 +54,7 @@ class Setting(NamedTuple):
     epochs: int
     models: int  # of one replicate
     excess: float  # Δ̄ for Hybrid
+    rate: float = 0.01  # S5's learning rate
 
 
 SETTINGS = {
@@ -62,6 +64,7 @@ SETTINGS = {
     "german10": Setting(4.0, 16.0, 32, 10, 128, 0.02),
     "credit10": Setting(4.0, 20.0, 32, 10, 128, 0.02),
     "mnist5": Setting(16.0, 50.0, 128, 5, 64, 0.02),
+    "mnist5slow": Setting(16.0, 50.0, 128, 5, 64, 0.02, 1e-3),  # gradients reach their clip norm
 }
 
 
@@ -102,7 +105,8 @@ def job(name: str, strategy: str, share: float, replicate: int) -> ShadowJob:
     included = biregular(setting.models, fifths, generator=generator)
     pool = Pool(data.ids, torch.from_numpy(data.inputs), torch.from_numpy(data.targets), groups)
     model = StackedMlp((data.inputs.shape[1], 128, 64, data.classes))
-    return ShadowJob(pool, plan, model, included, Recipe(), seed=replicate, block=8)
+    recipe = Recipe(learning_rate=setting.rate)
+    return ShadowJob(pool, plan, model, included, recipe, seed=replicate, block=8)
 
 
 def folder(work: Path, name: str, strategy: str, share: float, replicate: int) -> Path:
@@ -196,6 +200,32 @@ def trend(populations: list[ShadowScores], plans: list[Plan], group: str) -> dic
     }
 
 
+def look(populations: list[ShadowScores], models: slice) -> dict[str, Any]:
+    """S5's test on some of the models."""
+    parts = [
+        ShadowScores(s.ids, s.groups, s.included[models], s.confidences[models])
+        for s in populations
+    ]
+    found = [privacy_scores(part).score for part in parts]
+    tests = {
+        group: jonckheere_terpstra(
+            [f[part.groups == group] for f, part in zip(found, parts, strict=True)]
+        )
+        for group in ("strict", "weak")
+    }
+    return {"models": parts[0].models, **{group: asdict(test) for group, test in tests.items()}}
+
+
+def looks(populations: list[ShadowScores], first: int | None) -> dict[str, Any] | None:
+    """S5's test on the models of a first look, and on those trained after it alone."""
+    if first is None:
+        return None
+    return {
+        "first": look(populations, slice(0, first)),
+        "later": look(populations, slice(first, None)),
+    }
+
+
 def theory(plans: list[Plan], group: str) -> dict[str, Any]:
     """Advantage and excess of the group in each population, from the plans alone."""
     of = int(np.flatnonzero(plans[0].budgets.name == group)[0])
@@ -232,6 +262,7 @@ def row(work: Path, name: str, strategy: str) -> dict[str, Any] | None:
         "accuracy_on_non_members": [
             float((s.confidences > 0)[~s.included].mean()) for s in populations
         ],
+        "looks": looks(populations, FIRST_LOOK.get(name) if strategy == "sample" else None),
     }
 
 

@@ -75,6 +75,18 @@ def test_clipped_sum_is_the_loop(
     torch.testing.assert_close(model.logits(flat, x), logits, rtol=1e-4, atol=1e-5)
 
 
+def test_gradient_norms_are_those_of_autograd() -> None:
+    flat = MLP.initial(2, torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.randn(2, 3, 7, generator=generator), torch.tensor([[0, 1, 2], [2, 2, 0]])
+    found = MLP.gradient_norms(flat, x, y)
+    for k in range(2):
+        for i in range(3):
+            part = (x[k, i : i + 1], y[k, i : i + 1], torch.tensor([torch.inf]))
+            expected = loop_sum(mlp_module(), flat[k], *part).norm()
+            torch.testing.assert_close(found[k, i], expected)
+
+
 @pytest.mark.parametrize("model", [MLP, StackedModule(mlp_module())], ids=["mlp", "module"])
 def test_a_broken_record_contributes_nothing(model: StackedModel) -> None:
     flat = model.initial(2, torch.Generator().manual_seed(1))

@@ -100,8 +100,13 @@ class StackedMlp:
         """Return logits (K, P, classes) of inputs (K, P, features)."""
         return self._activations(flat, inputs)[-1]
 
-    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
-        """Return (K, parameters): the sums of clipped cross-entropy gradients, one a model."""
+    def _backward(
+        self, flat: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Return each layer's inputs a, the loss's derivative δ by its output, and ‖δ aᵀ‖² (K, P).
+
+        The squared norms are of a record's whole gradient, biases included.
+        """
         outputs = self._activations(flat, inputs)
         delta = torch.softmax(outputs[-1], dim=2)
         delta.scatter_add_(
@@ -113,9 +118,18 @@ class StackedMlp:
             back = torch.bmm(deltas[0], layers[at][0])
             # of ReLU, in one pass; multiplying by a mask takes seven times as long
             deltas.insert(0, torch.ops.aten.threshold_backward(back, outputs[at], 0.0))
-        squared = torch.zeros_like(clip)
+        squared = inputs.new_zeros(inputs.shape[:2])
         for a, d in zip(outputs, deltas, strict=False):
             squared += d.square().sum(2) * (a.square().sum(2) + 1)
+        return outputs, deltas, squared
+
+    def gradient_norms(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return (K, P): the norm of each record's cross-entropy gradient, before any clipping."""
+        return self._backward(flat, inputs, targets)[2].sqrt()
+
+    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
+        """Return (K, parameters): the sums of clipped cross-entropy gradients, one a model."""
+        outputs, deltas, squared = self._backward(flat, inputs, targets)
         factors = clip_factors(squared, clip)[..., None]
         result = torch.empty_like(flat)
         finite = torch.isfinite(squared)
