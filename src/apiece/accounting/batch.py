@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 from apiece.accounting import pld, rdp
 from apiece.accounting.bounds import Bounds, Floats, Profile
+from apiece.accounting.grid import DEFAULT
+from apiece.accounting.lines import tightest
+from apiece.accounting.sampled import MANY, close, sampled_epsilon
 from apiece.errors import BudgetError, InfeasibleError, InputError, RangeError, unknown
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
@@ -51,14 +54,8 @@ def epsilons(
         steps=steps,
         delta=delta,
     )
-    lower, upper = np.zeros(z.size), np.zeros(z.size)
-    settings, member = np.unique(np.stack([z, q, t]), axis=1, return_inverse=True)
-    order = np.argsort(member, kind="stable")
-    groups = np.split(order, np.cumsum(np.bincount(member))[:-1])
-
-    for setting, group in zip(settings.T, groups, strict=True):
-        # one after another: the arrays of a curve are too small for threads to gain by
-        lower[group], upper[group] = account(_mechanism(*setting)).epsilon(d[group])
+    distinct, member = _distinct(np.stack([z, q, t, d]))
+    lower, upper = (end[member] for end in _bounds(account, distinct))
     return Bounds(lower.reshape(shape), upper.reshape(shape))
 
 
@@ -150,6 +147,42 @@ def sampling_probabilities(
     return _each(
         solve, epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
     )
+
+
+def _distinct(columns: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """Return the distinct columns in lexical order, and the place of each column among them."""
+    order = np.lexsort(columns[::-1])
+    ordered = columns[:, order]
+    new = np.append(True, (np.diff(ordered, axis=1) != 0).any(axis=0))[: order.size]
+    member = np.empty(order.size, dtype=np.intp)
+    member[order] = np.cumsum(new) - 1
+    return ordered[:, new], member
+
+
+def _bounds(account: Callable[[Mechanism], Profile], columns: Floats) -> Bounds:
+    """Return bounds for columns (z, q, steps, δ), sorted so that equal mechanisms are neighbours.
+
+    All at once as far as that gives close bounds; the others one after another, as their arrays
+    are too small for threads to gain by.
+    """
+    z, q, t, d = columns
+    lower, upper = np.zeros(z.size), np.full(z.size, np.inf)
+    new = (np.diff(columns[:3], axis=1) != 0).any(axis=0)
+    starts = np.flatnonzero(np.append(True, new)[: z.size])
+    sizes = np.diff(np.append(starts, z.size))
+    if account is pld.profile:
+        few = np.repeat(sizes, sizes) < MANY
+        some = np.flatnonzero((q > 0) & (q < 1) & few)
+        lower[some], upper[some] = sampled_epsilon(z[some], q[some], t[some], d[some])
+    left = ~close(lower, upper, DEFAULT)
+    for start, size in zip(starts, sizes, strict=True):
+        group = start + np.flatnonzero(left[start : start + size])
+        if group.size:
+            profile = account(_mechanism(*columns[:3, start]))
+            ask = profile.by_lattice if isinstance(profile, pld.Composition) else profile.epsilon
+            found = ask(d[group])
+            lower[group], upper[group] = tightest([Bounds(lower[group], upper[group]), found])
+    return Bounds(lower, upper)
 
 
 def _method(name: str) -> Callable[[Mechanism], Profile]:
@@ -271,6 +304,6 @@ def _checked(name: str, values: npt.ArrayLike) -> Floats:
 def _each(solve: Callable[..., float], **columns: npt.ArrayLike) -> Floats:
     """Solve each distinct entry once."""
     shape, flat = _columns(**columns)
-    distinct, member = np.unique(np.stack(flat), axis=1, return_inverse=True)
+    distinct, member = _distinct(np.stack(flat))
     solved = np.array([solve(*map(float, entry)) for entry in distinct.T])
-    return np.asarray(solved[member.ravel()].reshape(shape))
+    return np.asarray(solved[member].reshape(shape))

@@ -23,6 +23,7 @@ from apiece.accounting.lines import Brackets, tightest
 from apiece.accounting.nested import run_pair
 from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair
 from apiece.accounting.region import log_delta
+from apiece.accounting.sampled import MANY, close, sampled_epsilon
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
 
@@ -104,9 +105,9 @@ def _mark(log_delta: Floats, spacing: float) -> Floats:
 class Composition:
     """The profile of a composition of several steps.
 
-    δ is divided into regions, each computed when first asked for and then kept; where one is too
-    wide for close bounds, finer ones are added. An answer depends on its δ only, never on what
-    was asked before.
+    A few ε of sampled Gaussian steps are found by contour integrals (`sampled`). Else δ is divided
+    into regions, each computed when first asked for and then kept; where one is too wide for close
+    bounds, finer ones are added. An answer never depends on what was asked before.
     """
 
     leaves: Leaves
@@ -115,6 +116,21 @@ class Composition:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
+        match self.leaves:
+            case ((GaussianPair(z, q), times),) if q < 1 and delta.size < MANY:
+                some = [np.full(delta.shape, float(column)) for column in (z, q, times)]
+                first = sampled_epsilon(some[0], some[1], some[2], delta, self.grid)
+            case _:
+                return self.by_lattice(delta)
+        left = ~close(*first, self.grid)
+        if left.any():
+            known = Bounds(first.lower[left], first.upper[left])
+            found = tightest([known, self.by_lattice(delta[left])])
+            first.lower[left], first.upper[left] = found
+        return first
+
+    def by_lattice(self, delta: Floats) -> Bounds:
+        """Bound ε(δ), by regions alone."""
         return self._answer(np.log(delta), delta, Brackets.epsilon)
 
     def delta(self, epsilon: Floats) -> Bounds:
