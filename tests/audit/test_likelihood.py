@@ -173,3 +173,17 @@ def test_agrees_with_sacroml() -> None:
             np.testing.assert_allclose(ours, np.array(theirs)[:, 1], rtol=1e-6, atol=1e-6)
         else:
             np.testing.assert_allclose(1 - np.exp(-ours), np.array(theirs)[:, 1], rtol=1e-6)
+
+
+def test_few_models_put_what_does_not_leak_below_one_half() -> None:
+    """The command line says so below 32 models."""
+    generator = np.random.default_rng(0)
+    areas = {}
+    for models in (8, 32):
+        split = audit.biregular(models, np.zeros(2000, dtype=np.int64), generator=generator)
+        phi = generator.normal(size=split.shape)
+        shadows = audit.ShadowScores(np.arange(2000), np.full(2000, "a"), split, phi)
+        areas[models] = audit.roc(lira_each(shadows), split).auc
+    error = 1 / np.sqrt(12 * 8 * 500)  # of an AUC of 8000 members and as many others
+    assert areas[8] < 0.5 - 5 * error
+    assert abs(areas[32] - 0.5) < 0.005 + 3 * error / 2

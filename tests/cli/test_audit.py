@@ -18,6 +18,7 @@ from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.attack import command as attack_command
 from apiece.cli.audit import command as audit_command
+from apiece.cli.audit import text as audit_text
 
 ATTACK = [
     "--records",
@@ -199,6 +200,8 @@ def test_shadow_models_of_a_run(
     assert main(arguments) == 0
     first = json.loads(capsys.readouterr().out)
     assert first["models"] == 8
+    assert "Only 8 models" in audit_text(first)
+    assert "Only" not in audit_text({**first, "models": 64})
     assert first["records"] == first["roc"]["all"]["members"] / 8 * 2
     stamp = (tmp_path / "a" / "block-000000.npz").stat().st_mtime_ns
     assert main(arguments) == 0
@@ -373,6 +376,8 @@ def test_attack_prints_the_exposures() -> None:
         (["--strategy", "scael"], "did you mean 'scale'"),
         (["--shares", "2"], "share"),
         (["--records", "1"], "--records"),
+        (["--strategy", "hybrid"], "--excess: missing"),
+        (["--excess", "0.02"], "--excess: scale keeps no bound"),
     ],
 )
 def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

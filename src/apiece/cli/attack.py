@@ -75,6 +75,14 @@ def _exposures(
     from apiece.budgets import Budgets
 
     size = _check.count("--records", flags["records"], least=2)
+    keeps = flags["strategy"].lower() == "hybrid"
+    if keeps and flags["excess"] is None:
+        raise InputError("--excess: missing; hybrid keeps a bound Δ̄ on the excess, as 0.02")
+    if flags["excess"] is not None and not keeps:
+        raise InputError(
+            f"--excess: {flags['strategy']} keeps no bound on the excess; leave it out, or give "
+            "--strategy hybrid"
+        )
     budgets = Budgets(np.full(size, flags["epsilon"]), flags["delta"], excess=flags["excess"])
     run = {
         "strategy": strategy_named(flags["strategy"]),

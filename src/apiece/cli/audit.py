@@ -23,6 +23,7 @@ Examples:
 """
 _PATH = click.Path(path_type=Path)
 SHADOW_RUN = "RUN --models"
+FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
 _SHADOWS, _CANARIES = (SHADOW_RUN,), ("--canaries",)
 _BOUNDS = ("RUN", "--model", "--scores-in", "--canaries")
 GOES_WITH = {  # the kinds of audit that use an option, where not all do
@@ -126,6 +127,11 @@ def text(findings: dict[str, Any]) -> str:
         for pair in findings.get("differences", [])
         if "p_value" in pair
     ]
+    if findings.get("models", FEW_MODELS) < FEW_MODELS:
+        lines.append(
+            f"  Only {findings['models']} models: LiRA puts even what does not leak below AUC 1/2; "
+            "train 64 or more."
+        )
     return "\n".join(lines)
 
 
