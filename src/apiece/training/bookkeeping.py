@@ -23,6 +23,7 @@ from apiece.training.contributions import Contribution, Rows, join
 from apiece.training.dense import clip_dense, is_dense
 from apiece.training.functional import vectorised
 from apiece.training.kernels import remembering, row_squares
+from apiece.training.pooling import fast_pooling
 from apiece.training.records import Batch, Parameters
 from apiece.training.tape import Call, NotBookable, recording, units_of
 
@@ -41,7 +42,7 @@ def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
             if is_dense(uses):
                 return clip_dense(uses, batch, losses)
             return _clip(of_uses(uses, batch), batch, losses)
-    with recording(units_of(batch.model)) as tape, torch.enable_grad():
+    with recording(units_of(batch.model)) as tape, torch.enable_grad(), fast_pooling(batch.model):
         losses = batch.losses()
     with torch.autocast(losses.device.type, enabled=False):
         named = contributions(tape.calls, batch, losses, keep=check is not None)
