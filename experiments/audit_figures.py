@@ -25,12 +25,16 @@ def stored(name: str) -> Any:
 
 
 def s1_fig2() -> dict[str, Figure]:
-    """ROC by group, log–log."""
-    curves = {
-        name: Roc(np.array(c["fpr"]), np.array(c["tpr"]), c["members"], c["others"])
-        for name, c in stored("s1_fig2")["roc"].items()
+    """ROC by group, log–log, one figure a network."""
+    return {
+        f"s1_fig2_roc_{network}": roc_figure(
+            {
+                name: Roc(np.array(c["fpr"]), np.array(c["tpr"]), c["members"], c["others"])
+                for name, c in found["roc"].items()
+            }
+        )
+        for network, found in stored("s1_fig2").items()
     }
-    return {"s1_fig2_roc": roc_figure(curves)}
 
 
 def s5_table1() -> dict[str, Figure]:
