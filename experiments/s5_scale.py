@@ -1,0 +1,201 @@
+"""S5 Table II: how much of Sample's effect is left with Scale, what the plans say, and why any is.
+
+For each data set that both strategies were trained on (`s5_table1.py train`), by group:
+
+- score: the rise of the signed privacy score (μ_in − μ_out)/(σ_in + σ_out) from a strict share of
+  20 % to one of 80 %, on the records that are in the group throughout, and the ratio of Scale's
+  rise to Sample's. The intervals are of a bootstrap over models (the same draws for both
+  strategies, which share splits and starts) and over records at once.
+- apart, width: the same for the score's numerator and denominator.
+- theory: the advantage of any test, from the plans alone, at both ends.
+- realised: what the plan cannot know. A record's signal in a step is min(‖g‖, c)/noise_stddev, at
+  most the c/noise_stddev that the plan pays for. Its root mean square, over the updates of 8 models
+  and their members, and how many gradients reach the clip norm.
+
+    python experiments/s5_scale.py --work DIR --out experiments/results/s5_scale.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from s5_table1 import SETTINGS, gather, job, tiers
+from torch import Tensor
+
+from apiece.audit import stacked_training
+from apiece.audit.records import ShadowScores
+from apiece.audit.stacked import StackedMlp
+from apiece.audit.stacked_training import Streams
+from apiece.plan import Plan
+
+RESAMPLES, PROBES, STRATEGIES = 1000, 200, ("sample", "scale")
+
+
+def moments(scores: ShadowScores, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """μ_in − μ_out and σ_in + σ_out, (resamples, n), when model k counts weights[·, k] times."""
+    values = scores.confidences - scores.confidences.mean(axis=0)
+    worlds = []
+    for member in (scores.included, ~scores.included):
+        count = weights @ member
+        mean = weights @ (member * values) / count
+        square = weights @ (member * values**2) / count
+        worlds.append((mean, np.sqrt(np.maximum(square - mean**2, 0))))
+    (inside, spread_in), (outside, spread_out) = worlds
+    return inside - outside, spread_in + spread_out
+
+
+def counts(size: int, seed: int) -> np.ndarray:
+    """(1 + RESAMPLES, size): all once, then how often a bootstrap draws each."""
+    drawn = np.random.default_rng(seed).multinomial(size, np.full(size, 1 / size), size=RESAMPLES)
+    return np.vstack([np.ones(size), drawn])
+
+
+def resampled(populations: list[ShadowScores], models: int, group: str) -> dict[str, np.ndarray]:
+    """Means over the records that are in the group throughout, (1 + RESAMPLES, shares)."""
+    always = np.all([part.groups == group for part in populations], axis=0)
+    record = counts(int(always.sum()), seed=1)
+    found: dict[str, list[np.ndarray]] = {"score": [], "apart": [], "width": []}
+    for part in populations:
+        few = ShadowScores(
+            part.ids[always],
+            part.groups[always],
+            part.included[:models, always],
+            part.confidences[:models, always],
+        )
+        apart, width = moments(few, counts(models, seed=0))
+        for name, values in (("score", apart / width), ("apart", apart), ("width", width)):
+            found[name].append((values * record).sum(axis=1) / record.sum(axis=1))
+    return {name: np.stack(values, axis=1) for name, values in found.items()}
+
+
+def measured(found: dict[str, dict[str, np.ndarray]]) -> dict[str, Any]:
+    """Rises of the score and of its parts, from a strict share of 20 % to one of 80 %."""
+    result: dict[str, Any] = {}
+    for part in ("score", "apart", "width"):
+        rise = {s: values[part][:, -1] - values[part][:, 0] for s, values in found.items()}
+        result[part] = {
+            s: {"mean": values[part][0].tolist(), "rise": spread(rise[s])}
+            for s, values in found.items()
+        }
+        if part != "width":
+            result[part]["scale_to_sample"] = spread(rise["scale"] / rise["sample"])
+    return result
+
+
+def spread(values: np.ndarray) -> dict[str, Any]:
+    """The value, its standard error and 95 % interval, of a value and its resamples."""
+    low, high = np.quantile(values[1:], [0.025, 0.975])
+    return {
+        "value": float(values[0]),
+        "standard_error": float(values[1:].std(ddof=1)),
+        "interval": [float(low), float(high)],
+    }
+
+
+def theory(plan: Plan, group: str) -> dict[str, Any]:
+    """What the plan fixes for the group."""
+    of, stage = int(np.flatnonzero(plan.budgets.name == group)[0]), plan.stages[0]
+    advantage = plan.curve(of).advantage()
+    return {
+        "sampling_probability": float(stage.sampling_probability[of]),
+        "clip_norm": float(stage.clip_norm[of]),
+        "noise_stddev": float(stage.noise_stddev),
+        "largest_signal": float(stage.clip_norm[of] / stage.noise_stddev),
+        "advantage": [float(advantage.lower), float(advantage.upper)],
+    }
+
+
+class Watched:
+    """A stacked MLP that keeps the gradient norms of `inputs` at about 80 of the updates."""
+
+    def __init__(self, model: StackedMlp, inputs: Tensor, targets: Tensor, steps: int) -> None:
+        self.model, self.inputs, self.targets = model, inputs, targets
+        self.every, self.step, self.norms = max(1, steps // 80), 0, list[np.ndarray]()
+        self.parameters, self.initial, self.logits = model.parameters, model.initial, model.logits
+
+    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
+        if self.step % self.every == 0:
+            shape = (flat.shape[0], *self.inputs.shape)
+            norms = self.model.gradient_norms(
+                flat, self.inputs.expand(shape), self.targets.expand(shape[:2])
+            )
+            self.norms.append(norms.numpy())
+        self.step += 1
+        return self.model.clipped_sum(flat, inputs, targets, clip)
+
+
+def realised(name: str, strategy: str, share: float) -> dict[str, dict[str, float]]:
+    """Signals of members that are in their group at every share, by group."""
+    one = job(name, strategy, share, 0)
+    fifths, rows = tiers(len(one.pool)), one.rows(0)
+    probes = {g: np.flatnonzero(fifths == f)[:PROBES] for g, f in (("strict", 0), ("weak", 4))}
+    both = np.concatenate(list(probes.values()))
+    assert isinstance(one.model, StackedMlp)
+    watched = Watched(one.model, one.pool.inputs[both], one.pool.targets[both], one.plan.steps)
+    stacked_training.train(
+        watched,
+        one.pool.inputs,
+        one.pool.targets,
+        plan=one.plan,
+        groups=one.pool.groups,
+        included=one.included[rows],
+        recipe=one.recipe,
+        streams=Streams.of(one.seed, 0),
+    )
+    norms, stage = np.array(watched.norms), one.plan.stages[0]
+    found = {}
+    for at, group in enumerate(probes):
+        part = slice(at * PROBES, (at + 1) * PROBES)
+        own = norms[:, :, part]
+        member = np.broadcast_to(one.included[rows][:, both[part]], own.shape)
+        clip = stage.clip_norm[int(one.pool.groups[both[part]][0])]
+        signal = np.minimum(own[member], clip) / stage.noise_stddev
+        found[group] = {
+            "signal": float(np.sqrt(np.mean(signal**2))),
+            "reach_the_clip_norm": float(np.mean(own[member] >= clip)),
+        }
+    return found
+
+
+def row(work: Path, name: str) -> dict[str, Any] | None:
+    """All figures of one data set; None where a strategy was not run."""
+    runs = {strategy: gather(work, name, strategy) for strategy in STRATEGIES}
+    if any(run is None for run in runs.values()):
+        return None
+    made = {strategy: run for strategy, run in runs.items() if run is not None}
+    models = min(populations[0].models for populations, _ in made.values())
+    ends = {s: [realised(name, s, share) for share in (0.2, 0.8)] for s in STRATEGIES}
+    groups = {
+        group: {
+            **measured({s: resampled(p, models, group) for s, (p, _) in made.items()}),
+            "theory": {s: [theory(p, group) for p in plans] for s, (_, plans) in made.items()},
+            "realised": {s: [end[group] for end in ends[s]] for s in STRATEGIES},
+        }
+        for group in ("strict", "weak")
+    }
+    setting = SETTINGS[name]._asdict()
+    return {"data": name, "setting": {**setting, "models": models}, "groups": groups}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", default=list(SETTINGS))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [found for name in options.only if (found := row(options.work, name)) is not None]
+    text = json.dumps(rows, indent=1)
+    if options.out is None:
+        print(text)
+    else:
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
