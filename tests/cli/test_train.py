@@ -247,6 +247,51 @@ def test_a_config_s_misspelled_key_gets_the_right_one(tmp_path: Path, capsys: An
     refused(["train", str(path)], ["did you mean 'batch_size'"], tmp_path, capsys)
 
 
+def scheduled(learning_rate: str, noise: str) -> str:
+    return f"[training]\nlearning_rate_schedule = {learning_rate}\nnoise_schedule = {noise}\n"
+
+
+def test_schedules_are_part_of_the_plan(table: Any, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    rate = '{ points = [[0, 0.5], [6, 1]], between = "cosine" }'
+    path.write_text(scheduled(rate, '{ points = [[0, 2], [4, 1]], between = "hold" }'))
+    assert cli.run([*table(), str(path), "--strategy", "scale", "--seed", "5"]) == 0
+    text = (tmp_path / "run" / "plan.json").read_text()
+    plan = Plan.from_json(text)
+    assert [stage.steps for stage in plan.stages] == [4, 2]
+    assert plan.stages[0].noise_stddev > 1.5 * plan.stages[1].noise_stddev
+    assert plan.learning_rate is not None
+    assert plan.learning_rate.at(3) == pytest.approx(0.75)
+    assert plan.verify().ok
+    again = ["train", str(tmp_path / "run" / "config.toml"), "--out", str(tmp_path / "again")]
+    assert cli.run(again) == 0
+    assert text == (tmp_path / "again" / "plan.json").read_text()
+
+
+BAD_SCHEDULES = {
+    "a number": ("2", "{ points = [[0, 1]] }", "learning_rate_schedule = 2"),
+    "no points": ("{ between = 'hold' }", "{ points = [[0, 1]] }", "must have points"),
+    "another key": ("{ points = [[0, 1]], at = 3 }", "{ points = [[0, 1]] }", "must have points"),
+    "falling": ("{ points = [[5, 1], [3, 1]] }", "{ points = [[0, 1]] }", "rising order"),
+    "between": ("{ points = [[0, 1]], between = 'cosin' }", "{ points = [[0, 1]] }", "'cosine'"),
+    "a word": ("{ points = [[0, 'x']] }", "{ points = [[0, 1]] }", "learning_rate_schedule: "),
+    "not held": ("{ points = [[0, 1]] }", "{ points = [[0, 2], [3, 1]] }", "noise_schedule: "),
+    "too late": (
+        "{ points = [[0, 1]] }",
+        "{ points = [[0, 2], [9, 1]], between = 'hold' }",
+        "6 steps",
+    ),
+    "no noise": ("{ points = [[0, 1]] }", "{ points = [[0, 0]] }", "= 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCHEDULES)
+def test_bad_schedules_are_refused(case: str, table: Any, tmp_path: Path, capsys: Any) -> None:
+    rate, noise, words = BAD_SCHEDULES[case]
+    (tmp_path / "job.toml").write_text(scheduled(rate, noise))
+    refused([*table(), str(tmp_path / "job.toml")], [words], tmp_path, capsys)
+
+
 def test_a_strategy_s_own_settings_and_an_option_over_them() -> None:
     from apiece.training.tabular import job_from_dict
 

@@ -15,6 +15,8 @@ delta = 1e-5                  # or a column
 strategy = "sample"
 batch_size = 512
 steps = 1000
+learning_rate_schedule = { points = [[0, 0.1], [50, 1], [1000, 0]], between = "cosine" }
+noise_schedule = { points = [[0, 2], [500, 1]], between = "hold" }   # relative noise, by step
 
 [compare]                     # optional: other strategies beside it, several seeds each
 strategies = ["uniform", "scale", "sample"]
@@ -39,6 +41,7 @@ from apiece import _check
 from apiece.assignment import STRATEGIES
 from apiece.datasets.packaged import PACKAGED
 from apiece.errors import DataError, InputError, unknown
+from apiece.plan import Schedule
 
 SECTIONS = {
     "data": ("source", "label", "schema", "split", "test_share", "ids"),
@@ -51,6 +54,8 @@ SECTIONS = {
         "learning_rate",
         "momentum",
         "hidden",
+        "learning_rate_schedule",
+        "noise_schedule",
     ),
     "compare": ("strategies", "seeds", "settings"),
     "run": ("seed", "out", "ledger", "analysis"),
@@ -76,6 +81,8 @@ class Job:
     strategies: trained side by side, `seeds` times each; empty for `strategy` alone, once.
     settings: strategy → the values of `TUNED` that are its own; see `of`.
     hidden: widths of hidden layers; none is a (multinomial) logistic regression.
+    learning_rate_schedule: factors on the learning rate, by step; noise_schedule: relative noise,
+    held from point to point, as in `schedule_noise`. Both are part of every strategy's plan.
     seed: None draws all randomness from the operating system, as a release must.
     out: the run folder; None takes the first free one under runs/.
     ledger, analysis: charge everyone in this ledger, under this name; `ids` are its persons.
@@ -98,6 +105,8 @@ class Job:
     learning_rate: float = 1.0
     momentum: float = 0.0
     hidden: tuple[int, ...] = ()
+    learning_rate_schedule: Schedule | None = None
+    noise_schedule: Schedule | None = None
     strategies: tuple[str, ...] = ()
     seeds: int = 1
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -129,6 +138,12 @@ class Job:
                 if key not in TUNED:
                     raise unknown(f"setting of {strategy}", key, TUNED)
             replace(self, settings={}, **own)
+        noise = self.noise_schedule
+        if noise is not None and noise.between != "hold" and len(noise.points) > 1:
+            raise InputError(
+                f"noise_schedule: between = {noise.between!r}, but the noise of a stage is one "
+                'number; give between = "hold" and a point for each stage'
+            )
         if (self.ledger is None) != (self.analysis is None):
             raise InputError(
                 "ledger: give --ledger URL and --analysis NAME together; the name is what makes a "
@@ -197,6 +212,8 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
         raise InputError("data: none given; give --data FILE or [data] source in a config")
     for key in ("hidden", "strategies"):
         values[key] = _as_tuple(key, values.get(key, ()))
+    for key in ("learning_rate_schedule", "noise_schedule"):
+        values[key] = _schedule(key, values.get(key))
     values["groups"] = tuple(_share(g) for g in _as_tuple("groups", values.get("groups", ())))
     _check_texts(values)
     return Job(**values)
@@ -252,6 +269,20 @@ def _share(group: Any) -> Share:
     return Share(str(group["name"]), group["epsilon"], group["share"])
 
 
+def _schedule(name: str, value: Any) -> Schedule | None:
+    if value is None or isinstance(value, Schedule):
+        return value
+    if not isinstance(value, Mapping) or not {"points"} <= set(value) <= {"points", "between"}:
+        raise InputError(
+            f"{name} = {value!r}: must have points, and may say between; as in "
+            f'{name} = {{ points = [[0, 1], [500, 0.1]], between = "hold" }}'
+        )
+    try:
+        return Schedule(_as_tuple("points", value["points"]), value.get("between", "linear"))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise InputError(f"{name} = {value!r}: must be a list")
@@ -263,6 +294,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
+    if isinstance(value, Schedule):
+        return {"points": _plain(value.points), "between": value.between}
     if isinstance(value, Share):
         return {"name": value.name, "epsilon": value.epsilon, "share": value.share}
     return value

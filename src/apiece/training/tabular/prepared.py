@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apiece.assignment import assign
+from apiece.assignment import assign, schedule_noise
 from apiece.errors import UnsupportedError
 from apiece.plan import Plan
 from apiece.training.tabular.config import Job
@@ -66,16 +66,7 @@ def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     people = read_people(job, unfinished.coins)
-    plans = {
-        name: assign(
-            people.budgets,
-            name,
-            steps=job.of(name).steps,
-            expected_batch_size=job.of(name).batch_size,
-            clip_norm=job.of(name).clip_norm,
-        )
-        for name in job.strategies or (job.strategy,)
-    }
+    plans = {name: _plan(job.of(name), name, people) for name in job.strategies or (job.strategy,)}
     for name, plan in plans.items():
         if plan.combine != "continue":
             raise UnsupportedError(
@@ -84,3 +75,18 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
             )
     described = {name: plan.to_dict() for name, plan in plans.items()}
     return Prepared(job, people, plans, described, unfinished, resumed)
+
+
+def _plan(job: Job, name: str, people: People) -> Plan:
+    plan = assign(
+        people.budgets,
+        name,
+        steps=job.steps,
+        expected_batch_size=job.batch_size,
+        clip_norm=job.clip_norm,
+    )
+    if job.noise_schedule is not None:
+        plan = schedule_noise(plan, job.noise_schedule)
+    if job.learning_rate_schedule is not None:
+        plan = replace(plan, learning_rate=job.learning_rate_schedule)
+    return plan

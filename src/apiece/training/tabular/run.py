@@ -146,10 +146,6 @@ def _seed(job: Job, name: str, repeat: int) -> int | None:
     return job.seed + repeat * len(order) + order.index(name)
 
 
-def _losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
 def _train(
     prepared: Prepared,
     plan: Plan,
@@ -178,7 +174,7 @@ def _train(
     given = (
         network,
         torch.optim.SGD(network.parameters(), lr=job.learning_rate, momentum=job.momentum),
-        _losses,
+        nn.CrossEntropyLoss(reduction="none"),
         plan,
         (inputs, torch.from_numpy(people.train.labels)),
     )
