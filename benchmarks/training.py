@@ -1,10 +1,10 @@
 """Time of one private step beside non-private PyTorch, Opacus, torch.func and JAX, interleaved.
 
 Contenders take turns in every round, so that whatever else the machine does hits all of them;
-figures are medians over rounds and ratios to non-private PyTorch in the same round. All of them
-take part in the first three rounds, and the quick ones in as many more as there is time for. Each
-number of threads has a process of its own, bound to as many cores. Peak memory is that of one step
-of one contender in a fresh process, above what the process held before.
+figures are medians over rounds and ratios to non-private PyTorch in the same round. The slow ones
+have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each number of
+threads has a process of its own, bound to as many cores. Peak memory is that of one step of one
+contender in a fresh process, above what the process held before.
 
     python benchmarks/training.py --out benchmarks/results/training.json     # 6 minutes
 
@@ -27,13 +27,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-SECONDS = {"mnist-cnn": 15.0, "cifar-cnn": 20.0, "mlp": 6.0}
+SECONDS = {"mnist-cnn": 8.0, "cifar-cnn": 12.0, "mlp": 4.0}  # of the quick contenders
 MODELS = list(SECONDS)
 NEEDS = {"opacus, hooks": "opacus", "opacus, ghost": "opacus", "jax, compiled": "jax"}
 MEMORY = ["pytorch, not private", "apiece", "opacus, ghost"]
 BASE = "pytorch, not private"
-QUICK = {BASE, "floor", "apiece", "apiece, release noise"}  # these go on until the time is up
-ROUNDS = 3  # of all contenders, the slow ones too
+QUICK = {BASE, "floor", "apiece", "apiece, release noise"}
 
 
 def bind(threads: int) -> None:
@@ -59,6 +58,36 @@ def prepared(name: str, who: str) -> tuple[Callable[[], None], int]:
     return CONTENDERS[who](make, x, y), size
 
 
+def take_turns(
+    steps: dict[str, Callable[[], None]], rounds: int, seconds: float, repeat: int
+) -> dict[str, list[float]]:
+    """Return the times of a step, round by round: so many at least, and until the time is up."""
+    times: dict[str, list[float]] = {who: [] for who in steps}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[BASE]) < rounds:
+        for who, step in steps.items():
+            begun = time.perf_counter()
+            for _ in range(repeat):
+                step()
+            times[who].append((time.perf_counter() - begun) / repeat)
+    return times
+
+
+def rated(times: dict[str, list[float]]) -> dict[str, object]:
+    """Return medians, and ratios to the base in the same round."""
+    return {
+        who: {
+            "milliseconds": round(statistics.median(took) * 1e3, 3),
+            "ratio": round(
+                statistics.median(t / b for t, b in zip(took, times[BASE], strict=True)), 3
+            ),
+            "best_ratio": round(min(took) / min(times[BASE]), 3),
+            "rounds": len(took),
+        }
+        for who, took in times.items()
+    }
+
+
 def measure(name: str, contenders: list[str], seconds: float) -> dict[str, object]:
     """Return medians and ratios of one model."""
     steps, failed, size = {}, {}, 0
@@ -70,26 +99,11 @@ def measure(name: str, contenders: list[str], seconds: float) -> dict[str, objec
             steps[who] = step
         except Exception as error:  # a contender that cannot run this model is named, not hidden
             failed[who] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-    times: dict[str, list[float]] = {who: [] for who in steps}
     repeat = 10 if name == "mlp" else 1
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[BASE]) < ROUNDS:
-        slow_too = len(times[BASE]) < ROUNDS
-        for who, step in steps.items():
-            if slow_too or who in QUICK:
-                begun = time.perf_counter()
-                for _ in range(repeat):
-                    step()
-                times[who].append((time.perf_counter() - begun) / repeat)
-    rows: dict[str, object] = {}
-    for who, took in times.items():
-        same = times[BASE][: len(took)]  # of the same rounds
-        rows[who] = {
-            "milliseconds": round(statistics.median(took) * 1e3, 3),
-            "ratio": round(statistics.median(t / b for t, b in zip(took, same, strict=True)), 3),
-            "best_ratio": round(min(took) / min(times[BASE]), 3),
-            "rounds": len(took),
-        }
+    slow = {who: step for who, step in steps.items() if who == BASE or who not in QUICK}
+    quick = {who: step for who, step in steps.items() if who in QUICK}
+    rows = rated(take_turns(slow, 2 if name == "cifar-cnn" else 3, 0, repeat))
+    rows |= rated(take_turns(quick, 3, seconds, repeat))
     return {"batch": size, "contenders": rows, "left_out": failed}
 
 

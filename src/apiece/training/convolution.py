@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,15 +84,19 @@ class Convolution:
         return bool(places * (into + out) <= into * out)
 
     @property
-    def grouped_is_faster(self) -> bool:
-        """Whether oneDNN makes the gradients, all records as groups of one convolution."""
-        channels, out = self.module.weight.shape[1], self.outputs.shape[1] // self.module.groups
+    def by_onednn(self) -> bool:
+        """Whether oneDNN may make the gradients, all records as groups of one convolution."""
         return (
             self.outputs.device.type == "cpu"
             and self.outputs.dtype == torch.float32
             and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-            and min(channels, out) >= _LANES
+            and self.outputs.shape[1] // self.module.groups >= _LANES
         )
+
+    @property
+    def columns_fill_lanes(self) -> bool:
+        """Whether a few channels are many with a kernel's columns as channels of their own."""
+        return self.outputs.dim() == 4 and math.prod(self.module.weight.shape[1::2]) >= _LANES // 2
 
     def _matrices(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradients (b·G, O/G, L) and patches (b·G, L, C/G·K) of some records."""
@@ -135,8 +140,11 @@ class Convolution:
 
     def slices(self) -> tuple[torch.Tensor, ...]:
         """Return the same, some records at a time."""
-        if self.grouped_is_faster:
-            return self._over(self._grouped, _GRADIENTS // self.module.weight.numel())
+        width = _GRADIENTS // self.module.weight.numel()
+        if self.by_onednn and self.module.weight.shape[1] >= _LANES:
+            return self._over(self._grouped, width)
+        if self.by_onednn and self.columns_fill_lanes:
+            return self._over(self._by_columns, min(width, 8 * self._records))
         return self._over(self._gradients, self._records)
 
     def _gradients(self, start: int, end: int) -> torch.Tensor:
@@ -148,39 +156,68 @@ class Convolution:
         inputs, outputs = self.inputs[start:end], self.outputs[start:end]
         count = end - start
         shape = (count * outputs.shape[1], *self.module.weight.shape[1:])
-        found = self._weight_gradient(
+        found = _weight_gradient(
             outputs.reshape(1, -1, *outputs.shape[2:]),
             inputs.reshape(1, -1, *inputs.shape[2:]),
             outputs.new_empty(shape),
+            self.module.stride,
+            self.padding,
+            self.module.dilation,
             count * self.module.groups,
         )
         return found.view(count, *self.module.weight.shape)
+
+    def _by_columns(self, start: int, end: int) -> torch.Tensor:
+        """Return the same, with what each column of the kernel meets as a channel.
+
+        That is a copy of the input for each column, where patches are one for each weight.
+        """
+        conv, outputs, count = self.module, self.outputs[start:end], end - start
+        ends = [n for n in reversed(self.padding) for _ in range(2)]
+        padded = nn.functional.pad(self.inputs[start:end], ends)
+        (out, channels, high, wide), (_, _, height, places) = conv.weight.shape, outputs.shape
+        first, second, down, along = padded.stride()
+        size = (count, padded.shape[1], wide, padded.shape[2], places)
+        stride = (first, second, along * conv.dilation[1], down, along * conv.stride[1])
+        columns = padded.as_strided(size, stride).reshape(1, -1, padded.shape[2], places)
+        found = _weight_gradient(
+            outputs.reshape(1, -1, height, places),
+            columns,
+            outputs.new_empty(count * out, channels * wide, high, 1),
+            (conv.stride[0], 1),
+            (0, 0),
+            (conv.dilation[0], 1),
+            count * conv.groups,
+        )
+        return found.view(count, out, channels, wide, high).transpose(3, 4).contiguous()
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weight gradient of the scaled output gradients: one convolution."""
         scaled = self.outputs * weights.view(-1, *([1] * (self.outputs.dim() - 1)))
         weight = self.module.weight.detach().to(scaled.dtype)
-        return self._weight_gradient(scaled, self.inputs, weight, self.module.groups)
-
-    def _weight_gradient(
-        self, outputs: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, groups: int
-    ) -> torch.Tensor:
-        _, gradient, _ = torch.ops.aten.convolution_backward(
-            outputs,
-            inputs,
-            weight,
-            None,
-            self.module.stride,
-            self.padding,
-            self.module.dilation,
-            False,
-            (0,) * len(self.padding),
-            groups,
-            [False, True, False],
+        conv = self.module
+        return _weight_gradient(
+            scaled, self.inputs, weight, conv.stride, self.padding, conv.dilation, conv.groups
         )
-        assert isinstance(gradient, torch.Tensor)
-        return gradient
 
     def without(self, bad: torch.Tensor) -> Convolution:
         """Return this with the records at `bad` set to zero."""
         return replace(self, inputs=blank(self.inputs, bad), outputs=blank(self.outputs, bad))
+
+
+def _weight_gradient(
+    outputs: torch.Tensor,
+    inputs: torch.Tensor,
+    weight: torch.Tensor,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> torch.Tensor:
+    """Return what autograd gives a convolution's weight; of `weight` only the shape counts."""
+    steps = (stride, padding, dilation, False, (0,) * len(padding), groups)
+    _, gradient, _ = torch.ops.aten.convolution_backward(
+        outputs, inputs, weight, None, *steps, [False, True, False]
+    )
+    assert isinstance(gradient, torch.Tensor)
+    return gradient

@@ -1,0 +1,63 @@
+"""Per-record convolution gradients: every way of making them gives autograd's, record by record."""
+
+import pytest
+import torch
+from torch import nn
+
+from apiece.training.convolution import Convolution, convolution, pad
+
+CASES = {
+    "stride and padding": (nn.Conv2d(1, 16, 8, stride=2, padding=3), "columns"),
+    "three channels": (nn.Conv2d(3, 8, 3, padding=1), "columns"),
+    "oblong": (nn.Conv2d(2, 9, (2, 5), stride=(1, 3), padding=(2, 1)), "columns"),
+    "dilated": (nn.Conv2d(3, 8, (3, 2), dilation=(2, 3), padding=(1, 2)), "columns"),
+    "groups": (nn.Conv2d(4, 16, 3, groups=2, stride=2), "columns"),
+    "reflected": (nn.Conv2d(2, 8, 3, padding=2, padding_mode="reflect"), "columns"),
+    "narrow kernel": (nn.Conv2d(3, 8, (5, 1)), "patches"),
+    "few outputs": (nn.Conv2d(3, 6, 3), "patches"),
+    "one dimension": (nn.Conv1d(4, 8, 3), "patches"),
+    "many channels": (nn.Conv2d(8, 8, 3, padding=1), "grouped"),
+}
+WAYS = {"columns": "_by_columns", "grouped": "_grouped", "patches": "_gradients"}
+
+
+def one_by_one(layer, inputs, outputs):
+    rows = []
+    for x, g in zip(inputs, outputs, strict=True):
+        out = layer(x.unsqueeze(0))
+        rows.append(torch.autograd.grad(out, layer.weight, g.unsqueeze(0))[0])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_is_autograd_s(name, monkeypatch):
+    torch.manual_seed(0)
+    layer, way = CASES[name]
+    shape = (5, layer.in_channels, 13, 12)[: layer.weight.dim()]
+    inputs = torch.randn(shape)
+    outputs = torch.randn_like(layer(inputs))
+    taken = []
+    method = getattr(Convolution, WAYS[way])
+    monkeypatch.setattr(
+        Convolution, WAYS[way], lambda *a: taken.append(a[1:]) or method(*a), raising=True
+    )
+    found = convolution(layer, inputs, outputs)
+    wanted = one_by_one(layer, inputs, outputs)
+    torch.testing.assert_close(found.per_record(), wanted, rtol=1e-4, atol=1e-4)
+    squares = wanted.double().flatten(1).square().sum(1)
+    torch.testing.assert_close(found.squares().double(), squares, rtol=1e-5, atol=1e-5)
+    weights = torch.rand(5)
+    total = (weights.view(-1, *[1] * (wanted.dim() - 1)) * wanted).sum(0)
+    torch.testing.assert_close(found.weighted(weights), total, rtol=1e-4, atol=1e-4)
+    assert taken == [(0, 5)]
+
+
+def test_columns_in_slices_are_the_same(monkeypatch):
+    layer = nn.Conv2d(3, 8, 3, padding=1)
+    inputs = torch.randn(7, 3, 6, 6)
+    outputs = torch.randn(7, 8, 6, 6)
+    padded, padding = pad(layer, inputs)
+    use = Convolution(layer, padded, outputs, padding)
+    whole = use._by_columns(0, 7)
+    parts = torch.cat([use._by_columns(0, 3), use._by_columns(3, 7)])
+    torch.testing.assert_close(parts, whole)
