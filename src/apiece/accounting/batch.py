@@ -54,8 +54,15 @@ def epsilons(
         steps=steps,
         delta=delta,
     )
-    distinct, member = _distinct(np.stack([z, q, t, d]))
-    lower, upper = (end[member] for end in _bounds(account, distinct))
+    entries, member = distinct(np.stack([z, q, t, d]))
+    found = _bounds(account, entries)
+    if not np.isfinite(found.upper).all():
+        z, q, t, d = entries[:, np.isinf(found.upper)][:, 0]
+        raise RangeError(
+            f"epsilon at delta = {d:g}: past the numerical range for noise_multiplier = {z:g}, "
+            f"sampling_probability = {q:g}, steps = {t:.0f}; ask for a larger delta"
+        )
+    lower, upper = (end[member] for end in found)
     return Bounds(lower.reshape(shape), upper.reshape(shape))
 
 
@@ -149,7 +156,7 @@ def sampling_probabilities(
     )
 
 
-def _distinct(columns: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
+def distinct(columns: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
     """Return the distinct columns in lexical order, and the place of each column among them."""
     order = np.lexsort(columns[::-1])
     ordered = columns[:, order]
@@ -304,6 +311,6 @@ def _checked(name: str, values: npt.ArrayLike) -> Floats:
 def _each(solve: Callable[..., float], **columns: npt.ArrayLike) -> Floats:
     """Solve each distinct entry once."""
     shape, flat = _columns(**columns)
-    distinct, member = _distinct(np.stack(flat))
-    solved = np.array([solve(*map(float, entry)) for entry in distinct.T])
+    entries, member = distinct(np.stack(flat))
+    solved = np.array([solve(*map(float, entry)) for entry in entries.T])
     return np.asarray(solved[member].reshape(shape))

@@ -22,12 +22,12 @@ _LOOKS = 5  # times that the neighbourhood is moved to the ε found
 def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
     """Return bounds for the range of decreasing `deltas`, an odd number of them.
 
-    The step is refined until the gap is what the grid wants, its points run out, or refining no
-    longer helps.
+    The step is refined until the gap is what the grid wants, its points run out, or refining twice
+    does not help; once may not, where few steps make δ, by how their lattice happens to lie.
     """
     region = choose(leaves, deltas, grid, None)
     kept = Brackets((), close=False)
-    looks, before, refine = 0, math.inf, True
+    looks, before, refine = 0, (math.inf, math.inf), True
     while True:
         try:
             found = _compose(leaves, deltas, region, grid)
@@ -42,15 +42,15 @@ def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
         if looks < _LOOKS and _moved(region, upper):
             known = np.where(np.isfinite(upper), upper, 2 * region.reach)
             region = choose(leaves, deltas, grid, known)
-            looks, before, refine = looks + 1, math.inf, True
+            looks, before, refine = looks + 1, (math.inf, math.inf), True
             continue
         wanted = grid.gap * np.maximum(upper, grid.floor)
         wanted = np.where(upper < grid.floor / 4, grid.floor / 50, wanted)
         gaps = np.minimum(upper, 1e300) - lower
         worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
-        if worst <= 1 or not refine or worst > 0.8 * before:
+        if worst <= 1 or not refine or worst > 0.8 * before[0]:
             return Brackets(kept.brackets, close=worst <= 1)
-        before, finer = worst, min(0.7, max(0.1, math.sqrt(0.85 / worst)))
+        before, finer = (before[1], worst), min(0.7, max(0.1, math.sqrt(0.85 / worst)))
         region = region._replace(step=region.step * finer)
 
 
@@ -64,7 +64,7 @@ def _moved(region: Region, found: Floats) -> bool:
 
 
 _WIDEST = 10.0
-STEEPEST = 20.0  # largest tilt, in units of 1/step
+_STEEPEST = 20.0  # largest tilt, in units of 1/step
 
 
 def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Bracket:
@@ -94,7 +94,7 @@ def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Brac
         (False, region.tilt, region.wrap, until),
         (True, region.reverse_tilt, grid.wrap, 0.0),
     ):
-        settings = (region.step, min(tilt, STEEPEST / region.step), wrap, grid.points, end)
+        settings = (region.step, min(tilt, _STEEPEST / region.step), wrap, grid.points, end)
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
