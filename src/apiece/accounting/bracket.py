@@ -16,17 +16,19 @@ from apiece.accounting.lines import Bracket, Brackets, Line, above_line, below_l
 from apiece.accounting.region import Region, choose
 from apiece.errors import RangeError
 
+_NEARLY = 3.0  # times the gap wanted, up to which refining is given a second chance
 _LOOKS = 5  # times that the neighbourhood is moved to the ε found
 
 
 def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
     """Return bounds for the range of decreasing `deltas`, an odd number of them.
 
-    The step is refined until the gap is what the grid wants, its points run out, or refining twice
-    does not help; once may not, where few steps make δ, by how their lattice happens to lie.
+    The step is refined until the gap is what the grid wants, its points run out, or refining does
+    not help: near the gap wanted twice, as where few steps make δ it depends on how they happen to
+    lie on the lattice.
     """
     region = choose(leaves, deltas, grid, None)
-    kept = Brackets((), close=False)
+    best: tuple[Bracket, ...] = ()
     looks, before, refine = 0, (math.inf, math.inf), True
     while True:
         try:
@@ -37,19 +39,21 @@ def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
             region = region._replace(step=1.05 * error.excess * region.step)
             refine = False
             continue
-        kept = Brackets((*kept.brackets[-1:], found), close=False)
+        kept = Brackets((*best, found), close=False)
         lower, upper = kept.epsilon(deltas)
         if looks < _LOOKS and _moved(region, upper):
             known = np.where(np.isfinite(upper), upper, 2 * region.reach)
             region = choose(leaves, deltas, grid, known)
-            looks, before, refine = looks + 1, (math.inf, math.inf), True
+            best, looks, before, refine = (found,), looks + 1, (math.inf, math.inf), True
             continue
         wanted = grid.gap * np.maximum(upper, grid.floor)
         wanted = np.where(upper < grid.floor / 4, grid.floor / 50, wanted)
         gaps = np.minimum(upper, 1e300) - lower
         worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
-        if worst <= 1 or not refine or worst > 0.8 * before[0]:
+        stuck = worst > 0.8 * before[0 if worst < _NEARLY else 1]
+        if worst <= 1 or not refine or stuck:
             return Brackets(kept.brackets, close=worst <= 1)
+        best = (found,) if worst < before[1] else best
         before, finer = (before[1], worst), min(0.7, max(0.1, math.sqrt(0.85 / worst)))
         region = region._replace(step=region.step * finer)
 
