@@ -147,6 +147,48 @@ def test_blocks_that_wait_are_not_begun_after_an_interruption(
     assert 1 <= len(list(folder.iterdir())) < 100
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_processes_end_with_the_one_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "marking_work.py").write_text(
+        "import os, pathlib, time\n"
+        "def work(folder, block):\n"
+        "    pathlib.Path(folder, str(os.getpid())).touch()\n"
+        "    time.sleep(0.05)\n"
+        "    return {}\n"
+    )
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from functools import partial\n"
+        "from marking_work import work\n"
+        "from apiece.audit.shadows import processes\n"
+        "if __name__ == '__main__':\n"
+        f"    list(processes(2)(partial(work, {str(folder)!r}), range(100_000)))\n"
+    )
+    (tmp_path / "script.py").write_text(code)
+    process = subprocess.Popen([sys.executable, str(tmp_path / "script.py")])
+    deadline = time.monotonic() + 60
+    while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    begun = [int(path.name) for path in folder.iterdir()]
+    assert len(begun) == 2
+    while any(map(running, begun)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(running, begun))
+
+
+def running(pid: int) -> bool:
+    """Whether the process is there; one that has ended and waits to be reaped is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize(
     "change",
     [

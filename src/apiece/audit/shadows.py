@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from multiprocessing import parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -158,7 +161,7 @@ def processes(count: int) -> Mapper:
         from multiprocessing import get_context
 
         with ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+            count, mp_context=get_context("spawn"), initializer=_begin_process
         ) as pool:
             running = {pool.submit(work, block): block for block in blocks}
             try:
@@ -168,6 +171,19 @@ def processes(count: int) -> Mapper:
                 pool.shutdown(cancel_futures=True)
 
     return mapper
+
+
+def _begin_process() -> None:
+    """Use one thread, and end with the process that began this one, however that ends."""
+    torch.set_num_threads(1)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def train_shadows(
