@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--scale", type=float, default=1.0, help="of the time spent on each model")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--note", help="About the machine or the run, kept in the result.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -189,6 +190,8 @@ def main() -> None:
     }
     info = machine()
     absent = sorted(set(NEEDS.values()) - set(info))
+    if options.note:
+        info["note"] = options.note
     results = {"machine": info, "not_installed": absent, "threads": times, "memory": memory}
     text = json.dumps(results, indent=2)
     if options.out:

@@ -114,7 +114,7 @@ def ours(method: str, *, release: bool = False) -> Callable[..., Step]:
     def prepare(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
         model, generator = make(), ChaCha20Stream() if release else torch.Generator()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        bounds = torch.linspace(0.1, 2, len(x))
+        bounds = torch.linspace(0.1, 2, len(x), dtype=torch.float64)  # as the trainer has them
 
         def step() -> None:
             clipped = clip_and_sum(model, LOSS, x, y, bounds, method=method)

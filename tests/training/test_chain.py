@@ -79,6 +79,34 @@ def test_first_batch_and_later_ones_agree_to_the_bit():
     assert all(torch.equal(first.gradients[n], second.gradients[n]) for n in first.gradients)
 
 
+@pytest.mark.parametrize("name", ["relu", "wide", "shared", "frozen"])
+def test_rows_of_no_record_are_not_seen(name, monkeypatch):
+    model, inputs, targets, bounds = problem(CHAINS[name], size=9)
+    clip_and_sum(model, loss_fn, inputs, targets, bounds)
+    found = []
+    for rows in (1, 9, 32):  # none, none, and 23 more
+        monkeypatch.setattr(chain, "_ROWS", rows)
+        monkeypatch.setattr(kernels, "_SMALL", 0)
+        found.append(clip_and_sum(model, loss_fn, inputs, targets, bounds))
+    for other in found[1:]:
+        assert other.norms.shape == other.losses.shape == (9,)
+        torch.testing.assert_close(other.norms, found[0].norms)
+        torch.testing.assert_close(other.losses, found[0].losses)
+        for key, value in found[0].gradients.items():
+            torch.testing.assert_close(other.gradients[key], value, rtol=1e-5, atol=1e-5)
+
+
+def test_parameters_that_are_not_finite_give_zero_whatever_the_rows(monkeypatch):
+    model, inputs, targets, bounds = problem(CHAINS["relu"], size=9)
+    clip_and_sum(model, loss_fn, inputs, targets, bounds)
+    monkeypatch.setattr(kernels, "_SMALL", 0)
+    with torch.no_grad():
+        model[2].weight[0, 0] = torch.inf
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, bounds)
+    for value in clipped.gradients.values():
+        assert torch.isfinite(value).all()
+
+
 def test_a_bad_record_contributes_nothing():
     model, inputs, targets, bounds = problem(CHAINS["relu"])
     good = clip_and_sum(model, loss_fn, inputs[1:], targets[1:], bounds[1:])

@@ -11,14 +11,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 from apiece.training.contributions import Contribution, join
-from apiece.training.kernels import ACTIVATIONS, linear
+from apiece.training.kernels import ACTIVATIONS, by_onednn, linear
 from apiece.training.losses import with_gradient
 from apiece.training.records import Batch
-from apiece.training.rules import RULES, rule_for
+from apiece.training.rules import RULES
 
 _aten = torch.ops.aten
+_ROWS = 32  # batches that oneDNN multiplies are filled up to a multiple of this
+_OF_LINEAR = ("weight", "bias")
 _NAMES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
 _BACKWARD: dict[str, tuple[Any, tuple[int, ...]]] = {
     "relu": (_aten.threshold_backward.grad_input, (0,)),
@@ -59,20 +62,35 @@ def _collect(module: nn.Module, layers: list[nn.Module]) -> bool:
         return all(_collect(child, layers) for child in module._modules.values() if child)
     layers.append(module)
     if kind is nn.Linear:
-        single = all(p is None or p.dtype == torch.float32 for p in module._parameters.values())
-        return single and rule_for(module) is not None
+        for name, held in module._parameters.items():
+            if held is not None and (held.dtype != torch.float32 or name not in _OF_LINEAR):
+                return False
+        return True
     return kind in _NAMES
 
 
 def walk(layers: list[nn.Module], batch: Batch) -> tuple[torch.Tensor, list[Use]]:
-    """Return the losses (B,) and the uses of linear layers, the last one first."""
+    """Return the losses (B,) and the uses of linear layers, the last one first.
+
+    Behind the B records the uses may have rows of no record, whose output gradient is zero:
+    oneDNN builds a kernel for each new shape, and Poisson batches have a new size at every step.
+    """
+    size = len(batch)
+    more = -size % _ROWS if _builds_kernels(layers, size) else 0
     with torch.no_grad():
-        trail, out = _forward(layers, batch.inputs.detach())
+        given = batch.inputs.detach()
+        trail, out = _forward(layers, pad(given, (0, 0, 0, more)) if more else given)
+        out = out[:size] if more else out
     losses, gradient = with_gradient(batch.loss_fn, out, batch.targets)
     if gradient is None:
         return losses, []
     with torch.no_grad():
-        return losses, _backward(trail, gradient)
+        return losses, _backward(trail, pad(gradient, (0, 0, 0, more)) if more else gradient)
+
+
+def _builds_kernels(layers: list[nn.Module], size: int) -> bool:
+    sizes = [layer.weight.shape for layer in layers if isinstance(layer, nn.Linear)]
+    return any(by_onednn(size * out * into) for out, into in sizes)
 
 
 def _forward(
@@ -118,9 +136,9 @@ def _backward(
 
 def contributions(uses: list[Use], batch: Batch) -> dict[str, Contribution]:
     """Return each parameter's contribution, by name, whatever is shared."""
-    names = {id(p): name for name, p in batch.parameters.items()}
+    size, names = len(batch), {id(p): name for name, p in batch.parameters.items()}
     parts: dict[str, list[Contribution]] = {}
     for use in uses:
-        for name, part in RULES[nn.Linear](use.layer, (use.right,), use.left).items():
+        for name, part in RULES[nn.Linear](use.layer, (use.right[:size],), use.left[:size]).items():
             parts.setdefault(names[id(use.layer._parameters[name])], []).append(part)
     return {name: join(several) for name, several in parts.items()}

@@ -26,8 +26,10 @@ def is_dense(uses: list[Use]) -> bool:
 
 def clip_dense(uses: list[Use], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     """Return the clipped sum. Overwrites the gradients in `uses` that are ours."""
-    norms = _norms(uses, len(batch))
-    factors = clip_factors(norms, batch.clip_norms)
+    norms, size = _norms(uses), len(batch)
+    factors = clip_factors(norms[:size], batch.clip_norms)
+    if size < len(norms):  # rows of no record
+        factors = torch.nn.functional.pad(factors, (0, len(norms) - size))
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
         uses = [Use(u.layer, blank(u.right, bad), blank(u.left, bad), True) for u in uses]
@@ -48,7 +50,7 @@ def clip_dense(uses: list[Use], batch: Batch, losses: torch.Tensor) -> ClippedSu
         name: found[p] if p in found else torch.zeros_like(p, requires_grad=False)
         for name, p in batch.parameters.items()
     }
-    return ClippedSum(sums, norms, losses, batch.clip_norms)
+    return ClippedSum(sums, norms[:size], losses, batch.clip_norms)
 
 
 def _trained(layer: nn.Linear) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -60,9 +62,9 @@ def _trained(layer: nn.Linear) -> tuple[torch.Tensor | None, torch.Tensor | None
     )
 
 
-def _norms(uses: list[Use], size: int) -> torch.Tensor:
-    """Return ‖gradient‖ (B,) over all layers."""
-    count = len(uses)
+def _norms(uses: list[Use]) -> torch.Tensor:
+    """Return ‖gradient‖ over all layers, for every row of the uses."""
+    count, size = len(uses), len(uses[0].left)
     table = torch.empty(2 * count, size)
     rows = table.unbind(0)
     for k, use in enumerate(uses):

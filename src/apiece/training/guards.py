@@ -10,6 +10,8 @@ from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 
+_OF_BATCHES = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that take gradients, by name, each shared one once.
@@ -29,6 +31,8 @@ def check_modules(model: nn.Module) -> None:
 
     Raises `UnsupportedError` with the module's path and what to use instead.
     """
+    if not any(isinstance(module, _OF_BATCHES) and module.training for module in model.modules()):
+        return
     for path, module in model.named_modules():
         if not module.training:
             continue
