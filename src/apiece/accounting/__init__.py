@@ -1,6 +1,6 @@
 """From a mechanism to its privacy curve, and back from a promise to parameters."""
 
-from apiece.accounting.batch import epsilons, noise_multipliers, sampling_probabilities
+from apiece.accounting.batch import epsilons
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.calibration import (
     AdvantageBudget,
@@ -13,6 +13,7 @@ from apiece.accounting.calibration import (
 )
 from apiece.accounting.curve import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import Excess, excess
+from apiece.accounting.inverses import noise_multipliers, sampling_probabilities
 
 __all__ = [
     "AdvantageBudget",

@@ -1,0 +1,154 @@
+"""Noise multipliers and sampling probabilities for whole arrays of budgets, all on the safe side.
+
+Every entry's ε is a monotone function of one parameter, nearly a power of it; all are solved in
+step, so that each evaluation is one call for all entries that are still open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.accounting.batch import account_of, broadcast, distinct, upper_bounds
+from apiece.accounting.bounds import Floats
+from apiece.errors import InfeasibleError
+
+_AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4
+"""A calibration aims at this share of the ε asked, and is done when above the second."""
+_LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
+_LEAST_PROBABILITY = 1e-12
+
+
+def noise_multipliers(
+    *,
+    epsilon: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    sampling_probability: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    method: str = "pld",
+) -> Floats:
+    """Return, for each entry, the smallest noise multiplier known to keep (ε, δ).
+
+    The ε recomputed from it by the same method is at most the one asked. Nothing below 0.05 is
+    returned.
+
+    Raises `InputError` for values outside their bounds, `InfeasibleError` where no multiplier up
+    to 1e8 suffices.
+
+    >>> z = noise_multipliers(epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375)
+    >>> round(float(z), 2)
+    3.18
+    """
+    account = account_of(method)
+    shape, flat = broadcast(
+        epsilon=epsilon, delta=delta, sampling_probability=sampling_probability, steps=steps
+    )
+    (eps, d, q, t), member = distinct(np.stack(flat))
+    bottom, top = (np.full(eps.shape, math.log(end)) for end in (_LEAST_NOISE, _MOST_NOISE))
+
+    def spent(log_z: Floats, k: npt.NDArray[np.intp]) -> Floats:
+        return upper_bounds(account, np.exp(log_z), q[k], t[k], d[k])
+
+    with np.errstate(divide="ignore"):
+        guess = -0.5 * np.log(np.log1p((_mu(eps, d) / q) ** 2 / t))
+    log_z = _safe_ends(spent, eps, np.clip(guess, bottom, top), top, bottom, -1.3)
+    if np.isnan(log_z).any():
+        first = int(np.flatnonzero(np.isnan(log_z))[0])
+        raise InfeasibleError(
+            f"epsilon = {float(eps[first])!r} at delta = {float(d[first])!r} in {t[first]:.0f} "
+            f"steps: no noise multiplier up to {_MOST_NOISE:g} keeps it; ask for a larger epsilon"
+        )
+    z = np.where(q == 0, _LEAST_NOISE, np.exp(log_z))
+    return np.asarray(z[member].reshape(shape))
+
+
+def sampling_probabilities(
+    *,
+    epsilon: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    noise_multiplier: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    method: str = "pld",
+) -> Floats:
+    """Return, for each entry, the largest sampling probability known to keep (ε, δ), at most 1.
+
+    1 where even full participation costs less than ε; 0 where not even 1e-12 keeps it.
+
+    >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
+    >>> round(float(q), 4)
+    0.0128
+    """
+    account = account_of(method)
+    shape, flat = broadcast(
+        epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
+    )
+    (eps, d, z, t), member = distinct(np.stack(flat))
+    out = np.ones(eps.shape)
+    open_ = np.flatnonzero(upper_bounds(account, z, np.ones(z.shape), t, d) > eps)
+    eps, d, z, t = (column[open_] for column in (eps, d, z, t))
+    bottom, top = np.full(eps.shape, math.log(_LEAST_PROBABILITY)), np.zeros(eps.shape)
+
+    def spent(log_q: Floats, k: npt.NDArray[np.intp]) -> Floats:
+        return upper_bounds(account, z[k], np.exp(log_q), t[k], d[k])
+
+    guess = np.log(_mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0))))
+    log_q = _safe_ends(spent, eps, np.clip(guess, bottom, -1e-3), bottom, top, 1.1)
+    out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
+    return np.asarray(out[member].reshape(shape))
+
+
+def _mu(epsilon: Floats, delta: Floats) -> Floats:
+    """Return a rough μ of the Gaussian that spends (ε, δ)."""
+    reach = np.sqrt(-2 * np.log(delta)) * 0.9
+    return np.asarray(np.sqrt(reach**2 + 2 * epsilon) - reach)
+
+
+def _safe_ends(
+    spent: Callable[[Floats, npt.NDArray[np.intp]], Floats],
+    epsilon: Floats,
+    guess: Floats,
+    safe: Floats,
+    unsafe: Floats,
+    slope: float,
+) -> Floats:
+    """Return x between `safe` and `unsafe` with _LOOSEST·ε ≤ spent(x) ≤ ε.
+
+    `spent` takes some x and their entries. It is monotone and log spent(x) nearly linear with
+    `slope`, so regula falsi on it takes a few steps. `unsafe` is returned where even that spends
+    no more than ε, and NaN where `safe` spends more. Every x returned was evaluated.
+    """
+    safe, unsafe, x = safe.copy(), unsafe.copy(), guess.copy()
+    best, seen, log_seen = (np.full(x.shape, np.nan) for _ in range(3))
+    slopes = np.full(x.shape, slope)
+    k = np.arange(x.size)
+    for _ in range(100):
+        if not k.size:
+            break
+        here, wanted, value = x[k], epsilon[k], spent(x[k], k)
+        good = value <= wanted
+        best[k[good]] = safe[k[good]] = here[good]
+        done = np.where(good, (value >= _LOOSEST * wanted) | (here == unsafe[k]), here == safe[k])
+        unsafe[k[~good]] = here[~good]
+        near = np.isfinite(value) & (value > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_value = np.where(near, np.log(value), np.nan)
+            found = (log_value - log_seen[k]) / (here - seen[k])
+            usable = (np.abs(here - seen[k]) > 1e-6) & (found / slopes[k] > 0.3)
+            usable &= found / slopes[k] < 3
+        slopes[k[usable]] = found[usable]
+        seen[k[near]], log_seen[k[near]] = here[near], log_value[near]
+        step = np.where(near, (math.log(_AIM) + np.log(wanted) - log_value) / slopes[k], np.nan)
+        step = np.where(near, step, (np.where(good, unsafe[k], safe[k]) - here) / 2)
+        low, high = np.minimum(safe[k], unsafe[k]), np.maximum(safe[k], unsafe[k])
+        x[k] = here + step
+        # at the end of resolution, or where only the safe end itself is left to try
+        narrow = ~done & (high - low < 1e-9 * np.maximum(1.0, np.abs(low)))
+        ended = narrow & ~np.isnan(best[k])
+        x[k[narrow]] = safe[k[narrow]]
+        outside = ~narrow & ~((low < x[k]) & (x[k] < high))
+        x[k[outside]] = (low[outside] + high[outside]) / 2
+        k = k[~(done | ended)]
+    return best
