@@ -32,7 +32,7 @@ MODELS = list(SECONDS)
 NEEDS = {"opacus, hooks": "opacus", "opacus, ghost": "opacus", "jax, compiled": "jax"}
 MEMORY = ["pytorch, not private", "apiece", "opacus, ghost"]
 BASE = "pytorch, not private"
-QUICK = {BASE, "floor", "apiece", "apiece, release noise"}
+QUICK = {BASE, f"{BASE}, channels last", "floor", "apiece", "apiece, release noise"}
 
 
 def bind(threads: int) -> None:

@@ -69,6 +69,12 @@ def plain(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> St
     return step
 
 
+def channels_last(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
+    """The same with model and images in the layout that PyTorch's kernels for processors prefer."""
+    layout = torch.channels_last
+    return plain(lambda: make().to(memory_format=layout), x.contiguous(memory_format=layout), y)
+
+
 def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
     """One forward, one backward, noise and an update, in the parts that apiece works in.
 
@@ -252,6 +258,7 @@ def jax_compiled(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor
 
 CONTENDERS: dict[str, Callable[..., Step]] = {
     "pytorch, not private": plain,
+    "pytorch, not private, channels last": channels_last,
     "floor": floor,
     "apiece": ours("auto"),
     "apiece, release noise": ours("auto", release=True),
