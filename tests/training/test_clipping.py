@@ -477,7 +477,7 @@ def test_refusals():
         clip_and_sum(model, lambda o, t: loss_fn(o, t).mean(), inputs, targets, 1.0)
     with pytest.raises(InputError, match="reduction is 'mean'"):
         clip_and_sum(model, nn.MSELoss(), inputs, targets.unsqueeze(1), 1.0)
-    for bad in (0.0, -1.0, float("nan"), float("inf")):
+    for bad in (0.0, -1.0, float("nan"), float("inf"), 1e-20):
         with pytest.raises(InputError, match=r"clip_norms\[1\]"):
             clip_and_sum(model, loss_fn, inputs, targets, torch.tensor([1.0, bad, 1.0, 1.0]))
     with pytest.raises(InputError, match="4 records; give one bound"):

@@ -43,8 +43,8 @@ def clip_and_sum(
     on the model's first batch against autograd, and torch.func elsewhere; "book-keeping",
     "functional" and "loop" (one record at a time) insist on one path.
 
-    Raises `InputError` for a loss that was reduced, wrong shapes, bounds that are not positive
-    and a model without trainable parameters; `UnsupportedError` for a model that mixes records.
+    Raises `InputError` for a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite,
+    a model without trainable parameters; `UnsupportedError` for a model that mixes records.
 
     >>> model = nn.Linear(3, 1, bias=False)
     >>> loss = lambda outputs, targets: (outputs[:, 0] - targets).square()
