@@ -68,7 +68,7 @@ def _moved(region: Region, found: Floats) -> bool:
 
 
 _WIDEST = 10.0
-_STEEPEST = 20.0  # largest tilt, in units of 1/step
+STEEPEST = 20.0  # largest tilt, in units of 1/step
 
 
 def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Bracket:
@@ -98,7 +98,7 @@ def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Brac
         (False, region.tilt, region.wrap, until),
         (True, region.reverse_tilt, grid.wrap, 0.0),
     ):
-        settings = (region.step, min(tilt, _STEEPEST / region.step), wrap, grid.points, end)
+        settings = (region.step, min(tilt, STEEPEST / region.step), wrap, grid.points, end)
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs

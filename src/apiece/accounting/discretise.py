@@ -72,6 +72,12 @@ def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattic
     return _contract(pair, window, step, cells), above
 
 
+def dominating(pair: Pair, window: Window, step: float) -> Lattice:
+    """Return the dominating one of `discretise` alone."""
+    offset = log_ratio(window.low, pair.probability)
+    return _spread(pair, window, step, offset, _cells(pair, window, step, offset))
+
+
 def cut(pair: Pair, window: Window, loss: float) -> Window:
     """Return the window with all log-ratios of the pair above `loss` made jumps."""
     offset = log_ratio(window.low, pair.probability)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apiece.accounting.upper import upper_epsilons
+from apiece.accounting.near import upper_epsilons
 from apiece.assignment.request import Floats, Request
 from apiece.assignment.solve import noise
 from apiece.errors import RangeError
@@ -133,6 +133,7 @@ def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -
         sampling_probability=q,
         steps=np.full(z.shape, request.steps),
         delta=np.tile(delta, x.size),
+        expected=np.full(z.shape, np.nan),
         method=request.method,
     )
     return np.maximum(found.reshape(x.size, delta.size), 1e-12)

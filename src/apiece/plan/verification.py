@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve
-from apiece.accounting.upper import upper_epsilons
+from apiece.accounting.near import upper_epsilons
 from apiece.budgets import Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
@@ -170,6 +170,7 @@ def _spending_of(plan: Plan, stage: Stage, method: str) -> Floats:
         sampling_probability=stage.sampling_probability[takes_part],
         steps=np.full(size, stage.steps),
         delta=plan.budgets.delta[takes_part],
+        expected=plan.budgets.epsilon[takes_part],
         method=method,
     )
     return spent
