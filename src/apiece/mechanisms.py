@@ -22,7 +22,8 @@ class Gaussian:
 
     noise_multiplier: noise standard deviation over the record's ℓ2 bound; positive, finite.
 
-    Raises `InputError` where it is not. Source: Dwork and Roth 2014, App. A; S5 Def. 2.
+    Raises `InputError` where it is not. Source: Dwork and Roth 2014, App. A; Kaiser et al. 2026
+    Def. 2.
 
     >>> Gaussian(1.5)
     Gaussian(noise_multiplier=1.5)
@@ -66,7 +67,7 @@ class Sampled:
     `mechanism`. A `Sampled` directly inside a `Sampled` raises `InputError`: with one coin it
     would amplify twice; two independent coins are one coin of probability p·q.
 
-    Source: Balle, Barthe, Gaboardi 2018; methods §1.
+    Source: Balle, Barthe, Gaboardi 2018.
 
     >>> Sampled(Gaussian(1.0), 0.01)
     Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.01)

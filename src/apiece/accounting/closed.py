@@ -25,7 +25,7 @@ def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
     R, a = εz − 1/(2z) and b = εz + 1/(2z), which loses no digits in the tail. The bounds allow
     for the rounding of each term and of the exponent; the upper one is at least 1e-300.
 
-    Source: Balle and Wang 2018, Theorem 8; S5 Def. 2.
+    Source: Balle and Wang 2018, Theorem 8; Kaiser et al. 2026 Def. 2.
     """
     from scipy.special import erfcx, ndtr
 

@@ -55,8 +55,8 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
 
     Curves by a method without lower bounds ("rdp") give a valid upper end that is far from tight.
 
-    Source: S5 Def. 7; Kaissis et al. 2024 (Beyond the calibration point); the identity follows
-    from the support functions of the two curves.
+    Source: Kaiser et al. 2026 Def. 7; Kaissis et al. 2024 (Beyond the calibration point); the
+    identity follows from the support functions of the two curves.
 
     >>> from apiece.accounting import privacy_curve
     >>> from apiece.mechanisms import Gaussian

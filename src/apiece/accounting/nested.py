@@ -6,7 +6,7 @@ off where its error, |error of w|·E[r^λ]·e^{−λℓ}, is least. Masses less 
 a dominated pair, masses plus their errors contain a dominating one, and with a coin in front both
 are pairs like any other: a loss ℓ becomes log(1 − π + π·e^ℓ) under the same Q.
 
-Source: Balle, Barthe, Gaboardi 2018, Theorem 2 (a coin in front); methods §1.
+Source: Balle, Barthe, Gaboardi 2018, Theorem 2 (a coin in front).
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def assign(
 
     Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
     `InfeasibleError` where no plan meets the request or its budgets are past the accountant's
-    numerical range, with the nearest request found to be feasible. Source: S1 §3; methods §3.
+    numerical range, with the nearest request found to be feasible. Source: Boenisch et al. 2023 §3.
 
     >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
     >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)

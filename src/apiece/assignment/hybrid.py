@@ -29,13 +29,13 @@ class Hybrid:
     falls with Δ̄ (S alone does not: rates and clip norms grow together).
 
     On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g).
-    At Scale's point q = q̄ = B/n its mechanism is the baseline of S5 Def. 8, and Δ (the larger of
-    both directions) grows on either side. So Δ̄_g allows an interval of q around q̄, which depends
-    on (ε_g, δ_g, Δ̄_g), q̄ and T alone: **the promise holds whatever the others choose.** Within
-    the intervals each group takes the rate of one common noise multiplier ζ, which is solved for
-    mean q = q̄; then S and c_g = S/z_g for mean c = c̄.
+    At Scale's point q = q̄ = B/n its mechanism is the baseline of Kaiser et al. 2026 Def. 8, and Δ
+    (the larger of both directions) grows on either side. So Δ̄_g allows an interval of q around q̄,
+    which depends on (ε_g, δ_g, Δ̄_g), q̄ and T alone: **the promise holds whatever the others
+    choose.** Within the intervals each group takes the rate of one common noise multiplier ζ, which
+    is solved for mean q = q̄; then S and c_g = S/z_g for mean c = c̄.
 
-    Source: ours; S5 Def. 8, methods §3.
+    Source: ours; Kaiser et al. 2026 Def. 8.
     """
 
     name: ClassVar[str] = "hybrid"

@@ -28,12 +28,12 @@ class JorgensenSampling:
     budgets that stay out, or "adaptive". Records that ask for τ or more join for certain; of the
     others π_i is the largest for which (ε_i, δ_i) holds, about (e^ε_i − 1)/(e^τ − 1).
 
-    The coins stay secret and the batch is divided by its expected size, which S3 takes from the
-    realised sample. Each record's mechanism is `Sampled(Repeated(Sampled(Gaussian)))`.
+    The coins stay secret and the batch is divided by its expected size, which Heo et al. 2023 takes
+    from the realised sample. Each record's mechanism is `Sampled(Repeated(Sampled(Gaussian)))`.
 
     Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where the records that
-    are expected to join are fewer than a batch. Source: S3 Def. 4.1 and B.1; Jorgensen, Yu,
-    Cormode 2015.
+    are expected to join are fewer than a batch. Source: Heo et al. 2023 Def. 4.1 and B.1;
+    Jorgensen, Yu, Cormode 2015.
     """
 
     name: ClassVar[str] = "jorgensen"

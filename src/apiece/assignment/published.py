@@ -1,4 +1,4 @@
-"""S3's rounds as published, for reproduction, with the guarantee that truly holds."""
+"""Heo et al.'s rounds as published, for reproduction, with the guarantee that truly holds."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OBJECTION = (
 
 @dataclass(frozen=True, slots=True)
 class PublishedRounds:
-    """PDP-SGD as S3 states it: for comparison only, never for release.
+    """PDP-SGD as Heo et al. 2023 states it: for comparison only, never for release.
 
     rounds, loss: as in `Rounds`. seed: of the coins, which are tossed when the plan is made,
     because thresholds, noise and normalisers of later rounds depend on them.
 
     The plan's groups are the budget groups split by which rounds their records joined. The
     guarantee stated for each is that of the worst path of its budget, with the coins revealed:
-    it exceeds what was asked, and the plan says so. Source: S3 Algorithm 1; methods §4.
+    it exceeds what was asked, and the plan says so. Source: Heo et al. 2023 Algorithm 1.
     """
 
     name: ClassVar[str] = "published_rounds"
@@ -54,9 +54,10 @@ class PublishedRounds:
 
 @dataclass(frozen=True, slots=True)
 class PublishedAdaPDP:
-    """AdaPDP on DP-SGD as S3 states it: for comparison only, never for release.
+    """AdaPDP on DP-SGD as Heo et al. 2023 states it: for comparison only, never for release.
 
-    As `PublishedRounds`, with a model a round, outputs averaged. Source: S3 Algorithm 2.
+    As `PublishedRounds`, with a model a round, outputs averaged. Source: Heo et al. 2023 Algorithm
+    2.
     """
 
     name: ClassVar[str] = "published_adapdp"

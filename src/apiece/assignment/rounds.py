@@ -27,11 +27,13 @@ class Rounds:
 
     rounds: how many; the steps are split among them. loss: how thresholds are chosen (see
     `waste.best_threshold`): the weight of budgets that stay out, or "adaptive". pace: "even"
-    offers each round an equal part of what a record has left, "greedy" all of it, as in S3.
+    offers each round an equal part of what a record has left, "greedy" all of it, as in Heo et al.
+    2023.
 
     In each round a record joins with π = (e^r − 1)/(e^τ − 1), r its offer, by a coin that stays
     secret, and its budget is charged the amplified cost min(r, τ) whether it joined or not: so
-    the whole schedule is known before training. (S3 charges only those who joined, which
+    the whole schedule is known before training. (Heo et al. 2023 charges only those who joined,
+    which
     reveals the coins and lets the others try again: the true ε exceeds the one asked. See
     `PublishedRounds`.) The guarantee is that of the composition over rounds, not a sum of ε's;
     what that leaves is spent by lowering the noise of all rounds by one factor, until the first
@@ -41,7 +43,7 @@ class Rounds:
     how much of its budget each group spends; Sample, Scale and Hybrid spend it.
 
     Raises `InfeasibleError` for fewer steps than rounds or a round too small for a batch.
-    Source: S3 Algorithm 1, repaired as in methods §4.
+    Source: Heo et al. 2023 Algorithm 1.
     """
 
     name: ClassVar[str] = "rounds"
@@ -62,7 +64,7 @@ class AdaPDP:
     """AdaPDP on DP-SGD, sound: a model a round from scratch, outputs averaged.
 
     Options and guarantee as `Rounds`; the weight of a round's model is τ_R times the number of
-    records expected to join it. Source: S3 B.2 and Algorithm 2, after Niu et al. 2021.
+    records expected to join it. Source: Heo et al. 2023 B.2 and Algorithm 2, after Niu et al. 2021.
     """
 
     name: ClassVar[str] = "adapdp"

@@ -42,7 +42,7 @@ class Sample:
     on the others' budgets through z: see `contract`.
 
     Raises `InfeasibleError` where no batch of the size asked can be reached, or a budget allows
-    no rate at all. Source: S1 Algorithm 1; S5 Table III.
+    no rate at all. Source: Boenisch et al. 2023 Algorithm 1; Kaiser et al. 2026 Table III.
     """
 
     name: ClassVar[str] = "sample"

@@ -21,7 +21,8 @@ class Scale:
     that the mean clip norm is c̄. Each record's privacy curve is that of the uniform mechanism of
     its own budget, so nobody else's choice moves it: Δ = 0.
 
-    Source: S1 Algorithm 2, with the harmonic mean (the authors' code averages z arithmetically).
+    Source: Boenisch et al. 2023 Algorithm 2, with the harmonic mean (the authors' code averages z
+    arithmetically).
     """
 
     name: ClassVar[str] = "scale"

@@ -19,12 +19,12 @@ ORDERS = ("strictest", "loosest")
 class Sequential:
     """A stage a group: one model is trained on each group in turn, at that group's budget.
 
-    order: which group comes first; "strictest" (default) did better in S1. The steps are split
-    in proportion to the groups' sizes, at least one each; a stage's expected batch size is the
-    one asked or, in a smaller group, the whole group.
+    order: which group comes first; "strictest" (default) did better in Boenisch et al. 2023. The
+    steps are split in proportion to the groups' sizes, at least one each; a stage's expected batch
+    size is the one asked or, in a smaller group, the whole group.
 
     Each record's curve is that of its own stage. Raises `InfeasibleError` where there are fewer
-    steps than groups. Source: S1 App. E.2.
+    steps than groups. Source: Boenisch et al. 2023 App. E.2.
     """
 
     name: ClassVar[str] = "sequential"

@@ -29,7 +29,7 @@ class Threshold:
     That measure knows nothing of what the records left out would have taught.
 
     Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where fewer records are
-    kept than a batch holds. Source: S1 App. E.1.
+    kept than a batch holds. Source: Boenisch et al. 2023 App. E.1.
     """
 
     name: ClassVar[str] = "threshold"

@@ -23,7 +23,8 @@ class Uniform:
     where that is more than a record allows, its promise is broken, so the plan carries objections
     and is not for release; it serves as an upper bound in comparisons.
 
-    Raises `BudgetError` for a number that is not positive. Source: S1 §5 (the two baselines).
+    Raises `BudgetError` for a number that is not positive. Source: Boenisch et al. 2023 §5 (the two
+    baselines).
     """
 
     name: ClassVar[str] = "uniform"

@@ -15,7 +15,7 @@ CANDIDATES = 400
 def participation(epsilon: Floats, tau: float) -> Floats:
     """Return each record's chance of joining a run at τ: (e^ε − 1)/(e^τ − 1), at most 1.
 
-    Source: S3 Eq. 4. Written so that no exponential overflows.
+    Source: Heo et al. 2023 Eq. 4. Written so that no exponential overflows.
     """
     least = np.minimum(epsilon, tau)
     chance = np.exp(least - tau) * np.expm1(-least) / np.expm1(-tau)
@@ -35,10 +35,11 @@ def best_threshold(epsilon: Floats, records: npt.NDArray[np.int64], loss: float 
     """Return the τ between the smallest and the largest ε that wastes least.
 
     Two wastes: ε_i·(1 − π_i) of records below τ, which may stay out; ε_i − τ of records above it.
-    loss: the weight w1 of the first, the second has 1 − w1 (loss_f, S3 Eq. 6); or "adaptive",
-    each waste weighted by its own share of the total (loss_a; S3 Eq. 7 states these weights, and
-    a product formula that does not follow from them and is 0 at both ends; the weights count).
-    Entries with ε = 0 have left. The minimum is sought among all distinct ε and a fine grid.
+    loss: the weight w1 of the first, the second has 1 − w1 (loss_f, Heo et al. 2023 Eq. 6); or
+    "adaptive", each waste weighted by its own share of the total (loss_a; Heo et al. 2023 Eq. 7
+    states these weights, and a product formula that does not follow from them and is 0 at both
+    ends; the weights count). Entries with ε = 0 have left. The minimum is sought among all distinct
+    ε and a fine grid.
     """
     left = epsilon > 0
     values, counts = epsilon[left], records[left]

@@ -1,4 +1,4 @@
-"""The attacks of S5: what a record's own budget does not protect it from.
+"""The attacks of Kaiser et al. 2026: what a record's own budget does not protect it from.
 
 With Sample, everyone else's budget moves the shared noise, and with it a record's whole privacy
 curve, though (ε, δ) stays as promised. A central adversary (budget manipulation) or other
@@ -77,7 +77,7 @@ def budget_manipulation(
 
     Guarantee: the figures bound every attack of any strength; they hold for the plan, whatever
     the data. Raises `DataError` for an unknown target, and whatever `assign` raises.
-    Source: S5 Def. 5, §V-A.
+    Source: Kaiser et al. 2026 Def. 5, §V-A.
     """
     at = _position(budgets, target)
     asked = [("as asked", budgets)]
@@ -106,7 +106,7 @@ def collusion(
 
     The colluders, drawn at random and growing with the share, may ask for any budget, smaller or
     larger than their own; the target and the rest stay as they are. The first entry is the honest
-    plan. Raises as `budget_manipulation`. Source: S5 Def. 6, §V-B.
+    plan. Raises as `budget_manipulation`. Source: Kaiser et al. 2026 Def. 6, §V-B.
     """
     at = _position(budgets, target)
     value = _check.positive("epsilon", epsilon)

@@ -74,7 +74,7 @@ def lower_bound(
     log(n) can be shown with n scores. Raises `DataError` for NaN or no scores, `InputError` for
     numbers outside their bounds, `OptionError` for an unknown method.
 
-    Source: Jagielski, Ullman, Oprea 2020 (Clopper–Pearson); Nasr et al. 2023 (GDP); methods §7.
+    Source: Jagielski, Ullman, Oprea 2020 (Clopper–Pearson); Nasr et al. 2023 (GDP).
 
     >>> bound = lower_bound(np.arange(1000) + 900, np.arange(1000), delta=1e-5)
     >>> round(bound.epsilon, 2), bound.candidates

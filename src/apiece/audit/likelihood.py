@@ -2,7 +2,7 @@
 
 Confidences are φ = log(p/(1−p)) of the true class, which are near normal over models. Standard
 deviations are of the population (divided by the count), as in the reference implementations.
-Source: Carlini et al. 2022; methods §7.
+Source: Carlini et al. 2022.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ def privacy_scores(
     confidence: float = 0.95,
     generator: np.random.Generator | None = None,
 ) -> PrivacyScores:
-    """Return each record's privacy score: how far its two worlds lie apart (S5 §II-D).
+    """Return each record's privacy score: how far its two worlds lie apart.
+
+    Source: Kaiser et al. 2026 §II-D.
 
     The score is never negative, so with few models it is biased upwards: a record that leaks
     nothing has about 0.8/√K with K models. resamples: bootstrap resamples of the models (needs a

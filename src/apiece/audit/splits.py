@@ -1,7 +1,7 @@
 """Who is in which shadow model: half of every budget group, and every record in half the models.
 
 A split that is not balanced within the groups would change the distribution of budgets from
-model to model, and with it what is measured (S5 App. A-B).
+model to model, and with it what is measured (Kaiser et al. 2026 App. A-B).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def biregular(
     in a model; every record is in ⌊models/2⌋ or ⌈models/2⌉ models. Starts from complementary
     pairs of rows and mixes them with `trades` curveball trades a row, which keep all sums.
 
-    Raises `InputError` for fewer than 2 models. Source: S5 App. A-B; Strona et al. 2014 (trades).
+    Raises `InputError` for fewer than 2 models. Source: Kaiser et al. 2026 App. A-B; Strona et al.
+    2014 (trades).
 
     >>> split = biregular(4, [0, 0, 0, 0, 1, 1], generator=np.random.default_rng(0))
     >>> split[:, :4].sum(axis=1).tolist(), split.sum(axis=0).tolist()

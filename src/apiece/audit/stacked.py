@@ -53,7 +53,9 @@ def clip_factors(squared_norms: Tensor, clip: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class StackedMlp:
-    """Fully connected layers with ReLU between them: the MLP of S5 is (features, 128, 64, classes).
+    """Fully connected layers with ReLU between them.
+
+    The MLP of Kaiser et al. 2026 is (features, 128, 64, classes).
 
     >>> StackedMlp((59, 128, 64, 2)).parameters
     16066

@@ -114,7 +114,10 @@ def _reset(module: nn.Module) -> None:
 
 
 def cnn(channels: int, size: int, classes: int) -> nn.Module:
-    """Return S5's CNN: two 3×3 convolutions (32, 64) with pooling, 128 hidden, `classes`."""
+    """Return the CNN of Kaiser et al. 2026.
+
+    Two 3×3 convolutions (32, 64) with pooling, 128 hidden units, `classes` outputs.
+    """
     side = size // 4
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),

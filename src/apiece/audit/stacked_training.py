@@ -25,7 +25,7 @@ SCHEDULES = ("cosine", "constant")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is updated; the defaults are S5's (AdamW, weight decay 5e-4, cosine).
+    """How a model is updated; the defaults are Kaiser et al.'s (AdamW, weight decay 5e-4, cosine).
 
     Privacy does not depend on it: it only processes what the noisy gradients show.
     """

@@ -24,7 +24,7 @@ def shadow_findings(
 
     roc: of all records and by group; privacy_score: mean, median and 95 % quantile by group;
     differences: Student's t between the members' mean likelihood scores of each two groups
-    (S1 §4.2). No figure of a single record is in it.
+    (Boenisch et al. 2023 §4.2). No figure of a single record is in it.
     Raises `DataError` for splits that are not half full within each group, `InputError` for fewer
     shadow models than LiRA needs.
     """

@@ -33,7 +33,7 @@ class Trend:
 
     @property
     def stars(self) -> str:
-        """*** for p ≤ .001, ** for p ≤ .01, * for p ≤ .05, as in S5 Table I."""
+        """*** for p ≤ .001, ** for p ≤ .01, * for p ≤ .05, as in Kaiser et al. 2026 Table I."""
         return "*" * sum(self.p_value <= level for level in (0.001, 0.01, 0.05))
 
 
@@ -101,7 +101,9 @@ class Difference:
 
 
 def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
-    """Return Student's t-test that the two groups have one mean (equal variances, as in S1 §4.2).
+    """Return Student's t-test that the two groups have one mean (equal variances).
+
+    Source: Boenisch et al. 2023 §4.2.
 
     Raises `DataError` for NaN or fewer than two scores a group.
     """

@@ -26,9 +26,11 @@ def three_groups(
     epsilons: Sequence[float] = (1.0, 2.0, 3.0),
     generator: np.random.Generator | None = None,
 ) -> Budgets:
-    """Return the three groups of S1: ALAGGAN (34/43/23 %) or NIU (54/37/9 %) at ε = 1, 2, 3.
+    """Return the three groups of Boenisch et al. 2023.
 
-    With a `generator` the records are shuffled. Source: S1 §5.1.
+    ALAGGAN (34/43/23 %) or NIU (54/37/9 %), at ε = 1, 2, 3.
+
+    With a `generator` the records are shuffled. Source: Boenisch et al. 2023 §5.1.
 
     >>> three_groups(100, 1e-5, shares=NIU).groups.records.tolist()
     [54, 37, 9]
@@ -47,13 +49,13 @@ def exponential_skew(
     groups: int = 20,
     generator: np.random.Generator | None = None,
 ) -> Budgets:
-    """Return S3's distribution: `groups` budgets on [low, high], counts as c₁·e^(kε) + c₂.
+    """Return Heo et al.'s distribution: `groups` budgets on [low, high], counts as c₁·e^(kε) + c₂.
 
     skew: k, one of −0.2 (most are strict), 0 (equal counts), 0.2 (most are loose), with the
     constants that the paper gives for ε on [0.5, 1]; another interval is mapped onto that one.
     The counts are scaled to sum to `size` (the paper's sum to about 1.8 times the data).
 
-    Raises `BudgetError` for another skew. Source: S3 §5.2, C.1.
+    Raises `BudgetError` for another skew. Source: Heo et al. 2023 §5.2, C.1.
 
     >>> exponential_skew(2000, 1e-5).groups.records.tolist() == [100] * 20
     True
@@ -75,7 +77,7 @@ def exponential_skew(
 def per_class(
     labels: Sequence[Any] | npt.NDArray[Any], epsilons: Mapping[Any, float], delta: float
 ) -> Budgets:
-    """Return budgets that depend on each record's class, as in S1 Table 9.
+    """Return budgets that depend on each record's class, as in Boenisch et al. 2023 Table 9.
 
     labels: each record's class; epsilons: the budget of each. Raises `BudgetError` for a class
     without one. The groups then reveal classes: use it where those are public.

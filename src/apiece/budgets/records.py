@@ -27,7 +27,8 @@ class Budgets:
     A budget is a consent: a plan may use less than a record allows, never more.
 
     Raises `BudgetError` for a value outside its bounds (NaN and infinity too) and for lengths
-    that differ, `DataError` for repeated ids. Source: S1 §3.1; S5 Def. 3 and 8.
+    that differ, `DataError` for repeated ids. Source: Boenisch et al. 2023 §3.1; Kaiser et al. 2026
+    Def. 3 and 8.
 
     >>> budgets = Budgets([1.0, 2.0, 1.0], 1e-5)
     >>> len(budgets), budgets.groups.epsilon.tolist(), budgets.group_index.tolist()

@@ -86,7 +86,7 @@ def release_histogram(
     from; the system's cryptographic generator unless a test replaces it.
 
     Raises `BudgetError` for values out of bounds, levels that repeat, or missing δ's.
-    Source: S1 §3.1; Canonne, Kamath, Steinke 2020.
+    Source: Boenisch et al. 2023 §3.1; Canonne, Kamath, Steinke 2020.
     """
     if noise not in NOISES:
         raise unknown("noise", noise, NOISES)

@@ -23,7 +23,8 @@ class Clause:
 
     epsilon, delta, bound: asked (bound 1 where none was). epsilon_spent, forward, backward:
     upper bounds. forward: Δ towards more vulnerable than the uniform mechanism of the same
-    (ε, δ); backward: towards less. symmetric: the larger, which S5 Def. 8 compares with the bound.
+    (ε, δ); backward: towards less. symmetric: the larger, which Kaiser et al. 2026 Def. 8 compares
+    with the bound.
     """
 
     group: str
@@ -74,7 +75,8 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     budgets: what the records asked, with their bounds Δ̄; joined by id. What the plan was made
     for if not given. All numbers are recomputed from the plan's own mechanisms, by PLD.
 
-    Raises `UnsupportedError` for a plan of more than 500 groups. Source: S5 Def. 7 and 8.
+    Raises `UnsupportedError` for a plan of more than 500 groups. Source: Kaiser et al. 2026 Def. 7
+    and 8.
     """
     if len(plan.budgets) > MOST:
         raise UnsupportedError(

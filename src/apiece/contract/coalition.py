@@ -67,7 +67,7 @@ def worst_coalition(
     other. It moves continuously from one to the other with a shared ε, so some shared ε gives
     that same ζ, and the victim the same mechanism. What is left to the search is one dimension.
     Under Scale nothing moves. For other strategies the result is a lower bound on the worst.
-    Source: S5 §V-B, Def. 6.
+    Source: Kaiser et al. 2026 §V-B, Def. 6.
     """
     place = _check.count("victim", victim, least=0)
     if not place < len(budgets):
@@ -111,7 +111,7 @@ def budget_manipulation(
     Sample and Hybrid the worst lies where all others are lowered to one cap, searched between the
     floor and the largest ε at `choices` points: caps lead continuously from the least to the
     most that the others can be given, and that is all that matters (see `worst_coalition`).
-    Nobody is given more than they allow. Source: S5 §V-A, Def. 5.
+    Nobody is given more than they allow. Source: Kaiser et al. 2026 §V-A, Def. 5.
     """
     place = _check.count("victim", victim, least=0)
     if not place < len(budgets):

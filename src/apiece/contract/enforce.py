@@ -45,15 +45,16 @@ def enforce(
     """Return the most useful plan that keeps every record's (ε_i, δ_i, Δ̄_i).
 
     budgets: with their bounds Δ̄, or excess: one for all. public: how many public records could
-    be added, whose budget is free to choose. By the meta-algorithm of S5: Sample, if it fits;
-    else the one with the least noise over signal, S / Σ q_i·c_i, among Hybrid, Sample padded
-    with the public records (at the best of several budgets for them), and Scale, which always fits.
+    be added, whose budget is free to choose. By the meta-algorithm of Kaiser et al. 2026: Sample,
+    if it fits; else the one with the least noise over signal, S / Σ q_i·c_i, among Hybrid, Sample
+    padded with the public records (at the best of several budgets for them), and Scale, which
+    always fits.
 
     The plan's `notes` say which was taken, why Sample was not, and what the others would have
     cost. In a padded plan the public records are the last ones, in the group "public", with ids
     that follow the others'.
 
-    Raises `BudgetError` where there is no bound; else as `assign`. Source: S5 §VI.
+    Raises `BudgetError` where there is no bound; else as `assign`. Source: Kaiser et al. 2026 §VI.
     """
     if excess is not None:
         budgets = Budgets(

@@ -63,7 +63,8 @@ def risk_table(
     For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
     what the victim asks. strategy: Sample unless given. progress: called with (cells done, of).
 
-    Raises `InputError` for a share that leaves either group empty. Source: S5 Fig. 3, 8 to 10.
+    Raises `InputError` for a share that leaves either group empty. Source: Kaiser et al. 2026 Fig.
+    3, 8 to 10.
     """
     size = _check.count("records", records, least=2)
     rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])

@@ -33,7 +33,7 @@ class GaussianFilter:
     (ε_i, δ_i)-DP under add/remove adjacency, if only the active persons enter each sum. It does
     not hold for noise that is not Gaussian, nor for a discount by subsampling.
 
-    Source: Koskela, Tobaben, Honkela 2023, Thm 8; Smith and Thakurta 2022; methods §5.
+    Source: Koskela, Tobaben, Honkela 2023, Thm 8; Smith and Thakurta 2022.
 
     >>> people = GaussianFilter([0.5, 2.0], 1e-5)
     >>> [people.admit([1.0, 1.0], noise_stddev=5.0).tolist() for _ in range(3)]
@@ -86,14 +86,16 @@ class GaussianFilter:
 
 
 class RenyiFilter:
-    """Persons take part for as long as Σ α s²/(2S²) stays within B(ε, δ): S2, Algorithm 1.
+    """Persons take part for as long as Σ α s²/(2S²) stays within B(ε, δ).
+
+    Source: Feldman and Zrnic 2021, Algorithm 1.
 
     epsilon, delta, order: one entry a person, or scalars. order: the Rényi order, fixed before
     any data are seen; None takes `best_order(epsilon, delta)`.
 
-    Guarantee: as `GaussianFilter`'s, by Rényi divergence of one order (S2, Thm 2.2), so that it
-    also composes with other mechanisms of known Rényi divergence. Raises `BudgetError` where an
-    order is too small to reach ε at all.
+    Guarantee: as `GaussianFilter`'s, by Rényi divergence of one order (Feldman and Zrnic 2021, Thm
+    2.2), so that it also composes with other mechanisms of known Rényi divergence. Raises
+    `BudgetError` where an order is too small to reach ε at all.
 
     >>> people = RenyiFilter([0.5, 2.0], 1e-5)
     >>> people.admit([0.5, 1.0], noise_stddev=5.0).tolist()

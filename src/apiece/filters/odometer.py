@@ -14,15 +14,17 @@ from apiece.filters.meter import Floats, checked_norms, checked_orders
 
 
 class Odometer:
-    """A running, personal bound on the Rényi loss, with no budget set in advance: S2, Alg. 2.
+    """A running, personal bound on the Rényi loss, with no budget set in advance.
+
+    Source: Feldman and Zrnic 2021, Alg. 2.
 
     size: persons. step: Δ, the discretisation; also the largest loss allowed of one analysis.
     order: the Rényi order, fixed in advance.
 
     Guarantee: at any time, chosen adaptively too, `loss[i]` bounds person i's Rényi divergence
-    of `order` over all analyses so far, in both directions (S2, Cor. 2.3). It rises in steps:
-    a loss that would cross the current multiple of Δ opens the next interval, so two floats a
-    person are kept.
+    of `order` over all analyses so far, in both directions (Feldman and Zrnic 2021, Cor. 2.3). It
+    rises in steps: a loss that would cross the current multiple of Δ opens the next interval, so
+    two floats a person are kept.
 
     >>> meter = Odometer(2, 0.1, order=8)
     >>> meter.add([1.0, 0.1], noise_stddev=10.0); meter.add([1.0, 0.1], noise_stddev=10.0)

@@ -41,7 +41,7 @@ class Measures:
 
     @property
     def excess(self) -> Floats | None:
-        """The larger of both directions of Δ, as S5 Def. 8 has it."""
+        """The larger of both directions of Δ, as Kaiser et al. 2026 Def. 8 has it."""
         if self.forward is None or self.backward is None:
             return None
         return np.maximum(self.forward, self.backward)
@@ -96,7 +96,7 @@ def baseline_for(plan: Plan, group: int) -> Mechanism:
     """Return the uniform mechanism that a record of `group` compares its own with.
 
     All records with the same (ε, δ), mean rate and number of steps; calibrated with the plan's
-    own method. Source: S5 Def. 8.
+    own method. Source: Kaiser et al. 2026 Def. 8.
     """
     batches = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
     q = min(1.0, batches / plan.steps / plan.records)

@@ -50,9 +50,9 @@ def share_figure(
 ) -> Figure:
     """Return the mean privacy score of each group against the share of the strict group.
 
-    S5 Table I as lines. floor: the score of a record that leaks nothing, drawn dotted. score: what
-    the means are of.
-    Raises `InputError` where a group has not one mean a share.
+    Kaiser et al. 2026 Table I as lines. floor: the score of a record that leaks nothing, drawn
+    dotted. score: what the means are of. Raises `InputError` where a group has not one mean a
+    share.
     """
     _at_most_seven("groups", len(means))
     figure = Figure(figsize=(6.2, 3.6), layout="constrained")
@@ -69,7 +69,9 @@ def share_figure(
 
 
 def spaghetti_figure(budgets: Sequence[float], scores: npt.ArrayLike) -> Figure:
-    """Return one line a target: its privacy score against what the others ask (S5 Fig. 6).
+    """Return one line a target: its privacy score against what the others ask.
+
+    As Kaiser et al. 2026, Fig. 6.
 
     budgets: what the others ask, (b,). scores: (targets, b). Lines that rise towards the small
     budgets are drawn in a warm colour, the others in a cool one; the bold line is the median.

@@ -58,7 +58,7 @@ def _statement(group: dict[str, Any]) -> dict[str, Any]:
     """Return a group's promise in words' numbers: how often a fair guess at membership is right.
 
     For a prior of one half the best test is right with probability (1 + advantage)/2 at most
-    (S5 §VI); rounded up.
+    (Kaiser et al. 2026 §VI); rounded up.
     """
     return group | {"guess": math.ceil(1000 * (1 + group["advantage"]) / 2) / 10}
 

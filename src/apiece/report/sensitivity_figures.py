@@ -23,7 +23,7 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
     """Return surface and contour of both partial sensitivities of a query of two attributes.
 
     a, b: the grid's axes. partial: at the len(a)·len(b) records of the grid, `a` slowest. One
-    column an attribute, on one scale, so that they can be compared. S4, Fig. 1.
+    column an attribute, on one scale, so that they can be compared. Mueller et al. 2021, Fig. 1.
     """
     if partial.attributes is None or len(partial.attributes) != 2:
         raise DataError(f"partial: attributes {partial.attributes}; a surface needs two")
@@ -53,7 +53,8 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
 def partial_sensitivity_maps(maps: Mapping[str, Mapping[str, Floats]]) -> Figure:
     """Return images of partial sensitivities, rows and columns named: {row: {column: (h, w)}}.
 
-    Signed, one scale a row: a row is one model, whose scale differs from another's. S4, Fig. 2A.
+    Signed, one scale a row: a row is one model, whose scale differs from another's. Mueller et al.
+    2021, Fig. 2A.
     """
     rows, columns = list(maps), list(next(iter(maps.values())))
     figure = Figure(figsize=(2.9 * len(columns) + 0.8, 2.6 * len(rows)), layout="constrained")
@@ -74,7 +75,7 @@ def partial_sensitivity_maps(maps: Mapping[str, Mapping[str, Floats]]) -> Figure
 def partial_sensitivity_histograms(
     edges: Floats, counts: Mapping[str, npt.NDArray[np.int64]]
 ) -> Figure:
-    """Return each entry's histogram over records, one colour a run. S4, Fig. 2B.
+    """Return each entry's histogram over records, one colour a run. Mueller et al. 2021, Fig. 2B.
 
     edges: (bins + 1,), one axis for all, so that spreads compare; the outer bins hold what lies
     beyond. counts: run → (h, w, bins).

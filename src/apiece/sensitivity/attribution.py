@@ -26,13 +26,13 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
 
     sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)`, |f(xᵢ)|, gives the loss
     against the record leaving a sum; `partial.norms` gives, for a model's unclipped gradient sum,
-    the same, and for a query (S4 §5.1) the loss per squared unit of a small change of the
-    record's attributes. noise_stddev: S, on the sum. order: α > 1.
+    the same, and for a query (Mueller et al. 2021 §5.1) the loss per squared unit of a small change
+    of the record's attributes. noise_stddev: S, on the sum. order: α > 1.
 
     The loss is of the release for these very records: it holds while the order and the noise were
     fixed beforehand, and it is itself data about people.
 
-    Source: Feldman and Zrnic 2021 (S2), Def. 2.7; methods §6.
+    Source: Feldman and Zrnic 2021, Def. 2.7.
 
     >>> individual_rdp([0.0, 1.0, 2.0], order=2, noise_stddev=1.0).round(12).tolist()
     [0.0, 1.0, 4.0]
@@ -140,7 +140,7 @@ def exhaustion(
     epsilon, delta: scalars, or one value a record. clip_norm: C, None for no clipping. ids: one a
     record; None for positions.
 
-    Source: methods §5 and §6; S2 for filters.
+    Source: Feldman and Zrnic 2021 (filters).
 
     >>> partial = PartialSensitivity(
     ...     raw=np.array([[1.0, 0.0], [0.0, 2.0]]), norms=np.array([1.0, 2.0]),

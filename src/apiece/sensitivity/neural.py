@@ -56,7 +56,7 @@ class ModelLoss:
     as tokens (give embeddings); `InputError` where no parameter is trainable or the loss is not one
     number a record; `DataError` for inputs that are not finite; `RangeError` where a norm is not.
 
-    Source: S4 §5.2; ghost norms: Goodfellow 2015, Li et al. 2022.
+    Source: Mueller et al. 2021 §5.2; ghost norms: Goodfellow 2015, Li et al. 2022.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)

@@ -75,7 +75,7 @@ def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensi
     The result describes these records and is as private as they are: parameters of a release must
     not be derived from it unless the records are public (`Query.design`).
 
-    Source: S4, Definition 3 and Eq. 4–6.
+    Source: Mueller et al. 2021, Definition 3 and Eq. 4–6.
 
     >>> from apiece.sensitivity import Query
     >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})

@@ -46,7 +46,7 @@ class Query:
     where f is not, or cannot be shown to be, twice differentiable there, `ExpressionError` for a
     text that is no expression. Ranges that touch a singular point (sqrt(a) with a from 0) raise.
 
-    Source: S4 §4 and §5.1; methods §6.
+    Source: Mueller et al. 2021 §4 and §5.1.
 
     >>> query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
     >>> query.gradient
@@ -140,7 +140,7 @@ class Query:
 
     def lipschitz_constant(self) -> Maximum:
         """Return the largest gradient norm over the ranges: the most that f changes per unit of
-        Euclidean change in a record's attributes. S4's global sensitivity.
+        Euclidean change in a record's attributes. Mueller et al.'s global sensitivity.
 
         With noise N(0, S²), two records at distance r in the ranges are told apart with Rényi
         divergence of order α at most α (r·L)²/(2S²), for L = `bounds.upper` (the ranges are

@@ -31,7 +31,8 @@ def clip_and_sum(
 
     Guarantee: each record's share of the sum has ℓ2 norm at most clip_norms[i], over all
     trainable parameters together and after round-off; a record whose gradient is NaN or infinite
-    has share zero and changes nothing for the others (S1 §3, Abadi et al. 2016 Alg. 1).
+    has share zero and changes nothing for the others (Boenisch et al. 2023 §3, Abadi et al. 2016
+    Alg. 1).
 
     inputs, targets: tensors with the records first, or tuples or dicts of them; a tuple is given
     to the model as positional, a dict as keyword arguments. loss_fn(outputs, targets) returns one

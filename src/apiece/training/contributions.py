@@ -3,7 +3,7 @@
 A layer hands over activations and output gradients; a contribution knows the cheapest way from
 there to squared norms (B,) and to Σ weight·gradient, and the per-record gradients where nothing
 cheaper will do (book-keeping: Bu, Wang, Zha, Karypis 2022, arXiv 2210.00038; ghost norms: Li et
-al. 2021, arXiv 2110.05679).
+al. 2022, arXiv 2110.05679).
 """
 
 from __future__ import annotations

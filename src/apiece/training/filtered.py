@@ -41,16 +41,16 @@ class FilteredTrainer:
 
     people: one account a record, in the order of the data. clip_norm: bound on each record's
     gradient, one for all or one a record. noise_stddev: of the noise on the sum of each step.
-    sampling_probability: 1 is full-batch descent, each record charged for its current norm (S2);
-    below 1 each active record is charged for its clip bound at every step, sampled or not, with
-    no discount for sampling. expected_batch_size: the public normaliser, records times
+    sampling_probability: 1 is full-batch descent, each record charged for its current norm (Feldman
+    and Zrnic 2021); below 1 each active record is charged for its clip bound at every step, sampled
+    or not, with no discount for sampling. expected_batch_size: the public normaliser, records times
     probability by default; it never follows the number of active records.
     seed: repeats a run; None takes noise and samples from the operating system, for a release.
 
     Guarantee: however long it runs, each record's transcript of parameters is (ε_i, δ_i)-DP by
-    the filter's guarantee, add/remove adjacency (S2, Alg. 1 and Thm 2.2; individual budgets: S1
-    §5). Who is active, and how many, is data about people and is returned by nothing but
-    `active_records`.
+    the filter's guarantee, add/remove adjacency (Feldman and Zrnic 2021, Alg. 1 and Thm 2.2;
+    individual budgets: Boenisch et al. 2023 §5). Who is active, and how many, is data about people
+    and is returned by nothing but `active_records`.
 
     >>> from apiece.filters import GaussianFilter
     >>> model = nn.Linear(2, 1)

@@ -16,7 +16,7 @@ def add_noise(
     """Return the sum of clipped gradients plus independent N(0, noise_stddev²), by parameter.
 
     Guarantee: for record i this is the Gaussian mechanism with noise multiplier
-    noise_stddev / clipped.clip_norms[i], add/remove adjacency (S1 §3).
+    noise_stddev / clipped.clip_norms[i], add/remove adjacency (Boenisch et al. 2023 §3).
 
     generator: a `ChaCha20Stream` for a release: its noise is in double precision and the sum is
     rounded to the parameters' type only afterwards, which is post-processing; a torch or numpy

@@ -1,4 +1,4 @@
-"""Plans that train one model a stage and average the models' outputs (S3's AdaPDP)."""
+"""Plans that train one model a stage and average the models' outputs (Heo et al.'s AdaPDP)."""
 
 from __future__ import annotations
 

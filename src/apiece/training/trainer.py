@@ -32,7 +32,7 @@ from apiece.training.updates import Scheduler, Updates, check_holds
 
 
 class Trainer:
-    """Runs individual DP-SGD exactly as a plan says (S1 Alg. 1 and 2).
+    """Runs individual DP-SGD exactly as a plan says (Boenisch et al. 2023 Alg. 1 and 2).
 
     Each step: records join at their own rates; their gradients are clipped at their own norms and
     summed; noise of the stage's standard deviation is added once to the sum; the sum is divided by

@@ -1,0 +1,46 @@
+"""Every work that the source or the documents cite by author and year is in docs/references.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REFERENCES = (ROOT / "docs" / "references.md").read_text()
+NAME = r"[A-Z][a-zà-žA-Z'’–-]+"
+CITATION = re.compile(
+    rf"({NAME}(?:,\s+{NAME})*(?:\s+and\s+{NAME}|\s+et\s+al\.)?)\s+((?:19|20)\d\d)\b"
+)
+NOT_AUTHORS = {"NeurIPS", "ICML", "CSF", "CCS", "ICLR", "AISTATS", "IEEE", "Security", "SP", "In"}
+FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+
+
+def cited(text: str) -> set[tuple[str, str]]:
+    """Return (first author, year) of each citation."""
+    text = re.sub(r"\s+", " ", text)
+    found = {(m[1].split(",")[0].split(" ")[0], m[2]) for m in CITATION.finditer(text)}
+    return {(author, year) for author, year in found if author not in NOT_AUTHORS}
+
+
+ENTRIES = {
+    (m[1].split(",")[0].split(" ")[0], m[2])
+    for m in re.finditer(rf"- \*\*({NAME}[^*]*?) (\d{{4}})\.\*\*", re.sub(r"\s+", " ", REFERENCES))
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_citations_lead_somewhere(path: Path) -> None:
+    if path.name != "references.md":
+        assert cited(path.read_text()) <= ENTRIES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_short_names_that_nobody_can_follow(path: Path) -> None:
+    assert not re.findall(r"\bS[1-5]\b|\bmethods §", path.read_text())
+
+
+def test_the_reader_of_citations_sees_them() -> None:
+    text = "Source: Balle, Barthe, Gaboardi\n2018, Theorem 2; Nobody et al. 1901; Higham 2002."
+    assert cited(text) == {("Balle", "2018"), ("Nobody", "1901"), ("Higham", "2002")}
+    assert ("Nobody", "1901") not in ENTRIES
+    assert len(ENTRIES) >= 40
