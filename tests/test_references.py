@@ -39,6 +39,13 @@ def test_no_short_names_that_nobody_can_follow(path: Path) -> None:
     assert not re.findall(r"\bS[1-5]\b|\bmethods §", path.read_text())
 
 
+def test_the_code_that_the_mathematics_names_is_there() -> None:
+    text = (ROOT / "docs" / "mathematics.md").read_text()
+    named = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", text)
+    assert len(named) >= 12
+    assert [n for n in named if not (ROOT / "src" / "apiece" / n).exists()] == []
+
+
 def test_the_reader_of_citations_sees_them() -> None:
     text = "Source: Balle, Barthe, Gaboardi\n2018, Theorem 2; Nobody et al. 1901; Higham 2002."
     assert cited(text) == {("Balle", "2018"), ("Nobody", "1901"), ("Higham", "2002")}
