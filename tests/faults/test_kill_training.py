@@ -11,9 +11,9 @@ import pytest
 TRAINEE = Path(__file__).with_name("trainee.py")
 
 
-def killed(kills, steps, folder):
+def killed(kills, steps, folder, path="book-keeping"):
     done = subprocess.run(
-        [sys.executable, str(TRAINEE), str(kills), str(steps), "7", str(folder)],
+        [sys.executable, str(TRAINEE), str(kills), str(steps), "7", str(folder), path],
         capture_output=True,
         text=True,
         check=False,
@@ -29,6 +29,14 @@ def killed(kills, steps, folder):
 
 def test_killed_a_few_times(tmp_path):
     assert killed(5, 200, tmp_path)["killed"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["book-keeping", "functional", "loop"])
+def test_killed_thirty_times(tmp_path, path):
+    found = killed(30, 1200, tmp_path, path)
+    assert found["killed"] == 30
+    assert found["steps_made_again"] > 0
 
 
 @pytest.mark.slow

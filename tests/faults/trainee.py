@@ -1,11 +1,12 @@
 """A training run that is killed at random moments, for the fault tests.
 
-python tests/faults/trainee.py KILLS STEPS SEED FOLDER
+python tests/faults/trainee.py KILLS STEPS SEED FOLDER [book-keeping | functional | loop]
 
 Makes the first checkpoint of a release (key from the operating system) and copies it; trains one
 copy to its end without a pause and the other with KILLS kills, each resumed; compares. Prints what
 it found as JSON. Runs are forked from a process that has loaded torch, so that a kill falls into
-the run and not into imports.
+the run and not into imports. The last argument is how the model's gradients can be clipped; each
+of the models has dropout.
 """
 
 import json
@@ -25,11 +26,41 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Schedule, Stage
 from apiece.training import Trainer
+from apiece.training.selection import chosen
 
 SAVE_EVERY = 7
 
 
-def parts(steps):
+class Direct(nn.Module):
+    """A parameter of its own beside a layer: per-record gradients come from torch.func."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(6, 2), nn.Dropout(0.3)
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return self.drop(self.layer(x * self.scale)) + self.drop(x[:, :2])
+
+
+class Branching(Direct):
+    """It looks at a value, which vmap cannot do: one record at a time."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out if out.sum().item() > 0 else 2 * out
+
+
+MODELS = {
+    "book-keeping": lambda: nn.Sequential(
+        nn.Linear(6, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 2)
+    ),
+    "functional": Direct,
+    "loop": Branching,
+}
+
+
+def parts(steps, path="book-keeping"):
     """Return what a trainer is made of: two stages, Adam, dropout, a learning-rate schedule."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -42,17 +73,18 @@ def parts(steps):
     records = (budgets.group_index, budgets.ids)
     plan = Plan("test", 1.0, budgets.groups, tuple(stages), none, *records, learning_rate=rate)
     x = torch.randn(100, 6)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 2))
+    model = MODELS[path]()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return model, optimizer, nn.CrossEntropyLoss(reduction="none"), plan, (x, (x[:, 0] > 0).long())
 
 
-def run(folder, steps, started):
+def run(folder, steps, path, started):
     """Resume the run in `folder` and take it to its end."""
-    given = parts(steps)
+    given = parts(steps, path)
     started.set()
     trainer = Trainer.resume(folder, *given, save_every=SAVE_EVERY)
     trainer.fit()
+    assert {taken for _, taken in chosen(trainer.model)} == {path}
     torch.save(trainer.model.state_dict(), folder / "done")
 
 
@@ -67,10 +99,10 @@ def kept(folder):
     return int(torch.load(folder / "state.pt", weights_only=True)["step"])
 
 
-def interrupt(context, folder, steps, step, seconds):
+def interrupt(context, folder, steps, path, step, seconds):
     """Run until `step` is made and some seconds longer, then kill; return whether it was alive."""
     started = context.Event()
-    process = context.Process(target=run, args=(folder, steps, started))
+    process = context.Process(target=run, args=(folder, steps, path, started))
     process.start()
     while not started.wait(1):
         assert process.exitcode is None, process.exitcode
@@ -85,22 +117,23 @@ def interrupt(context, folder, steps, step, seconds):
     return alive
 
 
-def kill(kills, steps, seed, folder):
+def kill(kills, steps, seed, folder, path):
     """Return what came of a run that was killed `kills` times."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "apiece.training"])
     whole, broken = folder / "whole", folder / "broken"
-    Trainer(*parts(steps), checkpoint=whole).save()
+    Trainer(*parts(steps, path), checkpoint=whole).save()
     shutil.copytree(whole, broken)
-    assert not interrupt(context, whole, steps, steps + 1, 0)
+    assert not interrupt(context, whole, steps, path, steps + 1, 0)
     dice, killed, again = random.Random(seed), 0, 0
     for step in sorted(dice.randrange(steps - steps // 50) for _ in range(kills)):
-        killed += interrupt(context, broken, steps, step, dice.uniform(0, 5e-3))
+        killed += interrupt(context, broken, steps, path, step, dice.uniform(0, 5e-3))
         again += made(broken) - kept(broken)
-    assert not interrupt(context, broken, steps, steps + 1, 0)
+    assert not interrupt(context, broken, steps, path, steps + 1, 0)
     one, other = (torch.load(f / "done", weights_only=True) for f in (whole, broken))
     return {
+        "path": path,
         "steps": steps,
         "killed": killed,
         "steps_made_again": again,
@@ -112,11 +145,12 @@ def kill(kills, steps, seed, folder):
 
 if __name__ == "__main__":
     kills, steps, seed = map(int, sys.argv[1:4])
+    path = sys.argv[5] if len(sys.argv) > 5 else "book-keeping"
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     report = {
         "machine": {"cpu": models[0] if models else "unknown", "cores": os.cpu_count()},
-        "command": f"python tests/faults/trainee.py {kills} {steps} {seed} FOLDER",
-        **kill(kills, steps, seed, Path(sys.argv[4])),
+        "command": f"python tests/faults/trainee.py {kills} {steps} {seed} FOLDER {path}",
+        **kill(kills, steps, seed, Path(sys.argv[4]), path),
     }
     print(json.dumps(report, indent=1))

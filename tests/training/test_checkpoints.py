@@ -10,7 +10,7 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
-from apiece.training import Trainer, ambient
+from apiece.training import Trainer, ambient, clip_and_sum, selection
 
 BUDGETS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], 60, 1e-5)
 
@@ -238,3 +238,65 @@ def test_the_generators_of_the_model_s_devices_are_set_and_put_back(monkeypatch)
     assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
     assert torch.equal(gpu.get_state(), before[0])
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+class Direct(nn.Module):
+    """A parameter of its own, with dropout; branching: vmap cannot run it."""
+
+    def __init__(self, *, branching=False):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(4, 2), nn.Dropout(0.5)
+        self.scale, self.branching = nn.Parameter(torch.ones(4)), branching
+
+    def forward(self, x):
+        out = self.drop(self.layer(self.drop(x * self.scale)))
+        return 2 * out if self.branching and out.sum().item() > 0 else out
+
+
+def dropped(path):
+    torch.manual_seed(1)
+    chain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 2))
+    return chain if path == "book-keeping" else Direct(branching=path == "loop")
+
+
+PATHS = ["book-keeping", "functional", "loop"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stop_at", [1, 4])
+def test_dropout_is_drawn_again_whatever_the_path(tmp_path, path, stop_at):
+    def trainer(make, *where, **options):
+        model = dropped(path)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return make(*where, model, optimizer, LOSS, plan(), data(), **options)
+
+    whole = trainer(Trainer, seed=3)
+    whole.fit()
+    first = trainer(Trainer, checkpoint=tmp_path, save_every=3, seed=3)
+    first.fit(stop_at)
+    again = trainer(Trainer.resume, tmp_path)
+    again.fit()
+    assert torch.equal(flat(whole), flat(again))
+    assert {taken for _, taken in selection.chosen(again.model)} == {path}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_trial_draws_nothing(path):
+    """The sum of a model's first batch is that of a model whose path is known."""
+    model, (x, y) = dropped(path), data()
+    sums = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        sums.append(clip_and_sum(model, LOSS, x, y, 1.0).gradients)
+    for name, first in sums[0].items():
+        assert torch.equal(first, sums[1][name])
+
+
+def test_a_resumed_run_takes_the_path_that_it_took(tmp_path, monkeypatch):
+    first = begin(tmp_path)
+    first.fit(4)
+    first.save()
+    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
+    monkeypatch.setattr(selection, "_first", lambda *_: pytest.fail("the path was tried again"))
+    again.fit()
+    assert selection.chosen(again.model) == selection.chosen(first.model)

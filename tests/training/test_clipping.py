@@ -400,8 +400,9 @@ def test_parts_that_stay_in_the_cache_add_up(name, monkeypatch):
     monkeypatch.setattr(pace, "_WORTH", 0)
     assert pace.records_at_a_time(model, 1, inputs, 9) == 1
     parts = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
-    for name in whole.gradients:
-        torch.testing.assert_close(whole.gradients[name], parts.gradients[name])
+    for name, value in whole.gradients.items():
+        atol = 1e-6 * float(value.abs().max())
+        torch.testing.assert_close(parts.gradients[name], value, rtol=1e-5, atol=atol)
     torch.testing.assert_close(whole.norms, parts.norms)
 
 

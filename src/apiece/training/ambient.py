@@ -15,16 +15,45 @@ def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[Non
     devices: where the model's parameters are. A step is repeated exactly after a resume because
     the generators of the CPU and of every one of these devices start from the step's own seed.
     """
-    generators = [torch.default_generator, *(_generator(d) for d in sorted(set(devices), key=str))]
-    generators = [g for k, g in enumerate(generators) if g not in generators[:k]]
-    before = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(seed)
+    with trial(devices):
+        for generator in _generators(devices):
+            generator.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def trial(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Put the generators back afterwards: what is only tried draws nothing of the run's."""
+    before = [(generator, generator.get_state()) for generator in _generators(devices)]
     try:
         yield
     finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+        _put_back(before)
+
+
+@contextlib.contextmanager
+def attempt(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Put the generators back where the body raises, so that another way starts as if alone."""
+    before = [(generator, generator.get_state()) for generator in _generators(devices)]
+    try:
+        yield
+    except BaseException:
+        _put_back(before)
+        raise
+
+
+def _put_back(states: list[tuple[torch.Generator, torch.Tensor]]) -> None:
+    for generator, state in states:
+        generator.set_state(state)
+
+
+def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
+    """Return the generator of the CPU and those of `devices`, each once."""
+    found = [torch.default_generator]
+    for device in sorted(set(devices), key=str):
+        if device.type != "cpu" and _generator(device) not in found:
+            found.append(_generator(device))
+    return found
 
 
 def _generator(device: torch.device) -> torch.Generator:

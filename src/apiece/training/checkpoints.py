@@ -26,7 +26,7 @@ import torch
 from apiece.errors import StateError, UnsupportedError
 from apiece.training.randomness import KEY_BYTES
 
-FORMAT = 2
+FORMAT = 3
 _DIGEST = 16
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
-
+from collections.abc import Iterable
 import torch
 from torch import nn
 
 from apiece.training import functional
+from apiece.training.ambient import attempt, trial
 from apiece.training.bookkeeping import clip_batch
 from apiece.training.chain import chain_of
 from apiece.training.clipped import ClippedSum, add_up
@@ -18,7 +18,20 @@ from apiece.training.pace import records_at_a_time
 from apiece.training.records import Batch, Parameters
 from apiece.training.tape import NotBookable
 
-_chosen: weakref.WeakKeyDictionary[nn.Module, dict[Any, str]] = weakref.WeakKeyDictionary()
+State = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
+
+_chosen: weakref.WeakKeyDictionary[nn.Module, dict[State, str]] = weakref.WeakKeyDictionary()
+
+
+def chosen(model: nn.Module) -> list[tuple[State, str]]:
+    """Return which path the model took, in which state: what a resumed run must take again."""
+    return list(_chosen.get(_inner(model), {}).items())
+
+
+def choose(model: nn.Module, paths: Iterable[tuple[Iterable[bool | str], str]]) -> None:
+    """Let the model take the paths that `chosen` gave, without trying them."""
+    known = {tuple(state): path for state, path in paths if path in _PATHS}
+    _chosen.setdefault(_inner(model), {}).update(known)
 
 
 def clip_by(method: str, batch: Batch) -> ClippedSum:
@@ -27,36 +40,54 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
     The first batch of a model is clipped by book-keeping and compared with autograd: Σ w·gradient
     must be the same both ways for weights w that differ from record to record. That fails where a
     parameter is used outside the layers that were recorded, or where records mix.
+
+    What is tried leaves torch's generators alone: the sum is the one that the path taken gives
+    when it is taken without a trial, dropout included.
     """
     if method != "auto":
         return _PATHS[method](batch)
     known = _chosen.setdefault(batch.model, {})
-    device = batch.clip_norms.device.type
-    state = (batch.model.training, torch.is_autocast_enabled(device), *batch.parameters)
+    device = batch.clip_norms.device
+    state = (batch.model.training, torch.is_autocast_enabled(device.type), *batch.parameters)
     if state in known:
         try:
-            return _PATHS[known[state]](batch)
+            with attempt([device]):
+                return _PATHS[known[state]](batch)
         except NotBookable:
             return functional.clip_vectorised(batch)
-    check_mixing(batch.model, batch.inputs, len(batch))
-    check_loss(batch)
-    try:
-        clipped, path = _book_keeping(batch, checked=True), "book-keeping"
-    except NotBookable:
-        try:
-            clipped, path = functional.clip_vectorised(batch), "functional"
-        except RuntimeError:  # vmap cannot run every model
-            clipped, path = functional.clip_one_by_one(batch), "loop"
+    with trial([device]):
+        check_mixing(batch.model, batch.inputs, len(batch))
+        check_loss(batch)
+    clipped, path = _first(batch, device)
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
         known[state] = path
     return clipped
+
+
+def _first(batch: Batch, device: torch.device) -> tuple[ClippedSum, str]:
+    """Return the clipped sum by the first path that can be taken, and its name."""
+    try:
+        with attempt([device]):
+            return _book_keeping(batch, checked=True), "book-keeping"
+    except NotBookable:
+        pass
+    try:
+        with attempt([device]):
+            return functional.clip_vectorised(batch), "functional"
+    except RuntimeError:  # vmap cannot run every model
+        return functional.clip_one_by_one(batch), "loop"
+
+
+def _inner(model: nn.Module) -> nn.Module:
+    """Return the module inside torch.compile's wrapper, which is what is run."""
+    return model._modules.get("_orig_mod") or model
 
 
 def _book_keeping(batch: Batch, *, checked: bool = False) -> ClippedSum:
     size = sum(p.numel() for p in batch.parameters.values())
     width = records_at_a_time(batch.model, size, batch.inputs, len(batch))
     if checked and chain_of(batch) is not None:  # which is walked without a graph to check
-        with torch.random.fork_rng(devices=[]):
+        with trial([batch.clip_norms.device]):
             clip_batch(next(batch.parts(width)), check=_against_autograd)
         checked = False
     if width >= len(batch):

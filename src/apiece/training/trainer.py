@@ -16,7 +16,7 @@ from torch import nn
 from apiece import _check
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
-from apiece.training import guards
+from apiece.training import guards, selection
 from apiece.training.ambient import model_randomness
 from apiece.training.batches import Mask, PoissonSampler, bound_index, participants, taking_part
 from apiece.training.callbacks import Callback, Progress
@@ -273,6 +273,7 @@ class Trainer:
                 "release": self._streams.release,
                 "world": self.processes.world,
                 "rejected": self._rejected,
+                "paths": selection.chosen(self.model),
                 "model": self.model.state_dict(),
                 "updates": self._updates.state_dict(),
                 "restarts": None if self._restarts is None else self._restarts.state_dict(),
@@ -337,4 +338,5 @@ class Trainer:
             self._restarts.load_state_dict(state["restarts"])
         self.step_number = self._updates.begun = int(state["step"])
         self._rejected = int(state["rejected"])
+        selection.choose(self.model, state["paths"])
         self._stage = None
