@@ -49,7 +49,7 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
         return _PATHS[method](batch)
     known = _chosen.setdefault(batch.model, {})
     device = batch.clip_norms.device
-    state = (batch.model.training, torch.is_autocast_enabled(device.type), *batch.parameters)
+    state: State = (batch.model.training, torch.is_autocast_enabled(device.type), *batch.parameters)
     if state in known:
         try:
             with attempt([device]):
