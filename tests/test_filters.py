@@ -166,26 +166,3 @@ def test_other_bad_input() -> None:
         GaussianFilter(1.0, 1e-5).admit(1.0, 0.0)
     with pytest.raises(InputError, match="persons"):
         GaussianFilter([1.0, 1.0], 1e-5).admit([1.0], 1.0)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(norms=st.lists(st.floats(0, 1), min_size=1, max_size=60))
-def test_odometer_bounds_the_loss_within_a_step(norms: list[float]) -> None:
-    order, step = 6.0, 0.5
-    meter = Odometer(1, step, order=order)
-    loss = Fraction(0)
-    for norm in norms:
-        meter.add([norm], noise_stddev=3.0)
-        loss += Fraction(norm) ** 2 / 9 * 3
-        assert loss <= Fraction(float(meter.loss[0]))
-    # Every two neighbouring intervals hold more than one step, so at most twice the loss.
-    assert float(meter.loss[0]) <= 2 * float(loss) + step + 1e-9
-
-
-def test_odometer_epsilon_covers_the_composed_gaussian() -> None:
-    meter = Odometer(1, 0.05, order=20)
-    for _ in range(50):
-        meter.add([1.0], noise_stddev=20.0)
-    assert meter.epsilon(1e-5)[0] >= gaussian_epsilon(np.sqrt(50) / 20, 1e-5)
-    with pytest.raises(InputError, match="step"):
-        meter.add([10.0], noise_stddev=20.0)

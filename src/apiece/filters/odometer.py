@@ -8,62 +8,73 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.errors import InputError
 from apiece.filters.convert import ULP
-from apiece.filters.meter import Floats, checked_norms, checked_orders
+from apiece.filters.meter import Floats, Meter, checked_orders
 
 
 class Odometer:
     """A running, personal bound on the Rényi loss, with no budget set in advance.
 
-    Source: Feldman and Zrnic 2021, Alg. 2.
+    size: persons. order: the Rényi order α, fixed in advance.
 
-    size: persons. step: Δ, the discretisation; also the largest loss allowed of one analysis.
-    order: the Rényi order, fixed in advance.
+    Guarantee: let L be the log-likelihood ratio of all that was released, with person i against
+    without, and ρ person i's `loss`, the sum of α s²/(2S²). Then exp((α−1)(L − ρ)) is a
+    supermartingale from 1 on, in both directions, however norms, noise and the moment of stopping
+    depend on what was released. So at every stopping time:
 
-    Guarantee: at any time, chosen adaptively too, `loss[i]` bounds person i's Rényi divergence
-    of `order` over all analyses so far, in both directions (Feldman and Zrnic 2021, Cor. 2.3). It
-    rises in steps: a loss that would cross the current multiple of Δ opens the next interval, so
-    two floats a person are kept.
+    - `epsilon(delta)` is an odometer at a stopping time: E[(1 − e^(ε − L))₊] ≤ δ, where ε is what
+      it reads then. Whoever stops by a rule under which ε never exceeds e is (e, δ)-DP.
+    - `throughout(delta)` is an odometer in the sense of Rogers et al.: with probability at least
+      1 − δ, L ≤ ε at all times at once. It is the larger of the two.
 
-    >>> meter = Odometer(2, 0.1, order=8)
-    >>> meter.add([1.0, 0.1], noise_stddev=10.0); meter.add([1.0, 0.1], noise_stddev=10.0)
-    >>> meter.add([1.0, 0.1], noise_stddev=10.0); meter.loss.tolist()
-    [0.2, 0.1]
+    Readings are data about people. Source: Feldman and Zrnic 2021, whose Algorithm 2 counts in
+    steps instead; Rogers et al. 2016; the proof is in docs/filters.md.
+
+    >>> meter = Odometer(2, order=8)
+    >>> for _ in range(3):
+    ...     meter.add([1.0, 0.1], noise_stddev=10.0)
+    >>> meter.loss.round(6).tolist()
+    [0.12, 0.0012]
+    >>> meter.epsilon(1e-5).round(3).tolist(), meter.throughout(1e-5).round(3).tolist()
+    ([1.334, 1.215], [1.765, 1.646])
     """
 
-    __slots__ = ("_intervals", "_within", "order", "step")
+    __slots__ = ("_meter", "order")
 
-    def __init__(self, size: int, step: float, *, order: float) -> None:
-        self.step = _check.positive("step", step)
+    def __init__(self, size: int, *, order: float) -> None:
         self.order = float(checked_orders(order, ()))
-        self._within = np.zeros(_check.count("size", size))
-        self._intervals = np.ones(self._within.shape, dtype=np.int64)
+        size = _check.count("size", size)
+        self._meter = Meter(np.full(size, math.inf), self.order / 2)
 
     def add(self, norms: npt.ArrayLike, noise_stddev: float) -> None:
-        """Account for one analysis. Raises `InputError` where a loss exceeds the step Δ."""
-        stddev = _check.positive("noise_stddev", noise_stddev)
-        ratios = checked_norms(norms, self._within.shape) / stddev
-        losses = np.broadcast_to(
-            ratios * ratios * (self.order / 2) * (1 + 8 * ULP), self._within.shape
-        )
-        if not (losses <= self.step).all():
-            raise InputError(
-                f"step = {self.step:g}: one analysis costs a person {losses.max():g} at order "
-                f"{self.order:g}; take a step at least that large, or more noise"
-            )
-        total = (self._within + losses) * (1 + 4 * ULP)
-        crossed = total > self.step
-        self._within = np.where(crossed, losses, total)
-        self._intervals = self._intervals + crossed
+        """Account for one analysis, sum + N(0, noise_stddev²).
+
+        norms: bound on each person's contribution, or one for all; 0 is free. Raises `InputError`
+        for norms that are negative or not finite, and for noise that is not positive.
+        """
+        self._meter.admit(norms, noise_stddev)
 
     @property
     def loss(self) -> Floats:
-        """The bound on each person's Rényi loss at `order`: a multiple of the step."""
-        return np.asarray(self._intervals * self.step)
+        """Each person's Rényi loss at `order` so far, rounded up."""
+        return self._meter.reported(self._meter.total) * (1 + 4 * ULP)
 
     def epsilon(self, delta: float) -> Floats:
-        """Return each person's ε at `delta`, rounded up."""
+        """Return each person's ε at `delta` for whoever stops now; rounded up."""
+        return self._beyond(delta, math.log1p(-1 / self.order) - math.log(self.order) / self._power)
+
+    def throughout(self, delta: float) -> Floats:
+        """Return each person's ε that holds at all times at once but with chance `delta`."""
+        return self._beyond(delta, 0.0)
+
+    @property
+    def _power(self) -> float:
+        return self.order - 1
+
+    def _beyond(self, delta: float, constant: float) -> Floats:
+        """Return loss + log(1/δ)/(α−1) + constant, at least 0, rounded up."""
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
-        cost = math.log1p(-1 / self.order) - math.log(delta * self.order) / (self.order - 1)
-        return np.asarray(np.maximum(self.loss + cost, 0.0) * (1 + 8 * ULP))
+        tail = -math.log(delta) / self._power
+        slack = 16 * ULP * (tail + abs(constant))
+        loss = self.loss
+        return np.asarray(np.maximum(loss * (1 + 4 * ULP) + (tail + constant + slack), 0.0))
