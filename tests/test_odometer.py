@@ -95,9 +95,7 @@ def played(
     return loss, reading(square)
 
 
-def meter_reading(
-    order: float, delta: float, which: str = "epsilon"
-) -> Callable[[Floats], Floats]:
+def meter_reading(order: float, delta: float, which: str = "epsilon") -> Callable[[Floats], Floats]:
     """Return the odometer's own reading as a function of Σμ²."""
     ends = []
     for charge in (1.0, 2.0):
