@@ -11,7 +11,6 @@ from mpmath import mp, mpf
 from apiece.errors import BudgetError, InputError
 from apiece.filters import (
     GaussianFilter,
-    Odometer,
     RenyiFilter,
     best_order,
     gaussian_delta,
