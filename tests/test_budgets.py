@@ -128,7 +128,7 @@ def test_from_frame(tmp_path) -> None:
         Budgets.from_frame(tmp_path / "none.csv", epsilon="eps", delta=1e-5)
     with pytest.raises(DataError, match="no rows"):
         Budgets.from_frame(frame.iloc[:0], epsilon="eps", delta=1e-5)
-    with pytest.raises(BudgetError, match=r"epsilon\[1\]"):
+    with pytest.raises(BudgetError, match=r"'eps', row 2 = '': empty"):
         Budgets.from_frame(frame.assign(eps=[1.0, None]), epsilon="eps", delta=1e-5)
 
 

@@ -318,7 +318,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["--canaries", "none.csv"], "none.csv"),
         (["no-such-run"], "config"),
         (["--canaries", "{canaries}", "--score", "x"], "column 'x'"),
-        (["--canaries", "{canaries}", "--score", "who"], "not numbers"),
+        (["--canaries", "{canaries}", "--score", "who"], "not a number"),
         (["--canaries", "{canaries}", "--included", "score"], "0 or 1"),
         (["--scores-in", "{bad}", "--scores-out", "{bad}"], "entry 2 = 'x'"),
         (["--canaries", "{canaries}", "--delta", "2"], "delta"),

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
-from apiece.errors import DataError, unknown
+from apiece import _check
+from apiece.datasets import PLAIN, Dialect, as_numbers, column, read_table, texts
+from apiece.errors import BudgetError, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+NO_LIMIT = frozenset({"inf", "+inf", "infinity", "∞", "no limit", "unlimited"})
+_UNLIMITED = "no limit is no epsilon; name the number it is read as, as in --no-limit-cap 8"
 
 
-def read_frame(frame: Any) -> Any:
+def read_frame(frame: Any, dialect: Dialect = PLAIN) -> pd.DataFrame:
     """Return a pandas table from a pandas or pyarrow one, or from a path to CSV or Parquet.
 
     Raises `DataError` where it cannot be read or has no rows.
@@ -20,24 +31,95 @@ def read_frame(frame: Any) -> Any:
     if isinstance(frame, pd.DataFrame):
         table = frame
     elif hasattr(frame, "to_pandas"):
-        table = frame.to_pandas()
+        table = frame.to_pandas(ignore_metadata=True, integer_object_nulls=True)
     else:
-        path = Path(frame)
-        try:
-            table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(
-                f"{path}: cannot be read ({reason}); give a CSV or Parquet file"
-            ) from None
+        return read_table(Path(frame), dialect)
     if len(table) == 0:
         raise DataError("table: no rows; give at least one record")
     return table
 
 
-def column_of(table: Any, name: str) -> npt.NDArray[Any]:
-    """Return the values of column `name`; raise `DataError` where the table lacks it."""
-    if name not in table.columns:
-        raise DataError(str(unknown("column", name, map(str, table.columns))))
-    values: npt.NDArray[Any] = table[name].to_numpy()
+def budget_column(
+    table: pd.DataFrame,
+    name: str,
+    role: str,
+    *,
+    below: float,
+    decimal: str = ".",
+    no_limit_cap: float | None = None,
+) -> Floats:
+    """Return a column of ε, δ or Δ̄ as floats in (0, below), each row read by itself.
+
+    role: "epsilon", "delta" or "excess", which may be 0 and `below` itself.
+    no_limit_cap: what the words of `NO_LIMIT`, and an infinite number, are read as; None refuses
+    them. Raises `BudgetError` with the first row that holds something else.
+    """
+    cells = texts(column(table, name, role))
+    values = as_numbers(cells, decimal)
+    free = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
+    if role == "epsilon" and no_limit_cap is not None:
+        values[free] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
+    elif role == "epsilon" and free.any():
+        raise _refusal(cells, free, name, role, _UNLIMITED)
+    bad = np.isnan(values)
+    if bad.any():
+        raise _refusal(cells, bad, name, role, _why(str(cells[bad][0]), decimal))
+    closed = role == "excess"
+    bad = ~((values >= 0) & (values <= below)) if closed else ~((values > 0) & (values < below))
+    if bad.any():
+        bounds = f"[0, {below:g}]" if closed else f"(0, {below:g})"
+        raise _refusal(cells, bad, name, role, f"must be in {bounds}; mend or drop these rows")
     return values
+
+
+def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
+    """Return `epsilon`, or where it is infinite the steward's cap.
+
+    >>> capped(float("inf"), 8.0), capped(2.0, 8.0)
+    (8.0, 2.0)
+    """
+    if epsilon != math.inf:
+        return epsilon
+    if no_limit_cap is None:
+        raise BudgetError(f"epsilon = inf: {_UNLIMITED}")
+    return _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)
+
+
+def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
+    """Return a column of ids: whole numbers where they are stored as such, else texts.
+
+    Raises `DataError` for an empty id and for one that occurs twice.
+    """
+    cells = column(table, name, "ids")
+    found = texts(cells)
+    empty = np.flatnonzero(found == "")
+    if empty.size:
+        raise DataError(
+            f"ids column {name!r}, row {int(empty[0]) + 1}: empty ({empty.size} such rows); give "
+            "every record its person's id, or leave --ids out"
+        )
+    whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
+    ids = np.array(cells.tolist()) if whole else found.astype(str)
+    return _check.record_ids(f"ids column {name!r}", ids)
+
+
+def _why(cell: str, decimal: str) -> str:
+    if cell == "" or cell.lower() == "nan":
+        return "empty; give every record a positive number, or drop it"
+    if decimal == "." and not math.isnan(as_numbers(np.array([cell], dtype=object), ",")[0]):
+        return "not a number; if the comma is the decimal mark, pass --decimal ,"
+    if decimal == "," and not math.isnan(as_numbers(np.array([cell], dtype=object))[0]):
+        return "not a number under --decimal ,; leave that out where the point is the mark"
+    if cell.endswith("%"):
+        return "not a number; an epsilon or delta is no share, write it as a plain number"
+    return "not a number; give every record a positive number"
+
+
+def _refusal(
+    cells: npt.NDArray[np.object_], bad: npt.NDArray[np.bool_], name: str, role: str, why: str
+) -> BudgetError:
+    row, count = int(np.flatnonzero(bad)[0]), int(bad.sum())
+    also = f" ({count} such rows)" if count > 1 else ""
+    cell = str(cells[row])
+    shown = cell if not math.isnan(as_numbers(cells[row : row + 1])[0]) else repr(cell)
+    return BudgetError(f"{role} column {name!r}, row {row + 1} = {shown}: {why}{also}")

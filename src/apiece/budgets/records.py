@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.budgets.frames import column_of, read_frame
+from apiece.budgets.frames import budget_column, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, Floats, Integers, excess_array, names_of
+from apiece.datasets import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
 
@@ -207,19 +208,31 @@ class Budgets:
         epsilon: str,
         delta: str | float,
         ids: str | None = None,
-        excess: str | None = None,
+        excess: str | float | None = None,
+        no_limit_cap: float | None = None,
+        dialect: Dialect = PLAIN,
     ) -> Budgets:
         """Return the budgets in a pandas or pyarrow table, or in a CSV or Parquet file.
 
-        epsilon, ids, excess: names of columns; delta: a column's name, or one number for all.
-        Raises `DataError` for a missing column, an empty table or an unreadable file.
+        epsilon, ids: names of columns; delta, excess: a column's name, or one number for all.
+        no_limit_cap: the ε that "no limit" and inf are read as; without it they are refused.
+        dialect: how a CSV file is written. Every row is read by itself. Ids of a CSV file are
+        texts ("007" is not "7"); whole numbers stored in Parquet stay whole numbers.
+        Raises `DataError` for a missing column, an empty table or an unreadable file,
+        `BudgetError` for a cell that is no budget, with its row.
         """
-        table = read_frame(frame)
+        table = read_frame(frame, dialect)
+
+        def values(name: str, role: str, below: float) -> Floats:
+            return budget_column(
+                table, name, role, below=below, decimal=dialect.decimal, no_limit_cap=no_limit_cap
+            )
+
         return cls(
-            column_of(table, epsilon),
-            column_of(table, delta) if isinstance(delta, str) else delta,
-            excess=None if excess is None else column_of(table, excess),
-            ids=None if ids is None else column_of(table, ids),
+            values(epsilon, "epsilon", np.inf),
+            values(delta, "delta", 1.0) if isinstance(delta, str) else delta,
+            excess=values(excess, "excess", 1.0) if isinstance(excess, str) else excess,
+            ids=None if ids is None else ids_column(table, ids),
         )
 
 

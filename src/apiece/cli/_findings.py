@@ -48,15 +48,14 @@ def _numbers(path: Path) -> list[float]:
 def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
     """Bounds, by group too, and ROC curves from canaries that were included by fair coins."""
     import numpy as np
+    import pandas as pd
 
     from apiece.audit import one_run, one_run_by_group, roc_by_group
+    from apiece.datasets import texts
 
     table = _canary_table(flags)
-    try:
-        scores = table[flags["score"]].to_numpy().astype(float)
-    except ValueError as error:
-        raise DataError(f"column {flags['score']!r}: not numbers ({error})") from None
-    words = table[flags["included"]].astype(str).str.lower()
+    scores = _score_column(table, flags)
+    words = pd.Series(texts(table[flags["included"]])).str.lower()
     if not words.isin(["0", "1", "true", "false"]).all():
         raise DataError(f"column {flags['included']!r}: give 0 or 1, true or false")
     truth = words.isin(["1", "true"]).to_numpy()
@@ -69,7 +68,7 @@ def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
     }
     groups = np.full(scores.size, "all")
     if flags["group"]:
-        groups = table[flags["group"]].to_numpy().astype(str)
+        groups = texts(table[flags["group"]]).astype(str)
         each = [one_run_by_group(scores, truth, groups, method=m, **asked) for m in methods]
         found["lower_bounds_by_group"] = {
             name: [bounds[name].to_dict() for bounds in each] for name in each[0]
@@ -78,32 +77,49 @@ def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
     return {**found, "roc": {name: curve.summary() for name, curve in rocs.items()}}
 
 
+def _score_column(table: Any, flags: dict[str, Any]) -> Any:
+    import numpy as np
+
+    from apiece.datasets import as_numbers, texts
+
+    cells = texts(table[flags["score"]])
+    scores = as_numbers(cells, flags["decimal"] or ".")
+    bad = np.flatnonzero(np.isnan(scores))
+    if bad.size:
+        raise DataError(
+            f"column {flags['score']!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
+            f"({bad.size} such rows); give every canary a score"
+        )
+    return scores
+
+
 def _canary_table(flags: dict[str, Any]) -> Any:
     """Return one table with scores, coins and groups.
 
     With --coins, the two files are joined by record id, whatever the order of their rows.
     """
     from apiece.audit.records import join
+    from apiece.datasets import texts
 
     coined = [flags["included"], *([flags["group"]] if flags["group"] else [])]
     if flags["coins"] is None:
-        return _columns(flags["canaries"], [flags["score"], *coined])
+        return _columns(flags, flags["canaries"], [flags["score"], *coined])
     key = flags["id_column"]
-    scores = _columns(flags["canaries"], [key, flags["score"]])
-    coins = _columns(flags["coins"], [key, *coined])
-    ids = [table[key].to_numpy().astype(str) for table in (scores, coins)]
+    scores = _columns(flags, flags["canaries"], [key, flags["score"]])
+    coins = _columns(flags, flags["coins"], [key, *coined])
+    ids = [texts(table[key]).astype(str) for table in (scores, coins)]
     order = join(str(flags["coins"]), ids[1], str(flags["canaries"]), ids[0])
     joined = coins.iloc[order].reset_index(drop=True)
     return joined.assign(**{flags["score"]: scores[flags["score"]].to_numpy()})
 
 
-def _columns(path: Path, names: list[str]) -> Any:
-    from apiece.datasets import read_table
+def _columns(flags: dict[str, Any], path: Path, names: list[str]) -> Any:
+    from apiece.cli._inputs import dialect_from
+    from apiece.datasets import column, read_table
 
-    table = read_table(path)
+    table = read_table(path, dialect_from(flags))
     for name in names:
-        if name not in table.columns:
-            raise DataError(f"column {name!r}: not in {path} ({list(table.columns)})")
+        column(table, name, f"{path.name}:")
     return table[list(dict.fromkeys(names))]
 
 

@@ -4,9 +4,47 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from apiece.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from apiece.datasets import Dialect
+
+
+def table_options(command: Any) -> Any:
+    """Add the options that say how a CSV file is written."""
+    for option in (
+        click.option("--encoding", help="Of a CSV file.  [default: utf-8]"),
+        click.option("--decimal", help="Decimal mark in a CSV file: . or ,  [default: .]"),
+        click.option("--separator", help="Of a CSV file's cells: , ; or tab.  [default: ,]"),
+    ):
+        command = option(command)
+    return command
+
+
+def dialect_from(flags: dict[str, Any]) -> Dialect:
+    """Return how a CSV file is written, by the flags of `table_options`."""
+    from apiece.datasets import Dialect
+
+    names = ("separator", "decimal", "encoding")
+    return Dialect(**{name: flags[name] for name in names if flags[name] is not None})
+
+
+def number_or_name(text: str | None) -> Any:
+    """Return a number, a column's name, or None.
+
+    >>> number_or_name("1e-5"), number_or_name("consent")
+    (1e-05, 'consent')
+    """
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def read_text(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from apiece.cli._inputs import table_options
 from apiece.errors import InputError
 
 EXAMPLE = """
@@ -30,6 +31,7 @@ GOES_WITH = {  # the kinds of audit that use an option, where not all do
     **dict.fromkeys(("models", "processes", "ray", "address", "out"), _SHADOWS),
     **dict.fromkeys(("members", "others"), ("--model",)),
     **dict.fromkeys(("coins", "id_column", "score", "included", "group"), _CANARIES),
+    **dict.fromkeys(("separator", "decimal", "encoding"), _CANARIES),
     **dict.fromkeys(("delta", "confidence"), _BOUNDS),
     "plan": ("--scores-in",),
     "seed": ("RUN", SHADOW_RUN, "--model"),
@@ -58,6 +60,7 @@ GOES_WITH = {  # the kinds of audit that use an option, where not all do
 @click.option(
     "--included", default="included", show_default=True, help="Column of --canaries or --coins."
 )
+@table_options
 @click.option("--group", help="Column of --canaries or --coins with budget groups.")
 @click.option("--shadows", type=_PATH, help="Scores of shadow models, as --out/scores.npz.")
 @click.option("--variant", default="online", show_default=True, help="LiRA: online or offline.")

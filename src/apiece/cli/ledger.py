@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece.cli._inputs import dialect_from, number_or_name, table_options
 from apiece.errors import AnalysisError, InputError
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 @click.option("--ids", help="Column with the persons' ids; with --data.")
 @click.option("--epsilon", help="Column with each person's ε; with --data.")
 @click.option("--delta", help="One δ for all, or a column; with --data.")
+@click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
+@table_options
 @json_option
 def init(
     url: str,
@@ -61,7 +64,9 @@ def init(
     ids: str | None,
     epsilon: str | None,
     delta: str | None,
+    no_limit_cap: float | None,
     as_json: bool,
+    **written: Any,
 ) -> None:
     """Make a ledger, and open accounts for the people in a table.
 
@@ -74,20 +79,20 @@ def init(
             raise InputError("--data: needs --ids, --epsilon and --delta beside it")
         from apiece.budgets import Budgets
 
-        budgets = Budgets.from_frame(data, epsilon=epsilon, delta=_number_or_name(delta), ids=ids)
+        budgets = Budgets.from_frame(
+            data,
+            epsilon=epsilon,
+            delta=number_or_name(delta),
+            ids=ids,
+            no_limit_cap=no_limit_cap,
+            dialect=dialect_from(written),
+        )
     ledger = _open(url, method=method, order=order)
     new = 0
     if budgets is not None:
         new = ledger.enroll(budgets.ids, budgets.epsilon, budgets.delta)
     document = {"method": ledger.method, "order": ledger.order, "enrolled": new}
     _emit(as_json, document, f"{ledger.method} ledger, {new} people enrolled")
-
-
-def _number_or_name(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 @command.command(epilog="Example: apiece ledger status sqlite:///people.db --json")

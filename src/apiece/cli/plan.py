@@ -9,8 +9,8 @@ import click
 
 from apiece._files import write_whole
 from apiece.assignment import STRATEGIES, assign, strategy_named
-from apiece.budgets import Budgets
-from apiece.cli._inputs import parse_option, read_text
+from apiece.budgets import Budgets, capped
+from apiece.cli._inputs import dialect_from, number_or_name, parse_option, read_text, table_options
 from apiece.errors import InputError
 from apiece.plan import Plan
 
@@ -34,6 +34,8 @@ Example:
 @click.option("--delta", help="One δ for all, or the name of a column.")
 @click.option("--excess", help="One bound Δ̄ on the excess risk for all, or a column's name.")
 @click.option("--ids", help="Name of the column with unique record ids; with --data.")
+@table_options
+@click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
 @click.option("--batch-size", type=float, help="Expected batch size.")
 @click.option("--steps", type=int, help="Number of updates.")
 @click.option("--clip-norm", type=float, default=1.0, show_default=True, help="Mean clip norm.")
@@ -78,7 +80,7 @@ def _assign(flags: dict[str, Any]) -> Plan:
 
 def budgets_from(flags: dict[str, Any]) -> Budgets:
     """Return the budgets that the flags of a command describe."""
-    delta, excess = _number_or_name(flags["delta"]), _number_or_name(flags.get("excess"))
+    delta, excess = number_or_name(flags["delta"]), number_or_name(flags.get("excess"))
     if flags["data"] is not None:
         if flags["groups"] is not None or flags["records"] is not None:
             raise InputError("--data: budgets are given twice; drop --groups and --records")
@@ -90,12 +92,16 @@ def budgets_from(flags: dict[str, Any]) -> Budgets:
             delta=delta,
             ids=flags["ids"],
             excess=excess,
+            no_limit_cap=flags["no_limit_cap"],
+            dialect=dialect_from(flags),
         )
     if flags["groups"] is None or flags["records"] is None:
         raise InputError("budgets: none given; give --records and --groups, or --data")
     if isinstance(delta, str) or isinstance(excess, str):
         raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
-    budgets = Budgets.from_groups(map(_group, flags["groups"].split(",")), flags["records"], delta)
+    cap = flags["no_limit_cap"]
+    groups = [(n, share, capped(e, cap)) for n, share, e in map(_group, flags["groups"].split(","))]
+    budgets = Budgets.from_groups(groups, flags["records"], delta)
     if excess is None:
         return budgets
     return Budgets(budgets.epsilon, budgets.delta, excess=excess, labels=budgets.labels)
@@ -111,15 +117,6 @@ def _group(text: str) -> tuple[str, float, float]:
         raise InputError(
             f"--groups: {text!r}: epsilon and share must be numbers, as in strict:1:0.34"
         ) from None
-
-
-def _number_or_name(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def table(plan: Plan) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from apiece.cli._inputs import dialect_from, table_options
 
 
 @click.command(
@@ -18,8 +21,11 @@ import click
     multiple=True,
     help="A column that is no feature (budget, id, split); may be given more than once.",
 )
+@table_options
 @click.option("--out", type=click.Path(path_type=Path), help="File to write; stdout if not given.")
-def command(data: Path, label: str, skip: tuple[str, ...], out: Path | None) -> None:
+def command(
+    data: Path, label: str, skip: tuple[str, ...], out: Path | None, **written: Any
+) -> None:
     """Write a public-schema template for the table DATA, to be filled in by you.
 
     Reads the header only: column names, and storage types where a Parquet file has them. No row
@@ -27,14 +33,13 @@ def command(data: Path, label: str, skip: tuple[str, ...], out: Path | None) -> 
     that is a packaged table (adult, german, credit_default) prints its filled-in schema instead.
     """
     from apiece._files import write_new
-    from apiece.datasets import PACKAGED, read_header, template
+    from apiece.datasets import PACKAGED, read_header, require, template
     from apiece.datasets.packaged import schema_text
-    from apiece.datasets.tables import require
 
     if str(data) in PACKAGED:
         text = schema_text(str(data))
     else:
-        header = read_header(data)
+        header = read_header(data, dialect_from(written))
         for name in (label, *skip):
             require(name, list(header), "label" if name == label else "skipped")
         text = template(data.name, header, label=label, but=skip)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
+from apiece.cli._inputs import number_or_name, table_options
 from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
@@ -37,6 +38,8 @@ COMPARED = ["uniform", "scale", "sample"]
 @click.option("--split", help="Column that says 'train' or 'test'.")
 @click.option("--test-share", type=float, help="Without --split: share held out.  [default: 0.2]")
 @click.option("--schema", help="Public schema (TOML); see: apiece schema --help.")
+@table_options
+@click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
 @click.option("--strategy", help="uniform, scale, sample or threshold.  [default: sample]")
 @click.option("--batch-size", type=float, help="Expected batch size.  [default: 512]")
 @click.option("--steps", type=int, help="Number of updates.  [default: 1000]")
@@ -141,7 +144,7 @@ def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) ->
     if "data" in changes:
         changes["source"] = changes.pop("data")
     if "delta" in changes:
-        changes["delta"] = _number_or_name(changes["delta"])
+        changes["delta"] = number_or_name(changes["delta"])
     if "epsilon" in changes:
         changes["epsilon"] = _column_name(changes["epsilon"])
         changes["groups"] = ()
@@ -156,15 +159,8 @@ def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) ->
     return job_from_dict({}, name=name, changes=changes)
 
 
-def _number_or_name(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _column_name(text: str) -> str:
-    if isinstance(_number_or_name(text), float):
+    if isinstance(number_or_name(text), float):
         raise InputError(
             f"--epsilon = {text}: is a number, but must name the column with each record's ε; "
             "for one ε for all, add a column that holds it"

@@ -1,6 +1,8 @@
 """Packaged tables, public schemas, and readers of the files that people have."""
 
+from apiece.datasets.cells import as_numbers, column, positions, require, texts
 from apiece.datasets.cifar import cifar_folder, cifar_parquet
+from apiece.datasets.dialect import PLAIN, Dialect
 from apiece.datasets.encode import Encoded, encode, encode_labels
 from apiece.datasets.idx import idx_folder, read_idx
 from apiece.datasets.images import Images
@@ -12,23 +14,30 @@ from apiece.datasets.template import template
 
 __all__ = [
     "PACKAGED",
+    "PLAIN",
     "Categorical",
+    "Dialect",
     "Encoded",
     "Images",
     "Numeric",
     "Schema",
     "Skip",
+    "as_numbers",
     "cifar_folder",
     "cifar_parquet",
+    "column",
     "encode",
     "encode_labels",
     "idx_folder",
     "load",
     "packaged_schema",
+    "positions",
     "read_header",
     "read_idx",
     "read_schema",
     "read_table",
+    "require",
     "svhn_mat",
     "template",
+    "texts",
 ]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from apiece.datasets.cells import as_numbers, column, positions, texts
 from apiece.datasets.schema import Categorical, Numeric
-from apiece.datasets.tables import column, positions, texts
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
@@ -48,12 +48,15 @@ def feature_names(columns: Mapping[str, Numeric | Categorical]) -> tuple[str, ..
     return tuple(names)
 
 
-def encode(frame: pd.DataFrame, columns: Mapping[str, Numeric | Categorical]) -> Encoded:
+def encode(
+    frame: pd.DataFrame, columns: Mapping[str, Numeric | Categorical], *, decimal: str = "."
+) -> Encoded:
     """Return the features of every row of `frame` by the declared `columns`.
 
     A numeric column becomes one feature, clipped to its range and scaled to [-1, 1]; a categorical
     one an indicator a value; declared missing markers one more indicator. A numeric cell that is
-    NaN, infinite or no number, and no declared marker, makes its row faulty.
+    NaN, infinite or no number, and no declared marker, makes its row faulty. decimal: the mark
+    in texts that are numbers.
     Raises `DataError` for a declared column that the table lacks.
     """
     blocks: list[Features] = []
@@ -62,7 +65,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Numeric | Categorical]) ->
         cells = texts(column(frame, name, "feature"))
         absent = positions(cells, kind.missing) >= 0
         if isinstance(kind, Numeric):
-            values = _as_numbers(cells)
+            values = as_numbers(cells, decimal)
             faulty |= ~(np.isfinite(values) | absent)
             scaled = scale(values, kind)
             scaled[absent] = 0.0
@@ -106,10 +109,3 @@ def encode_labels(
             f"class ({bad.size} such rows; declared: {shown}); mend the row or the schema"
         )
     return codes
-
-
-def _as_numbers(cells: npt.NDArray[np.object_]) -> npt.NDArray[np.float64]:
-    import pandas as pd
-
-    values = pd.to_numeric(pd.Series(cells), errors="coerce")
-    return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))

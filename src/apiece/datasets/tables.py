@@ -1,148 +1,191 @@
-"""Reading a table of people from CSV or Parquet, every cell as it stands."""
+"""Reading a table of people from CSV or Parquet: the one reader of every command but `query`.
+
+Nothing is sniffed. A line of a CSV file is one record and is read by itself, as texts; a Parquet
+file's columns have the types that the file declares. So no row changes how another is read: what
+cannot be read as declared is refused, with its line.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+import bz2
+import csv
+import gzip
+import io
+import lzma
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from apiece.errors import BudgetError, DataError, InputError
+from apiece.datasets.dialect import PLAIN, Dialect
+from apiece.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
-PARQUET = (".parquet", ".pq")
+_PARQUET = (".parquet", ".pq")
+_PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+_SHEET = 'save the sheet as "CSV UTF-8" and pass that file'
+_JSON = (
+    "convert it in Python: import pandas; pandas.read_json({path!r}, lines={lines}, dtype=False)"
+    ".to_csv({csv!r}, index=False)"
+)
+_ZIP = "unpack it and pass the file in it"
+_OTHERS = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"), _SHEET),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _JSON),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".zst"), _ZIP),
+}
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
-    """Return the rows of a CSV (.csv, .tsv, also compressed) or Parquet file.
+def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
+    """Return the rows of a CSV (.csv, .tsv, also .gz, .bz2, .xz) or Parquet file.
 
-    CSV cells stay texts, stripped of the blanks after a delimiter, so that a category called "NA"
-    is not taken for a missing value: what is missing is for the schema to say.
-    Raises `DataError` for a path that cannot be read, a file without rows or repeated columns.
+    CSV cells stay texts, stripped of the blanks after a separator, so that a category called "NA"
+    is not taken for a missing value: what is missing is for the schema to say. The dialect is for
+    CSV; Parquet has its own types. Blank lines are skipped.
+    Raises `DataError` for a path that cannot be read, another format, a line with more or fewer
+    cells than the header, a cell that goes on over the end of its line, a file without rows or
+    with a column twice.
     """
     import pandas as pd
 
     path = Path(path)
-    try:
-        if path.suffix in PARQUET:
-            frame = pd.read_parquet(path)
-        else:
-            separator = "\t" if ".tsv" in path.suffixes else ","
-            frame = pd.read_csv(
-                path,
-                sep=separator,
-                dtype=str,
-                keep_default_na=False,
-                skipinitialspace=True,
-                encoding="utf-8-sig",
-                index_col=False,
-            )
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file") from None
+    if path.suffix.lower() in _PARQUET:
+        # Of one file alone: folders named a=1 add no columns, stored indexes hide none, and a
+        # null turns no other person's whole number into a float.
+        table = _parquet(path).read()
+        _check_names(path, table.column_names)
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, integer_object_nulls=True)
+    else:
+        lines = _lines(path, dialect)
+        names = next(lines)
+        frame = pd.DataFrame(list(lines), columns=names, dtype=object)
     if frame.empty:
         raise DataError(f"{path}: it has no rows; give a table with one row a record")
-    frame.columns = frame.columns.astype(str)
     return frame
 
 
-def read_header(path: str | Path) -> dict[str, str | None]:
+def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | None]:
     """Return the names of the columns, with the storage type where the file's header has one.
 
-    A CSV's first line and a Parquet file's schema are read, and no row.
+    A CSV's first line and a Parquet file's schema are looked at, and no row.
     """
-    import pandas as pd
+    path = Path(path)
+    if path.suffix.lower() in _PARQUET:
+        schema = _parquet(path).schema_arrow
+        _check_names(path, schema.names)
+        return {field.name: str(field.type) for field in schema}
+    return dict.fromkeys(next(_lines(path, dialect)))
+
+
+def _parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
-    path = Path(path)
     try:
-        if path.suffix in PARQUET:
-            return {field.name: str(field.type) for field in pq.read_schema(path)}
-        separator = "\t" if ".tsv" in path.suffixes else ","
-        head = pd.read_csv(path, sep=separator, nrows=0, encoding="utf-8-sig")
+        return pq.ParquetFile(path)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file") from None
-    return dict.fromkeys(str(name).strip() for name in head.columns)
 
 
-def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
-    """Return the column `name`, or raise `DataError` naming its role and the nearest column."""
-    require(name, list(frame.columns), role)
-    found: pd.Series[Any] = frame[name]
-    return found
+def _lines(path: Path, dialect: Dialect) -> Iterator[list[str]]:
+    """Yield the names in the header, checked, then the cells of each line, as many."""
+    separator = dialect.separator or ("\t" if ".tsv" in path.suffixes else ",")
+    reader = csv.reader(
+        io.StringIO(_text(path, dialect), newline=None),
+        delimiter=separator,
+        strict=True,
+        skipinitialspace=separator != "\t",
+    )
+    names: list[str] | None = None
+    line = 0
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise _broken(path, line, f"quotes do not match ({error})") from None
+        if cells is None:
+            break
+        if reader.line_num > line:
+            raise _broken(path, line, "a quoted cell goes on over the end of the line")
+        if not cells:
+            continue
+        if names is None:
+            names = [name.strip() for name in cells]
+            _check_names(path, names)
+            _check_separated(path, names, separator)
+            yield names
+        elif len(cells) != len(names):
+            raise _broken(path, line, f"{len(cells)} cells where the header has {len(names)}")
+        else:
+            yield cells
+    if names is None:
+        raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
 
 
-def require(name: str, names: Sequence[str], role: str) -> None:
-    """Raise `DataError` where `name` is not among `names`, with the nearest one."""
-    if name in names:
-        return
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    raise DataError(f"{role} column {name!r}: not in the table; {hint}(columns: {shown})")
+def _broken(path: Path, line: int, what: str) -> DataError:
+    return DataError(
+        f"{path}, line {line}: {what}; a line is one record: put a cell with separators in double "
+        'quotes, a quote in it twice (""), and no line break, or give a Parquet file'
+    )
 
 
-def numbers(
-    frame: pd.DataFrame, name: str, role: str, error: type[InputError] = BudgetError
-) -> Floats:
-    """Return a column as floats; raise `error` naming the first row that is no number."""
-    import pandas as pd
-
-    cells = column(frame, name, role)
-    values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    bad = np.flatnonzero(np.isnan(values))
-    if bad.size:
-        cell = cells.iloc[int(bad[0])]
-        what = "empty" if pd.isna(cell) or str(cell).strip() == "" else "not a number"
-        raise error(
-            f"{role} column {name!r}, row {int(bad[0]) + 1} = {cell!r}: {what} "
-            f"({bad.size} such rows); give every record a positive number"
-        )
-    return values
-
-
-def texts(cells: pd.Series[Any]) -> npt.NDArray[np.object_]:
-    """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
-    import pandas as pd
-
-    if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_integer_dtype(cells):
-        plain = cells.astype(object).map(str, na_action="ignore")
-    elif pd.api.types.is_float_dtype(cells):
-        plain = cells.astype(object).map(lambda v: f"{v:.17g}", na_action="ignore")
-    else:
-        plain = cells.astype(object).map(lambda v: str(v).strip(), na_action="ignore")
-    return np.asarray(plain.where(cells.notna(), "").to_numpy(dtype=object))
-
-
-def positions(cells: npt.NDArray[np.object_], values: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return each cell's position in `values`, −1 where it is none of them.
-
-    A cell that is the same number written another way ("1.0" for "1") counts as that value.
-    """
-    import pandas as pd
-
-    index = pd.Index(list(values), dtype=object)
-    found = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
-    rest = found < 0
-    if rest.any():
-        plain = {
-            cell: _plain_number(cell) for cell in pd.unique(cells[rest]) if isinstance(cell, str)
-        }
-        renamed = np.array([plain.get(cell, cell) for cell in cells[rest]], dtype=object)
-        found[rest] = index.get_indexer(pd.Index(renamed, dtype=object))
-    return found
-
-
-def _plain_number(cell: str) -> str:
+def _text(path: Path, dialect: Dialect) -> str:
+    """Return the decoded content; what the file is instead is told by its first bytes alone."""
+    suffix = path.suffix.lower()
+    if suffix in _OTHERS:
+        csv_path = str(path.with_suffix(".csv"))
+        remedy = _OTHERS[suffix].format(path=str(path), lines=suffix != ".json", csv=csv_path)
+        raise DataError(f"{path}: a {suffix} file is not read; {remedy}")
     try:
-        value = float(cell)
-    except ValueError:
-        return cell
-    return str(int(value)) if value.is_integer() else cell
+        data = _PACKED.get(suffix, bytes)(path.read_bytes())
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+        raise DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file") from None
+    if data.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+        raise DataError(f"{path}: holds a spreadsheet or an archive, whatever its name; {_SHEET}")
+    if data.startswith(b"PAR1"):
+        raise DataError(f"{path}: holds Parquet; rename it so that it ends in .parquet")
+    plain = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    try:
+        text = data.decode("utf-8-sig" if plain else dialect.encoding)
+    except UnicodeError as error:
+        wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        raise _undecoded(path, data, dialect.encoding, error, wide=wide) from None
+    if "\0" in text[:1000] and plain:
+        raise _undecoded(path, data, dialect.encoding, None, wide=True)
+    return text
+
+
+def _undecoded(
+    path: Path, data: bytes, encoding: str, error: UnicodeError | None, *, wide: bool
+) -> DataError:
+    where = ""
+    if isinstance(error, UnicodeDecodeError) and not wide:
+        line = data[: error.start].count(b"\n") + 1
+        where = f", line {line}"
+    other = "utf-16" if wide else "latin-1"
+    if other == encoding:
+        other = "utf-8"
+    return DataError(
+        f"{path}{where}: is not {encoding}; declare what it is, as with --encoding {other} "
+        f'(in a config: encoding = "{other}" under [data]), or save it as UTF-8'
+    )
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{path}: column {twice[0]!r} occurs twice in the header; rename one")
+
+
+def _check_separated(path: Path, names: list[str], separator: str) -> None:
+    """Refuse a header of one name in which another separator stands: it was not declared."""
+    others = [s for s in (";", "\t", ",", "|") if s in names[0] and s != separator]
+    if len(names) == 1 and others:
+        name = "tab" if others[0] == "\t" else others[0]
+        raise DataError(
+            f"{path}: its header is the one column {names[0][:60]!r}; if {name!r} separates the "
+            f"columns, pass --separator {name!r} (in a config: separator = {name!r} under [data])"
+        )

@@ -6,10 +6,12 @@ label = "income"
 schema = "people.toml"        # public schema; not needed where a packaged one fits
 split = "part"                # column of "train" and "test"; else test_share, by coin
 ids = "person"                # column of unique record ids
+separator = ";"               # of a CSV file; with decimal = "," and encoding = "latin-1"
 
 [budgets]
 epsilon = "consent_epsilon"   # column; or simulated: groups = [{name, epsilon, share}, …]
 delta = 1e-5                  # or a column
+no_limit_cap = 8              # what "no limit" or inf in that column is read as
 
 [training]
 strategy = "sample"
@@ -39,13 +41,23 @@ from typing import Any
 
 from apiece import _check
 from apiece.assignment import STRATEGIES
-from apiece.datasets.packaged import PACKAGED
+from apiece.datasets import PACKAGED, PLAIN, Dialect
 from apiece.errors import DataError, InputError, unknown
 from apiece.plan import Schedule
 
 SECTIONS = {
-    "data": ("source", "label", "schema", "split", "test_share", "ids"),
-    "budgets": ("epsilon", "delta", "groups"),
+    "data": (
+        "source",
+        "label",
+        "schema",
+        "split",
+        "test_share",
+        "ids",
+        "separator",
+        "decimal",
+        "encoding",
+    ),
+    "budgets": ("epsilon", "delta", "groups", "no_limit_cap"),
     "training": (
         "strategy",
         "batch_size",
@@ -85,6 +97,8 @@ class Job:
     held from point to point, as in `schedule_noise`. Both are part of every strategy's plan.
     seed: None draws all randomness from the operating system, as a release must.
     out: the run folder; None takes the first free one under runs/.
+    separator, decimal, encoding: how a CSV file is written; see `datasets.Dialect`.
+    no_limit_cap: the ε that "no limit" and inf are read as; without it they are refused.
     ledger, analysis: charge everyone in this ledger, under this name; `ids` are its persons.
     Raises `InputError` for values out of bounds.
     """
@@ -95,9 +109,13 @@ class Job:
     split: str | None = None
     test_share: float = 0.2
     ids: str | None = None
+    separator: str | None = None
+    decimal: str = "."
+    encoding: str = "utf-8"
     epsilon: str | None = None
     delta: float | str = 1e-5
     groups: tuple[Share, ...] = ()
+    no_limit_cap: float | None = None
     strategy: str = "sample"
     batch_size: float = 512
     steps: int = 1000
@@ -127,6 +145,8 @@ class Job:
         _check.probability("momentum", self.momentum, high_open=True)
         _check.probability("test_share", self.test_share, high_open=True)
         _check.count("seeds", self.seeds)
+        if self.no_limit_cap is not None:
+            _check.positive("no_limit_cap", self.no_limit_cap)
         for width in self.hidden:
             _check.count("hidden", width)
         if self.seed is not None:
@@ -151,6 +171,12 @@ class Job:
             )
         if self.ledger is not None and self.ids is None:
             raise InputError("ledger: needs --ids, the column with the persons' ids")
+        if self.dialect != PLAIN and (
+            self.packaged or Path(self.source).suffix in (".parquet", ".pq")
+        ):
+            raise InputError(
+                f"separator, decimal, encoding: are for CSV files; leave them out for {self.source}"
+            )
         drawn = self.split is None and not self.packaged and self.test_share > 0
         if self.ledger is not None and drawn and self.seed is None:
             raise InputError(
@@ -167,6 +193,11 @@ class Job:
                 f"strategies = {list(self.strategies)}: must contain strategy = {self.strategy!r}, "
                 "whose model is kept"
             )
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the table is written, where it is a CSV file."""
+        return Dialect(self.separator, self.decimal, self.encoding)
 
     @property
     def packaged(self) -> bool:
@@ -241,7 +272,8 @@ def complete(job: Job, *, out: Path) -> Job:
 
 
 _TEXTS = (
-    "source", "label", "schema", "split", "ids", "epsilon", "strategy", "out", "ledger", "analysis"
+    "source", "label", "schema", "split", "ids", "epsilon", "strategy", "out", "ledger", "analysis",
+    "separator", "decimal", "encoding",
 )  # fmt: skip
 
 

@@ -9,20 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.budgets import Budgets
+from apiece.budgets import Budgets, budget_column, capped, ids_column
 from apiece.datasets import (
     Categorical,
     Numeric,
     Schema,
+    column,
     encode,
     encode_labels,
     load,
     packaged_schema,
     read_schema,
     read_table,
+    texts,
 )
 from apiece.datasets.packaged import describe, matching
-from apiece.datasets.tables import column, numbers, texts
 from apiece.errors import BudgetError, DataError, InputError
 from apiece.training.tabular.config import Job
 
@@ -65,7 +66,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
     encoded by itself and the public schema. Raises `DataError` or `BudgetError` for what the
     table lacks or what in it cannot be used.
     """
-    frame = load(job.source) if job.packaged else read_table(job.source)
+    frame = load(job.source) if job.packaged else read_table(job.source, job.dialect)
     frame, schema, label = _with_schema(frame, job)
     classes = schema.classes(label)
     roles = {label, job.epsilon, job.ids, job.split} | (
@@ -77,11 +78,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     epsilon, delta, names = _budget_columns(frame, job, trained)
     ids = None
     if job.ids is not None:
-        ids = _check.record_ids(
-            f"ids column {job.ids!r}", texts(column(frame, job.ids, "ids")).astype(str)
-        )
-        ids = ids[trained]
-    features = encode(frame, columns).features
+        ids = ids_column(frame, job.ids).astype(str)[trained]
+    features = encode(frame, columns, decimal=job.dialect.decimal).features
     people = People(
         train=Records(features[trained], labels[trained]),
         test=Records(features[~trained], labels[~trained]),
@@ -142,31 +140,31 @@ def _budget_columns(
     frame: pd.DataFrame, job: Job, trained: npt.NDArray[np.bool_]
 ) -> tuple[npt.ArrayLike, npt.ArrayLike, npt.NDArray[np.str_] | None]:
     """Return ε and δ of the trained records; every record of the table is checked first."""
-    delta: npt.ArrayLike = job.delta if not isinstance(job.delta, str) else 0.0
+
+    def values(name: str, role: str, below: float) -> npt.NDArray[np.float64]:
+        found = budget_column(
+            frame,
+            name,
+            role,
+            below=below,
+            decimal=job.dialect.decimal,
+            no_limit_cap=job.no_limit_cap,
+        )
+        return found[trained]
+
     if isinstance(job.delta, str):
-        delta = _bounded(frame, job.delta, "delta", 1.0)[trained]
+        delta: npt.ArrayLike = values(job.delta, "delta", 1.0)
     else:
-        _check.positive_array("delta", job.delta, below=1.0, error=BudgetError)
+        delta = _check.positive_array("delta", job.delta, below=1.0, error=BudgetError)
     if job.epsilon is not None:
-        return _bounded(frame, job.epsilon, "epsilon", np.inf)[trained], delta, None
-    rows = [(g.name, g.share, g.epsilon) for g in job.groups]
+        return values(job.epsilon, "epsilon", np.inf), delta, None
+    rows = [(g.name, g.share, capped(g.epsilon, job.no_limit_cap)) for g in job.groups]
     # Who is in which simulated group is no secret: it is drawn from a fixed seed.
     simulated = Budgets.from_groups(
         rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
     )
     assert simulated.labels is not None
     return simulated.epsilon, delta, simulated.labels
-
-
-def _bounded(frame: pd.DataFrame, name: str, role: str, below: float) -> npt.NDArray[np.float64]:
-    values = numbers(frame, name, role)
-    bad = np.flatnonzero(~((values > 0) & (values < below)))
-    if bad.size:
-        raise BudgetError(
-            f"{role} column {name!r}, row {int(bad[0]) + 1} = {values[bad[0]]:g}: must be in "
-            f"(0, {below:g}) ({bad.size} such rows); mend or drop them"
-        )
-    return values
 
 
 def _check_labels(people: People) -> None:

@@ -1,0 +1,98 @@
+"""Cells of a table as texts and numbers: each read by itself, whatever stands in other rows."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+Texts = npt.NDArray[np.object_]
+
+
+def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
+    """Return the column `name`, or raise `DataError` naming its role and the nearest column."""
+    require(name, [str(c) for c in frame.columns], role)
+    found: pd.Series[Any] = frame[name]
+    if found.ndim != 1:
+        raise DataError(f"{role} column {name!r}: occurs twice in the table; rename one of them")
+    return found
+
+
+def require(name: str, names: Sequence[str], role: str) -> None:
+    """Raise `DataError` where `name` is not among `names`, with the nearest one."""
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    raise DataError(f"{role} column {name!r}: not in the table; {hint}(columns: {shown})")
+
+
+def texts(cells: pd.Series[Any]) -> Texts:
+    """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
+    import pandas as pd
+
+    if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_integer_dtype(cells):
+        plain = cells.astype(object).map(str, na_action="ignore")
+    elif pd.api.types.is_float_dtype(cells):
+        plain = cells.astype(object).map(lambda v: f"{v:.17g}", na_action="ignore")
+    else:
+        plain = cells.astype(object).map(lambda v: str(v).strip(), na_action="ignore")
+    return np.asarray(plain.where(cells.notna(), "").to_numpy(dtype=object))
+
+
+def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
+    """Return texts as floats, NaN for what is no number; "inf" is one.
+
+    >>> as_numbers(np.array(["1,5", "2", "1.5", "x"], dtype=object), ",").tolist()
+    [1.5, 2.0, nan, nan]
+    """
+    return np.array([_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
+
+
+def _number(cell: str, decimal: str) -> float:
+    if decimal == ",":
+        # A point may stand for thousands here, so what has one is not read at all.
+        cell = "x" if "." in cell else cell.replace(",", ".")
+    try:
+        value = float(cell)
+    except ValueError:
+        return math.nan
+    return value if cell.isascii() and "_" not in cell else math.nan
+
+
+def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return each cell's position in `values`, −1 where it is none of them.
+
+    A cell that is the same number written another way ("1.0" for "1") counts as that value.
+    """
+    import pandas as pd
+
+    index = pd.Index(list(values), dtype=object)
+    found = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
+    rest = found < 0
+    if rest.any():
+        plain = {
+            cell: _plain_number(cell) for cell in pd.unique(cells[rest]) if isinstance(cell, str)
+        }
+        renamed = np.array([plain.get(cell, cell) for cell in cells[rest]], dtype=object)
+        found[rest] = index.get_indexer(pd.Index(renamed, dtype=object))
+    return found
+
+
+def _plain_number(cell: str) -> str:
+    try:
+        value = float(cell)
+    except ValueError:
+        return cell
+    return str(int(value)) if value.is_integer() else cell
