@@ -12,7 +12,7 @@ CITATION = re.compile(
     rf"({NAME}(?:,\s+{NAME})*(?:\s+and\s+{NAME}|\s+et\s+al\.)?)\s+((?:19|20)\d\d)\b"
 )
 NOT_AUTHORS = {"NeurIPS", "ICML", "CSF", "CCS", "ICLR", "AISTATS", "IEEE", "Security", "SP", "In"}
-FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 
 
 def cited(text: str) -> set[tuple[str, str]]:
@@ -51,3 +51,16 @@ def test_the_reader_of_citations_sees_them() -> None:
     assert cited(text) == {("Balle", "2018"), ("Nobody", "1901"), ("Higham", "2002")}
     assert ("Nobody", "1901") not in ENTRIES
     assert len(ENTRIES) >= 40
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text())
+        if not link.startswith("http")
+    ]
+    assert len(links) >= 20
+    missing = [(page.name, link) for page, link in links if not (page.parent / link).exists()]
+    assert missing == []

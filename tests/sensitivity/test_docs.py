@@ -29,7 +29,12 @@ def test_page(capsys):
 
 
 def test_figures_of_the_page_exist():
-    figures = re.findall(r"!\[.*?\]\((.*?)\)", PAGE.read_text())
+    pages = [PAGE, PAGE.parent / "results" / PAGE.name]
+    figures = [
+        page.parent / figure
+        for page in pages
+        for figure in re.findall(r"!\[.*?\]\((.*?)\)", page.read_text())
+    ]
     assert len(figures) == 3
     for figure in figures:
-        assert (PAGE.parent / figure).read_bytes().startswith(b"\x89PNG")
+        assert figure.read_bytes().startswith(b"\x89PNG")
