@@ -24,9 +24,13 @@ from apiece.training.dense import clip_dense, is_dense
 from apiece.training.functional import vectorised
 from apiece.training.kernels import remembering, row_squares
 from apiece.training.pooling import fast_pooling
+from apiece.training.precision import single, wide
 from apiece.training.records import Batch, Parameters
 from apiece.training.tape import Call, NotBookable, recording, units_of
 
+Gradients = list[torch.Tensor | None]
+Passed = tuple[Call, Gradients]  # a call, and the gradients of its outputs
+Part = tuple[nn.Parameter, Contribution]
 Check = Callable[[Parameters, torch.Tensor, dict[str, Contribution]], None]
 
 
@@ -44,81 +48,108 @@ def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
             return _clip(of_uses(uses, batch), batch, losses)
     with recording(units_of(batch.model)) as tape, torch.enable_grad(), fast_pooling(batch.model):
         losses = batch.losses()
-    with torch.autocast(losses.device.type, enabled=False):
-        named = contributions(tape.calls, batch, losses, keep=check is not None)
+    passed = _backward(tape.calls, losses, keep=check is not None)
+    with torch.no_grad():
+        apart = _without_rule(passed, len(batch))
+    with single(losses.device):
+        with torch.no_grad():
+            named = _contributions(passed, apart, batch)
         if check is not None:
             check(batch.parameters, losses, named)
         with torch.no_grad():
             return _clip(named, batch, losses.detach())
 
 
-def contributions(
-    calls: list[Call], batch: Batch, losses: torch.Tensor, *, keep: bool
-) -> dict[str, Contribution]:
-    """Return each parameter's contribution, by name, from one backward pass."""
-    if not losses.requires_grad:
-        return {}
+def _backward(calls: list[Call], losses: torch.Tensor, *, keep: bool) -> list[Passed]:
+    """Return the calls that the losses depend on, with their outputs' gradients."""
     edges = [edge for call in calls for edge in call.edges]
-    if not edges:
-        return {}
+    if not edges or not losses.requires_grad:
+        return []
     ones = torch.ones_like(losses)
-    found = list(torch.autograd.grad(losses, edges, ones, allow_unused=True, retain_graph=keep))
+    found = iter(torch.autograd.grad(losses, edges, ones, allow_unused=True, retain_graph=keep))
+    passed: list[Passed] = []
+    for call in calls:
+        call.check()
+        gradients: Gradients = [next(found) for _ in call.edges]
+        if any(g is not None for g in gradients):
+            passed.append((call, gradients))
+    return passed
+
+
+def _contributions(
+    passed: list[Passed], apart: list[Part], batch: Batch
+) -> dict[str, Contribution]:
+    """Return each parameter's contribution, by name; `apart` holds those of `_without_rule`."""
+    found = list(apart)
+    for call, gradients in passed:
+        found += _by_rule(call, gradients, len(batch))
     names = {id(p): name for name, p in batch.parameters.items()}
     parts: dict[str, list[Contribution]] = {}
-    with torch.no_grad():
-        for call in calls:
-            call.check()
-            gradients: list[torch.Tensor | None] = [found.pop(0) for _ in call.edges]
-            if all(g is None for g in gradients):
-                continue
-            for parameter, part in _of_call(call, gradients, len(batch)):
-                parts.setdefault(names[id(parameter)], []).append(part)
-        return {name: join(several) for name, several in parts.items()}
+    for parameter, part in found:
+        parts.setdefault(names[id(parameter)], []).append(part)
+    return {name: join(several) for name, several in parts.items()}
 
 
-def _of_call(
-    call: Call, gradients: list[torch.Tensor | None], size: int
-) -> list[tuple[nn.Parameter, Contribution]]:
-    module, rule = call.unit.module, call.unit.rule
-    if attention.is_plain(module, call.args, call.kwargs) and gradients[1:] in ([], [None]):
-        return _run_again(attention.contributions, call, gradients, size)
-    if recurrent.is_plain(module, call.args, call.kwargs):
-        return _run_again(recurrent.contributions, call, gradients, size)
+def _without_rule(passed: list[Passed], size: int) -> list[Part]:
+    """Return the contributions of modules without a rule, run as they ran: autocast included."""
+    found: list[Part] = []
+    for call, gradients in passed:
+        if call.unit.rule is None and _unfolded(call, gradients) is None:
+            rows = _by_vmap(call, gradients, size)
+            found += [(p, Rows(each.to(wide(each.dtype)))) for p, each in rows]
+    return found
+
+
+def _unfolded(call: Call, gradients: Gradients) -> Callable[..., Any] | None:
+    """Return what gives the contributions of a module that holds several linear maps."""
+    given = call.unit.module, call.args, call.kwargs
+    if attention.is_plain(*given) and gradients[1:] in ([], [None]):
+        return attention.contributions
+    return recurrent.contributions if recurrent.is_plain(*given) else None
+
+
+def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
+    rule, unfolded = call.unit.rule, _unfolded(call, gradients)
+    if unfolded is not None:
+        return _run_again(unfolded, call, gradients, size)
     if rule is None:
-        return [(p, Rows(rows)) for p, rows in _by_vmap(call, gradients, size)]
+        return []
     (gradient,) = gradients
     assert gradient is not None
     inputs, outputs = call.args, gradient
     if inputs[0].shape[:1] != (size,) or outputs.shape[:1] != (size,):
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
-    wide = torch.promote_types(outputs.dtype, torch.float32)
     first = inputs[0].detach()
-    first = first.to(wide) if first.is_floating_point() else first
-    found = rule(module, (first,), outputs.to(wide))
-    return [(getattr(module, name), part) for name, part in found.items()]
+    first = first.to(wide(outputs.dtype)) if first.is_floating_point() else first
+    found = rule(call.unit.module, (first,), outputs.to(wide(outputs.dtype)))
+    return [(getattr(call.unit.module, name), part) for name, part in found.items()]
 
 
 def _run_again(
-    function: Callable[..., Any], call: Call, gradients: list[torch.Tensor | None], size: int
-) -> list[tuple[nn.Parameter, Contribution]]:
+    function: Callable[..., Any], call: Call, gradients: Gradients, size: int
+) -> list[Part]:
     """Return contributions from a module whose inner values have to be made once more."""
     first = call.args[0].detach()
     if first.shape[0] != size:
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
-    wide = torch.promote_types(first.dtype, torch.float32)
-    given = [None if g is None else g.to(wide) for g in gradients]
-    found, again = function(call.unit.module, first.to(wide), call.kwargs, given)
-    made = call.outputs[0]
-    coarse = torch.finfo(made.dtype).eps > 1e-4
-    rtol, atol = (3e-2, 1e-2) if coarse else (1e-3, 1e-5)
-    if not torch.allclose(made.to(wide), again, rtol=rtol, atol=atol, equal_nan=True):
-        raise NotBookable(f"{call.unit.path}: gives another output when run again")
-    own: list[tuple[nn.Parameter, Contribution]] = found
+    exact = wide(first.dtype)
+    given = [None if g is None else g.to(exact) for g in gradients]
+    found, again = function(call.unit.module, first.to(exact), call.kwargs, given)
+    _same(call, call.outputs[0], again)
+    own: list[Part] = found
     return own
 
 
+def _same(call: Call, made: torch.Tensor, again: torch.Tensor) -> None:
+    """Raise `NotBookable` unless the outputs are the same but for round-off."""
+    coarse = torch.finfo(made.dtype).eps > 1e-4
+    rtol, atol = (3e-2, 1e-2) if coarse else (1e-3, 1e-5)
+    if not torch.allclose(made.to(again.dtype), again, rtol=rtol, atol=atol, equal_nan=True):
+        raise NotBookable(f"{call.unit.path}: gives another output when run again")
+
+
 def _by_vmap(
-    call: Call, gradients: list[torch.Tensor | None], size: int
+    call: Call, gradients: Gradients, size: int
 ) -> list[tuple[nn.Parameter, torch.Tensor]]:
     """Return per-record gradients of a module without a rule, by running it again per record."""
     module, tree = call.unit.module, (call.args, call.kwargs)
@@ -150,8 +181,7 @@ def _by_vmap(
     except (RuntimeError, ValueError) as error:
         raise NotBookable(f"{call.unit.path}: {error}") from None
     for k, new in again.items():
-        if not torch.allclose(made[k], new, rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise NotBookable(f"{call.unit.path}: gives another output when run again")
+        _same(call, made[k], new)
     return [(own[name], rows[name]) for name in own]
 
 
@@ -160,7 +190,7 @@ def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) ->
         of_rows = remembering(row_squares)
         norms = torch.stack([part.squares(of_rows) for part in named.values()]).sum(0).sqrt_()
     else:
-        norms = torch.zeros_like(losses)
+        norms = torch.zeros_like(losses, dtype=wide(losses.dtype))
     factors = clip_factors(norms, batch.clip_norms)
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
@@ -168,6 +198,8 @@ def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) ->
     sums = {}
     for name, parameter in batch.parameters.items():
         part = named.get(name)
-        total = torch.zeros_like(parameter) if part is None else part.weighted(factors)
-        sums[name] = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
+        if part is None:
+            sums[name] = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
+        else:
+            sums[name] = part.weighted(factors)
     return ClippedSum(sums, norms, losses, batch.clip_norms)

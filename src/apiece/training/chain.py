@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from apiece.training.contributions import Contribution, join
 from apiece.training.kernels import ACTIVATIONS, by_onednn, linear
 from apiece.training.losses import with_gradient
+from apiece.training.precision import is_highest
 from apiece.training.records import Batch
 from apiece.training.rules import RULES
 
@@ -47,7 +48,7 @@ def chain_of(batch: Batch) -> list[nn.Module] | None:
     given, device = batch.inputs, batch.clip_norms.device.type
     if not isinstance(given, torch.Tensor) or given.dtype != torch.float32 or device != "cpu":
         return None
-    if given.requires_grad or torch.is_autocast_enabled("cpu"):
+    if given.requires_grad or torch.is_autocast_enabled("cpu") or not is_highest():
         return None
     layers: list[nn.Module] = []
     return layers if given.dim() == 2 and _collect(batch.model, layers) else None

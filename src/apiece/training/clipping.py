@@ -11,6 +11,7 @@ from apiece import _check
 from apiece.errors import unknown
 from apiece.training import guards, records
 from apiece.training.clipped import ClippedSum, add_up
+from apiece.training.precision import wide
 from apiece.training.records import LossFunction as LossFunction
 from apiece.training.selection import clip_by
 
@@ -74,5 +75,8 @@ def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
     """Return the sum over no records."""
     first = next(iter(parameters.values()))
     none = torch.zeros(0, device=first.device)
-    zeros = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
+    zeros = {
+        name: torch.zeros_like(p, dtype=wide(p.dtype), requires_grad=False)
+        for name, p in parameters.items()
+    }
     return ClippedSum(zeros, none, none, none.to(torch.float64))

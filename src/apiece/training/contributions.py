@@ -8,13 +8,14 @@ al. 2022, arXiv 2110.05679).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
-from apiece.training.kernels import Squares, product, row_squares
+from apiece.training.kernels import Squares, least_norm, product, row_squares
 
 KEEP = 1 << 24  # entries of per-record gradients that are kept rather than made again
 _CELLS = 1 << 22  # entries of a temporary at a time
@@ -108,8 +109,9 @@ class Outer:
     right: torch.Tensor
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
-        """Return ‖left‖²·‖right‖²."""
-        return of_rows(self.left) * of_rows(self.right)
+        """Return (‖left‖·‖right‖)², with room for what underflow took from either."""
+        left, right = (of_rows(t).sqrt().add_(_lost(t)) for t in (self.left, self.right))
+        return left.mul_(right).square_()
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product, the same as plain back-propagation makes."""
@@ -233,10 +235,11 @@ def cancellation(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return a bound on the round-off of a Gram sum whose terms may cancel, (B,).
 
     The terms are at most ‖left_s‖‖left_t‖‖right_s‖‖right_t‖, so that their sum is at most
-    (Σ_t ‖left_t‖‖right_t‖)²; the round-off is a few units of precision of that.
+    (Σ_t ‖left_t‖‖right_t‖)²; the round-off is a few units of precision of that. Of the norms'
+    room for underflow, a unit must cover what products of two entries lose.
     """
     unit = 2.0**-48 if left.dtype == torch.float64 else 2.0**-20
-    return _sizes(left, right).square_().mul_(unit)
+    return _sizes(left, right, 1 / math.sqrt(unit)).square_().mul_(unit)
 
 
 def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -249,10 +252,16 @@ def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
     return squares.sqrt_().add_(_sizes(left, right).mul_(unit)).square_()
 
 
-def _sizes(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def _sizes(left: torch.Tensor, right: torch.Tensor, room: float = 1.0) -> torch.Tensor:
+    """Return Σ_t ‖left_t‖‖right_t‖, (B,), with `room` times what underflow can take added."""
     norm = torch.linalg.vector_norm
-    size: torch.Tensor = (norm(left, dim=2) * norm(right, dim=2)).sum(1)
+    one, other = (norm(t, dim=2).add_(room * _lost(t)) for t in (left, right))
+    size: torch.Tensor = one.mul_(other).sum(1)
     return size
+
+
+def _lost(rows: torch.Tensor) -> float:
+    return least_norm(rows.shape[-1], rows.dtype)
 
 
 def join(parts: list[Contribution]) -> Contribution:

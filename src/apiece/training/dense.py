@@ -14,7 +14,7 @@ from torch import nn
 from apiece.training.chain import Use
 from apiece.training.clipped import ClippedSum, clip_factors
 from apiece.training.contributions import blank
-from apiece.training.kernels import product, row_norms
+from apiece.training.kernels import least_norm, product, row_norms
 from apiece.training.records import Batch
 
 
@@ -70,6 +70,8 @@ def _norms(uses: list[Use]) -> torch.Tensor:
     for k, use in enumerate(uses):
         row_norms(use.right, rows[k])
         row_norms(use.left, rows[count + k])
+    widest = max(max(use.right.shape[1], use.left.shape[1]) for use in uses)
+    table.add_(least_norm(widest, table.dtype))
     weights, biases = table.split_with_sizes((count, count))
     weights.mul_(biases)
     for k, use in enumerate(uses):

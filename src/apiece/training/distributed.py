@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -46,18 +46,21 @@ class Processes:
                 dist.broadcast(there, src=0)
                 tensor.detach().copy_(there)
 
-    def add_up(self, noisy: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the sums over all processes, of which only process 0's has noise in it."""
+    def gather(self, clipped: ClippedSum) -> ClippedSum:
+        """Return in process 0 the sum over the records of all processes, elsewhere `clipped`."""
         if self.world == 1:
-            return noisy
-        flat = torch.cat([value.flatten() for value in noisy.values()])
-        flat = flat.to(_device(flat))
-        dist.all_reduce(flat)
-        parts = torch.split(flat, [value.numel() for value in noisy.values()])
-        return {
-            name: part.view(value.shape).to(value.device)
-            for (name, value), part in zip(noisy.items(), parts, strict=True)
-        }
+            return clipped
+        flat = _flat(clipped.gradients)
+        dist.reduce(flat, dst=0)
+        return clipped if self.rank else replace(clipped, gradients=_apart(flat, clipped.gradients))
+
+    def share(self, noisy: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the values of process 0; of the others' only shapes and types count."""
+        if self.world == 1:
+            return dict(noisy)
+        flat = _flat(noisy)
+        dist.broadcast(flat, src=0)
+        return _apart(flat, noisy)
 
     def wait(self) -> None:
         """Wait until all processes are here."""
@@ -74,6 +77,14 @@ def _device(tensor: torch.Tensor | None = None) -> torch.device:
     return torch.device("cpu") if tensor is None else tensor.device
 
 
-def without_noise(clipped: ClippedSum) -> dict[str, torch.Tensor]:
-    """Return the bare sum of a process whose noise process 0 adds; it must only be reduced."""
-    return dict(clipped.gradients)
+def _flat(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    flat = torch.cat([value.flatten() for value in values.values()])
+    return flat.to(_device(flat))
+
+
+def _apart(flat: torch.Tensor, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    parts = torch.split(flat, [value.numel() for value in like.values()])
+    return {
+        name: part.view(value.shape).to(value.device, value.dtype)
+        for (name, value), part in zip(like.items(), parts, strict=True)
+    }

@@ -13,15 +13,16 @@ from torch import nn
 from apiece import _check
 from apiece.errors import InputError, VerificationError
 from apiece.training import guards, records
+from apiece.training.ambient import model_randomness
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream
-from apiece.training.updates import Updates, check_holds
+from apiece.training.updates import Updates, check_holds, check_same
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more
+_ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more
 
 
 class Filter(Protocol):
@@ -101,6 +102,7 @@ class FilteredTrainer:
         self.physical_batch_size = physical_batch_size
         self.steps = 0
         self._noise, self._coins = _stream(seed, "noise"), _stream(seed, "sampling")
+        self._passes = _stream(seed, "model")
         self._active: Mask | None = None
 
     def fit(self, steps: int) -> None:
@@ -109,7 +111,11 @@ class FilteredTrainer:
             self.step()
 
     def step(self) -> None:
-        """Charge, sum over those who paid, add noise, update."""
+        """Charge, sum over those who paid, add noise, update.
+
+        Raises `StateError` when other parameters are trainable than at first.
+        """
+        check_same(self.model, self._parameters)
         with self._buffers.kept():
             total = self._sampled() if self.sampling_probability < 1 else self._full()
         noisy = add_noise(total, self.noise_stddev, generator=self._noise)
@@ -123,54 +129,65 @@ class FilteredTrainer:
             raise InputError("active_records: no step was taken yet; call step() first")
         return self._active.copy()
 
-    def _sum(self, who: npt.NDArray[np.intp]) -> ClippedSum:
+    def _sum(self, who: npt.NDArray[np.intp], bounds: Floats) -> ClippedSum:
+        """Return the sum over the records `who`, clipped at `bounds`, from one pass of its own.
+
+        Every pass draws the model's randomness anew: what one record's pass does must not depend
+        on who else is in it.
+        """
         inputs, targets = self.inputs, self.targets
         if who.size < self.size:
             index = torch.from_numpy(who)
             inputs, targets = records.select(inputs, index), records.select(targets, index)
-        return clip_and_sum(
-            self.model,
-            self.loss_fn,
-            inputs,
-            targets,
-            torch.from_numpy(self.clip_norms[who]),
-            physical_batch_size=self.physical_batch_size,
-        )
+        seed = int(self._passes.bits(1)[0])
+        with model_randomness(seed, (p.device for p in self._parameters.values())):
+            return clip_and_sum(
+                self.model,
+                self.loss_fn,
+                inputs,
+                targets,
+                torch.from_numpy(bounds),
+                physical_batch_size=self.physical_batch_size,
+            )
 
     def _sampled(self) -> ClippedSum:
         active = self.people.admit(self.clip_norms, self.noise_stddev)
         self._active = active
         joins = self._coins.uniform(self.size) < self.sampling_probability
         who = np.flatnonzero(active & joins)
-        return self._sum(who) if who.size else self._nothing()
+        return self._sum(who, self.clip_norms[who]) if who.size else self._nothing()
 
     def _full(self) -> ClippedSum:
         """Sum over all who can pay for their current norm.
 
         Whoever can pay for the whole clip bound is summed in one pass; of the others the norms
-        come first, and then the sum over those who can pay for them.
+        come first, and then the sum over those who can pay for them. In that second pass each is
+        clipped at what it was charged, whatever the model, which may be random, makes of it now.
         """
         affordable = self.people.affordable(self.noise_stddev)
-        sure = self.clip_norms <= affordable
-        unsure = np.flatnonzero(~sure & (affordable > 0))
-        total = self._sum(np.flatnonzero(sure)) if sure.any() else self._nothing()
-        norms = np.full(self.size, 0.0)
-        norms[sure] = self._charged(total, np.flatnonzero(sure))
+        certain = self.clip_norms <= affordable
+        sure, unsure = np.flatnonzero(certain), np.flatnonzero(~certain & (affordable > 0))
+        total = self._sum(sure, self.clip_norms[sure]) if sure.size else self._nothing()
+        charges = self.clip_norms.copy()
+        charges[sure] = self._charges(total)
         if unsure.size:
-            norms[unsure] = self._charged(self._sum(unsure), unsure)
-        norms[~sure & ~(affordable > 0)] = self.clip_norms[~sure & ~(affordable > 0)]
-        active = self.people.admit(norms, self.noise_stddev)
+            charges[unsure] = self._charges(self._sum(unsure, self.clip_norms[unsure]))
+        active = self.people.admit(charges, self.noise_stddev)
         if not active[sure].all():
             raise VerificationError("filter: refused a charge that it had said was affordable")
-        late = unsure[active[unsure]]
         self._active = active
-        return total + self._sum(late) if late.size else total
+        late = unsure[active[unsure] & (charges[unsure] > 0)]
+        return total + self._sum(late, charges[late]) if late.size else total
 
-    def _charged(self, clipped: ClippedSum, who: npt.NDArray[np.intp]) -> Floats:
-        """Return what each record's share can at most be; 0 for one that was not finite."""
-        norms = clipped.norms.detach().cpu().numpy().astype(np.float64) * ROOM
-        bounded = np.minimum(norms, self.clip_norms[who])
-        return np.asarray(np.where(np.isfinite(norms), bounded, 0.0))
+    def _charges(self, clipped: ClippedSum) -> Floats:
+        """Return what each record's share can at most be; 0 for one that was not finite.
+
+        Below the least bound that can be enforced nobody is charged less than that.
+        """
+        norms = clipped.norms.detach().cpu().numpy().astype(np.float64) * _ROOM
+        bounds = clipped.clip_norms.cpu().numpy()
+        held = np.minimum(np.maximum(norms, guards.LEAST_BOUND), bounds)
+        return np.asarray(np.where(np.isfinite(norms), held, 0.0))
 
     def _nothing(self) -> ClippedSum:
         return empty_sum(self._parameters)

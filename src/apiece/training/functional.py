@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from apiece.training import records
 from apiece.training.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.kernels import row_squares
+from apiece.training.precision import single, wide
 from apiece.training.records import Batch
 
 Gradients = dict[str, torch.Tensor]
@@ -72,7 +73,7 @@ def one_by_one(batch: Batch) -> tuple[Gradients, torch.Tensor]:
     for part in batch.parts(1):
         loss = part.losses()[0]
         found = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
-        rows.append(found)
+        rows.append(tuple(g.to_dense() if g.is_sparse else g for g in found))
         losses.append(loss.detach())
     stacked = [torch.stack(column) for column in zip(*rows, strict=True)]
     return dict(zip(batch.parameters, stacked, strict=True)), torch.stack(losses)
@@ -80,16 +81,13 @@ def one_by_one(batch: Batch) -> tuple[Gradients, torch.Tensor]:
 
 def clip_each(gradients: Gradients, losses: torch.Tensor, batch: Batch) -> ClippedSum:
     """Return the sum of per-record gradients (B, *shape), each clipped at its own bound."""
-    wide = {
-        name: g.to(torch.promote_types(g.dtype, torch.float32)) for name, g in gradients.items()
-    }
-    norms = torch.stack([row_squares(g) for g in wide.values()]).sum(0).sqrt()
-    factors = clip_factors(norms, batch.clip_norms)
-    good = torch.isfinite(norms)
-    sums = {
-        name: weighted_sum(g, factors, good).to(gradients[name].dtype) for name, g in wide.items()
-    }
-    return ClippedSum(sums, norms.detach(), losses, batch.clip_norms)
+    rows = {name: g.detach().to(wide(g.dtype)) for name, g in gradients.items()}
+    with single(losses.device):
+        norms = torch.stack([row_squares(g) for g in rows.values()]).sum(0).sqrt()
+        factors = clip_factors(norms, batch.clip_norms)
+        good = torch.isfinite(norms)
+        sums = {name: weighted_sum(g, factors, good) for name, g in rows.items()}
+    return ClippedSum(sums, norms, losses, batch.clip_norms)
 
 
 def weighted_sum(

@@ -10,7 +10,7 @@ from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 
-_LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
+LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
 _OF_BATCHES = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
@@ -91,11 +91,11 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
     if size == 0:
         return given
     low, high = torch.aminmax(given)
-    if not (low.item() >= _LEAST_BOUND and high.item() < torch.inf):  # NaN fails both
-        good = (given >= _LEAST_BOUND) & (given < torch.inf)
+    if not (low.item() >= LEAST_BOUND and high.item() < torch.inf):  # NaN fails both
+        good = (given >= LEAST_BOUND) & (given < torch.inf)
         where = int((~good).nonzero()[0])
         raise InputError(
-            f"clip_norms[{where}] = {float(given[where])!r}: must be in [{_LEAST_BOUND:g}, "
+            f"clip_norms[{where}] = {float(given[where])!r}: must be in [{LEAST_BOUND:g}, "
             "inf); give every record such a bound, scaling the loss if gradients are as small"
         )
     return given

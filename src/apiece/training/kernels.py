@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,14 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     if whole < width:
         total += _norms(flat[:, whole:]).square_()
     return total
+
+
+def least_norm(width: int, dtype: torch.dtype) -> float:
+    """Return more than what underflow can take from the norm of `width` values.
+
+    A square below 2⁻¹²⁶ (2⁻¹⁰²² in double precision) may be lost, so that √width·2⁻⁶³ may be.
+    """
+    return math.sqrt(width) * (2.0**-510 if dtype == torch.float64 else 2.0**-62)
 
 
 def row_norms(rows: torch.Tensor, out: torch.Tensor) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from apiece import _check
 from apiece.errors import InputError
 from apiece.training.clipped import ClippedSum
 from apiece.training.randomness import Generator, normals
+
+_BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance
 
 
 def add_noise(
@@ -18,10 +22,16 @@ def add_noise(
     Guarantee: for record i this is the Gaussian mechanism with noise multiplier
     noise_stddev / clipped.clip_norms[i], add/remove adjacency (Boenisch et al. 2023 §3).
 
-    generator: a `ChaCha20Stream` for a release: its noise is in double precision and the sum is
-    rounded to the parameters' type only afterwards, which is post-processing; a torch or numpy
-    generator for experiments. One draw covers all parameters, in the order of
-    `clipped.gradients`. noise_stddev = 0 adds nothing (and promises nothing).
+    What is returned lies on a grid that depends on noise_stddev alone: multiples of a power of
+    two between 2⁻²¹ and 2⁻²⁰ of it. The low bits of a sum in floating point are bits of the sum
+    (Mironov 2012); rounded away after the noise they tell nothing. It has the sum's type, single
+    precision or more; a rounding to half precision comes later and is post-processing.
+
+    generator: a `ChaCha20Stream` for a release: noise, sum and grid are in double precision, with
+    some 2³² values of the noise to a cell of the grid; a torch or numpy generator for
+    experiments: noise in single precision, with a few values to a cell. One draw covers all
+    parameters, in the order of `clipped.gradients`. noise_stddev = 0 adds nothing (and promises
+    nothing).
 
     Raises `InputError` if `clipped` is not a `ClippedSum`, or noise_stddev is negative, NaN or
     infinite.
@@ -47,9 +57,20 @@ def add_noise(
     flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
     noisy = _pieces(flat, sizes, totals)
     torch._foreach_add_(noisy, totals)
+    _to_grid(flat, stddev)
     if any(total.dtype != flat.dtype for total in totals):
         noisy = [one.to(total.dtype) for one, total in zip(noisy, totals, strict=True)]
     return dict(zip(sums, noisy, strict=True))
+
+
+def _to_grid(values: torch.Tensor, stddev: float) -> None:
+    """Round the values to the grid of `stddev`, in place.
+
+    Scaling by a power of two is exact, so that each value goes to the nearest multiple. Where
+    noise is below 1e-24 the grid stays at 2⁻¹⁰⁰, within reach of single precision.
+    """
+    step = 2.0 ** max(math.frexp(stddev)[1] - 1 - _BITS, -100)
+    values.mul_(1 / step).round_().mul_(step)
 
 
 def _pieces(flat: torch.Tensor, sizes: list[int], like: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable
 
@@ -10,12 +11,13 @@ from torch import nn
 
 from apiece.training import functional
 from apiece.training.ambient import attempt, trial
-from apiece.training.bookkeeping import clip_batch
+from apiece.training.bookkeeping import Check, clip_batch
 from apiece.training.chain import chain_of
 from apiece.training.clipped import ClippedSum, add_up
 from apiece.training.contributions import Contribution
 from apiece.training.mixing import check_loss, check_mixing
 from apiece.training.pace import records_at_a_time
+from apiece.training.precision import is_coarse, wide
 from apiece.training.records import Batch, Parameters
 from apiece.training.tape import NotBookable
 
@@ -87,14 +89,14 @@ def _inner(model: nn.Module) -> nn.Module:
 def _book_keeping(batch: Batch, *, checked: bool = False) -> ClippedSum:
     size = sum(p.numel() for p in batch.parameters.values())
     width = records_at_a_time(batch.model, size, batch.inputs, len(batch))
-    if checked and chain_of(batch) is not None:  # which is walked without a graph to check
+    check = _against_autograd(batch) if checked else None
+    if check is not None and chain_of(batch) is not None:  # walked without a graph to check
         with trial([batch.clip_norms.device]):
-            clip_batch(next(batch.parts(width)), check=_against_autograd)
-        checked = False
+            clip_batch(next(batch.parts(width)), check=check)
+        check = None
     if width >= len(batch):
-        return clip_batch(batch, check=_against_autograd if checked else None)
+        return clip_batch(batch, check=check)
     parts = enumerate(batch.parts(width))
-    check = _against_autograd if checked else None
     return add_up(clip_batch(part, check=None if k else check) for k, part in parts)
 
 
@@ -105,8 +107,17 @@ _PATHS = {
 }
 
 
-def _against_autograd(
-    parameters: Parameters, losses: torch.Tensor, named: dict[str, Contribution]
+def _against_autograd(batch: Batch) -> Check:
+    """Return the comparison with autograd, as close as the precision of the batch allows."""
+    coarse = is_coarse(batch.parameters.values(), batch.clip_norms.device)
+    return functools.partial(_compare, 0.1 if coarse else 2e-3)
+
+
+def _compare(
+    tolerance: float,
+    parameters: Parameters,
+    losses: torch.Tensor,
+    named: dict[str, Contribution],
 ) -> None:
     """Raise `NotBookable` unless the contributions are all there is to the gradient."""
     weights = 0.5 + torch.remainder(torch.arange(losses.numel(), device=losses.device) * 0.618, 1)
@@ -118,16 +129,11 @@ def _against_autograd(
     with torch.no_grad():
         for name, wanted in zip(parameters, true, strict=True):
             part = named.get(name)
-            wide = torch.promote_types(wanted.dtype, torch.float32)
-            mine = torch.zeros_like(wanted, dtype=wide)
+            wanted = wanted.to_dense() if wanted.is_sparse else wanted
+            mine = torch.zeros_like(wanted, dtype=wide(wanted.dtype))
             if part is not None:
-                mine = part.weighted(weights.to(wide)).view(mine.shape)
+                mine = part.weighted(weights.to(mine.dtype)).view(mine.shape)
             off = max(off, float((mine - wanted).abs().max()))
             scale = max(scale, float(wanted.abs().max()))
-    coarse = any(p.element_size() < 4 for p in parameters.values()) or _half()
-    if scale < torch.inf and not off <= scale * (0.1 if coarse else 2e-3):
+    if scale < torch.inf and not off <= scale * tolerance:
         raise NotBookable("some parameter is used outside the layers that were recorded")
-
-
-def _half() -> bool:
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")

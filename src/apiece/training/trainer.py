@@ -23,12 +23,12 @@ from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import Folder, Journal
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
-from apiece.training.distributed import Processes, without_noise
+from apiece.training.distributed import Processes
 from apiece.training.noise import add_noise
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.stages import OutputAverage, Restarts, stage_of
-from apiece.training.updates import Scheduler, Updates, check_holds
+from apiece.training.updates import Scheduler, Updates, check_holds, check_same
 
 
 class Trainer:
@@ -164,7 +164,8 @@ class Trainer:
     def step(self) -> Progress:
         """Take one step of the plan.
 
-        Raises `StateError` when all have been taken, and when the last was interrupted half-way.
+        Raises `StateError` when all have been taken, when the last was interrupted half-way, and
+        when other parameters are trainable than at first.
         """
         if self.step_number >= self.steps:
             raise StateError(
@@ -172,6 +173,7 @@ class Trainer:
                 "privacy that nobody planned: make a new plan"
             )
         self._updates.check_whole(self.step_number)
+        check_same(self.model, self._parameters)
         if self._folder is not None and not self._begun:
             self.save()  # before anything is released, so that it can be made again
         begun = time.perf_counter()
@@ -195,12 +197,12 @@ class Trainer:
 
     def _release(self, clipped: ClippedSum, stage: Stage) -> dict[str, torch.Tensor]:
         """Return the noisy sum over all processes, divided by the expected batch size."""
+        total = self.processes.gather(clipped)
+        noisy = total.gradients
         if self.processes.rank == 0:
             generator = self._streams.noise(self.step_number)
-            part = add_noise(clipped, stage.noise_stddev, generator=generator)
-        else:
-            part = without_noise(clipped)
-        noisy = self.processes.add_up(part)
+            noisy = add_noise(total, stage.noise_stddev, generator=generator)
+        noisy = self.processes.share(noisy)
         update = {name: value / stage.expected_batch_size for name, value in noisy.items()}
         if self._folder is not None and self.processes.rank == 0:
             if self._journal is None:

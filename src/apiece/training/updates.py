@@ -39,6 +39,27 @@ def check_holds(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Param
         )
 
 
+def check_same(model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise `StateError` unless these are still the model's trainable parameters.
+
+    Of one that was frozen there is no gradient any more, and one that took another's place, or
+    was unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
+    """
+    now = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if now.keys() == parameters.keys() and all(now[name] is p for name, p in parameters.items()):
+        return
+    frozen, added = sorted(parameters.keys() - now.keys()), sorted(now.keys() - parameters.keys())
+    other = sorted(
+        name for name in now.keys() & parameters.keys() if now[name] is not parameters[name]
+    )
+    told = {"no longer trainable": frozen, "trainable now": added, "another tensor now": other}
+    what = "; ".join(f"{names[0]!r} is {how}" for how, names in told.items() if names)
+    raise StateError(
+        f"model: its trainable parameters changed since the trainer was made ({what}); keep "
+        "requires_grad and the parameters as they were, or make a trainer for each part of the run"
+    )
+
+
 class Updates:
     """Optimizer and learning rate, one step an update, fed with noisy gradients only.
 
@@ -56,6 +77,11 @@ class Updates:
         scheduler: Scheduler | None,
         schedule: Schedule | None,
     ) -> None:
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise UnsupportedError(
+                "optimizer: SparseAdam takes sparse gradients only, and noise makes every entry "
+                "of them; use Adam"
+            )
         needed = _needed(optimizer)
         if needed:
             raise UnsupportedError(
@@ -83,13 +109,15 @@ class Updates:
     ) -> float:
         """Update the parameters by these gradients; `step` counts the model's updates from 0.
 
+        The gradients are in single precision or more, and rounded to the parameters' own only now.
+
         Whatever else the optimizer holds has no gradient: one that somebody left there would be
         without clipping and noise. Returns the learning rate of the first group.
         """
         self.begun += 1
         self.optimizer.zero_grad(set_to_none=True)
         for name, parameter in parameters.items():
-            parameter.grad = gradients[name]
+            parameter.grad = gradients[name].to(parameter.dtype)
         if self.schedule is not None:
             factor = self.schedule.at(step)
             for group, first in zip(self.optimizer.param_groups, self._first, strict=True):
