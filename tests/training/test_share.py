@@ -82,7 +82,7 @@ KEEPS = {name: name for name in LAYERS if name.startswith(("conv", "linear over"
 
 @contextlib.contextmanager
 def matmul_in_bfloat16(backend):
-    """Let matrix products of single precision be made in bfloat16, by torch's old or new setting."""
+    """Let products of single precision be made in bfloat16, by torch's old or new setting."""
     if backend is None:
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("medium")
