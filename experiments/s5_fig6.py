@@ -152,8 +152,7 @@ def compared(work: Path, bound: float | None, budgets: tuple[float, ...]) -> dic
     ids = sorted(columns[OWN].score)
     scores = {others: [c.score[i] for i in ids] for others, c in columns.items()}
     plans = {others: c.plan for others, c in columns.items()}
-    promised = plans[OWN].curve(len(plans[OWN].budgets) - 1)
-    faced = {o: exposure(p, len(p.budgets) - 1, promised) for o, p in plans.items()}
+    faced = {o: exposure(p, len(p.budgets) - 1) for o, p in plans.items()}
     return {
         "strategy": plans[min(budgets)].strategy,
         "bound": bound,

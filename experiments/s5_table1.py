@@ -234,7 +234,7 @@ def theory(plans: list[Plan], group: str) -> dict[str, Any]:
     batch = plans[0].stages[0].expected_batch_size
     settings = {"steps": plans[0].steps, "expected_batch_size": batch, "clip_norm": 1.0}
     promised = assign(alone, Uniform(), **settings).curve(0)
-    faced = [exposure(plan, of, promised) for plan in plans]
+    faced = [exposure(plan, of) for plan in plans]
     return {
         "advantage": [float(f.advantage.upper) for f in faced],
         "advantage_promised": float(promised.advantage().upper),

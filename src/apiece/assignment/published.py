@@ -123,6 +123,7 @@ def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine
         method=request.method,
         combine=combine,
         objections=(OBJECTION,),
+        reference=request.reference,
         worst_paths=np.array([worst[int(g)] for g in origin]),
     )
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, unknown
-from apiece.plan import Plan, Stage
+from apiece.plan import Plan, Reference, Stage
 
 Floats = npt.NDArray[np.float64]
 METHODS = ("pld", "rdp")
@@ -70,6 +70,11 @@ class Request:
         """The sampling probability if all records had the same: q̄ = B/n."""
         return self.expected_batch_size / self.records
 
+    @property
+    def reference(self) -> Reference:
+        """The uniform mechanism that was asked for, whatever the plan arrives at."""
+        return Reference(self.mean_probability, self.steps)
+
     def one_stage(
         self,
         strategy: str,
@@ -120,6 +125,7 @@ class Request:
             method=self.method,
             objections=objections,
             combine=combine,
+            reference=self.reference,
         )
 
 

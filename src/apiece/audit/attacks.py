@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.accounting import Bounds, PrivacyCurve, excess
-from apiece.assignment import Strategy, Uniform, assign
+from apiece.accounting import Bounds
+from apiece.assignment import Strategy, assign
 from apiece.audit.records import positions
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
-from apiece.plan import Plan
+from apiece.plan import Plan, excess_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,16 +140,6 @@ def _exposures(
     clip_norm: float,
     method: str,
 ) -> list[Exposure]:
-    honest = asked[0][1]
-    alone = Budgets(np.full(len(honest), honest.epsilon[at]), honest.delta[at])
-    promised = assign(
-        alone,
-        Uniform(),
-        steps=steps,
-        expected_batch_size=expected_batch_size,
-        clip_norm=clip_norm,
-        method=method,
-    ).curve(0)
     found = []
     for label, budgets in asked:
         plan = assign(
@@ -160,15 +150,14 @@ def _exposures(
             clip_norm=clip_norm,
             method=method,
         )
-        group = int(budgets.group_index[at])
-        found.append(exposure(plan, group, promised, label=label))
+        found.append(exposure(plan, int(budgets.group_index[at]), label=label))
     return found
 
 
-def exposure(plan: Plan, group: int, promised: PrivacyCurve, *, label: str = "") -> Exposure:
-    """Return what a record of `group` faces under `plan`, against the curve it was promised."""
+def exposure(plan: Plan, group: int, *, label: str = "") -> Exposure:
+    """Return what a record of `group` faces under `plan`, against the plan's reference."""
     curve = plan.curve(group)
-    gap = excess(promised, curve)
+    gap = excess_of(plan, group, curve)
     return Exposure(
         label=label,
         plan=plan,

@@ -11,8 +11,7 @@ import numpy as np
 from apiece.accounting import privacy_curve
 from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError, VerificationError
-from apiece.plan import Plan
-from apiece.plan.verification import excess_of
+from apiece.plan import Plan, excess_of
 
 MOST = 500
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
+from apiece.accounting import privacy_curve
 from apiece.assignment import Sample, Strategy, assign
 from apiece.budgets import Budgets, Floats
 from apiece.errors import InputError
-from apiece.plan import Plan
+from apiece.plan import Plan, excess_of
 
 CHOICES = 9
 
@@ -157,9 +158,6 @@ def _risk(
 
 def victim_risk(plan: Plan, name: str) -> tuple[float, float, float]:
     """Return advantage, forward and backward Δ of the group whose name starts with `name`."""
-    from apiece.accounting import privacy_curve
-    from apiece.plan.verification import excess_of
-
     names = [str(n) for n in plan.budgets.name]
     g = next(i for i, n in enumerate(names) if n.split(" ")[0] == name)
     curve = privacy_curve(plan.mechanism_for(g), method="pld")

@@ -12,7 +12,7 @@ from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
-from apiece.plan import Plan
+from apiece.plan import Plan, Reference
 
 PADS = 8  # budgets tried for public records
 
@@ -103,16 +103,21 @@ def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Op
     which way to go.
     """
     groups = budgets.groups
+    rate = settings["expected_batch_size"] / len(budgets)
+    reference = Reference(rate, settings["steps"])
     low, high = float(groups.epsilon.min()) / 2, float(groups.epsilon.max()) * 8
     best: list[_Option] = []
     for _ in range(PADS):
         epsilon = float(np.sqrt(low * high))
         padded = with_public(budgets, public, epsilon)
         try:
-            option = _option(f"sample, {public} public records", padded, Sample(), settings)
+            plan = assign(padded, Sample(), **settings)
         except (InfeasibleError, RangeError):
             high = epsilon
             continue
+        # The promise is the one of the records that asked, whoever is added.
+        plan = replace(plan, reference=reference)
+        option = _Option(f"sample, {public} public records", plan, check(plan))
         if option.verdict.ok:
             best = [option]
         forward = any(clause.forward > clause.bound for clause in option.verdict.broken)

@@ -18,6 +18,7 @@ from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Floats, Integ
 from apiece.errors import DataError, InputError, unknown
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import serial
+from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 from apiece.plan.verification import Measures, Verification, measure, spending, verify
@@ -62,6 +63,8 @@ class Plan:
     notes: for people, such as what other plans would have cost.
     learning_rate: a factor on the optimizer's learning rate at each step, counted from the first
     step of the model (of each stage, for "average"); None leaves it alone. It costs no privacy.
+    reference: the uniform mechanism that the excess is measured against, by the batch size,
+    records and steps that were requested; of a plan made by hand, if not given, by its own.
 
     The guarantee of a group is computed from `mechanism_for(group)` and nothing else. Arrays are
     read-only. Raises `InputError` for parts that do not fit one another.
@@ -82,6 +85,7 @@ class Plan:
     counts: str = "exact"
     notes: tuple[str, ...] = ()
     learning_rate: Schedule | None = None
+    reference: Reference | None = None
 
     def __post_init__(self) -> None:
         if self.relation != RELATION:
@@ -102,6 +106,8 @@ class Plan:
             put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
         _freeze_records(self)
         _check_stages(self)
+        if self.reference is None:
+            put(self, "reference", _own_reference(self))
 
     @property
     def records(self) -> int:
@@ -295,6 +301,12 @@ def _freeze_records(plan: Plan) -> None:
     found = np.bincount(index, minlength=len(plan.budgets))
     if exact and not (found == plan.budgets.records).all():
         raise InputError("group_index: its counts are not those of plan.budgets.records")
+
+
+def _own_reference(plan: Plan) -> Reference:
+    """Return the reference of a plan that nobody requested: its own mean rate."""
+    joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
+    return Reference(min(1.0, joined / plan.steps / plan.records), plan.steps)
 
 
 def _check_stages(plan: Plan) -> None:

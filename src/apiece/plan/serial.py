@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from apiece.budgets import BudgetGroups
 from apiece.errors import InputError
+from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 
@@ -23,6 +25,7 @@ def parameters(plan: Plan) -> dict[str, Any]:
         "method": plan.method,
         "steps": plan.steps,
         "clip_norm": plan.clip_norm,
+        "reference": _reference(plan),
         "releasable": plan.releasable,
         "objections": list(plan.objections),
         "counts": plan.counts,
@@ -63,6 +66,11 @@ def with_measures(plan: Plan) -> dict[str, Any]:
     for group, extra in zip(data["groups"], _rows(lists), strict=True):
         group |= extra
     return data
+
+
+def _reference(plan: Plan) -> dict[str, Any]:
+    assert plan.reference is not None  # set when the plan was made
+    return dataclasses.asdict(plan.reference)
 
 
 def _budget_columns(plan: Plan) -> dict[str, list[Any]]:
@@ -132,6 +140,7 @@ def read(data: Any) -> dict[str, Any]:
             "relation": data["relation"],
             "method": data["method"],
             "clip_norm": data["clip_norm"],
+            "reference": Reference(**data["reference"]),
             "objections": data["objections"],
             "counts": data["counts"],
             "notes": data["notes"],

@@ -95,20 +95,19 @@ def measure(plan: Plan) -> Measures:
 def baseline_for(plan: Plan, group: int) -> Mechanism:
     """Return the uniform mechanism that a record of `group` compares its own with.
 
-    All records with the same (ε, δ), mean rate and number of steps; calibrated with the plan's
-    own method. Source: Kaiser et al. 2026 Def. 8.
+    All records with the same (ε, δ), at the plan's reference; calibrated with the plan's own
+    method. Nothing of it moves with what others ask. Source: Kaiser et al. 2026 Def. 8.
     """
-    batches = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
-    q = min(1.0, batches / plan.steps / plan.records)
+    reference = plan.reference
+    assert reference is not None  # set when the plan was made
     z = accounting.noise_multipliers(
         epsilon=plan.budgets.epsilon[group],
         delta=plan.budgets.delta[group],
-        sampling_probability=q,
-        steps=plan.steps,
+        sampling_probability=reference.sampling_probability,
+        steps=reference.steps,
         method=plan.method,
     )
-    step = Gaussian(float(z))
-    return Repeated(step if q == 1 else Sampled(step, q), plan.steps)
+    return reference.mechanism(float(z))
 
 
 def excess_of(plan: Plan, group: int, curve: PrivacyCurve) -> Excess:
