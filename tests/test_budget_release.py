@@ -3,13 +3,15 @@
 import math
 import random
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
 from apiece.assignment import Scale, assign
-from apiece.budgets import Budgets, discrete, release_histogram
+from apiece.budgets import BudgetHistogram, Budgets, discrete, release_histogram
 from apiece.budgets.populations import exponential_skew, log_uniform, per_class, three_groups
 from apiece.budgets.release import gaussian_variance
 from apiece.errors import BudgetError, InfeasibleError, InputError
@@ -78,7 +80,7 @@ def test_no_record_gets_more_than_it_asked() -> None:
     budgets = log_uniform(3000, 1e-5, low=0.3, high=10, generator=np.random.default_rng(1))
     for noise, delta in (("gaussian", 1e-6), ("laplace", None)):
         histogram = release_histogram(
-            budgets, [0.5, 1, 2, 4, 8, 50], epsilon=1.0, delta=delta, noise=noise
+            budgets, [0.5, 1, 2, 4, 8, 50], level_delta=1e-5, epsilon=1.0, delta=delta, noise=noise
         )
         assert histogram.delta == (delta or 0.0)
         plan = assign(histogram.budgets(), Scale(), steps=50, expected_batch_size=50, clip_norm=1.0)
@@ -100,7 +102,7 @@ def test_levels_that_vanish_send_records_down() -> None:
     below = random.Random(3).randrange
     for _ in range(20):
         histogram = release_histogram(
-            budgets, [1.0, 5.0], epsilon=1.0, noise="laplace", below=below
+            budgets, [1.0, 5.0], level_delta=1e-5, epsilon=1.0, noise="laplace", below=below
         )
         place = histogram.place(budgets)
         asked = histogram.budgets().groups.epsilon
@@ -109,22 +111,114 @@ def test_levels_that_vanish_send_records_down() -> None:
 
 def test_a_release_refuses() -> None:
     budgets = Budgets([1.0, 2.0], [1e-5, 1e-6])
-    with pytest.raises(BudgetError, match="level_delta"):
-        release_histogram(budgets, [1.0], epsilon=1.0, delta=1e-6)
+    with pytest.raises(TypeError, match="level_delta"):
+        release_histogram(budgets, [1.0], epsilon=1.0, delta=1e-6)  # type: ignore[call-arg]
     with pytest.raises(BudgetError, match="delta: missing"):
         release_histogram(budgets, [1.0], epsilon=1.0, level_delta=1e-6)
     with pytest.raises(BudgetError, match="two are the same"):
         release_histogram(budgets, [1.0, 1.0], epsilon=1.0, delta=1e-6, level_delta=1e-6)
     with pytest.raises(InputError, match="did you mean 'gaussian'"):
-        release_histogram(budgets, [1.0], epsilon=1.0, delta=1e-6, noise="gausian")
-    nothing = release_histogram(Budgets([0.1], 1e-5), [50.0], epsilon=50.0, delta=1e-6)
+        release_histogram(
+            budgets, [1.0], level_delta=1e-5, epsilon=1.0, delta=1e-6, noise="gausian"
+        )
+    nothing = release_histogram(
+        Budgets([0.1], 1e-5), [50.0], level_delta=1e-5, epsilon=50.0, delta=1e-6
+    )
     with pytest.raises(InfeasibleError, match="every released count is 0"):
         nothing.budgets()
 
 
 def test_the_plan_must_come_from_the_histogram() -> None:
     budgets = Budgets([1.0] * 50 + [2.0] * 50, 1e-5)
-    histogram = release_histogram(budgets, [1.0, 2.0], epsilon=1.0, delta=1e-6)
+    histogram = release_histogram(budgets, [1.0, 2.0], level_delta=1e-5, epsilon=1.0, delta=1e-6)
     plan = assign(Budgets([1.0] * 9, 1e-5), Scale(), steps=5, expected_batch_size=2, clip_norm=1)
     with pytest.raises(InputError, match="not made from it"):
         plan.bind_released(histogram, budgets)
+    other = release_histogram(budgets, [1.0, 2.0], level_delta=1e-9, epsilon=1.0, delta=1e-6)
+    plan = assign(histogram.budgets(), Scale(), steps=5, expected_batch_size=2, clip_norm=1)
+    same = BudgetHistogram(
+        other.level_epsilon, other.level_delta, None, histogram.counts, 1.0, 1e-6, "gaussian"
+    )
+    with pytest.raises(InputError, match="not made from it"):  # whose δ the plan would break
+        plan.bind_released(same, budgets)
+
+
+def people(generator: np.random.Generator, size: int) -> dict[str, np.ndarray]:
+    return {
+        "epsilon": 10 ** generator.uniform(-1, 1, size),
+        "delta": 10 ** generator.uniform(-8, -4, size),
+        "excess": generator.uniform(0, 1, size),
+    }
+
+
+def released(columns: dict[str, Any], seed: int, **options: Any) -> Any:
+    """What an analyst sees: the histogram, or the error's type and text."""
+    below = random.Random(seed).randrange
+    try:
+        return release_histogram(Budgets(**columns), below=below, **options)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def asked(generator: np.random.Generator) -> Iterator[dict[str, Any]]:
+    """What is asked for: in order, and not."""
+    levels = np.sort(10 ** generator.uniform(-1, 1, 3))
+    good = {
+        "levels": levels,
+        "level_delta": 1e-5,
+        "level_excess": 0.5,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    yield good
+    yield good | {"noise": "laplace"}
+    yield good | {"level_delta": 10 ** generator.uniform(-7, -5, 3)}
+    yield good | {"levels": levels[[0, 0, 1]]}
+    yield good | {"delta": None}
+    yield good | {"level_delta": 2.0}
+    yield good | {"epsilon": 1e-12, "noise": "laplace"}
+    yield good | {"level_excess": [0.1, 0.2]}
+    yield {name: value for name, value in good.items() if name != "level_delta"}
+    yield {name: value for name, value in good.items() if name != "level_excess"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_but_a_count_depends_on_a_record(seed: int) -> None:
+    """One record more, or one with other wishes: same levels, same errors, counts 1 apart.
+
+    With the same noise on both sides, so that counts can be compared at all.
+    """
+    generator = np.random.default_rng(seed)
+    here = people(generator, 40)
+    for column in ("delta", "excess"):
+        if seed % 2:  # alike but for one person: what copying from the first or the least reveals
+            here[column][:] = here[column][0]
+    there = [{name: column[:-1] for name, column in here.items()}]
+    for name, low, high in (("epsilon", 1e-3, 100.0), ("delta", 1e-12, 0.5), ("excess", 0.0, 1.0)):
+        for place in (0, -1):
+            for value in (low, high):
+                there.append(here | {name: here[name].copy()})
+                there[-1][name][place] = value
+    for options in asked(generator):
+        one = released(here, seed, **options)
+        for columns in there:
+            other = released(columns, seed, **options)
+            if isinstance(one, tuple):
+                assert other == one
+                continue
+            for name in ("level_epsilon", "level_delta", "level_excess", "epsilon", "delta"):
+                assert np.array_equal(getattr(one, name), getattr(other, name))
+            moves = np.abs(one.counts - other.counts)
+            assert moves.max() <= 1
+            assert moves.sum() <= 2 - (len(columns["epsilon"]) < 40)
+
+
+def test_noise_past_any_use_is_refused_before_any_record_is_seen() -> None:
+    budgets = Budgets([1.0, 2.0], 1e-5)
+    for epsilon, delta, noise in ((1e-9, 1e-14, "gaussian"), (1e-300, None, "laplace")):
+        with pytest.raises(BudgetError, match="too small"):
+            release_histogram(
+                budgets, [1.0], level_delta=1e-5, epsilon=epsilon, delta=delta, noise=noise
+            )
+    huge = release_histogram(budgets, [1.0], level_delta=1e-5, epsilon=1e6, delta=1e-5)
+    assert huge.counts.tolist() == [2]

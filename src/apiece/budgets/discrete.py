@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from fractions import Fraction
 
+ROUNDING = 1e-13  # of a sum of probabilities in floating point
 Below = Callable[[int], int]
 """Returns a uniform integer in [0, n); `secrets.randbelow` where the noise is for a release."""
 
@@ -72,4 +73,4 @@ def gaussian_delta(variance: Fraction, epsilon: float) -> float:
 
     edge = epsilon * variance_float
     delta = above(edge - 0.5) - math.exp(epsilon) * above(edge + 0.5)
-    return max(delta, 0.0) + 1e-13
+    return max(delta, 0.0) + ROUNDING

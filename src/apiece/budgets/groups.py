@@ -56,6 +56,16 @@ class BudgetGroups:
     def __len__(self) -> int:
         return int(self.epsilon.size)
 
+    def same_as(self, other: BudgetGroups) -> bool:
+        """Whether both have the same budgets, bounds included, with as many records each.
+
+        Names do not count.
+        """
+        if (self.excess is None) != (other.excess is None):
+            return False
+        columns = ("epsilon", "delta", "records", *(() if self.excess is None else ("excess",)))
+        return all(np.array_equal(getattr(self, c), getattr(other, c)) for c in columns)
+
 
 def excess_array(values: npt.ArrayLike) -> Floats:
     """Return `values` as a read-only array if every entry lies in [0, 1]."""

@@ -19,6 +19,8 @@ from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, unknown
 
 NOISES = ("gaussian", "laplace")
+LARGEST = 500.0  # ε; a larger one is kept by the noise for this, and e^ε stays a number
+WIDEST = 10**8  # noise so wide that no count says anything, and memory for it is short
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,9 +70,9 @@ def release_histogram(
     budgets: Budgets,
     levels: npt.ArrayLike,
     *,
+    level_delta: npt.ArrayLike,
     epsilon: float,
     delta: float | None = None,
-    level_delta: npt.ArrayLike | None = None,
     level_excess: npt.ArrayLike | None = None,
     noise: str = "gaussian",
     below: discrete.Below = secrets.randbelow,
@@ -78,22 +80,30 @@ def release_histogram(
     """Return the counts of records at each public level of ε, with discrete noise.
 
     levels: values of ε, chosen without looking at the data. level_delta: one δ for all levels or
-    one a level; the smallest δ asked if all records ask the same, else it must be given.
-    level_excess: likewise for Δ̄. A record is counted at the highest level that does not exceed
-    its ε, δ or Δ̄; below all levels it is not counted. epsilon, delta: the guarantee of the
-    release under add/remove (each record is in one count at most): discrete Gaussian noise for
-    (ε, δ), or discrete Laplace of scale 1/ε, which has δ = 0. below: where randomness comes
-    from; the system's cryptographic generator unless a test replaces it.
+    one a level, likewise; never taken from the records, whose δ is as private as their ε.
+    level_excess: the same for Δ̄, and needed just where the budgets have such a column. A record
+    is counted at the highest level that does not exceed its ε, δ or Δ̄; below all levels it is not
+    counted. epsilon, delta: the guarantee of the release: discrete Gaussian noise for (ε, δ), or
+    discrete Laplace of scale 1/ε, which has δ = 0. below: where randomness comes from; the
+    system's cryptographic generator unless a test replaces it.
 
-    Raises `BudgetError` for values out of bounds, levels that repeat, or missing δ's.
+    Guarantee: under add/remove of a record, or any change of one record's ε, δ and Δ̄ to "not
+    counted", one noisy count moves by 1 and nothing else moves: neither levels nor noise, nor
+    whether there is an error, nor its text. A change from one level to another is two such moves.
+
+    Raises `BudgetError` for values out of bounds, levels that repeat, and noise past any use.
     Source: Boenisch et al. 2023 §3.1; Canonne, Kamath, Steinke 2020.
     """
     if noise not in NOISES:
         raise unknown("noise", noise, NOISES)
     cost = _check.positive("epsilon", epsilon, error=BudgetError)
-    at = _levels(budgets, levels, level_delta, level_excess)
+    if budgets.excess is not None and level_excess is None:
+        raise BudgetError("level_excess: missing; the budgets have bounds, so give the levels'")
+    at = _levels(levels, level_delta, level_excess)
     if noise == "laplace":
         spent_delta = 0.0
+        if not cost * WIDEST > 1:
+            raise _too_small(cost, 0.0)
         # rounded up, so that the noise is not below 1/ε
         scale = Fraction(math.ceil(Fraction(10**9) / Fraction(cost)), 10**9)
         draw = functools.partial(discrete.laplace, scale, below)
@@ -110,34 +120,44 @@ def release_histogram(
 
 def gaussian_variance(epsilon: float, delta: float) -> Fraction:
     """Return a variance of discrete Gaussian noise, to 1 %, that keeps (ε, δ) on a count."""
+    if not delta > 2 * discrete.ROUNDING:
+        raise _too_small(epsilon, delta)
+    epsilon = min(epsilon, LARGEST)
     low, high = 1e-3, 1.0
     while discrete.gaussian_delta(Fraction(high), epsilon) > delta:
         low, high = high, high * 4
-        if high > 1e8:
-            raise BudgetError(
-                f"epsilon, delta = {epsilon:g}, {delta:g}: too small for a histogram; ask for more"
-            )
+        if high > WIDEST:
+            raise _too_small(epsilon, delta)
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         if discrete.gaussian_delta(Fraction(middle), epsilon) > delta:
             low = middle
         else:
             high = middle
-    return Fraction(high).limit_denominator(10**6) + Fraction(1, 10**6)
+    variance = Fraction(high).limit_denominator(10**6) + Fraction(1, 10**6)
+    while discrete.gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
+        variance += variance / 100
+    return variance
+
+
+def _too_small(epsilon: float, delta: float) -> BudgetError:
+    return BudgetError(
+        f"epsilon, delta = {epsilon:g}, {delta:g}: too small for a histogram; ask for more"
+    )
 
 
 def _levels(
-    budgets: Budgets, levels: npt.ArrayLike, delta: npt.ArrayLike | None, excess: Any
+    levels: npt.ArrayLike, delta: npt.ArrayLike, excess: Any
 ) -> tuple[Floats, Floats, Floats | None]:
+    """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
     epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))
-    if delta is None:
-        if not (budgets.delta == budgets.delta[0]).all():
-            raise BudgetError("level_delta: missing; records ask different δ, so give the levels'")
-        delta = float(budgets.delta[0])
     deltas = _check.positive_array("level_delta", delta, below=1, error=BudgetError)
     bounds = None if excess is None else excess_array(excess)
-    if budgets.excess is not None and bounds is None:
-        raise BudgetError("level_excess: missing; the records ask for bounds, so give the levels'")
+    for name, given in (("level_delta", deltas), ("level_excess", bounds)):
+        if given is not None and given.shape not in ((), (1,), epsilon.shape):
+            raise BudgetError(
+                f"{name}: shape {given.shape} for {epsilon.size} levels; give one, or one a level"
+            )
     columns = [np.broadcast_to(deltas, epsilon.shape)]
     columns += [] if bounds is None else [np.broadcast_to(bounds, epsilon.shape)]
     order = np.lexsort([*columns[::-1], epsilon])

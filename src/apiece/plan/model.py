@@ -201,13 +201,7 @@ class Plan:
         Raises `InputError` where the groups differ.
         """
         asked, own = budgets.groups, self.budgets
-        same = (
-            len(asked) == len(own)
-            and np.array_equal(asked.epsilon, own.epsilon)
-            and np.array_equal(asked.delta, own.delta)
-            and np.array_equal(asked.records, own.records)
-        )
-        if not same:
+        if not own.same_as(asked):
             raise InputError(
                 f"budgets: {len(budgets)} records in {len(asked)} groups do not fit the plan's "
                 f"{self.records} in {len(own)}; make the plan from these budgets"
@@ -223,8 +217,7 @@ class Plan:
         from this histogram.
         """
         own, released = self.budgets, histogram.budgets().groups
-        columns = ((own.epsilon, released.epsilon), (own.records, released.records))
-        if not all(np.array_equal(one, other) for one, other in columns):
+        if not own.same_as(released):
             raise InputError(
                 "histogram: the plan was not made from it; assign(histogram.budgets())"
             )
