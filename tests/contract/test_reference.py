@@ -138,19 +138,19 @@ def accepted_though_harmful(bound: float) -> Callable[[np.ndarray], float]:
 
 @pytest.mark.parametrize("other", [2.0, 8.0])
 def test_a_strict_minority_is_not_accepted(other: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    objective = accepted_though_harmful(0.005)
+    objective = accepted_though_harmful(0.02)
     attack = np.array([np.log(0.2), np.log(other), np.log(DELTA), np.log(DELTA), 0.3, 0.0])
     assert objective(attack) <= 1e-4
     monkeypatch.setattr(verification, "baseline_for", moving_baseline)
-    assert objective(attack) > 0.004  # the control
+    assert objective(attack) > 0.005  # the control
 
 
 @pytest.mark.slow
 def test_a_search_finds_no_plan_that_is_accepted_and_harms(monkeypatch: pytest.MonkeyPatch) -> None:
-    objective = accepted_though_harmful(0.005)
+    objective = accepted_though_harmful(0.02)
     assert worst(objective, rounds=4, starts=24) <= 1e-4
     monkeypatch.setattr(verification, "baseline_for", moving_baseline)
-    assert worst(objective, rounds=2, starts=24) > 0.004  # the control
+    assert worst(objective, rounds=2, starts=24) > 0.005  # the control
 
 
 @pytest.mark.slow
@@ -226,6 +226,7 @@ def test_attacks_measure_against_the_same_reference() -> None:
     assert found[1].forward.upper == pytest.approx(clause.forward, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_public_records_do_not_move_the_reference() -> None:
     """Whether padding is taken depends on what the others ask; the promise must not."""
     epsilon = np.array([4.0] * 60 + [1.0] * 240)
