@@ -54,7 +54,14 @@ def test_group_by_with_a_ledger(
         ("count()", ["--person", "id", "--ledger", "sqlite:////tmp/none/x.db"], "ledger init"),
         ("sum(income) where income > ", FLAGS, "where"),
         ("sum(income); DROP TABLE x", FLAGS, "cannot read"),
-        ("mean(income) by town", FLAGS, "not in the source"),
+        ("mean(income) by town", FLAGS, "no declared groups"),
+        ("count() by town", [*FLAGS, "--values", "town=a,b"], "not in the source"),
+        ("count() where town = 'a'", FLAGS, "no declared kind"),
+        ("count() where town = 'a'", [*FLAGS, "--kind", "town=words"], "unknown name 'words'"),
+        ("count() where town = 'a'", [*FLAGS, "--kind", "town"], "is not column="),
+        ("count() where income = 'a'", FLAGS, "declared numeric"),
+        ("count()", [*FLAGS, "--sha256", "00"], "fingerprint"),
+        ("count()", [*FLAGS, "--steward-log", "/none/there"], "cannot be written"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -75,33 +82,39 @@ def test_mistakes_are_one_line(
         "COPY (SELECT 1) TO 'x.csv'",
         "people.xlsx",
         "SELECT 1 FROM",
+        "people.json",
         "ATTACH 'x.db'",
     ],
 )
-def test_a_source_that_is_no_query_is_one_line(
+def test_a_source_that_is_no_file_is_one_line(
     source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["query", source, "count()", "--person", "id", *COST]) == 2
     captured = capsys.readouterr()
-    assert "one SELECT" in captured.err
+    assert "neither a .parquet nor a .csv file" in captured.err
     assert captured.err.count("\n") == 1
 
 
-def test_a_stranger_and_a_used_name_are_one_line(
+def test_a_stranger_is_left_out_and_a_used_name_is_one_line(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody is charged for a query about somebody the ledger does not know."""
-    url = f"sqlite:///{tmp_path}/p.db"
+    """Who has no account has no budget: no part in the answer, nor in what is said of it."""
+    url, log = f"sqlite:///{tmp_path}/p.db", tmp_path / "steward.log"
     ledger = Ledger.open(url)
     ledger.enroll(range(299), 3.0, 1e-6)
     words = ["--person", "id", "--ledger", url, "--analysis", "q", *COST]
-    assert run(["query", table, "count()", *words]) == 2
-    assert "person 299 has no account" in capsys.readouterr().err
-    assert not ledger.spent(range(299)).any()
+    asked = ["query", table, "count()", *words]
+    assert run([*asked, "--steward-log", str(log), "--json"]) == 0
+    said = capsys.readouterr()
+    assert "1 of 300 people" not in said.out + said.err
+    assert "1 of 300 people have no account" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert (ledger.spent(range(299)) > 0).all()
     ledger.enroll([299], 3.0, 1e-6)
-    assert run(["query", table, "count()", *words]) == 0
+    assert run([*asked, "--json"]) == 0
+    assert capsys.readouterr().out == said.out
     assert run(["query", table, "sum(income)", *words, "--bounds", "income=0:9"]) == 2
-    assert "committed for another query" in capsys.readouterr().err
+    assert "in use for another query" in capsys.readouterr().err
 
 
 def test_a_nan_contributes_nothing_and_pays_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,11 +28,18 @@ Example:
 @click.option("--person", required=True, help="Column with the persons' ids.")
 @click.option("--bounds", multiple=True, help="column=LOW:HIGH, declared; repeatable.")
 @click.option("--values", multiple=True, help="column=A,B,…: declared groups; repeatable.")
+@click.option("--kind", "kinds", multiple=True, help="column=numeric, text or date; repeatable.")
 @click.option("--rows-per-person", type=int, default=1, show_default=True, help="At most.")
 @click.option("--epsilon", type=float, required=True, help="Most that the query costs anyone.")
 @click.option("--delta", type=float, required=True, help="Most that the query costs anyone.")
 @click.option("--ledger", "url", help="Charge this ledger: sqlite:///file.db or postgresql://…")
 @click.option("--analysis", help="Its name in the ledger; repeated, the answer is the recorded.")
+@click.option("--sha256", help="Refuse a SOURCE whose content is another.")
+@click.option(
+    "--steward-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Add messages about rows to this file; they are not for analysts.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     source: str,
@@ -37,20 +47,25 @@ def command(
     person: str,
     bounds: tuple[str, ...],
     values: tuple[str, ...],
+    kinds: tuple[str, ...],
     rows_per_person: int,
     epsilon: float,
     delta: float,
     url: str | None,
     analysis: str | None,
+    sha256: str | None,
+    steward_log: Path | None,
     as_json: bool,
 ) -> None:
-    """Answer QUERY over SOURCE (Parquet, CSV, JSON, or one SELECT) with differential privacy.
+    """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
 
     count, sum, mean, variance, covariance, histogram, quantile, regression; "by" a column with
-    declared values, "where" a condition.
+    declared values, "where" a condition on columns with bounds, values or a kind. Cells that are
+    not of their column's kind, and people without an account, are left out without a word here;
+    the steward's log has them.
     """
     from apiece.ledger import Ledger
-    from apiece.queries import Schema, Session
+    from apiece.queries import Schema, Session, register
 
     if analysis is not None and url is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
@@ -59,9 +74,12 @@ def command(
         bounds=dict(_bounds(text) for text in bounds),
         groups=dict(_values(text) for text in values),
         rows_per_person=rows_per_person,
+        kinds=dict(_kind(text) for text in kinds),
     )
     ledger = None if url is None else Ledger.open(url, create=False)
-    answer = Session(source, schema, ledger).ask(
+    log = _log(steward_log)
+    table = register(source, schema, log=log, fingerprint=sha256)
+    answer = Session(table, schema, ledger, log=log).ask(
         query, epsilon=epsilon, delta=delta, analysis_id=analysis
     )
     click.echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))
@@ -87,10 +105,42 @@ def _values(text: str) -> tuple[str, list[str]]:
     return name, rest.split(",")
 
 
+def _kind(text: str) -> tuple[str, str]:
+    name, equals, kind = text.rpartition("=")
+    if not (equals and name):
+        raise InputError(f"--kind: {text!r} is not column=numeric, text or date, as in city=text")
+    return name, kind
+
+
+def _log(path: Path | None) -> Callable[[str], None]:
+    """Return what takes the steward's messages: a file that only its owner can read."""
+
+    def nobody(_message: str) -> None:
+        pass
+
+    def add(message: str) -> None:
+        line = json.dumps(message, ensure_ascii=True) + "\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        try:
+            with os.fdopen(os.open(str(path), flags, 0o600), "w") as file:
+                file.write(line)
+        except OSError as error:
+            raise InputError(
+                f"--steward-log {path}: cannot be written ({error.strerror}); give another file"
+            ) from None
+
+    if path is None:
+        return nobody
+    add("apiece query")
+    return add
+
+
 def _table(answer: dict[str, Any]) -> str:
+    from apiece.queries.estimates import FIELDS
+
     lines = []
     for group in answer["groups"]:
-        labels = [f"{k}={v}" for k, v in group.items() if k not in _FIELDS]
+        labels = [f"{k}={v}" for k, v in group.items() if k not in FIELDS]
         for name, cell in _cells(group):
             low, high = cell["interval"]
             text = f"{cell['estimate']:.6g}  [{low:.6g}, {high:.6g}]"
@@ -98,9 +148,6 @@ def _table(answer: dict[str, Any]) -> str:
     lines.append(f"intervals: {answer['confidence']:.0%}, of the noise")
     lines.append(f"guarantee: {answer['guarantee']}")
     return "\n".join(lines)
-
-
-_FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
 
 
 def _cells(group: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

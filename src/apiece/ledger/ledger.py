@@ -209,6 +209,13 @@ class Ledger:
             self._directory.refresh(connection, self.salt, int(people))
         return self._directory.kind
 
+    def enrolled(self, ids: Any) -> codec.Mask:
+        """Return which of these persons have an account. Data about people."""
+        ids = codec.checked_ids(ids, least=0)
+        if self.id_kind is None:
+            return np.zeros(ids.size, dtype=bool)
+        return self._directory.find(ids) >= 0
+
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
         with transaction(self.engine, writes=False) as connection:

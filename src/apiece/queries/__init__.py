@@ -4,5 +4,15 @@ from apiece.queries.grammar import Query, parse
 from apiece.queries.noise import rounded_gaussians
 from apiece.queries.schema import Schema
 from apiece.queries.session import Answer, Session
+from apiece.queries.table import Table, register
 
-__all__ = ["Answer", "Query", "Schema", "Session", "parse", "rounded_gaussians"]
+__all__ = [
+    "Answer",
+    "Query",
+    "Schema",
+    "Session",
+    "Table",
+    "parse",
+    "register",
+    "rounded_gaussians",
+]

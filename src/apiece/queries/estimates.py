@@ -20,6 +20,7 @@ from apiece.queries.schema import Schema
 
 Floats = npt.NDArray[np.float64]
 DRAWS = 2000
+FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
 
 
 def estimate(

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Final
 
-from apiece.queries.grammar import Query, quoted
+from apiece.queries.conditions import number_sql
+from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 
 LEVELS: Final = 10  # of the tree of a quantile: 2^10 leaves over the declared bounds
@@ -29,22 +30,24 @@ class Features:
     size: int
 
 
+def _clamped(column: str, schema: Schema) -> str:
+    low, high = schema.bounds_of(column)
+    value = schema.stored(column, "numeric")
+    return f"least(greatest({value}, {number_sql(low)}), {number_sql(high)})"
+
+
 def scaled(column: str, schema: Schema) -> str:
     """Return SQL for a column, clamped to its bounds and scaled to [−1, 1]."""
     low, high = schema.bounds_of(column)
-    middle, half = (low + high) / 2, (high - low) / 2
-    value = f"least(greatest({_number(column)}, {low!r}), {high!r})"
-    return f"least(greatest(({value} - {middle!r}) / {half!r}, -1.0), 1.0)"
+    middle, half = number_sql((low + high) / 2), number_sql((high - low) / 2)
+    return f"least(greatest(({_clamped(column, schema)} - {middle}) / {half}, -1.0), 1.0)"
 
 
-def _number(column: str) -> str:
-    return f"TRY_CAST({quoted(column)} AS DOUBLE)"
-
-
-def _present(columns: tuple[str, ...]) -> str:
-    """Return SQL for: every column is a number. NULL and NaN contribute nothing."""
-    tests = [f"({_number(c)} IS NOT NULL AND NOT isnan({_number(c)}))" for c in columns]
-    return " AND ".join(tests) or "TRUE"
+def _present(columns: tuple[str, ...], schema: Schema) -> str:
+    """Return SQL for: every column is a number. What is missing or NaN contributes nothing."""
+    for column in columns:
+        schema.bounds_of(column)
+    return " AND ".join(f"({schema.stored(c, 'numeric')} IS NOT NULL)" for c in columns)
 
 
 def _position(column: str, bins: int, schema: Schema) -> str:
@@ -55,15 +58,16 @@ def _position(column: str, bins: int, schema: Schema) -> str:
 def features(query: Query, schema: Schema) -> Features:
     """Return what a row adds to the query's sums, from the declared bounds alone."""
     columns = query.columns
-    present = _present(columns)
+    if query.aggregate == "count":
+        given = "TRUE"
+        if columns:
+            given = f"{schema.stored(columns[0], schema.kind_of(columns[0]))} IS NOT NULL"
+        return Features(("1.0",), ("0",), given, 1.0, 1)
+    present = _present(columns, schema)
     match query.aggregate:
-        case "count":
-            given = f"{quoted(columns[0])} IS NOT NULL" if columns else "TRUE"
-            return Features(("1.0",), ("0",), given, 1.0, 1)
         case "sum":
             low, high = schema.bounds_of(columns[0])
-            largest = max(abs(low), abs(high))
-            value = f"least(greatest({_number(columns[0])}, {low!r}), {high!r}) / {largest!r}"
+            value = f"{_clamped(columns[0], schema)} / {number_sql(max(abs(low), abs(high)))}"
             return Features((value,), ("0",), present, 1.0, 1)
         case "histogram":
             bins = int(query.numbers[0]) if query.numbers else 10

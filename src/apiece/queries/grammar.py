@@ -1,7 +1,7 @@
 """The language of private queries: `mean(income) by region where age >= 18 and city = 'Bonn'`.
 
 It is a language of its own, small enough that every sentence has a bounded contribution a person;
-what it does not know is refused, and nothing of it reaches the database as text but quoted names,
+what it does not know is refused, and nothing of it reaches the database but declared columns,
 numbers and quoted strings.
 
     query      = name "(" [argument {"," argument}] ")" ["by" column] ["where" condition]
@@ -14,10 +14,13 @@ numbers and quoted strings.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from apiece.errors import InputError, OptionError, unknown
+from apiece.queries.cells import UNREADABLE
+from apiece.queries.conditions import Compare, Condition, Joined, Literal, Missing, Negated
 
 AGGREGATES: Final = (
     "count",
@@ -30,31 +33,27 @@ AGGREGATES: Final = (
     "regression",
 )
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)
+    r"""\s*(?:(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)
     |(?P<text>'(?:[^']|'')*')
     |(?P<name>"(?:[^"]|"")+"|[^\W\d]\w*)
     |(?P<sign><=|>=|!=|<>|=|<|>|\(|\)|,|~|\+))""",
     re.VERBOSE,
 )
 _COMPARE: Final = ("=", "!=", "<>", "<", "<=", ">", ">=")
+DEPTH: Final = 50
 _WORDS: Final = ("by", "where", "and", "or", "not", "in", "is", "null")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query. where: a condition in SQL, made of quoted names and literals only."""
+    """A parsed query. where: its condition as a tree (see `conditions`)."""
 
     aggregate: str
     columns: tuple[str, ...]
     numbers: tuple[float, ...]
     by: str | None
-    where: str | None
+    where: Condition | None
     text: str
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def parse(text: str) -> Query:
@@ -64,14 +63,14 @@ def parse(text: str) -> Query:
     aggregate.
 
     >>> parse("mean(income) by region where age >= 18").where
-    '("age" >= 18)'
+    Compare(column='age', sign='>=', literals=(18.0,))
     """
     return _Parser(text).query()
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.text, self.tokens, self.at = text, _tokens(text), 0
+        self.text, self.tokens, self.at, self.depth = text, _tokens(text), 0, 0
 
     def fail(self, expected: str) -> InputError:
         kind, value, place = self.tokens[self.at]
@@ -129,49 +128,56 @@ class _Parser:
                     columns.append(self.column())
         return columns, numbers
 
-    def condition(self) -> str:
-        clauses = [self.clause()]
-        while self.take("name", "or"):
-            clauses.append(self.clause())
-        return clauses[0] if len(clauses) == 1 else f"({' OR '.join(clauses)})"
+    def condition(self) -> Condition:
+        return self.joined("or", lambda: self.joined("and", self.term))
 
-    def clause(self) -> str:
-        terms = [self.term()]
-        while self.take("name", "and"):
-            terms.append(self.term())
-        return terms[0] if len(terms) == 1 else f"({' AND '.join(terms)})"
+    def joined(self, word: str, part: Callable[[], Condition]) -> Condition:
+        parts = [part()]
+        while self.take("name", word):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else Joined(word, tuple(parts))
 
-    def term(self) -> str:
-        if self.take("name", "not"):
-            return f"(NOT {self.term()})"
-        if self.take("sign", "("):
-            inner = self.condition()
+    def term(self) -> Condition:
+        negated = self.take("name", "not") is not None
+        if not (negated or self.take("sign", "(")):
+            return self.comparison()
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise InputError(f"query: nested more than {DEPTH} deep; write it flatter")
+        inner = Negated(self.term()) if negated else self.condition()
+        if not negated:
             self.need("sign", ")")
-            return inner
-        column = quoted(self.column())
+        self.depth -= 1
+        return inner
+
+    def comparison(self) -> Condition:
+        column = self.column()
         if self.take("name", "is"):
-            negation = "NOT " if self.take("name", "not") else ""
+            negated = self.take("name", "not") is not None
             self.need("name", "null")
-            return f"({column} IS {negation}NULL)"
-        negation = "NOT " if self.take("name", "not") else ""
+            return Negated(Missing(column)) if negated else Missing(column)
+        negated = self.take("name", "not") is not None
         if self.take("name", "in"):
             self.need("sign", "(")
             values = [self.literal()]
             while self.take("sign", ","):
                 values.append(self.literal())
             self.need("sign", ")")
-            return f"({column} {negation}IN ({', '.join(values)}))"
+            chosen = Compare(column, "in", tuple(values))
+            return Negated(chosen) if negated else chosen
         for sign in _COMPARE:
-            if not negation and self.take("sign", sign):
-                return f"({column} {sign} {self.literal()})"
+            if not negated and self.take("sign", sign):
+                return Compare(column, sign, (self.literal(),))
         raise self.fail("a comparison")
 
-    def literal(self) -> str:
-        for kind in ("number", "text"):
-            found = self.take(kind)
-            if found is not None:
-                return found
-        raise self.fail("a number or a 'text'")
+    def literal(self) -> Literal:
+        number = self.take("number")
+        if number is not None:
+            return float(number)
+        text = self.take("text")
+        if text is None:
+            raise self.fail("a number or a 'text'")
+        return text[1:-1].replace("''", "'")
 
 
 def _word(content: str) -> bool:
@@ -181,6 +187,11 @@ def _word(content: str) -> bool:
 def _tokens(text: str) -> list[tuple[str, str, int]]:
     if len(text) > 10_000:
         raise InputError("query: give a text of at most 10,000 characters")
+    odd = UNREADABLE.search(text)
+    if odd and not odd[0].isspace():
+        raise InputError(
+            f"query: control character {odd[0]!r} at character {odd.start() + 1}; leave it out"
+        )
     tokens, at = [], 0
     while at < len(text.rstrip()):
         match = _TOKEN.match(text, at)

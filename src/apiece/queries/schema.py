@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from apiece import _check
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, unknown
+from apiece.queries.cells import UNREADABLE, text_of
+
+KINDS: Final = ("numeric", "text", "date")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,33 +20,43 @@ class Schema:
 
     groups: column → its declared values; rows with others are left out. rows_per_person: more
     rows of one person than this are dropped, by a choice that other people's rows do not touch.
+    kinds: column → "numeric", "text" or "date", how `where` compares it; without an entry a column
+    with bounds is numeric, one with groups and the person's are text, and no other can be named.
 
-    Raises `InputError` where low ≥ high, or a group is declared twice.
+    Raises `InputError` where low ≥ high, a group is declared twice, or a name or value carries
+    control characters; `OptionError` for an unknown kind.
 
     >>> Schema("id", bounds={"income": (0, 200_000)}, groups={"region": ["north", "south"]})
     Schema(person='id', bounds={'income': (0.0, 200000.0)}, groups={'region': ('north', 'south')}, \
-rows_per_person=1)
+rows_per_person=1, kinds={})
     """
 
     person: str
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
     rows_per_person: int = 1
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bounds = {}
         for name, (low, high) in self.bounds.items():
             low, high = _check.finite(f"{name} low", low), _check.finite(f"{name} high", high)
-            if not (low < high and math.isfinite(high - low)):
+            if not (low < high and 0 < (high - low) / 2 < math.inf):
                 raise InputError(f"bounds of {name!r}: {low:g} to {high:g}; low must be below high")
             bounds[name] = (low, high)
         groups = {name: tuple(values) for name, values in self.groups.items()}
         for name, values in groups.items():
-            if not values or len(set(map(str, values))) != len(values):
+            texts = [text_of(value) for value in values]
+            if not texts or None in texts or len(set(texts)) != len(texts):
                 raise InputError(f"groups of {name!r}: declare each value once, at least one")
-        object.__setattr__(self, "bounds", bounds)
-        object.__setattr__(self, "groups", groups)
+            _refuse_unreadable(f"groups of {name!r}", [str(text) for text in texts])
+        for kind in self.kinds.values():
+            if kind not in KINDS:
+                raise unknown("kind", kind, KINDS)
+        _refuse_unreadable("column", [str(n) for n in (self.person, *bounds, *groups, *self.kinds)])
         _check.count("rows_per_person", self.rows_per_person)
+        for attribute, value in (("bounds", bounds), ("groups", groups), ("kinds", self.kinds)):
+            object.__setattr__(self, attribute, dict(value))
 
     def bounds_of(self, column: str) -> tuple[float, float]:
         """Return a column's bounds; they are never taken from the data."""
@@ -60,3 +74,41 @@ rows_per_person=1)
                 f"column {column!r}: no declared groups; declare them (--values {column}=A,B,…)"
             )
         return tuple(self.groups[column])
+
+    def kind_of(self, column: str) -> str:
+        """Return how a column is compared: "numeric", "text" or "date"."""
+        if column in self.kinds:
+            return self.kinds[column]
+        if column in self.bounds:
+            return "numeric"
+        if column in self.groups or column == self.person:
+            return "text"
+        raise DataError(
+            f"column {column!r}: no declared kind; declare it (--kind {column}=numeric, text or "
+            "date), its bounds or its groups"
+        )
+
+    @property
+    def readings(self) -> tuple[tuple[str, str], ...]:
+        """Every (column, kind) that a query can ask for: what is read from a table, and no more."""
+        named = (self.person, *self.bounds, *self.groups, *self.kinds)
+        pairs = [(column, self.kind_of(column)) for column in named]
+        pairs += [(column, "numeric") for column in self.bounds]
+        return tuple(dict.fromkeys(pairs))
+
+    def stored(self, column: str, kind: str) -> str:
+        """Return the name of a reading in the registered table; no name of a user's enters SQL."""
+        return f"c{self.readings.index((column, kind))}"
+
+    def stored_group(self, column: str) -> str:
+        """Return the name of the numbers of a column's declared groups in the registered table."""
+        self.groups_of(column)
+        return f"g{list(self.groups).index(column)}"
+
+
+def _refuse_unreadable(what: str, texts: Sequence[str]) -> None:
+    for text in texts:
+        if UNREADABLE.search(text):
+            raise InputError(
+                f"{what}: {text!r} is not plain text; give text without control characters"
+            )

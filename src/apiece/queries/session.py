@@ -7,23 +7,27 @@ import json
 import math
 import secrets
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from apiece import _check
-from apiece.errors import AnalysisError, InputError
+from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import scan
-from apiece.queries.estimates import estimate
+from apiece.queries.dialect import Log
+from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.features import Features, features
 from apiece.queries.grammar import Query, parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians
+from apiece.queries.people import with_account
 from apiece.queries.schema import Schema
+from apiece.queries.table import Table, nobody, register
 
 CONFIDENCE = 0.95
+CELLS = 2**22  # of an answer, at most: each is a draw of exact noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Session:
-    """Ask private queries of `source` (see `scan.connect`), described by `schema`.
+    """Ask private queries of `source`, described by `schema`.
 
-    ledger: charges each person for their own contribution and answers from those whose budget
-    allows it; without one, each answer is (epsilon, delta)-DP by itself and nothing is
-    remembered. bits: the noise's randomness, cryptographic by default.
+    source: what `register` takes, and is registered when the session is made, or a registered
+    `Table`. ledger: charges each person for their own contribution and answers from those whose
+    budget allows it, leaving out who has no account; without one, each answer is
+    (epsilon, delta)-DP by itself and nothing is remembered. bits: the noise's randomness,
+    cryptographic by default. log: takes the steward's messages, which speak of rows.
 
     >>> import pandas as pd
     >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
@@ -66,10 +72,18 @@ class Session:
     True
     """
 
-    source: Any
+    source: Any = field(repr=False)
     schema: Schema
     ledger: Ledger | None = None
-    bits: Bits = secrets.randbits
+    bits: Bits = field(default=secrets.randbits, repr=False)
+    log: Log = field(default=nobody, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Table):
+            table = register(self.source, self.schema, log=self.log)
+            object.__setattr__(self, "source", table)
+        elif self.source.schema != self.schema:
+            raise InputError("schema: not the one that the table was registered with; give that")
 
     def ask(
         self, text: str, *, epsilon: float, delta: float, analysis_id: str | None = None
@@ -82,26 +96,26 @@ class Session:
         Guarantee: (epsilon, delta)-DP under adding or removing all rows of a person. With a
         ledger also each person's own (ε_i, δ_i) over everything the ledger ever charged, for
         adaptively chosen queries. Sums are of whole grid steps and the noise is an exact
-        Gaussian rounded to the grid, so no floating-point effect weakens either.
+        Gaussian rounded to the grid, so no floating-point effect weakens either. What is raised
+        depends on the query, the schema and the ledger's record of `analysis_id`, on no row.
 
-        Raises `InputError` for what is not a query, `DataError` for a missing column, a column
-        without declared bounds or groups, or a person the ledger does not know, `AnalysisError` for
-        an analysis id that stands for something else.
+        Raises `InputError` for what is not a query, `DataError` for a column that is not declared
+        as the query uses it, `AnalysisError` for an analysis id that stands for something else.
         """
         query = parse(text)
         epsilon = _check.positive("epsilon", epsilon)
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
         analysis_id = str(uuid.uuid4()) if analysis_id is None else analysis_id
         what = features(query, self.schema)
+        self._check_size(query, what)
         multiplier, stddev = _noise(what, self.schema.rows_per_person, epsilon, delta)
         key = self._fingerprint(query, epsilon, delta)
         if self.ledger is not None and self.ledger.status(analysis_id) == "committed":
             return _recorded(self.ledger.result(analysis_id), key, analysis_id)
-        sums = self._sums(query, what, stddev, analysis_id, key)
         answer = Answer(
             query.text,
             analysis_id,
-            self._estimates(query, what, sums, stddev),
+            self._estimates(query, what, self._sums(query, what, stddev, analysis_id), stddev),
             epsilon,
             delta,
             multiplier,
@@ -114,25 +128,62 @@ class Session:
         result = {"key": key, "answer": answer.to_dict()}
         return _recorded(self.ledger.commit(analysis_id, result), key, analysis_id)
 
-    def _sums(self, query: Query, what: Features, stddev: float, analysis_id: str, key: str) -> Any:
+    def _check_size(self, query: Query, what: Features) -> None:
+        """Refuse answers that are too large, or whose parts would share a name."""
+        groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
+        if not groups * what.size * len(what.columns) <= CELLS:
+            raise InputError(
+                f"query: {groups} groups of {what.size * len(what.columns)} noisy sums; give at "
+                f"most {CELLS} in all"
+            )
+        if query.by in FIELDS or (query.aggregate == "regression" and "intercept" in query.columns):
+            raise InputError(
+                "query: a column has the name of a part of the answer (such as 'estimate' or "
+                "'intercept'); rename the column"
+            )
+
+    def _sums(self, query: Query, what: Features, stddev: float, analysis_id: str) -> Any:
         """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
-        grid = math.ldexp(stddev, -BITS)
-        connection = scan.connect(self.source)
+        grid, width = math.ldexp(stddev, -BITS), len(what.columns)
+        groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
+        sql = scan.contributions_sql(query, self.schema, what, grid)
+        cursor = self.source.database.cursor()
         try:
-            scan.contributions(connection, query, self.schema, what, grid)
-            width = len(what.columns)
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
             admitted = None
             if self.ledger is not None:
-                people, steps = scan.norms(connection, width)
-                admitted = self.ledger.reserve(analysis_id, people, steps * grid, stddev)
-            groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
-            cells = groups * what.size
-            sums = scan.totals(connection, width, cells, admitted)
+                people, steps = scan.norms(cursor, width)
+                admitted = self._admitted(self.ledger, analysis_id, people, steps * grid, stddev)
+            sums = scan.totals(cursor, width, groups * what.size, admitted)
+        except ApieceError:
+            raise
+        except Exception as error:
+            self.log(f"query {query.text!r}: {type(error).__name__}: {error}")
+            raise StateError(
+                "query: could not be evaluated; the reason is in the steward's log"
+            ) from None
         finally:
-            connection.close()
-        noise = iter(rounded_gaussians(cells * width, self.bits))
+            cursor.close()
+        noise = iter(rounded_gaussians(groups * what.size * width, self.bits))
         noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
         return np.array(noisy).reshape(groups, what.size, width)
+
+    def _admitted(
+        self, ledger: Ledger, analysis_id: str, people: Any, norms: Any, stddev: float
+    ) -> Any:
+        """Charge everyone with an account who can pay; return their numbers."""
+        ids, known = with_account(self.source.people[people], ledger)
+        if not known.all():
+            self.log(
+                f"analysis {analysis_id!r}: {int((~known).sum())} of {people.size} people have no "
+                "account; left out"
+            )
+        try:
+            admitted = ledger.reserve(analysis_id, ids, norms[known], stddev)
+        except AnalysisError as error:
+            self.log(f"analysis {analysis_id!r}: {error}")
+            raise _taken(analysis_id) from None
+        return people[known][np.isin(ids, admitted)]
 
     def _estimates(
         self, query: Query, what: Features, sums: Any, stddev: float
@@ -152,6 +203,7 @@ class Session:
             "bounds": dict(self.schema.bounds),
             "groups": dict(self.schema.groups),
             "rows": self.schema.rows_per_person,
+            "kinds": dict(self.schema.kinds),
         }
         text = json.dumps([query.text, schema, epsilon, delta], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -189,7 +241,11 @@ def _guarantee(epsilon: float, delta: float, ledger: bool) -> str:
 
 def _recorded(result: Any, key: str, analysis_id: str) -> Answer:
     if not isinstance(result, dict) or result.get("key") != key:
-        raise AnalysisError(
-            f"analysis {analysis_id!r}: committed for another query or other terms; use a new id"
-        )
+        raise _taken(analysis_id)
     return Answer(**result["answer"])
+
+
+def _taken(analysis_id: str) -> AnalysisError:
+    return AnalysisError(
+        f"analysis {analysis_id!r}: in use for another query or other terms; use a new id"
+    )

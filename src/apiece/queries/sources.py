@@ -1,0 +1,115 @@
+"""Where a table comes from: one Parquet or CSV file, or a table in memory; read literally.
+
+A path is the name of one file: no pattern, no folder names that become columns, no address. Names
+of columns are matched exactly, and only declared columns are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final
+
+from apiece.errors import DataError, InputError
+from apiece.queries import cells
+from apiece.queries.dialect import Log, read_header, read_lines
+
+FILES: Final = (".parquet", ".csv")
+Columns = Mapping[str, Any]  # name → Arrow column, as stored
+
+
+def read(source: Any, wanted: Sequence[str], log: Log) -> tuple[Columns, str]:
+    """Return the wanted columns of a source, and the SHA-256 of its file ("" for one in memory).
+
+    Raises `DataError` for a file that is not there or lacks a column, `InputError` for what is no
+    source; these depend on no row. Anything else that is raised may speak of rows.
+    """
+    if isinstance(source, (str, Path)):
+        return _file(Path(source), wanted, log)
+    return _memory(source, wanted), ""
+
+
+def short(source: Any) -> str:
+    """Return what a message calls a source."""
+    text = str(source) if isinstance(source, (str, Path)) else type(source).__name__
+    return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def _file(path: Path, wanted: Sequence[str], log: Log) -> tuple[Columns, str]:
+    if path.suffix.lower() not in FILES:
+        raise InputError(
+            f"source {short(path)}: neither a .parquet nor a .csv file; give one of them, or from "
+            "Python a table, so that no type is guessed from rows"
+        )
+    with _opened(path) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        if path.suffix.lower() == ".parquet":
+            return _parquet(file, path, wanted), digest
+        names = _named(path, read_header(file.readline()), wanted)
+        lines = read_lines(file, names, wanted, log)
+    return {name: cells.as_text(column) for name, column in lines.items()}, digest
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        if path.is_file():
+            return path.open("rb")
+        reason: str | None = "no such file"
+    except OSError as error:
+        reason = error.strerror
+    raise DataError(f"source {short(path)}: cannot be read ({reason})")
+
+
+def _parquet(file: Any, path: Path, wanted: Sequence[str]) -> Columns:
+    import pyarrow.parquet as pq
+
+    parquet = pq.ParquetFile(file)
+    _named(path, parquet.schema_arrow.names, wanted)
+    table = parquet.read(columns=list(wanted))
+    return {name: table.column(name) for name in wanted}
+
+
+def _memory(source: Any, wanted: Sequence[str]) -> Columns:
+    import pyarrow as pa
+
+    if hasattr(source, "to_arrow_table"):  # a DuckDB relation: evaluated here, once
+        source = source.to_arrow_table()
+    if hasattr(source, "iloc"):
+        return _frame(source, wanted)
+    if not hasattr(source, "__arrow_c_stream__"):
+        raise InputError(f"source {short(source)}: not a path, a pandas or an Arrow table")
+    table = pa.table(source)
+    _named(source, table.column_names, wanted)
+    return {name: table.column(name) for name in wanted}
+
+
+def _frame(frame: Any, wanted: Sequence[str]) -> Columns:
+    """Return columns of a pandas table: by dtype where it has one, cell by cell where not."""
+    import pandas as pd
+    import pyarrow as pa
+
+    _named(frame, list(frame.columns), wanted)
+    columns = {}
+    for name in wanted:
+        column = frame[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            column = column.astype(object)
+        plain = column.dtype == object or isinstance(column.dtype, pd.StringDtype)
+        stored = cells.as_text(column.tolist()) if plain else pa.Array.from_pandas(column)
+        columns[name] = pa.chunked_array([stored]) if isinstance(stored, pa.Array) else stored
+    return columns
+
+
+def _named(source: Any, names: Sequence[Any], wanted: Sequence[str]) -> Sequence[str]:
+    """Return the names if each wanted one is among them once; they are no data about people."""
+    for name in wanted:
+        if names.count(name) != 1:
+            found = "twice" if name in names else "not"
+            raise DataError(
+                f"column {name!r}: {found} in the source {short(source)} (it has "
+                f"{', '.join(map(str, names))})"
+            )
+    return names
