@@ -29,11 +29,12 @@ _LOCKED: Final = {
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
 }
-_PLAIN: Final = r"NOT regexp_matches({0}, '[\x00-\x1f\x7f-\x9f]')"
-_AS: Final = {
-    "numeric": "CASE WHEN NOT isnan(TRY_CAST({0} AS DOUBLE)) THEN TRY_CAST({0} AS DOUBLE) END",
-    "text": f"CASE WHEN {_PLAIN} THEN {{0}} END",
-    "date": f"CASE WHEN regexp_full_match({{0}}, '{DATE}') THEN TRY_CAST({{0}} AS TIMESTAMP) END",
+_PLAIN: Final = r"NOT regexp_matches(@, '[\x00-\x1f\x7f-\x9f]')"
+_AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell
+    "numeric": "CASE WHEN NOT isnan(TRY_CAST(@ AS DOUBLE)) THEN TRY_CAST(@ AS DOUBLE) END",
+    "text": f"CASE WHEN {_PLAIN} THEN @ END",
+    "date": f"CASE WHEN regexp_full_match(@, '{DATE}') THEN TRY_CAST(@ AS TIMESTAMP) END",
+    "person": f"CASE WHEN {_PLAIN} AND length(@) BETWEEN 1 AND {ID_LENGTH} THEN @ END",
 }
 
 
@@ -131,16 +132,10 @@ def _stored(columns: sources.Columns, column: str, kind: str) -> Any:
 
 def _read(database: Any, schema: Schema) -> None:
     """Make the table `cells`: what was given, each cell as its kind or NULL."""
-    readings = [
-        f"CASE WHEN length(person) <= {ID_LENGTH} AND {_PLAIN.format('person')} "
-        "AND person <> '' THEN person END AS person"
-    ]
-    for column, kind in schema.readings:
-        name = schema.stored(column, kind)
-        readings.append(f"{_AS[kind].format(name)} AS {name}")
-    for column in schema.groups:
-        name = schema.stored_group(column)
-        readings.append(f"{_AS['text'].format(name)} AS {name}")
+    kinds = {"person": "person"}
+    kinds |= {schema.stored(column, kind): kind for column, kind in schema.readings}
+    kinds |= {schema.stored_group(column): "text" for column in schema.groups}
+    readings = [f"{_AS[kind].replace('@', name)} AS {name}" for name, kind in kinds.items()]
     database.execute(f"CREATE TABLE cells AS SELECT {', '.join(readings)} FROM given")
 
 
