@@ -283,9 +283,8 @@ CHANGES = [
     "UPDATE apiece_head SET number = 6",
     "UPDATE apiece_head SET people = 1",
     "DELETE FROM apiece_head",
-    "UPDATE apiece_analysis SET committed = NULL WHERE id = 'a1'",
-    "DELETE FROM apiece_analysis WHERE id = 'a0'",
-    "UPDATE apiece_analysis SET id = 'b' WHERE id = 'a0'",
+    "DELETE FROM apiece_entry WHERE number = 3",
+    "UPDATE apiece_entry SET payload_root = digest WHERE number = 4",
     "UPDATE apiece_meta SET value = '00' || substr(value, 3) WHERE key = 'salt'",
 ]
 

@@ -172,12 +172,12 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
 
 
 def _head(text: str) -> Head:
-    from apiece.ledger import Head
+    from apiece.ledger import read_head
 
-    number, colon, digest = text.partition(":")
-    if not (colon and number.isdecimal() and len(digest) == 64):
+    head = read_head(text)
+    if head is None:
         raise InputError(f"--head: {text!r} is not number:digest with 64 hexadecimal digits")
-    return Head(int(number), digest)
+    return head
 
 
 @command.command(epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet")

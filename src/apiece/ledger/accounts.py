@@ -9,8 +9,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from apiece.errors import StateError
-from apiece.ledger.chain import block_digest
 from apiece.ledger.codec import TERMS, Ids, Integers, Terms, pack_ids, unpack_ids
+from apiece.ledger.digests import block_digest
 from apiece.ledger.schema import BALANCE, PEOPLE
 
 CHUNK = 200  # blocks a query: below every database's limit on parameters

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import numpy as np
 import sqlalchemy as sa
 
 from apiece.errors import AnalysisError
 from apiece.ledger import accounts, codec
 from apiece.ledger.codec import BLOCK, Integers, Mask
-from apiece.ledger.schema import ENTRY, PAYLOAD
+from apiece.ledger.trail import Trail
 
 
 def charge(
@@ -40,30 +37,21 @@ def charge(
 
 
 def replay(
-    connection: sa.Connection, row: Any, analysis_id: str, request: str, ordinals: Integers
+    connection: sa.Connection, trail: Trail, analysis_id: str, request: str, ordinals: Integers
 ) -> Mask:
-    """Return whom an earlier, identical reservation admitted."""
-    if row.committed is not None:
+    """Return whom an earlier, identical reservation admitted; what it left is checked first."""
+    number = trail.reserved[analysis_id]
+    if analysis_id in trail.committed:
         raise AnalysisError(
             f"analysis {analysis_id!r}: already committed; read its result, or use a new id"
         )
-    if entry_body(connection, row.reserved)["request"] != request:
+    if trail.body(connection, number)["request"] != request:
         raise AnalysisError(
             f"analysis {analysis_id!r}: reserved with other people or norms; use a new id"
         )
     admitted = np.zeros(ordinals.size, dtype=bool)
-    rows = connection.execute(
-        sa.select(PAYLOAD.c.block, PAYLOAD.c.data).where(PAYLOAD.c.number == row.reserved)
-    )
-    stored = {int(block): bytes(data) for block, data in rows}
+    stored = trail.arrays(connection, number)
     for block, part in codec.by_block(ordinals):
         mask, _ = codec.unpack_masked(stored[block], "<i8")
         admitted[part] = mask[ordinals[part] % BLOCK]
     return admitted
-
-
-def entry_body(connection: sa.Connection, number: int) -> dict[str, Any]:
-    """Return the content of an entry."""
-    text = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == number)).scalar_one()
-    body: dict[str, Any] = json.loads(text)
-    return body

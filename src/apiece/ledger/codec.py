@@ -21,6 +21,10 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BLOCK: Final = 4096
+# What reading damaged content can raise.
+DAMAGE: Final = (
+    ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, zlib.error,
+)  # fmt: skip
 TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")])
 Terms = npt.NDArray[Any]
 

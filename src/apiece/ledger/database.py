@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,33 +10,26 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError
 
 from apiece.errors import InputError, StateError
+from apiece.ledger.address import parse_address
 
 BUSY_SECONDS = 120
 
 
-def make_engine(url: str) -> sa.Engine:
-    """Return an engine for `sqlite:///file`, `postgresql://…` or the path of an SQLite file."""
-    text = url if "://" in url else f"sqlite:///{url}"
+def make_engine(address: str) -> sa.Engine:
+    """Return an engine for `sqlite:///file`, `postgresql://…` or the path of an SQLite file.
+
+    Raises as `parse_address` does, and `InputError` where the database's driver is missing.
+    """
+    url = parse_address(address)
     try:
-        parsed = make_url(text)
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-            raise InputError(
-                f"ledger: {parsed.drivername!r} is not supported; give sqlite:///file.db or "
-                "postgresql://user@host/name"
-            )
-        if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-            raise InputError("ledger: an account in memory would be lost; give sqlite:///file.db")
-        engine = sa.create_engine(parsed, poolclass=sa.NullPool)
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+    except (NoSuchModuleError, ImportError):
         raise InputError(
-            f"ledger: {url!r} cannot be used ({str(error).splitlines()[0]}); give "
-            "sqlite:///file.db or postgresql://user@host/name"
+            f"ledger: the driver for {url.get_backend_name()} is not installed; "
+            "pip install 'apiece[all]'"
         ) from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_connect)
@@ -73,7 +67,7 @@ def _postgres_begin(connection: sa.Connection) -> None:
 
 
 def name(engine: sa.Engine) -> str:
-    """Return the ledger's address without its password."""
+    """Return the ledger's address; it holds no password."""
     return engine.url.render_as_string(hide_password=True)
 
 
@@ -82,9 +76,33 @@ def is_missing(engine: sa.Engine) -> bool:
     return engine.dialect.name == "sqlite" and not Path(engine.url.database or "").exists()
 
 
-def without_password(url: str) -> str:
-    """Return a ledger's address as it may be written down: as it is given, but for a password."""
-    return name(make_engine(url)) if "@" in url else url
+@contextmanager
+def made_private(engine: sa.Engine) -> Iterator[None]:
+    """Make an SQLite file for its owner alone, whatever the umask; take it away on failure.
+
+    A file that is there and empty is taken, and closed to others, before anything is in it.
+    """
+    if engine.dialect.name != "sqlite":
+        yield
+        return
+    path, made = Path(engine.url.database or ""), False
+    try:
+        if not path.exists():
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+            made = True
+        if path.stat().st_size == 0:
+            path.chmod(0o600)
+    except FileExistsError:
+        if not path.exists():  # else another process was first, and made it as this one would
+            raise StateError(f"ledger {path}: is a link to nowhere; remove it") from None
+    except OSError as error:
+        raise StateError(f"ledger {path}: unable to open it ({error.strerror})") from None
+    try:
+        yield
+    except BaseException:
+        if made and path.stat().st_size == 0:
+            path.unlink()
+        raise
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece.errors import DataError
+from apiece.errors import DataError, StateError
 from apiece.ledger.accounts import read_ids
+from apiece.ledger.chain import REMEDY
 from apiece.ledger.codec import BLOCK, Ids, Integers, kind
 
 
@@ -23,13 +24,13 @@ class Directory:
         """Read the people enrolled since the last refresh."""
         if people == self.ids.size:
             return
-        if people < self.ids.size:  # the database was replaced by an older one
-            self.ids = self.ids[:0]
         first = self.ids.size // BLOCK
         parts = [self.ids[: first * BLOCK]] if first else []
         parts += list(read_ids(connection, salt, first))
-        self.ids = np.concatenate(parts)
-        self._index = None
+        ids = np.concatenate(parts) if parts else self.ids[:0]
+        if ids.size != people:
+            raise StateError(f"ledger: {ids.size} people where its history has {people}; {REMEDY}")
+        self.ids, self._index = ids, None
 
     @property
     def kind(self) -> str | None:

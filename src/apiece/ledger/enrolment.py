@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from apiece.errors import BudgetError
 from apiece.ledger import accounts, chain, codec, units
-from apiece.ledger.chain import Locked
+from apiece.ledger.chain import Last
 from apiece.ledger.codec import BLOCK, Ids, Integers, Terms
 from apiece.ledger.directory import Directory
 
@@ -17,11 +17,11 @@ from apiece.ledger.directory import Directory
 def amend(
     connection: sa.Connection,
     salt: bytes,
-    head: Locked,
+    head: Last,
     ids: Ids,
     ordinals: Integers,
     terms: Terms,
-) -> Locked:
+) -> Last:
     """Change the terms of people who have accounts; return the head after it."""
     groups = codec.by_block(ordinals)
     blocks = [block for block, _ in groups]
@@ -43,22 +43,21 @@ def amend(
     if not rows:
         return head
     accounts.write_people(connection, salt, rows)
-    chain.append(connection, salt, head, {"kind": "amend"}, payloads)
-    return chain.lock(connection, salt)
+    return chain.append(connection, salt, head, {"kind": "amend"}, payloads)
 
 
 def add(
     connection: sa.Connection,
     salt: bytes,
     directory: Directory,
-    head: Locked,
+    head: Last,
     ids: Ids,
     terms: Terms,
-) -> None:
-    """Open accounts for people who have none."""
+) -> Last:
+    """Open accounts for people who have none; return the head after it."""
     if not ids.size:
-        return
-    ordinals = head[2] + np.arange(ids.size)
+        return head
+    ordinals = head.people + np.arange(ids.size)
     people, balances, payloads = [], [], []
     for block, part in codec.by_block(ordinals):
         payloads.append((block, codec.pack_enrolled(ids[part], terms[part])))
@@ -75,8 +74,8 @@ def add(
         balances.append((block, spent))
     accounts.write_people(connection, salt, people)
     accounts.write_spent(connection, salt, balances)
-    after = (head[0], head[1], head[2] + ids.size)
-    chain.append(connection, salt, after, {"kind": "enroll"}, payloads)
+    after = head._replace(people=head.people + ids.size)
+    return chain.append(connection, salt, after, {"kind": "enroll"}, payloads)
 
 
 def _refuse_lower(ids: Ids, limits: Any, spent: Integers) -> None:

@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 
 from apiece.errors import DataError, unknown
-from apiece.ledger import accounts, units
-from apiece.ledger.codec import BLOCK, unpack_ids
-from apiece.ledger.database import transaction
-from apiece.ledger.schema import HEAD
+from apiece.ledger import units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,21 +52,15 @@ def _accounts(ledger: Ledger) -> pa.Table:
     import pyarrow as pa
 
     parts = []
-    with transaction(ledger.engine, writes=False) as connection:
-        people = int(connection.execute(sa.select(HEAD.c.people)).scalar_one())
-        blocks = list(range(-(-people // BLOCK)))
-        terms = accounts.read_people(connection, ledger.salt, blocks)
-        spent = accounts.read_spent(connection, ledger.salt, blocks)
-    for block in blocks:
-        packed, rows = terms[block]
+    for ids, rows, spent in ledger.account_blocks():
         parts.append(
             pa.table(
                 {
-                    "id": pa.array(unpack_ids(packed, rows.size)),
+                    "id": pa.array(ids),
                     "epsilon": np.ascontiguousarray(rows["epsilon"]),
                     "delta": np.ascontiguousarray(rows["delta"]),
                     "limit": rows["limit"] * units.UNIT,
-                    "spent": spent[block] * units.UNIT,
+                    "spent": spent * units.UNIT,
                 }
             )
         )

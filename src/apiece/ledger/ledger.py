@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +15,28 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from apiece import _check
-from apiece.errors import AnalysisError, BudgetError, DataError, InputError, StateError
-from apiece.ledger import accounts, chain, codec, enrolment, schema, units
-from apiece.ledger.chain import Entry, Head, Locked
-from apiece.ledger.charging import charge, entry_body, replay
+from apiece.errors import AnalysisError, InputError, StateError
+from apiece.ledger import accounts, chain, codec, enrolment, opening, schema, units
+from apiece.ledger.anchor import Anchor
+from apiece.ledger.chain import Entry, Head, Last
+from apiece.ledger.charging import charge, replay
 from apiece.ledger.codec import BLOCK, Ids, Integers
-from apiece.ledger.database import is_missing, make_engine, name, transaction
+from apiece.ledger.database import make_engine, name, transaction
+from apiece.ledger.digests import keyed
 from apiece.ledger.directory import Directory
 from apiece.ledger.export import export
-from apiece.ledger.schema import ANALYSIS, ENTRY, HEAD
+from apiece.ledger.trail import Trail
 from apiece.ledger.verify import Verification, verify
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Reading:
+    """A transaction on a history that was checked, and its last entry."""
+
+    connection: sa.Connection
+    last: Last
 
 
 class Ledger:
@@ -38,13 +50,16 @@ class Ledger:
     Protocol: `reserve` charges, in one transaction, all who can pay, and returns them; compute on
     those alone; `commit` records that the answer goes out, and returns the answer to release.
     Charges are never given back. Reserving again under the same analysis id charges nothing.
+
+    Everything read is checked first against the history, whose digests this object follows as it
+    grows; where it does not continue what was seen before, every call raises `StateError`. Threads
+    may share one; their calls wait for each other.
     """
 
-    def __init__(self, engine: sa.Engine, settings: dict[str, Any], salt: bytes) -> None:
-        self.engine, self.salt = engine, salt
-        self.method: str = settings["filter"]
-        self.order: float | None = settings["order"]
-        self._directory = Directory()
+    def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
+        self.engine, self._anchor = engine, anchor
+        salt, (self.method, self.order) = opening.read(engine)
+        self._trail, self._directory, self._mutex = Trail(salt), Directory(), threading.RLock()
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -57,15 +72,20 @@ class Ledger:
         method: str | None = None,
         order: float | None = None,
         create: bool = True,
+        anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
         """Open the ledger at `url`, making an empty one (which admits nobody) if there is none.
 
-        url: sqlite:///file, a file's path, or postgresql://user@host/name. method: "gaussian"
-        (default; exact for Gaussian noise) or "renyi" with an `order`, which can also charge
-        trainings with sampled batches; fixed when the ledger is made. create: whether to make one.
+        url: sqlite:///file, a file's path, or postgresql://user@host/name, without a password:
+        PostgreSQL's is taken from PGPASSWORD or a password file. method: "gaussian" (default;
+        exact for Gaussian noise) or "renyi" with an `order`, which can also charge trainings with
+        sampled batches; fixed when the ledger is made (`suggest_order`). create: whether to make
+        one. anchor: a file outside the database with the digests of the entries written; by
+        default the one that APIECE_LEDGER_ANCHOR names, if any.
 
-        Raises `StateError` for a database that cannot be reached and a ledger from a newer
-        version, `InputError` for settings other than the stored ones, `DataError` where, with
+        Raises `StateError` for a database that cannot be reached, a ledger that is damaged or
+        from a newer version, and an anchor that cannot be read; `InputError` for settings other
+        than the stored ones and an address that is not allowed; `DataError` where, with
         create=False, there is none. An older version is migrated.
 
         >>> import tempfile
@@ -75,31 +95,56 @@ class Ledger:
         ...     ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=10.0).tolist()
         ['bob']
         """
-        asked = (method or "gaussian", units.checked_order(method or "gaussian", order))
-        engine = make_engine(url)
-        if not create and is_missing(engine):
-            raise _none_there(engine)
-        with transaction(engine, writes=False) as connection:
-            there = schema.exists(connection)
-            version = schema.check_version(schema.meta(connection)["schema"]) if there else None
-        if not there and not create:
-            raise _none_there(engine)
-        if version != schema.VERSION:
-            with transaction(engine, writes=True) as connection:
-                _prepare(connection, *asked)
-        with transaction(engine, writes=False) as connection:
-            salt = bytes.fromhex(schema.meta(connection)["salt"])
-            first = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == 0)).scalar()
-        try:
-            settings = json.loads(first or "")
-        except ValueError:
-            raise StateError(f"ledger {name(engine)}: its first entry is damaged") from None
-        if method is not None and asked != (settings["filter"], settings["order"]):
+        asked = _settings(method, order)
+        engine, kept = make_engine(url), Anchor.of(anchor)
+        there = opening.version(engine)
+        if there is None:
+            if not create:
+                raise opening.none_there(engine)
+            last = opening.make(engine, asked, None)
+            if last is not None:
+                kept.keep(last, {})
+        elif there < schema.VERSION:
+            opening.migrate(engine)
+        ledger = cls(engine, kept)
+        if method is not None and asked != (ledger.method, ledger.order):
             raise InputError(
-                f"ledger {name(engine)}: made with method {settings['filter']!r}, order "
-                f"{settings['order']}, not {asked[0]!r}, {asked[1]}; these cannot change"
+                f"ledger {name(engine)}: made with method {ledger.method!r}, order "
+                f"{ledger.order}, not {asked[0]!r}, {asked[1]}; these cannot change"
             )
-        return cls(engine, settings, salt)
+        return ledger
+
+    @classmethod
+    def make(
+        cls,
+        url: str,
+        ids: Any,
+        epsilon: Any,
+        delta: Any,
+        *,
+        method: str | None = None,
+        order: float | None = None,
+        anchor: str | os.PathLike[str] | None = None,
+    ) -> Ledger:
+        """Make a ledger with these people's accounts: both, or no ledger is left behind.
+
+        Arguments and errors are those of `open` and `enroll`; `StateError` where there is one.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
+        2
+        """
+        asked, engine, kept = _settings(method, order), make_engine(url), Anchor.of(anchor)
+        ids = codec.checked_ids(ids)
+        terms = units.terms(*asked, ids, epsilon, delta)
+        last = None
+        if opening.version(engine) is None:
+            last = opening.make(engine, asked, (ids, terms))
+        if last is None:
+            raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
+        kept.keep(last, {})
+        return cls(engine, kept)
 
     def enroll(self, ids: Any, epsilon: Any, delta: Any) -> int:
         """Open accounts, or change the budgets of open ones; return how many are new.
@@ -109,15 +154,18 @@ class Ledger:
         than what the person has spent; then nothing at all is changed.
         """
         ids = codec.checked_ids(ids)
-        terms = self._terms(ids, epsilon, delta)
-        with transaction(self.engine, writes=True) as connection:
-            head = self._lock(connection)
+        terms = units.terms(self.method, self.order, ids, epsilon, delta)
+        with self._writing() as writing:
+            self._directory.refresh(writing.connection, self._salt, writing.last.people)
             found = self._directory.find(ids)
             known = found >= 0
-            head = enrolment.amend(
-                connection, self.salt, head, ids[known], found[known], terms[known]
+            at, salt = writing.connection, self._salt
+            writing.last = enrolment.amend(
+                at, salt, writing.last, ids[known], found[known], terms[known]
             )
-            enrolment.add(connection, self.salt, self._directory, head, ids[~known], terms[~known])
+            writing.last = enrolment.add(
+                at, salt, self._directory, writing.last, ids[~known], terms[~known]
+            )
         return int((~known).sum())
 
     def reserve(self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float) -> Ids:
@@ -154,31 +202,32 @@ class Ledger:
             json.dumps(result, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise InputError(f"result: {error}; give a JSON value") from None
-        with transaction(self.engine, writes=True) as connection:
-            head = self._lock(connection)
-            row = self._analysis(connection, analysis_id)
-            if row.committed is not None:
-                return entry_body(connection, row.committed)["result"]
+        with self._writing() as writing:
+            self._known(analysis_id)
+            number = self._trail.committed.get(analysis_id)
+            if number is not None:
+                return self._trail.body(writing.connection, number)["result"]
             body = {"kind": "commit", "analysis": analysis_id, "result": result}
-            number = chain.append(connection, self.salt, head, body, [])
-            connection.execute(
-                sa.update(ANALYSIS).where(ANALYSIS.c.id == analysis_id).values(committed=number)
-            )
+            writing.last = chain.append(writing.connection, self._salt, writing.last, body, [])
         return result
 
     def status(self, analysis_id: str) -> str:
         """Return "unknown", "reserved" or "committed"."""
-        with transaction(self.engine, writes=False) as connection:
-            row = self._find_analysis(connection, _analysis_id(analysis_id))
-        return "unknown" if row is None else ("reserved" if row.committed is None else "committed")
+        _analysis_id(analysis_id)
+        with self._reading():
+            if analysis_id not in self._trail.reserved:
+                return "unknown"
+            return "committed" if analysis_id in self._trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
         """Return the result that was committed. Raises `AnalysisError` where there is none."""
-        with transaction(self.engine, writes=False) as connection:
-            row = self._analysis(connection, _analysis_id(analysis_id))
-            if row.committed is None:
+        _analysis_id(analysis_id)
+        with self._reading() as reading:
+            self._known(analysis_id)
+            number = self._trail.committed.get(analysis_id)
+            if number is None:
                 raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
-            return entry_body(connection, row.committed)["result"]
+            return self._trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
         """Return what each person has spent: μ², or Rényi divergence. Data about people."""
@@ -191,23 +240,21 @@ class Ledger:
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
-        with transaction(self.engine, writes=False) as connection:
-            row = connection.execute(sa.select(HEAD.c.number, HEAD.c.digest)).one()
-        return Head(int(row.number), bytes(row.digest).hex())
+        with self._reading() as reading:
+            return Head(reading.last.number, reading.last.digest.hex())
 
     @property
     def people(self) -> int:
         """How many people have accounts."""
-        with transaction(self.engine, writes=False) as connection:
-            return int(connection.execute(sa.select(HEAD.c.people)).scalar_one())
+        with self._reading() as reading:
+            return reading.last.people
 
     @property
     def id_kind(self) -> str | None:
         """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
-        with transaction(self.engine, writes=False) as connection:
-            people = connection.execute(sa.select(HEAD.c.people)).scalar_one()
-            self._directory.refresh(connection, self.salt, int(people))
-        return self._directory.kind
+        with self._reading() as reading:
+            self._directory.refresh(reading.connection, self._salt, reading.last.people)
+            return self._directory.kind
 
     def enrolled(self, ids: Any) -> codec.Mask:
         """Return which of these persons have an account. Data about people."""
@@ -218,44 +265,59 @@ class Ledger:
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
-        with transaction(self.engine, writes=False) as connection:
-            for number, body, digest in connection.execute(
-                sa.select(ENTRY.c.number, ENTRY.c.body, ENTRY.c.digest).order_by(ENTRY.c.number)
-            ):
-                entry = json.loads(body)
-                yield Entry(
-                    number, entry["kind"], entry["at"], entry.get("analysis"), bytes(digest).hex()
-                )
+        with self._reading() as reading:
+            bodies = list(self._trail.bodies(reading.connection))
+        for body, digest in bodies:
+            yield Entry(
+                body["number"], body["kind"], body["at"], body.get("analysis"), digest.hex()
+            )
+
+    def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
+        """Yield everyone's ids, terms and spending in units, some thousands at a time."""
+        with self._reading() as reading:
+            blocks = list(range(-(-reading.last.people // BLOCK)))
+            people = accounts.read_people(reading.connection, self._salt, blocks)
+            spent = accounts.read_spent(reading.connection, self._salt, blocks)
+        for block in blocks:
+            packed, terms = people[block]
+            yield codec.unpack_ids(packed, terms.size), terms, spent[block]
 
     def verify(self, head: Head | None = None) -> Verification:
         """Recompute every digest, and every balance from the history.
 
-        head: one that was kept elsewhere; without it, a history that was cut short or rewritten
-        together with all its digests cannot be told from a true one.
+        head: one that was kept elsewhere. Without it or an anchor, a history that was cut short
+        or rewritten together with all its digests cannot be told from a true one.
         """
-        return verify(self.engine, self.salt, head)
+        kept = self._anchor.read()
+        if head is not None and kept.setdefault(*head) != head.digest:
+            raise StateError(f"head {head.number}: the anchor has another digest for that entry")
+        return verify(self.engine, self._salt, kept)
 
     def export(self, path: str | Path, table: str = "accounts") -> int:
         """Write "accounts" (data about people) or "history" to Parquet; return its rows."""
         return export(self, path, table)
 
-    def _terms(self, ids: Ids, epsilon: Any, delta: Any) -> codec.Terms:
-        eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
-        dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
-        for label, array in (("epsilon", eps), ("delta", dlt)):
-            if array.ndim and array.shape != ids.shape:
-                raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
-        terms = np.zeros(ids.size, dtype=codec.TERMS)
-        terms["epsilon"], terms["delta"] = eps, dlt
-        terms["limit"] = units.limits(
-            self.method, self.order, terms["epsilon"].copy(), terms["delta"].copy()
-        )
-        return terms
+    @property
+    def _salt(self) -> bytes:
+        return self._trail.salt
 
-    def _lock(self, connection: sa.Connection) -> Locked:
-        head = chain.lock(connection, self.salt)
-        self._directory.refresh(connection, self.salt, head[2])
-        return head
+    @contextmanager
+    def _reading(self) -> Iterator[Reading]:
+        """Read from a history that was checked to its end, one thread at a time."""
+        with self._mutex:
+            kept = self._anchor.read()
+            with transaction(self.engine, writes=False) as connection, chain.naming_damage():
+                yield Reading(connection, self._trail.follow(connection, kept))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Reading]:
+        """As `_reading`, with the only right to write; `last` is kept in the anchor after it."""
+        with self._mutex:
+            kept = self._anchor.read()
+            with transaction(self.engine, writes=True) as connection, chain.naming_damage():
+                writing = Reading(connection, self._trail.lock(connection, kept))
+                yield writing
+            self._anchor.keep(writing.last, kept)
 
     def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: dict[str, Any]) -> Ids:
         _analysis_id(analysis_id)
@@ -263,70 +325,44 @@ class Ledger:
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
         charges = np.broadcast_to(units.to_units(loss), ids.shape)
-        with transaction(self.engine, writes=True) as connection:
-            head = self._lock(connection)
+        with self._writing() as writing:
+            connection, salt = writing.connection, self._salt
+            self._directory.refresh(connection, salt, writing.last.people)
             ordinals = self._directory.numbers(ids)
-            request = chain.keyed(self.salt, ordinals.tobytes(), charges.tobytes()).hex()
-            row = self._find_analysis(connection, analysis_id)
-            if row is not None:
-                admitted = replay(connection, row, analysis_id, request, ordinals)
-                return np.asarray(ids[admitted])
-            admitted, payloads = charge(connection, self.salt, ordinals, charges)
-            body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
-            number = chain.append(connection, self.salt, head, body, payloads)
-            connection.execute(sa.insert(ANALYSIS).values(id=analysis_id, reserved=number))
+            request = keyed(salt, ordinals.tobytes(), charges.tobytes()).hex()
+            if analysis_id in self._trail.reserved:
+                admitted = replay(connection, self._trail, analysis_id, request, ordinals)
+            else:
+                admitted, payloads = charge(connection, salt, ordinals, charges)
+                body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
+                writing.last = chain.append(connection, salt, writing.last, body, payloads)
         return np.asarray(ids[admitted])
 
     def _balance(self, ids: Any) -> tuple[Integers, Integers]:
         ids = codec.checked_ids(ids)
         spent, limit = np.zeros(ids.size, np.int64), np.zeros(ids.size, np.int64)
-        with transaction(self.engine, writes=False) as connection:
-            count = connection.execute(sa.select(HEAD.c.people)).scalar_one()
-            self._directory.refresh(connection, self.salt, int(count))
+        with self._reading() as reading:
+            connection = reading.connection
+            self._directory.refresh(connection, self._salt, reading.last.people)
             ordinals = self._directory.numbers(ids)
             groups = codec.by_block(ordinals)
             blocks = [block for block, _ in groups]
-            people = accounts.read_people(connection, self.salt, blocks)
-            balances = accounts.read_spent(connection, self.salt, blocks)
-        for block, part in groups:
-            at = ordinals[part] % BLOCK
-            spent[part], limit[part] = balances[block][at], people[block][1]["limit"][at]
+            people = accounts.read_people(connection, self._salt, blocks)
+            balances = accounts.read_spent(connection, self._salt, blocks)
+            for block, part in groups:
+                at = ordinals[part] % BLOCK
+                spent[part], limit[part] = balances[block][at], people[block][1]["limit"][at]
         return spent, limit
 
-    def _find_analysis(self, connection: sa.Connection, analysis_id: str) -> Any:
-        return connection.execute(sa.select(ANALYSIS).where(ANALYSIS.c.id == analysis_id)).first()
-
-    def _analysis(self, connection: sa.Connection, analysis_id: str) -> Any:
-        row = self._find_analysis(connection, analysis_id)
-        if row is None:
+    def _known(self, analysis_id: str) -> None:
+        if analysis_id not in self._trail.reserved:
             raise AnalysisError(
                 f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
             )
-        return row
 
 
-def _none_there(engine: sa.Engine) -> DataError:
-    return DataError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
-
-
-def _prepare(connection: sa.Connection, method: str, order: float | None) -> None:
-    """Make the tables, or migrate them; another process may have been first."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7307199140915)")
-    if schema.exists(connection):
-        stored = schema.meta(connection)
-        version = schema.check_version(stored["schema"])
-        if version < schema.VERSION:
-            schema.migrate(connection, version)
-            salt = bytes.fromhex(stored["salt"])
-            body = {"kind": "migrate", "schema": schema.VERSION}
-            chain.append(connection, salt, chain.lock(connection, salt), body, [])
-        return
-    salt = secrets.token_bytes(32)
-    schema.create(connection, salt)
-    connection.execute(sa.insert(HEAD).values(one=1, number=-1, digest=b"", people=0))
-    body = {"kind": "init", "filter": method, "order": order, "unit": units.UNIT}
-    chain.append(connection, salt, (-1, b"", 0), body, [])
+def _settings(method: str | None, order: float | None) -> opening.Settings:
+    return (method or "gaussian", units.checked_order(method or "gaussian", order))
 
 
 def _analysis_id(value: Any) -> str:

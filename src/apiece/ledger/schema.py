@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 import sqlalchemy as sa
 
 from apiece.errors import StateError
+from apiece.ledger.digests import payload_root
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _tables = sa.MetaData()
 _bytes = sa.LargeBinary
@@ -37,6 +37,7 @@ ENTRY = sa.Table(
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("digest", _bytes, nullable=False),
+    sa.Column("payload_root", _bytes, nullable=False),
 )
 PAYLOAD = sa.Table(
     "apiece_payload",
@@ -61,13 +62,6 @@ BALANCE = sa.Table(
     sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("spent", _bytes, nullable=False),
     sa.Column("digest", _bytes, nullable=False),
-)
-ANALYSIS = sa.Table(
-    "apiece_analysis",
-    _tables,
-    sa.Column("id", sa.String(200), primary_key=True),
-    sa.Column("reserved", sa.BigInteger, nullable=False, unique=True),
-    sa.Column("committed", sa.BigInteger, unique=True),
 )
 
 
@@ -108,25 +102,30 @@ def check_version(stored: str) -> int:
     return version
 
 
-def migrate(connection: sa.Connection, version: int) -> None:
-    """Bring the tables from `version` to the current one, inside the caller's transaction."""
-    if version < 2:
-        _index_analyses(connection)
+def migrate(connection: sa.Connection, salt: bytes) -> None:
+    """Bring the tables of any older version to the current one, in the caller's transaction.
+
+    Versions 1 and 2 had no digest of an entry's arrays beside it, so that to check an entry they
+    had to be read; version 2 looked analyses up in a table that the history did not vouch for.
+    """
+    there = {str(column["name"]) for column in sa.inspect(connection).get_columns(ENTRY.name)}
+    if "payload_root" not in there:
+        kind = ENTRY.c.payload_root.type.compile(connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {ENTRY.name} ADD COLUMN payload_root {kind}")
+    for (number,) in connection.execute(sa.select(ENTRY.c.number)).all():
+        root = payload_root(salt, payloads(connection, number).items())
+        connection.execute(
+            sa.update(ENTRY).where(ENTRY.c.number == number).values(payload_root=root)
+        )
+    connection.exec_driver_sql("DROP TABLE IF EXISTS apiece_analysis")
     connection.execute(sa.update(META).where(META.c.key == "schema").values(value=str(VERSION)))
 
 
-def _index_analyses(connection: sa.Connection) -> None:
-    """Version 1 looked analyses up by reading the history; version 2 has an index of them."""
-    ANALYSIS.create(connection)
-    for number, body in connection.execute(
-        sa.select(ENTRY.c.number, ENTRY.c.body).order_by(ENTRY.c.number)
-    ).all():
-        entry = json.loads(body)
-        if entry["kind"] == "reserve":
-            connection.execute(sa.insert(ANALYSIS).values(id=entry["analysis"], reserved=number))
-        elif entry["kind"] == "commit":
-            connection.execute(
-                sa.update(ANALYSIS)
-                .where(ANALYSIS.c.id == entry["analysis"])
-                .values(committed=number)
-            )
+def payloads(connection: sa.Connection, number: int) -> dict[int, bytes]:
+    """Return an entry's packed arrays, by block."""
+    rows = connection.execute(
+        sa.select(PAYLOAD.c.block, PAYLOAD.c.data)
+        .where(PAYLOAD.c.number == number)
+        .order_by(PAYLOAD.c.block)
+    )
+    return {int(block): bytes(data) for block, data in rows}

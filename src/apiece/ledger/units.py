@@ -10,6 +10,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece.errors import BudgetError, InputError, unknown
 from apiece.filters import gaussian_mu, renyi_budget
+from apiece.ledger import codec
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -37,6 +38,21 @@ def limits(method: str, order: float | None, epsilon: Floats, delta: Floats) -> 
             f"{float(budget[i]):g}, is outside [{UNIT:g}, {CAP * UNIT:g}); give {remedy}"
         )
     return units.astype(np.int64)
+
+
+def terms(
+    method: str, order: float | None, ids: codec.Ids, epsilon: Any, delta: Any
+) -> codec.Terms:
+    """Return each person's ε, δ and limit; raises `BudgetError` for what cannot be a budget."""
+    eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
+    dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
+    for label, array in (("epsilon", eps), ("delta", dlt)):
+        if array.ndim and array.shape != ids.shape:
+            raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
+    found = np.zeros(ids.size, dtype=codec.TERMS)
+    found["epsilon"], found["delta"] = eps, dlt
+    found["limit"] = limits(method, order, found["epsilon"].copy(), found["delta"].copy())
+    return found
 
 
 def checked_order(method: str, order: Any) -> float | None:

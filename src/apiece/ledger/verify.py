@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +13,11 @@ from sqlalchemy.exc import DBAPIError
 
 from apiece.errors import StateError
 from apiece.ledger import chain, codec, units
-from apiece.ledger.chain import Head, block_digest
+from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK, TERMS
 from apiece.ledger.database import transaction
-from apiece.ledger.schema import ANALYSIS, BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE
-
-DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, zlib.error)
+from apiece.ledger.digests import block_digest, entry_digest, payload_root
+from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, VERSION, meta, payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,8 @@ class _Fold:
     ids: list[codec.Ids] = field(default_factory=list)
     terms: list[codec.Terms] = field(default_factory=list)
     spent: list[codec.Integers] = field(default_factory=list)
-    analyses: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    reserved: set[str] = field(default_factory=set)
+    committed: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     def apply(self, number: int, body: dict[str, Any], payloads: list[tuple[int, bytes]]) -> None:
@@ -60,11 +58,9 @@ class _Fold:
             case "reserve":
                 self._reserve(number, body["analysis"], payloads)
             case "commit":
-                reserved, committed = self.analyses.get(body["analysis"], (None, None))
-                if reserved is None or committed is not None:
+                if body["analysis"] not in self.reserved or body["analysis"] in self.committed:
                     self.problems.append(f"entry {number}: commits what is not reserved")
-                else:
-                    self.analyses[body["analysis"]] = (reserved, number)
+                self.committed.add(body["analysis"])
             case "init" | "migrate":
                 pass
             case _:
@@ -88,9 +84,9 @@ class _Fold:
         self._check_limits(number, block)
 
     def _reserve(self, number: int, analysis: str, payloads: list[tuple[int, bytes]]) -> None:
-        if analysis in self.analyses:
+        if analysis in self.reserved:
             self.problems.append(f"entry {number}: analysis {analysis!r} is reserved twice")
-        self.analyses[analysis] = (number, None)
+        self.reserved.add(analysis)
         for block, data in payloads:
             mask, charges = codec.unpack_masked(data, "<i8")
             if (charges < 0).any() or (charges > units.CAP).any():
@@ -103,17 +99,21 @@ class _Fold:
             self.problems.append(f"entry {number}: someone in block {block} is over budget")
 
 
-def verify(engine: sa.Engine, salt: bytes, head: Head | None) -> Verification:
-    """Return what `Ledger.verify` promises; damage becomes a problem, not an exception."""
+def verify(engine: sa.Engine, salt: bytes, kept: Mapping[int, str]) -> Verification:
+    """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
+
+    kept: digests of entries that were kept outside the database.
+    """
     fold = _Fold()
     last = Head(-1, "")
     try:
         with transaction(engine, writes=False) as connection:
             _check_file(connection, fold.problems)
-            last = _walk(connection, salt, head, fold)
+            last = _walk(connection, salt, kept, fold)
             _compare(connection, salt, last, fold)
-    except (StateError, DBAPIError) as error:
-        fold.problems.append(str(error).splitlines()[0])
+    except (StateError, DBAPIError, *codec.DAMAGE) as error:
+        said = str(error).splitlines() or [type(error).__name__]
+        fold.problems.append(f"stopped: {said[0]}")
     people = sum(ids.size for ids in fold.ids)
     return Verification(last.number + 1, people, last, tuple(fold.problems))
 
@@ -124,48 +124,39 @@ def _check_file(connection: sa.Connection, problems: list[str]) -> None:
         problems += [f"database file: {line}" for line in found if line != "ok"]
 
 
-def _walk(connection: sa.Connection, salt: bytes, kept: Head | None, fold: _Fold) -> Head:
+def _walk(connection: sa.Connection, salt: bytes, kept: Mapping[int, str], fold: _Fold) -> Head:
     """Recompute the chain of digests, folding each entry; return the last one's."""
     previous, expected = b"", 0
-    seen = kept is None
-    for number, body, digest, payloads in _entries(connection):
+    wanted = dict(kept)
+    for number, body, digest, stored, arrays in _entries(connection):
         if number != expected:
             fold.problems.append(f"entry {expected}: missing")
-        if digest != chain.entry_digest(salt, previous, body, chain.payload_root(salt, payloads)):
+        root = payload_root(salt, arrays.items())
+        if root != stored or digest != entry_digest(salt, previous, body, root):
             fold.problems.append(f"entry {number}: its digest is not that of its content")
         try:
             content = json.loads(body)
             if content["number"] != number:
                 fold.problems.append(f"entry {number}: says it is entry {content['number']}")
-            fold.apply(number, content, payloads)
-        except DAMAGE as error:
+            fold.apply(number, content, list(arrays.items()))
+        except codec.DAMAGE as error:
             fold.problems.append(f"entry {number}: cannot be read ({type(error).__name__})")
         previous, expected = digest, number + 1
-        if kept is not None and kept.number == number:
-            seen = digest.hex() == kept.digest
-    if not seen and kept is not None:
-        fold.problems.append(f"entry {kept.number}: not the one whose digest was kept")
+        if wanted.get(number) == digest.hex():
+            del wanted[number]
+    fold.problems += [f"entry {n}: not the one whose digest was kept" for n in sorted(wanted)]
     return Head(expected - 1, previous.hex())
 
 
 def _entries(
     connection: sa.Connection,
-) -> Iterator[tuple[int, str, bytes, list[tuple[int, bytes]]]]:
+) -> Iterator[tuple[int, str, bytes, bytes, dict[int, bytes]]]:
     numbers = {int(n) for (n,) in connection.execute(sa.select(PAYLOAD.c.number).distinct())}
-    rows = connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
-    for row in rows:
-        payloads = []
-        if row.number in numbers:
-            payloads = [
-                (int(block), bytes(data))
-                for block, data in connection.execute(
-                    sa.select(PAYLOAD.c.block, PAYLOAD.c.data)
-                    .where(PAYLOAD.c.number == row.number)
-                    .order_by(PAYLOAD.c.block)
-                )
-            ]
-        numbers.discard(row.number)
-        yield int(row.number), str(row.body), bytes(row.digest), payloads
+    for row in connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all():
+        number = int(row.number)
+        arrays = payloads(connection, number) if number in numbers else {}
+        numbers.discard(number)
+        yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), arrays
     if numbers:
         raise StateError(f"entry {min(numbers)}: has charges but is missing")
 
@@ -178,17 +169,12 @@ def _compare(connection: sa.Connection, salt: bytes, last: Head, fold: _Fold) ->
     if stored != [(last.number, last.digest, sum(ids.size for ids in fold.ids))]:
         problems.append("head: not the last entry of the history")
     body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
-    if chain.stated_root(body) != chain.state_root(connection, salt):
+    if json.loads(str(body))["state"] != chain.state_root(connection, salt):
         problems.append("balances: their digests are not those of the last entry")
+    if meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
+        problems.append("settings: not those with which the ledger was opened")
     _compare_people(connection, salt, fold)
     _compare_balances(connection, salt, fold)
-    found = {
-        str(r.id): (int(r.reserved), None if r.committed is None else int(r.committed))
-        for r in connection.execute(sa.select(ANALYSIS))
-    }
-    if found != fold.analyses:
-        odd = sorted(k for k in found | fold.analyses if found.get(k) != fold.analyses.get(k))
-        problems.append(f"analyses: {odd[0]!r} is not as in the history ({len(odd)} such)")
 
 
 def _compare_people(connection: sa.Connection, salt: bytes, fold: _Fold) -> None:

@@ -177,8 +177,17 @@ class Job:
             raise InputError(
                 f"separator, decimal, encoding: are for CSV files; leave them out for {self.source}"
             )
+        if self.ledger is not None:
+            from apiece.ledger import check_address
+
+            check_address(self.ledger)  # before anything repeats it, or writes it down
+        if self.ledger is not None and self.seed is not None:
+            raise InputError(
+                f"seed = {self.seed}: with a ledger people pay for noise that nobody can take off "
+                "again, and a seed tells it to whoever knows it; leave the seed out"
+            )
         drawn = self.split is None and not self.packaged and self.test_share > 0
-        if self.ledger is not None and drawn and self.seed is None:
+        if self.ledger is not None and drawn:
             raise InputError(
                 "ledger: without --split each run draws anew whom it trains on, so that a repeated "
                 "run is another analysis; give --split COLUMN, or --test-share 0"
@@ -261,13 +270,9 @@ def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
 
 
 def complete(job: Job, *, out: Path) -> Job:
-    """Return `job` as it is kept in its run folder: absolute paths, the ledger's password out."""
+    """Return `job` as it is kept in its run folder: with absolute paths."""
     source = job.source if job.packaged else str(Path(job.source).resolve())
     schema = None if job.schema is None else str(Path(job.schema).resolve())
-    if job.ledger is not None:
-        from apiece.ledger.database import without_password
-
-        job = replace(job, ledger=without_password(job.ledger))
     return replace(job, source=source, schema=schema, out=str(out))
 
 

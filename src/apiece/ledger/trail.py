@@ -1,0 +1,151 @@
+"""The history as far as this process has checked it: what is decided, is decided from this.
+
+Every entry is checked when it is first met, against the one before it, and once more when its
+content is read again. A history that no longer continues what this process saw is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from apiece.errors import StateError
+from apiece.ledger.chain import REMEDY, Last, state_root
+from apiece.ledger.digests import entry_digest, payload_root
+from apiece.ledger.schema import ENTRY, HEAD, payloads
+from apiece.ledger.units import METHODS
+
+KINDS = ("init", "migrate", "enroll", "amend", "reserve", "commit")
+
+
+@dataclass(slots=True)
+class Trail:
+    """The digests of all entries met so far, and what analyses they reserved and committed."""
+
+    salt: bytes = field(repr=False)
+    digests: list[bytes] = field(default_factory=list, repr=False)
+    reserved: dict[str, int] = field(default_factory=dict, repr=False)
+    committed: dict[str, int] = field(default_factory=dict, repr=False)
+    people: int = 0
+    state: str = ""
+
+    def lock(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
+        """As `follow`, and hold the head, so that there is one writer at a time."""
+        connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
+        return self.follow(connection, kept)
+
+    def follow(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
+        """Check all entries since the last call, the head, and the digests of all balances.
+
+        kept: digests of entries that were kept outside the database. Raises `StateError` where
+        anything is not what was written, or the history is not the one that was followed so far.
+        """
+        met = len(self.digests)
+        rows = connection.execute(
+            sa.select(ENTRY).where(ENTRY.c.number >= met - 1).order_by(ENTRY.c.number)
+        )
+        again = met == 0
+        for row in rows:
+            if not again and row.number == met - 1:
+                again = bytes(row.digest) == self.digests[-1]
+                continue
+            if not again:
+                break
+            self._meet(row)
+        if not again:
+            raise StateError(
+                f"ledger: entry {met - 1} is not the one that this process saw there, so the "
+                "database was put back to an older or another state; nothing was charged; open "
+                "the ledger again, and check it with a head that was kept elsewhere"
+            )
+        self._check_kept(kept)
+        return self._last(connection)
+
+    def body(self, connection: sa.Connection, number: int) -> dict[str, Any]:
+        """Return the content of an entry that was met, checked again."""
+        row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).one()
+        return self._checked(row, number)
+
+    def bodies(self, connection: sa.Connection) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the content and digest of all entries, oldest first, checked again."""
+        for number, row in enumerate(
+            connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
+        ):
+            yield self._checked(row, number), self.digests[number]
+
+    def arrays(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
+        """Return the packed arrays of an entry that was met, checked again."""
+        row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).one()
+        self._checked(row, number)
+        found = payloads(connection, number)
+        if payload_root(self.salt, found.items()) != bytes(row.payload_root):
+            raise _damaged(number)
+        return found
+
+    def _checked(self, row: Any, number: int) -> dict[str, Any]:
+        previous = self.digests[number - 1] if number else b""
+        stored = self.digests[number] if number < len(self.digests) else bytes(row.digest)
+        text, arrays = str(row.body), bytes(row.payload_root)
+        if row.number != number or stored != entry_digest(self.salt, previous, text, arrays):
+            raise _damaged(number)
+        body = json.loads(text)
+        if not isinstance(body, dict) or body["number"] != number or body["kind"] not in KINDS:
+            raise _damaged(number)
+        return body
+
+    def _meet(self, row: Any) -> None:
+        number = len(self.digests)
+        body = self._checked(row, number)
+        kind, people = body["kind"], int(body["people"])
+        if (kind == "init") != (number == 0) or people < self.people:
+            raise _damaged(number)
+        if kind in ("reserve", "commit"):
+            which = self.reserved if kind == "reserve" else self.committed
+            analysis = str(body["analysis"])
+            if analysis in which or (kind == "commit" and analysis not in self.reserved):
+                raise _damaged(number)
+            which[analysis] = number
+        self.people, self.state = people, str(body["state"])
+        self.digests.append(bytes(row.digest))
+
+    def _check_kept(self, kept: Mapping[int, str]) -> None:
+        for number, digest in kept.items():
+            if number >= len(self.digests) or self.digests[number].hex() != digest:
+                raise StateError(
+                    f"ledger: entry {number} is not the one whose digest was kept outside the "
+                    f"database, so its history was cut short or rewritten; {REMEDY}"
+                )
+
+    def _last(self, connection: sa.Connection) -> Last:
+        """Return the last entry, if the head is it and everyone's balances are those after it."""
+        rows = connection.execute(sa.select(HEAD.c.number, HEAD.c.digest, HEAD.c.people)).all()
+        stored = [(row.number, bytes(row.digest), row.people) for row in rows]
+        if not self.digests:
+            raise StateError("ledger: its history is missing; restore a backup")
+        last = Last(len(self.digests) - 1, self.digests[-1], self.people)
+        if stored != [tuple(last)]:
+            raise StateError(f"ledger: its head is not the last entry of its history; {REMEDY}")
+        if self.state != state_root(connection, self.salt):
+            raise StateError(f"ledger: balances do not match the history; {REMEDY}")
+        return last
+
+
+def settings(connection: sa.Connection, salt: bytes) -> tuple[str, float | None]:
+    """Return the ledger's method and order, from its first entry once that is checked."""
+    row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == 0)).first()
+    if row is None:
+        raise StateError("ledger: its first entry is missing; restore a backup")
+    body = Trail(salt)._checked(row, 0)
+    method, order = body["filter"], body["order"]
+    known = method in METHODS and (order is None) == (method == "gaussian")
+    if not known or not (order is None or 1 < float(order) < float("inf")):
+        raise _damaged(0)
+    return str(method), None if order is None else float(order)
+
+
+def _damaged(number: int) -> StateError:
+    return StateError(f"ledger: entry {number} is damaged or missing; {REMEDY}")

@@ -1,0 +1,100 @@
+"""No edit of a ledger's tables buys an answer, an admission or a budget; `verify` finds each."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from apiece.errors import ApieceError
+from apiece.ledger import Ledger, schema
+from apiece.ledger.trail import Trail
+
+from .mutations import Edit, build, dump, edits, missed, probe, restore
+
+
+class World:
+    """One ledger that is edited, probed and put back."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.truth = url, build(url)
+        self.engine = Ledger.open(url).engine
+        self.rows = dump(self.engine)
+
+    def gives_away(self, edit: Edit) -> list[str] | None:
+        """Return what an edit bought; None where the database refused to make it."""
+        live = Ledger.open(self.url, create=False)
+        live.spent([100])
+        try:
+            if not edit.apply(self.engine):
+                return None
+            found, opened = missed(live), {"live": live}
+            with contextlib.suppress(ApieceError):
+                opened["fresh"] = Ledger.open(self.url, create=False)
+            found += probe(opened, self.truth)
+            return [f"{edit.name}: {what}" for what in found]
+        finally:
+            restore(self.engine, self.rows)
+
+
+@pytest.fixture
+def world(ledger_url: str) -> World:
+    return World(ledger_url)
+
+
+def sweep(world: World, every: int) -> tuple[int, list[str]]:
+    made, found = 0, []
+    for edit in list(edits(world.rows))[::every]:
+        bought = world.gives_away(edit)
+        made += bought is not None
+        found += bought or []
+    return made, found
+
+
+def test_the_untouched_ledger_passes_the_probes(world: World) -> None:
+    """All probes but `verify` hold on it, so that what they report later is the edit's doing."""
+    ledger = Ledger.open(world.url)
+    assert missed(ledger) == ["verify: no problem found"]
+    assert probe({"live": ledger, "fresh": Ledger.open(world.url)}, world.truth) == []
+
+
+def test_no_edit_buys_anything(world: World) -> None:
+    made, found = sweep(world, every=67)
+    assert found == []
+    assert made > 10
+
+
+@pytest.mark.slow
+def test_no_edit_of_any_cell_buys_anything(world: World) -> None:
+    made, found = sweep(world, every=1)
+    print(f"{world.engine.dialect.name}: {made} edits")
+    assert found == []
+    assert made > 450
+
+
+def believing(self: Trail, row: Any, number: int) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(row.body)
+    return body
+
+
+def believing_arrays(self: Trail, connection: Any, number: int) -> dict[int, bytes]:
+    return schema.payloads(connection, number)
+
+
+BREAKS = {
+    "entries": ("_checked", believing, "apiece_entry", "result"),
+    "arrays": ("arrays", believing_arrays, "apiece_payload", "replay"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_probes_see_a_ledger_that_believes(
+    name: str, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the checks taken out, edits buy answers and admissions, and the probes say so."""
+    world = World(ledger_url)
+    attribute, instead, table, gives = BREAKS[name]
+    monkeypatch.setattr(Trail, attribute, instead)
+    some = [e for e in edits(world.rows) if e.table.name == table and e.after is not None]
+    found = [w for e in some[::3] for w in world.gives_away(e) or []]
+    assert any(gives in what for what in found)

@@ -1,0 +1,112 @@
+"""Secrets on disk: files of a checkpoint are their owner's alone, whatever was planted before."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from apiece.errors import StateError
+from apiece.training.checkpoints import Folder, Journal, write_atomically
+from apiece.training.randomness import KEY_BYTES
+
+KEY = bytes(range(KEY_BYTES))
+STATE = {"step": 0, "finished": False}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def planted(kind: str, at: Path, elsewhere: Path) -> None:
+    if kind == "wide file":
+        at.write_bytes(b"old")
+        at.chmod(0o666)
+    elif kind == "link":
+        elsewhere.write_bytes(b"theirs")
+        at.symlink_to(elsewhere)
+    elif kind == "link to nowhere":
+        at.symlink_to(elsewhere)
+    elif kind == "directory":
+        at.mkdir()
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("kind", ["nothing", "wide file", "link", "link to nowhere", "directory"])
+@pytest.mark.parametrize("name", ["key", ".key.new"])
+def test_whatever_was_planted(tmp_path: Path, kind: str, name: str) -> None:
+    """The secret ends up in a file of mode 0600 at its place, or nowhere."""
+    folder, elsewhere = tmp_path / "f", tmp_path / "elsewhere"
+    os.mkdir(folder)  # noqa: PTH102
+    folder.chmod(0o700)
+    planted(kind, folder / name, elsewhere)
+    try:
+        write_atomically(folder / "key", KEY)
+    except StateError:
+        assert kind == "directory"
+    else:
+        assert (folder / "key").read_bytes() == KEY
+        assert not (folder / "key").is_symlink()
+        assert mode(folder / "key") == 0o600
+    if elsewhere.exists():
+        assert elsewhere.read_bytes() == b"theirs"
+    left = [p for p in folder.iterdir() if p.is_file() and p.name != "key"]
+    assert left == []
+
+
+def test_a_folder_is_made_for_its_owner(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Folder(tmp_path / "a" / "run").save(STATE, KEY)
+        Journal(tmp_path / "b" / "journal").close()
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "a" / "run") == 0o700
+    assert {mode(p) for p in (tmp_path / "a" / "run").iterdir()} == {0o600}
+    assert mode(tmp_path / "b" / "journal") == 0o600
+
+
+def test_a_folder_that_others_write_to_or_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(StateError, match="anyone can write"):
+        Folder(tmp_path / "open").save(STATE, KEY)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(StateError, match="is a link"):
+        Folder(tmp_path / "link").save(STATE, KEY)
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["link", "wide"])
+def test_a_key_that_others_know_is_not_used(tmp_path: Path, how: str) -> None:
+    """On resume too: who planted the key could take the noise off."""
+    folder = Folder(tmp_path / "run")
+    folder.save(STATE, KEY)
+    if how == "link":
+        (tmp_path / "theirs").write_bytes(KEY)
+        folder.key.unlink()
+        folder.key.symlink_to(tmp_path / "theirs")
+    else:
+        folder.key.chmod(0o640)
+    with pytest.raises(StateError, match="key"):
+        folder.load()
+
+
+def test_a_journal_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(b"")
+    (tmp_path / "journal").symlink_to(tmp_path / "theirs")
+    with pytest.raises(StateError, match="journal"):
+        Journal(tmp_path / "journal")
+    (tmp_path / "wide").write_bytes(b"")
+    (tmp_path / "wide").chmod(0o666)
+    Journal(tmp_path / "wide").close()
+    assert mode(tmp_path / "wide") == 0o600
