@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from apiece import cli
 from apiece.audit.models import audit_scores, exported_model, model_confidences
 from apiece.audit.shadows import train_shadows
 from apiece.audit.splits import check_half_full
 from apiece.audit.summary import shadow_findings
 from apiece.audit.tables import half_plan, table_job
 from apiece.budgets import Budgets
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, UnsupportedError
 
 from .worlds import scores
 
@@ -73,17 +74,19 @@ def exported(path: Path) -> nn.Module:
 def test_an_exported_model_says_what_the_model_says(tmp_path: Path) -> None:
     model = exported(tmp_path / "m.pt2")
     x, y = torch.randn(50, 4), torch.randint(0, 3, (50,))
-    found = model_confidences(exported_model(tmp_path / "m.pt2"), x, y, batch_size=7)
+    found = model_confidences(exported_model(tmp_path / "m.pt2", trusted=True), x, y, batch_size=7)
     np.testing.assert_allclose(found, model_confidences(model, x, y), rtol=1e-4, atol=1e-5)
     with pytest.raises(DataError, match="does not take inputs"):
-        model_confidences(exported_model(tmp_path / "m.pt2"), torch.randn(5, 3), y[:5])
+        model_confidences(
+            exported_model(tmp_path / "m.pt2", trusted=True), torch.randn(5, 3), y[:5]
+        )
 
 
 def test_files_that_are_no_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", inputs=np.zeros(3))
     for name, words in (("a.npz", "torch.export"), ("none.pt2", "cannot be read")):
         with pytest.raises(DataError, match=words):
-            exported_model(tmp_path / name)
+            exported_model(tmp_path / name, trusted=True)
 
 
 def test_targets_that_are_no_classes() -> None:
@@ -118,3 +121,19 @@ def test_findings_name_groups_and_no_record() -> None:
     lopsided = replace(balanced, included=np.ones_like(balanced.included))
     with pytest.raises(DataError, match="half full"):
         shadow_findings(lopsided)
+
+
+def test_a_file_that_could_run_code_is_not_opened_unless_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("load", "save"):
+        monkeypatch.setattr(f"torch.export.{name}", None)  # a call of it would be a TypeError
+    (tmp_path / "m.pt2").write_bytes(b"anything")
+    with pytest.raises(UnsupportedError, match="can run any code"):
+        exported_model(tmp_path / "m.pt2")
+    np.savez(tmp_path / "x.npz", inputs=np.zeros((2, 3)), targets=np.zeros(2))
+    words = ["audit", "--model", str(tmp_path / "m.pt2"), "--members", str(tmp_path / "x.npz")]
+    assert cli.run([*words, "--others", str(tmp_path / "x.npz")]) == 2
+    assert "--trust-model" in capsys.readouterr().err
+    assert cli.run(["audit", "--canaries", "x.csv", "--trust-model"]) == 2
+    assert "goes with --model" in capsys.readouterr().err

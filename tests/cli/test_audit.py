@@ -102,7 +102,10 @@ def test_torch_model(tmp_path: Path) -> None:
     batch = ({0: torch.export.Dim("batch")},)
     program = torch.export.export(model, (torch.randn(5, 4),), dynamic_shapes=batch)
     torch.export.save(program, tmp_path / "m.pt2")
-    generator, arguments = np.random.default_rng(4), ["--model", str(tmp_path / "m.pt2")]
+    generator, arguments = (
+        np.random.default_rng(4),
+        ["--trust-model", "--model", str(tmp_path / "m.pt2")],
+    )
     for name in ("members", "others"):
         inputs, targets = generator.normal(size=(60, 4)), generator.integers(0, 3, 60)
         groups = np.where(np.arange(60) % 2, "weak", "strict")
@@ -338,7 +341,10 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["--shadows", "{nan_shadows}"], "NaN"),
         ([*WORLDS, "--plan", "{plan}", "--plan", "{other_plan}"], "plan of world 1: differs"),
         ([*WORLDS, "--plan", "{good}"], "plan: not JSON"),
-        (["--model", "{good}", "--members", "{good}", "--others", "{good}"], "not a zip file"),
+        (
+            ["--trust-model", "--model", "{good}", "--members", "{good}", "--others", "{good}"],
+            "not a zip file",
+        ),
         (["--model", "{good}"], "--members, --others: missing"),
     ],
 )

@@ -19,7 +19,7 @@ from apiece.audit.one_run import one_run
 from apiece.audit.rmia import loss_scores
 from apiece.audit.roc import Roc, roc_by_group
 from apiece.audit.stacked_training import logit_scaled
-from apiece.errors import DataError
+from apiece.errors import DataError, UnsupportedError
 
 Floats = npt.NDArray[np.float64]
 
@@ -86,11 +86,22 @@ class _Exported(nn.Module):
         return out
 
 
-def exported_model(path: Path) -> nn.Module:
+def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
     """Return the model in a file that `torch.export.save` wrote (.pt2), with a dynamic batch.
 
-    Raises `DataError` for a file that is not there or holds something else.
+    trusted: such a file can run any code when it is loaded: its constants are pickled, and the
+    expressions in it are evaluated. Say True for a file whose writer you would let run programs as
+    you. Without it nothing of the file is read.
+
+    Raises `UnsupportedError` for a file that is not said to be trusted, `DataError` for one that
+    is not there or holds something else.
     """
+    if not trusted:
+        raise UnsupportedError(
+            f"{path}: a .pt2 file can run any code of its writer's when it is loaded; if you trust "
+            "where it comes from as you trust a program, pass --trust-model (trusted=True); "
+            "scores of a model that you do not trust can be audited with --canaries"
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             known = any(name.endswith("archive_format") for name in archive.namelist())

@@ -141,7 +141,7 @@ def of_model(flags: dict[str, Any]) -> dict[str, Any]:
 
     if flags["members"] is None or flags["others"] is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")
-    network, found, groups = exported_model(flags["model"]), [], []
+    network, found, groups = exported_model(flags["model"], trusted=flags["trust_model"]), [], []
     for path in (flags["members"], flags["others"]):
         arrays = read_arrays(path)
         if not {"inputs", "targets"} <= set(arrays):

@@ -17,7 +17,7 @@ EXAMPLE = """
 Examples:
   apiece audit runs/first --delta 1e-5
   apiece audit runs/first --models 64 --processes 2 --out audits/first
-  apiece audit --model model.pt2 --members train.npz --others test.npz --delta 1e-5
+  apiece audit --model model.pt2 --trust-model --members train.npz --others test.npz --delta 1e-5
   apiece audit --scores-in with.txt --scores-out without.txt --plan a.json --plan b.json --json
   apiece audit --canaries scores.csv --coins coins.csv --id person --group consent
   apiece audit --shadows audits/first/scores.npz
@@ -29,7 +29,7 @@ _SHADOWS, _CANARIES = (SHADOW_RUN,), ("--canaries",)
 _BOUNDS = ("RUN", "--model", "--scores-in", "--canaries")
 GOES_WITH = {  # the kinds of audit that use an option, where not all do
     **dict.fromkeys(("models", "processes", "ray", "address", "out"), _SHADOWS),
-    **dict.fromkeys(("members", "others"), ("--model",)),
+    **dict.fromkeys(("members", "others", "trust_model"), ("--model",)),
     **dict.fromkeys(("coins", "id_column", "score", "included", "group"), _CANARIES),
     **dict.fromkeys(("separator", "decimal", "encoding"), _CANARIES),
     **dict.fromkeys(("delta", "confidence"), _BOUNDS),
@@ -48,6 +48,11 @@ GOES_WITH = {  # the kinds of audit that use an option, where not all do
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the shadow models.")
 @click.option("--out", type=_PATH, help="Folder of the shadow models; resumed if it has some.")
 @click.option("--model", type=_PATH, help="A model written by torch.export.save (.pt2).")
+@click.option(
+    "--trust-model",
+    is_flag=True,
+    help="Load --model though such a file can run any code of its writer's, as you.",
+)
 @click.option("--members", type=_PATH, help="For --model: .npz of inputs, targets, maybe groups.")
 @click.option("--others", type=_PATH, help="For --model: the same, of records not trained on.")
 @click.option("--scores-in", type=_PATH, help="One score a line, of models with the target.")

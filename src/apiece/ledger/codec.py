@@ -23,7 +23,8 @@ Floats = npt.NDArray[np.float64]
 BLOCK: Final = 4096
 # What reading damaged content can raise.
 DAMAGE: Final = (
-    ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, zlib.error,
+    ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError,
+    struct.error, zlib.error,
 )  # fmt: skip
 TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")])
 Terms = npt.NDArray[Any]

@@ -16,6 +16,7 @@ import hashlib
 import io
 import os
 import pickle
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,21 +34,46 @@ _DIGEST = 16
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path`, for its owner only, whole or not at all, by a temporary sibling.
 
-    Raises `StateError` where that fails; what was at `path` is then still there.
+    The file is new and no link, with mode 0600, whatever was at either name and whatever the
+    umask. Raises `StateError` where that fails; what was at `path` is then still there.
     """
     temporary = path.with_name(f".{path.name}.new")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        temporary.unlink(missing_ok=True)  # of a run that was killed, or planted
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(temporary, flags, 0o600)
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink()
+            raise
     except OSError as error:
         raise StateError(
             f"{path}: cannot be written ({error.strerror}); make room or mend the folder, then "
             "resume the run"
         ) from None
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder for its owner only, or take one in which nobody else can put a file."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise StateError(f"{folder}: is a link; give the folder itself")
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
+            raise StateError(
+                f"{folder}: anyone can write to it, and could put their own key there; "
+                f"chmod o-w it, or choose another folder"
+            ) from None
+    else:
+        folder.chmod(0o700)  # whatever the umask
 
 
 def _to_bytes(state: dict[str, Any], *, check: bool) -> bytes:
@@ -93,7 +119,7 @@ class Folder:
         Raises `StateError` where the folder is another run's, `UnsupportedError` where the state
         holds what a safe load would refuse.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        _make_private(self.path)
         data = _to_bytes(state, check=not self.state.exists())
         if not self.state.exists() and not self.journal.exists():
             write_atomically(self.key, key)  # a key without a state has made nothing yet
@@ -128,9 +154,23 @@ class Folder:
 
     def _key(self) -> bytes | None:
         try:
-            key = self.key.read_bytes()
+            descriptor = os.open(self.key, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StateError(
+                f"{self.key}: cannot be read as the key of this run ({error.strerror}); "
+                "start the run afresh"
+            ) from None
+        with os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) & 0o077:
+                raise StateError(
+                    f"{self.key}: the key is not its owner's alone (mode "
+                    f"{stat.S_IMODE(about.st_mode):04o}), and whoever has it can take the noise "
+                    "off; start the run afresh"
+                )
+            key = file.read()
         if len(key) != KEY_BYTES:
             raise StateError(f"{self.key}: {len(key)} bytes, must be {KEY_BYTES}")
         return key if any(key) else None
@@ -150,9 +190,13 @@ class Journal:
     """What was released in each step, as digests; a repeated step must agree."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(path.parent)
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.fchmod(self._descriptor, 0o600)
+        except OSError as error:
+            raise StateError(f"{path}: the journal cannot be opened ({error.strerror})") from None
 
     def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
         """Note the noisy update of `step` before it is applied.

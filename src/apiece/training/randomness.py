@@ -20,7 +20,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from apiece import _check
-from apiece.errors import InputError
+from apiece.errors import InputError, StateError
 
 Floats = npt.NDArray[np.float64]
 KEY_BYTES = 32
@@ -28,10 +28,21 @@ _BLOCK = 1 << 14  # values a pass: the working set stays in the second-level cac
 _ZEROS = bytes(8 * _BLOCK)  # what is encrypted
 
 
+def check_process(process: int) -> None:
+    """Raise `StateError` in another process than the one with this id."""
+    if os.getpid() != process:
+        raise StateError(
+            f"randomness: made in process {process} and used in {os.getpid()}, which was forked "
+            "from it: both would draw the same noise, and its difference is none; make a new "
+            "stream or trainer in each process, or start processes by spawn"
+        )
+
+
 class ChaCha20Stream:
     """Random numbers from the ChaCha20 cipher (RFC 8439), read off one after the other.
 
-    key: 32 bytes; None asks the operating system for them. Not thread-safe.
+    key: 32 bytes; None asks the operating system for them. Not thread-safe. A forked process
+    would draw the same numbers as its parent, so there it raises `StateError`.
 
     >>> a, b = ChaCha20Stream(bytes(32)), ChaCha20Stream(bytes(32))
     >>> bool((a.uniform(5) == b.uniform(5)).all())
@@ -43,9 +54,11 @@ class ChaCha20Stream:
         if len(key) != KEY_BYTES:
             raise InputError(f"key: {len(key)} bytes; ChaCha20 takes {KEY_BYTES}")
         self._encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._process = os.getpid()
 
     def bits(self, size: int) -> npt.NDArray[np.uint64]:
         """Return `size` independent uniform 64-bit words."""
+        check_process(self._process)
         return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype=np.uint64)
 
     def uniform(self, size: int) -> Floats:
@@ -58,6 +71,7 @@ class ChaCha20Stream:
         The radius takes 52 bits, so that no value exceeds 8.57 standard deviations: the mass
         beyond is 1e-17.
         """
+        check_process(self._process)
         out = torch.empty(size, dtype=torch.float64)
         buffer = bytearray(8 * min(size + size % 2, _BLOCK))
         words = torch.frombuffer(buffer, dtype=torch.int64) if size else torch.empty(0)
@@ -123,11 +137,13 @@ class Streams:
 
     seed: None for a release, where the key comes from the operating system and the noise from
     ChaCha20; a whole number for an experiment that must be repeated. Whoever has the key (or the
-    seed) can take the noise off again: keep it as the data itself.
+    seed) can take the noise off again: keep it as the data itself. In a forked process every
+    stream raises `StateError`.
     """
 
     key: bytes = field(repr=False)
     release: bool
+    process: int = field(default_factory=os.getpid, repr=False, compare=False)
 
     @classmethod
     def from_seed(cls, seed: int | None) -> Streams:
@@ -139,6 +155,7 @@ class Streams:
 
     def derive(self, purpose: str, index: int, shard: int = 0) -> bytes:
         """Return the 32-byte key of one purpose, at one index, on one shard."""
+        check_process(self.process)
         message = f"{purpose} {index} {shard}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
 

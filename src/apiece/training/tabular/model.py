@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import pickle
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -100,17 +101,42 @@ def to_bytes(model: TabularModel) -> bytes:
 def load_model(path: str | Path) -> TabularModel:
     """Return the model in a run's `model.pt`; nothing in the file is executed.
 
+    Memory is taken only for what the file really holds: not for layers that it merely declares.
     Raises `DataError` for a file that holds no such model.
     """
     try:
-        content: Any = torch.load(path, weights_only=True)
+        _check_stored(Path(path))
+        content: Any = torch.load(path, weights_only=True, map_location="cpu")
         schema = from_dict({"columns": content["columns"]}, str(path))
         columns = schema.features(but=set())
         classes, hidden = tuple(content["classes"]), tuple(content["hidden"])
         size = len(feature_names(columns))
+        _check_shapes(content["state"], (size, *hidden, len(classes)))
         network = build(size, len(classes), hidden, torch.Generator())
         network.load_state_dict(content["state"])
-    except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged file makes torch raise almost anything
         reason = " ".join(str(error).split())[:160]
         raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
     return TabularModel(network, columns, str(content["label"]), classes)
+
+
+def _check_stored(path: Path) -> None:
+    """Raise `DataError` for an archive that unpacks to more than it is."""
+    with zipfile.ZipFile(path) as archive:
+        packed = [part.filename for part in archive.infolist() if part.compress_type]
+    if packed:
+        raise DataError(
+            f"{path}: not an apiece model (parts are compressed); give a run's model.pt"
+        )
+
+
+def _check_shapes(state: Mapping[str, Any], widths: tuple[Any, ...]) -> None:
+    """Raise `ValueError` unless the tensors are all there, in full, with the declared widths."""
+    for layer, (inside, outside) in enumerate(pairwise(widths)):
+        for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
+            tensor = state[f"{2 * layer}.{part}"]
+            full = tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+            if tuple(tensor.shape) != shape or not full or not tensor.is_contiguous():
+                raise ValueError(f"layer {layer + 1}: not of the declared {outside} x {inside}")
