@@ -32,7 +32,7 @@ Mechanisms = Callable[[Floats], tuple[Floats, Floats]]
 """From a growing parameter x to noise multipliers and sampling probabilities; ε grows in x."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Population:
     """Budgets with the share of the records that has each; all of them, or a summary."""
 

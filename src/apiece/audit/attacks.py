@@ -9,7 +9,7 @@ from plans alone; practice from shadow models under one frozen plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,12 @@ class Exposure:
     """
 
     label: str
-    plan: Plan
-    group: int
-    epsilon: Bounds
-    advantage: Bounds
-    forward: Bounds
-    backward: Bounds
+    plan: Plan = field(repr=False)
+    group: int = field(repr=False)
+    epsilon: Bounds = field(repr=False)
+    advantage: Bounds = field(repr=False)
+    forward: Bounds = field(repr=False)
+    backward: Bounds = field(repr=False)
 
     def to_dict(self) -> dict[str, float | str]:
         """Return the figures as JSON types, upper ends."""

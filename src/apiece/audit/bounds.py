@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ class LowerBound:
     confidence: float
     method: str
     candidates: int
-    threshold: float | None
+    threshold: float | None = field(repr=False)  # the score of somebody
     mu: float | None
     in_count: int
     out_count: int

@@ -24,7 +24,7 @@ VARIANCES = ("per-example", "pooled")
 _LEAST_STD = 1e-16
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class World:
     """Mean, standard deviation and count of confidences over the models of one world."""
 
@@ -138,7 +138,7 @@ def lira_each(
     return scores
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrivacyScores:
     """|μ_in − μ_out| / (σ_in + σ_out) of each record, with a bootstrap interval where asked."""
 

@@ -23,6 +23,9 @@ class Batch(NamedTuple):
     records: Integers
     real: npt.NDArray[np.bool_]
 
+    def __repr__(self) -> str:
+        return "Batch()"  # what it holds is data about people
+
 
 def successes(tosses: int, probability: float, generator: np.random.Generator) -> Integers:
     """Return which of `tosses` coins with `probability` came up, in increasing order.

@@ -23,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShadowScores:
     """What K models say of n records: the input of every membership test.
 

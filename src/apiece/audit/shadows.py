@@ -38,7 +38,7 @@ Work = Callable[[int], Arrays]
 Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pool:
     """The records that shadow models are trained on and tested with, held in memory once.
 
@@ -69,7 +69,7 @@ class Pool:
         return int(self.ids.size)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ShadowJob:
     """All that decides K shadow models. included: (K, n). groups: the pool's, or (K, n)."""
 

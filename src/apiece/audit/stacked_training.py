@@ -59,7 +59,7 @@ class Recipe:
         return self.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Streams:
     """The three streams of randomness of a block of models: coins, noise, start."""
 

@@ -23,7 +23,7 @@ SPLIT_SEED = 20260101
 """The halves of a split depend on this and on the number of scores, never on their values."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Candidates:
     """Tests "score > threshold says member", with counts that can be read as binomial.
 

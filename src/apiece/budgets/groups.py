@@ -16,7 +16,7 @@ Integers = npt.NDArray[np.int64]
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BudgetGroups:
     """The distinct budgets of a population, one entry a group, strictest first.
 
@@ -55,6 +55,9 @@ class BudgetGroups:
 
     def __len__(self) -> int:
         return int(self.epsilon.size)
+
+    def __repr__(self) -> str:
+        return f"BudgetGroups({int(self.records.sum())} records in {len(self)} groups)"
 
     def same_as(self, other: BudgetGroups) -> bool:
         """Whether both have the same budgets, bounds included, with as many records each.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Features = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded:
     """Features (n, d) in [-1, 1], their names, and which rows have a number that is none.
 

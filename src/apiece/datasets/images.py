@@ -10,7 +10,7 @@ import numpy.typing as npt
 from apiece.errors import DataError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Images:
     """n images as bytes (n, channels, height, width) and n labels as int64."""
 

@@ -27,7 +27,7 @@ class Verification:
     entries: int
     people: int
     head: Head
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -35,7 +35,7 @@ class Verification:
         return not self.problems
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class _Fold:
     """Everyone's ids, terms and spending, as the history alone tells them."""
 

@@ -43,7 +43,7 @@ class Group:
     saturated: bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """What will be done to every record, decided before training and frozen.
 
@@ -108,6 +108,11 @@ class Plan:
         _check_stages(self)
         if self.reference is None:
             put(self, "reference", _own_reference(self))
+
+    def __repr__(self) -> str:
+        """Return what is public and short: nothing of who is where."""
+        many = f"{self.records} records in {len(self.budgets)} groups"
+        return f"Plan({self.strategy}, {many}, {self.steps} steps)"
 
     @property
     def records(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,9 @@ class Stage:
     steps: int
     expected_batch_size: float
     noise_stddev: float
-    sampling_probability: Floats
-    clip_norm: Floats
-    participation: Floats | None = None
+    sampling_probability: Floats = field(repr=False)
+    clip_norm: Floats = field(repr=False)
+    participation: Floats | None = field(default=None, repr=False)
     weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ MEASURED = 64
 QUICK = 32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measures:
     """Upper bounds on what each group spends and risks, one entry a group.
 
@@ -47,7 +47,7 @@ class Measures:
         return np.maximum(self.forward, self.backward)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Verification:
     """A plan's promises beside what it spends; one entry a group.
 

@@ -54,7 +54,7 @@ class Answer:
         return asdict(self)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Session:
     """Ask private queries of `source`, described by `schema`.
 

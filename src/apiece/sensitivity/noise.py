@@ -17,7 +17,7 @@ from apiece.mechanisms import Gaussian
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BoundedSum:
     """A sum of records, no entry of any of which exceeded `bounds`; made by `clip_and_sum`.
 

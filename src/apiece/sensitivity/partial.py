@@ -13,7 +13,7 @@ from apiece.errors import InputError
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PartialSensitivity:
     """The partial sensitivities of n records; data about people, so the repr shows none of it.
 

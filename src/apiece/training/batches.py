@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Bucket:
     """Records (positions in the data) visited together at one rate; rates: (m,), None if equal."""
 

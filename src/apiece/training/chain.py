@@ -42,6 +42,9 @@ class Use(NamedTuple):
     left: torch.Tensor
     ours: bool
 
+    def __repr__(self) -> str:
+        return "Use()"  # what it holds is data about people
+
 
 def chain_of(batch: Batch) -> list[nn.Module] | None:
     """Return the model's layers in order if it is a chain that can be walked, else None."""

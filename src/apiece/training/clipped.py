@@ -10,7 +10,7 @@ import torch
 from apiece.errors import InputError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ClippedSum:
     """The sum over B records of gradients clipped at each record's own norm.
 

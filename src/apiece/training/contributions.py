@@ -50,7 +50,7 @@ def blank(tensor: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
     return torch.where(rows, torch.zeros((), dtype=tensor.dtype, device=tensor.device), tensor)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Rows:
     """Per-record gradients as they are, (B, *shape)."""
 
@@ -73,7 +73,7 @@ class Rows:
         return Rows(blank(self.gradients, bad))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Slices:
     """Per-record gradients as they are, some records a tensor: joining those would cost a copy."""
 
@@ -101,7 +101,7 @@ class Slices:
         return Slices(tuple(blank(part, b) for part, b in zip(self.parts, some, strict=True)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outer:
     """Gradients left_i ⊗ right_i; left: (B, O), right: (B, I)."""
 
@@ -126,7 +126,7 @@ class Outer:
         return Outer(blank(self.left, bad), blank(self.right, bad))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Products:
     """Gradients left_i ᵀ right_i summed over positions; left: (B, T, O), right: (B, T, I)."""
 
@@ -166,7 +166,7 @@ class Products:
         return Products(blank(self.left, bad), blank(self.right, bad))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookups:
     """Gradients of a table of `size` rows: row index[i, t] gets left[i, t]; left: (B, T, D)."""
 

@@ -63,7 +63,7 @@ def patches(module: Conv, padded: torch.Tensor, places: torch.Size) -> torch.Ten
     return padded.as_strided(size, stride, padded.storage_offset())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Convolution:
     """The weight of a convolution; inputs: (B, C, *), outputs: (B, O, *places), both contiguous.
 

@@ -131,7 +131,7 @@ def _not_a_generator(value: object) -> InputError:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Streams:
     """All randomness of one run, as a function of its key, the purpose and the step.
 

@@ -15,7 +15,7 @@ LossFunction = Callable[[Any, Any], torch.Tensor]
 Parameters = dict[str, nn.Parameter]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Batch:
     """What is to be clipped: the records, their bounds (B,), and what makes gradients of them."""
 

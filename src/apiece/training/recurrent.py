@@ -18,7 +18,7 @@ from apiece.training.contributions import Contribution, Rows, products
 _GATES: dict[type[nn.Module], int] = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Use:
     """One layer in one direction: what went into its two maps, and the zeros added after them."""
 

@@ -35,7 +35,7 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tensors:
     """Inputs and targets held in memory."""
 
@@ -65,7 +65,7 @@ class Tensors:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Items:
     """A map-style dataset whose items are (inputs, target)."""
 

@@ -28,7 +28,7 @@ class Unit:
     rule: Rule | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """One call of a unit: its arguments, their versions, its outputs and their edges.
 
@@ -48,7 +48,7 @@ class Call:
             raise NotBookable(f"{self.unit.path}: its input is changed in place after use")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Tape:
     """The calls of one forward pass, in order."""
 

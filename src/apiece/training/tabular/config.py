@@ -130,7 +130,7 @@ class Job:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seed: int | None = None
     out: str | None = None
-    ledger: str | None = None
+    ledger: str | None = field(default=None, repr=False)  # may hold a password
     analysis: str | None = None
     name: str = field(default="run", compare=False)
 

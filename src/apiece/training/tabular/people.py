@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PARTS = {"train": True, "training": True, "test": False, "testing": False}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Records:
     """Features (n, d), NaN throughout in a faulty row, and labels (n,)."""
 
@@ -46,7 +46,7 @@ class Records:
         return np.isnan(self.features[:, 0])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class People:
     """Training records with their budgets, test records, and how they were encoded."""
 

@@ -15,7 +15,7 @@ from apiece.training.tabular.people import People, read_people
 from apiece.training.tabular.unfinished import Unfinished, reopen
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
     """A job that has passed every check: nothing is written and nothing trained yet."""
 

@@ -20,7 +20,7 @@ from apiece.training.checkpoints import Folder, write_atomically
 from apiece.training.tabular.config import Job, read_job
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Unfinished:
     """The checkpoints of the run in `out`. coins: the seed of the split, where one is drawn."""
 

@@ -1,0 +1,303 @@
+"""What prints shows nobody: a law over every dataclass and named tuple of the package.
+
+Each is found by walking the package and must be in the table below, with the fields that hold
+something of a person (an id, who is where, a norm, a loss, a score, a row, a budget of one's own)
+or a secret (a key, a password). An instance with marked values in these fields is then printed in
+every way that Python and notebooks have. A class that is not in the table fails: say what it holds.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+import pprint
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import apiece
+from apiece import audit
+from apiece.assignment import Sample, assign
+from apiece.budgets import BudgetGroups, Budgets
+from apiece.plan import Plan
+from apiece.training import clip_and_sum
+
+MARK = "7310429"  # a number that nothing else prints
+
+# What holds something of a person, or a secret, and in which fields.
+HOLDS = {
+    "assignment.levels.Population": "epsilon delta share",
+    "audit.attacks.Exposure": "plan group epsilon advantage forward backward",
+    "audit.bounds.LowerBound": "threshold",
+    "audit.likelihood.PrivacyScores": "ids groups score lower upper",
+    "audit.likelihood.World": "mean std count",
+    "audit.poisson.Batch": "records real",
+    "audit.records.ShadowScores": "ids groups included confidences",
+    "audit.shadows.Pool": "ids inputs targets groups",
+    "audit.shadows.ShadowJob": "pool plan included seed groups",
+    "audit.stacked_training.Streams": "sampling noise start",
+    "audit.thresholds.Candidates": "threshold true_positives false_positives",
+    "budgets.groups.BudgetGroups": "epsilon delta excess records name",
+    "budgets.records.Budgets": "epsilon delta excess ids labels",
+    "datasets.encode.Encoded": "features faulty",
+    "datasets.images.Images": "pixels labels",
+    "ledger.people.LedgerFilter": "ids",
+    "ledger.verify.Verification": "problems",
+    "ledger.verify._Fold": "ids terms spent problems",
+    "plan.model.Plan": "budgets group_index ids stages",
+    "plan.stage.Stage": "sampling_probability clip_norm participation",
+    "plan.verification.Measures": "epsilon_spent advantage forward backward",
+    "plan.verification.Verification": "name epsilon delta epsilon_spent kept",
+    "queries.session.Session": "source",
+    "sensitivity.attribution.Exhaustion": "ids answers attributes",
+    "sensitivity.attribution.LossShares": "shares",
+    "sensitivity.noise.BoundedSum": "total bounds",
+    "sensitivity.partial.PartialSensitivity": "raw norms zero",
+    "training.batches.Bucket": "records rates",
+    "training.chain.Use": "right left",
+    "training.charged.Charge": "included",
+    "training.clipped.ClippedSum": "gradients norms losses clip_norms",
+    "training.contributions.Lookups": "index left",
+    "training.contributions.Outer": "left right",
+    "training.contributions.Products": "left right",
+    "training.contributions.Rows": "gradients",
+    "training.contributions.Slices": "parts",
+    "training.convolution.Convolution": "inputs outputs",
+    "training.randomness.Streams": "key",
+    "training.records.Batch": "inputs targets clip_norms",
+    "training.recurrent._Use": "inputs hidden of_inputs of_hidden",
+    "training.sources.Items": "dataset",
+    "training.sources.Tensors": "inputs targets",
+    "training.tabular.config.Job": "ledger",
+    "training.tabular.people.People": "train test budgets",
+    "training.tabular.people.Records": "features labels",
+    "training.tabular.prepared.Prepared": "people plans",
+    "training.tabular.unfinished.Unfinished": "coins",
+    "training.tape.Call": "args kwargs outputs edges",
+    "training.tape.Tape": "calls",
+}
+# What holds public parameters, noisy results, figures over many people, and values of the above.
+PUBLIC = [
+    "assignment.hybrid._Group",
+    "assignment.request.Request",
+    "audit.models.ModelAudit",
+    "contract.enforce._Option",
+    "assignment.hybrid.Hybrid",
+    "assignment.jorgensen.JorgensenSampling",
+    "assignment.levels.Ladder",
+    "assignment.published.PublishedAdaPDP",
+    "assignment.published.PublishedRounds",
+    "assignment.rounds.AdaPDP",
+    "assignment.rounds.Rounds",
+    "assignment.sample.Sample",
+    "assignment.scale.Scale",
+    "assignment.sequential.Sequential",
+    "assignment.threshold.Threshold",
+    "assignment.uniform.Uniform",
+    "audit.roc.Roc",
+    "audit.stacked.StackedMlp",
+    "audit.stacked_module.StackedModule",
+    "audit.stacked_training.Recipe",
+    "audit.trend.Difference",
+    "audit.trend.Rise",
+    "audit.trend.Trend",
+    "budgets.release.BudgetHistogram",
+    "cli.account.Case",
+    "contract.check.Clause",
+    "contract.check.Verdict",
+    "contract.coalition.Coalition",
+    "contract.risk.RiskTable",
+    "datasets.dialect.Dialect",
+    "datasets.packaged.Packaged",
+    "datasets.schema.Categorical",
+    "datasets.schema.Numeric",
+    "datasets.schema.Schema",
+    "datasets.schema.Skip",
+    "ledger.chain.Entry",
+    "ledger.chain.Head",
+    "plan.model.Group",
+    "plan.reference.Reference",
+    "plan.schedule.Schedule",
+    "queries.features.Features",
+    "queries.grammar.Query",
+    "queries.schema.Schema",
+    "queries.session.Answer",
+    "sensitivity.bounds.Maximum",
+    "sensitivity.neural.ModelLoss",
+    "sensitivity.noise.HeterogeneousNoise",
+    "training.callbacks.Progress",
+    "training.checkpoints.Folder",
+    "training.distributed.Processes",
+    "training.spending.Spent",
+    "training.tabular.config.Share",
+    "training.tabular.model.TabularModel",
+    "training.tabular.run._Trained",
+    "training.tape.Unit",
+]
+# Mechanisms and their accounting: they know no records.
+PUBLIC_PACKAGES = ("accounting.", "mechanisms.")
+# Names of fields that speak of people, wherever they are.
+PERSONAL = {"ids", "norms", "losses", "included", "scores", "group_index", "inputs", "targets"}
+PERSONAL |= {"people", "features", "faulty", "confidences", "pixels", "password", "key"}
+# … where they speak of something else: a count, the name of a column.
+EXCUSED = {"ledger.verify.Verification": {"people"}, "training.tabular.config.Job": {"ids"}}
+
+
+class Marked:
+    """Stands for a value of a person: whatever prints it prints the mark."""
+
+    def __repr__(self) -> str:
+        return f"<{MARK}>"
+
+
+def modules() -> Iterator[Any]:
+    for found in pkgutil.walk_packages(apiece.__path__, "apiece."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def fields_of(kind: type) -> list[str]:
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    return list(getattr(kind, "_fields", ()))
+
+
+def classes() -> dict[str, type]:
+    """Every class of the package with named fields, by its place below apiece."""
+    return {
+        f"{kind.__module__}.{kind.__qualname__}".removeprefix("apiece."): kind
+        for module in modules()
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and kind.__module__ == module.__name__
+        and (dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and fields_of(kind)))
+    }
+
+
+CLASSES = classes()
+
+
+def marked(kind: type, holds: list[str]) -> Any:
+    """Return an instance with marks in these fields, and "public" in the others."""
+    values = {name: Marked() if name in holds else "public" for name in fields_of(kind)}
+    if issubclass(kind, tuple):
+        return kind(**values)
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def printed(value: Any) -> str:
+    """Return all that Python and a notebook print of a value."""
+    texts = [repr(value), str(value), f"{value}", f"{value!r}", f"{[value]}", f"{ {1: value} }"]
+    texts += [pprint.pformat(value), ascii(value)]
+    for name in ("_repr_html_", "_repr_mimebundle_", "_repr_markdown_", "_repr_pretty_"):
+        if hasattr(type(value), name):
+            texts.append(str(getattr(value, name)()))
+    return "\n".join(texts)
+
+
+def real(kind: type) -> Any | None:
+    """Return an instance of a class that writes its own repr and needs its parts for that."""
+    mark = float(MARK)
+    names = np.array([f"person {MARK}"])
+    budgets = Budgets([mark], 1 / mark, excess=[1 / mark], ids=names, labels=names)
+    if kind is Budgets:
+        return budgets
+    if kind is BudgetGroups:
+        return budgets.groups
+    return secret_plan() if kind is Plan else None
+
+
+def secret_plan(count: int = 12) -> Plan:
+    ids = np.array([f"person {MARK}-{i}" for i in range(count)])
+    epsilon = np.where(np.arange(count) % 2, 1.0, 2.0)
+    budgets = Budgets(epsilon, 1e-3, ids=ids)
+    return assign(budgets, Sample(), steps=3, expected_batch_size=4, clip_norm=1.0)
+
+
+def test_every_class_is_in_the_table() -> None:
+    known = {*HOLDS, *PUBLIC}
+    new = [n for n in CLASSES if n not in known and not n.startswith(PUBLIC_PACKAGES)]
+    assert not new, f"say in this file what these hold of people (HOLDS), or PUBLIC: {new}"
+    assert not known - set(CLASSES), f"no such classes any more: {known - set(CLASSES)}"
+    for name, holds in HOLDS.items():
+        assert set(holds.split()) <= set(fields_of(CLASSES[name])), name
+
+
+@pytest.mark.parametrize("name", sorted(HOLDS))
+def test_nothing_of_a_person_is_printed(name: str) -> None:
+    kind = CLASSES[name]
+    value = real(kind)
+    assert MARK not in printed(marked(kind, HOLDS[name].split()) if value is None else value)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_fields_that_speak_of_people_are_not_called_public(name: str) -> None:
+    personal = PERSONAL & set(fields_of(CLASSES[name])) - EXCUSED.get(name, set())
+    assert personal <= set(HOLDS.get(name, "").split())
+
+
+def test_the_law_sees_what_leaks() -> None:
+    """The negative control: a dataclass as Python makes it, nested or not."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Leaky:
+        ids: Any
+        steps: int = 3
+
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Notebook:
+        ids: Any
+
+        def _repr_html_(self) -> str:
+            return f"<b>{self.ids}</b>"
+
+    for kind in (Leaky, Notebook):
+        assert MARK in printed(marked(kind, ["ids"]))
+    assert MARK in printed([Leaky(np.array([f"person {MARK}"]))])
+
+
+def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
+    """A class that writes its own repr is built from real parts, or has one for no reason."""
+    own = {
+        f"{k.__module__}.{k.__qualname__}".removeprefix("apiece.")
+        for module in modules()
+        for k in vars(module).values()
+        if isinstance(k, type) and k.__module__ == module.__name__
+        for name in ("__repr__", "__str__", "__format__", "_repr_html_")
+        if name in vars(k) and "<locals>" not in getattr(vars(k)[name], "__qualname__", "")
+        and "__create_fn__" not in getattr(vars(k)[name], "__qualname__", "")
+        and Path(vars(k)[name].__code__.co_filename).name == Path(module.__file__).name
+    }  # fmt: skip
+    known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
+    known |= {"training.chain.Use", "audit.poisson.Batch"}  # made with marks
+    known |= {"ledger.ledger.Ledger", "mechanisms.Composed"}  # a URL without password; parameters
+    assert own <= known, f"these write their own repr; build them for real above: {own - known}"
+
+
+def test_a_plan_and_an_exposure_and_a_sum_made_for_real() -> None:
+    plan = secret_plan()
+    assert repr(plan) == "Plan(sample, 12 records in 2 groups, 3 steps)"
+    assert MARK not in printed(plan) + printed(plan.verify()) + printed(plan.measures)
+    assert plan.ids is not None
+    budgets = Budgets(np.full(12, 2.0), 1e-3, ids=plan.ids)
+    settings = {"steps": 3, "expected_batch_size": 4, "clip_norm": 1.0}
+    found = audit.budget_manipulation(
+        budgets,
+        plan.ids[3],
+        decoys=[1.0],
+        strategy="sample",
+        **settings,  # type: ignore[arg-type]
+    )
+    assert [repr(e) for e in found] == ["Exposure(label='as asked')", "Exposure(label='at most 1')"]
+    model = torch.nn.Linear(3, 2)
+    inputs, targets = torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    text = printed(clip_and_sum(model, loss, inputs, targets, 1.0))
+    assert "tensor" not in text
+    assert "5" not in text.replace("0x", "").split(" at ")[0]  # not even how many there were
