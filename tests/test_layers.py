@@ -31,6 +31,7 @@ LAYERS = [
     "datasets",
     "_files",
     "_check",
+    "_types",
     "errors",
 ]
 TORCH = {"training", "audit", "pate", "adapters", "sensitivity"}

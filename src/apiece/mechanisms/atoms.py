@@ -1,0 +1,59 @@
+"""Finitely many outcomes: what an accountant needs to know of a discrete mechanism."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from apiece._types import Floats
+
+
+class Atoms(NamedTuple):
+    """A pair (P, Q) on points: where the likelihood ratio is what, and how much mass is there.
+
+    log_ratio: log(P/Q), increasing and finite. mass: under Q; under P it is mass·e^log_ratio.
+    only_p, only_q: mass of P where Q has none, and of Q where P has none, exactly.
+    outside_p, outside_q: bounds on mass of points that are left out.
+    error: bound on the relative error of every mass.
+    """
+
+    log_ratio: Floats
+    mass: Floats
+    only_p: float = 0.0
+    only_q: float = 0.0
+    outside_p: float = 0.0
+    outside_q: float = 0.0
+    error: float = 0.0
+
+
+@runtime_checkable
+class Discrete(Protocol):
+    """A mechanism on finitely many outcomes; every accountant takes it by its atoms."""
+
+    def atoms(self) -> Atoms:
+        """Return the pair of the world with the record and the world without."""
+
+
+def gathered(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
+    """Return the atoms in increasing order, equal log-ratios counted together."""
+    values, index = np.unique(log_ratio, return_inverse=True)
+    return values, np.bincount(index, mass, values.size).astype(np.float64)
+
+
+def behind_coin(atoms: Atoms, probability: float) -> Atoms:
+    """Return the atoms of ((1 − q)Q + qP, Q): a ratio r becomes 1 − q + q·r under the same Q."""
+    if probability == 1:
+        return atoms
+    log_ratio, mass = np.log1p(probability * np.expm1(atoms.log_ratio)), atoms.mass
+    if atoms.only_q > 0:
+        log_ratio = np.append(np.log1p(-probability), log_ratio)
+        mass = np.append(atoms.only_q, mass)
+    outside_p = (1 - probability) * atoms.outside_q + probability * atoms.outside_p
+    return Atoms(
+        *gathered(log_ratio, mass),
+        only_p=probability * atoms.only_p,
+        outside_p=outside_p,
+        outside_q=atoms.outside_q,
+        error=atoms.error + 2.0**-50,
+    )
