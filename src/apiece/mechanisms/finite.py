@@ -20,8 +20,8 @@ class Finite:
     """A mechanism with finitely many outcomes: their chances with the record, and without it.
 
     with_record, without_record: chances of the same outcomes in the same order, each summing to 1
-    within 1e-9; what they miss is made up in proportion. An outcome that is possible in one world only
-    costs an infinite loss there: then no finite ε holds at a δ below its chance.
+    within 1e-9; what they miss is made up in proportion. An outcome that is possible in one world
+    only costs an infinite loss there: then no finite ε holds at a δ below its chance.
 
     For randomized response, the exponential mechanism, report-noisy-max or the votes of PATE, give
     the pair of worlds that is worst for the record; that it is the worst is the caller's claim.
