@@ -56,6 +56,6 @@ class DiscreteLaplace:
         total = 1 + math.exp(-decay)
         between = np.arange(1, shift)
         inside = np.exp(-between * decay) * (-math.expm1(-decay) / total)
-        log_ratio = (2.0 * np.arange(shift + 1) - shift) * decay
+        log_ratio = np.linspace(-shift * decay, shift * decay, shift + 1, dtype=np.float64)
         mass = np.concatenate(([1 / total], inside, [math.exp(-shift * decay) / total]))
         return Atoms(*gathered(log_ratio, mass), error=2.0**-49 * (1 + shift * decay))
