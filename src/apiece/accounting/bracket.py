@@ -9,9 +9,10 @@ import numpy as np
 from apiece.accounting.bounds import Floats
 from apiece.accounting.coarse import Leaves
 from apiece.accounting.convolve import TooLongError, side, tail
-from apiece.accounting.discretise import aligned, discretise, log_ratio
+from apiece.accounting.discretise import discretise
 from apiece.accounting.grid import Grid
 from apiece.accounting.jumps import jumps
+from apiece.accounting.lattice import aligned, log_ratio
 from apiece.accounting.lines import Bracket, Brackets, Line, above_line, below_line
 from apiece.accounting.region import Region, choose
 from apiece.errors import RangeError

@@ -50,6 +50,10 @@ def view(leaves: Leaves, windows: tuple[Window, ...]) -> list[Coarse]:
 def _view(pair: Pair, times: int, window: Window) -> Coarse:
     edges = np.linspace(window.low, window.high, _CELLS + 1)
     p1, q0 = pair.masses(edges)
+    for atom in pair.atoms:
+        if atom.rho <= window.high:
+            cell = -1 if atom.rho > edges[-2] else 0
+            p1[cell], q0[cell] = p1[cell] + atom.p, q0[cell] + atom.q
     keep = (q0 > 1e-290) & (p1 > 1e-290)
     p1, q0, q = p1[keep], q0[keep], pair.probability
     ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)

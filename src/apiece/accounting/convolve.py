@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from apiece.accounting.discretise import Lattice
+from apiece.accounting.lattice import Lattice
 from apiece.accounting.grid import UNIT
 from apiece.accounting.pairs import Floats
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.convolve import log_moment, side
-from apiece.accounting.discretise import Lattice
+from apiece.accounting.lattice import Lattice
 from apiece.accounting.grid import UNIT
 from apiece.accounting.pairs import Floats
 

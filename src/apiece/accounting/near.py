@@ -24,7 +24,7 @@ from apiece.accounting.bounds import Floats
 from apiece.accounting.bracket import STEEPEST
 from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.curve import privacy_curve
-from apiece.accounting.discretise import cut, dominating, log_ratio
+from apiece.accounting.discretise import dominating
 from apiece.accounting.grid import DEFAULT
 from apiece.accounting.jumps import jumps
 from apiece.accounting.lines import Line, above_line

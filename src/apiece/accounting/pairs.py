@@ -36,6 +36,14 @@ class Window(NamedTuple):
     top: float
 
 
+class Atom(NamedTuple):
+    """A point of ρ that has P₁- and Q-mass of its own."""
+
+    rho: float
+    p: float
+    q: float
+
+
 class Pair(Protocol):
     """One step's dominating pair."""
 
@@ -43,11 +51,18 @@ class Pair(Protocol):
     def probability(self) -> float:
         """The coin q."""
 
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """Atoms at the ends of the window, which `masses` leaves out."""
+
     def window(self, tail: float) -> Window:
         """Return an interval of ρ outside which P and Q have about `tail` or less."""
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Return the P₁- and Q-mass of each (edges[i], edges[i+1]], the first one closed."""
+        """Return the P₁- and Q-mass, but for `atoms`, of each (edges[i], edges[i+1]].
+
+        The first one is closed.
+        """
 
     def rounding(self, window: Window) -> float:
         """Return a bound on the relative error of every mass."""
@@ -59,6 +74,11 @@ class GaussianPair:
 
     noise_multiplier: float
     probability: float = 1.0
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """None."""
+        return ()
 
     def window(self, tail: float) -> Window:
         """Cut both normals where the one that is larger there has `tail` left."""
@@ -92,6 +112,13 @@ class LaplacePair:
     scale: float
     probability: float = 1.0
 
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """Outside [0, 1] the ratio of the densities is constant."""
+        end = 1 / self.scale
+        rare = math.exp(-end) / 2
+        return Atom(-end, rare, 0.5), Atom(end, 0.5, rare)
+
     def window(self, tail: float) -> Window:
         """The loss is bounded: nothing lies outside."""
         if 1 / self.scale > LARGEST_LOG_RATIO:
@@ -103,27 +130,15 @@ class LaplacePair:
         return Window(-end, end, 0.0, 0.0, end)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """An exponential density between two atoms, at ρ = ±1/b."""
+        """An exponential density between the atoms."""
         end = 1 / self.scale
         x = np.clip((edges / end + 1) / 2, 0.0, 1.0)
         width = -np.expm1(-np.diff(x) * end) / 2
-        q = np.exp(-x[:-1] * end) * width
-        p = np.exp((x[1:] - 1) * end) * width
-        for rho, p_atom, q_atom in (
-            (-end, math.exp(-end) / 2, 0.5),
-            (end, 0.5, math.exp(-end) / 2),
-        ):
-            cell = int(np.searchsorted(edges, rho, side="left")) - 1
-            if rho == edges[0]:
-                cell = 0
-            if 0 <= cell < q.size:
-                p[cell] += p_atom
-                q[cell] += q_atom
-        return p, q
+        return np.exp((x[1:] - 1) * end) * width, np.exp(-x[:-1] * end) * width
 
     def rounding(self, window: Window) -> float:
-        """A few hundred units."""
-        return UNIT * (400 + 8 * window.top)
+        """A few hundred units, and what the ends of the window may be off."""
+        return UNIT * (400 + 64 * window.top)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +150,11 @@ class AtomsPair:
     outside: tuple[float, float]
     error: float
     probability: float = 1.0
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """None: on any lattice they are as good as a density."""
+        return ()
 
     def window(self, tail: float) -> Window:
         """All atoms; the outside is what the inner bound could not tell."""
@@ -169,6 +189,11 @@ class RunPair:
     def probability(self) -> float:
         """The coin q."""
         return self.above.probability
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """None."""
+        return ()
 
     def window(self, tail: float) -> Window:
         """All atoms of the dominating pair."""

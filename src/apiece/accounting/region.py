@@ -23,8 +23,8 @@ from apiece.accounting.coarse import (
     view,
     with_jumps,
 )
-from apiece.accounting.discretise import cut
 from apiece.accounting.grid import Grid
+from apiece.accounting.lattice import cut
 from apiece.accounting.pairs import Floats, Window
 
 _GLANCE = 2**15  # points of a first look

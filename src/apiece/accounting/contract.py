@@ -1,0 +1,166 @@
+"""A dominated pair on a lattice of log-ratios.
+
+The profile H(t) = sup_A P(A) − t·Q(A) is replaced by the polygon with vertices at the lattice whose
+k-th side lies under the tangent of H at a point t_k of the k-th cell, namely
+y_k = min(tangent_{k−1}, tangent_k) at e^{ℓ_k}. It is convex and below H, so it is the profile of a
+dominated pair. Typically the variance of the loss shrinks by h²/12.
+
+In terms of masses: what lies between consecutive tangent points is a cluster, which is gathered at
+its lattice point, and neighbours lend what its mean lacks. Atoms at lattice points stay there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.accounting.grid import UNIT
+from apiece.accounting.lattice import Cells, Lattice, fits, inner, jump, log_ratio
+from apiece.accounting.pairs import Floats, Pair, Window
+
+
+def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
+    """Gather the mass around each lattice point, its mean exactly there.
+
+    The first lattice point is the lowest atom or, where there is none, the mean of the first
+    cluster. The tangent points mirror the means of the cells, which leaves no imbalance where the
+    density is exponential or flat.
+    """
+    q, fit = pair.probability, fits(pair, window, step)
+    origin = touched = window.low
+    if not pair.atoms:
+        origin, touched = _first_cluster(pair, window, step, cells)
+    shift = (log_ratio(origin, q) - log_ratio(window.low, q)) / step
+    count = cells.mass.size - math.floor(shift) + fit
+    steps = step * np.arange(count)
+    share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
+    nodes, edges = inner(origin, steps, q), np.empty(2 * count)
+    edges[0], edges[2::2] = window.low, nodes[1:]
+    edges[1::2] = inner(origin, steps + _mirror(share, step), q)
+    edges[1] = touched
+    if fit:
+        edges[-3] = window.high  # the topmost cluster is the atom alone
+    edges[-1] = max(edges[-1], window.high)
+    edges = np.maximum.accumulate(edges)
+    if window.high < window.top:
+        edges = np.minimum(edges, window.high)
+    p, q0 = pair.masses(edges)
+    held = np.zeros(count)
+    for atom in pair.atoms:
+        if atom.rho == window.low or (fit and atom.rho == window.high):
+            held[0 if atom.rho == window.low else -1] += atom.q
+        elif atom.rho <= window.high:
+            p[-1], q0[-1] = p[-1] + atom.p, q0[-1] + atom.q
+    width = np.exp(log_ratio(origin, q) + steps) * (math.expm1(step) / q)
+    mass = _balance(_Halves(p, q0, np.exp(nodes), held), width)
+    rare, rounding = jump(pair, window), pair.rounding(window) + 128 * UNIT
+    return Lattice(step, log_ratio(origin, q), mass, 0.0, 0.0, rounding, rare)
+
+
+def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
+    """Return how far above its cell's lower end the mirrored mean lies, in log-ratio."""
+    return np.asarray(np.log1p((1 - share) * math.expm1(step)), dtype=np.float64)
+
+
+def _first_cluster(pair: Pair, window: Window, step: float, cells: Cells) -> tuple[float, float]:
+    """Return the mean of the first cluster, which becomes a lattice point, and its upper end.
+
+    Where the mass rises steeply from cell to cell, all that is small is taken into it: a cluster
+    can borrow mass only from neighbours that are not much lighter.
+    """
+    rising = (cells.mass[1:] > 4 * cells.mass[:-1]) | (cells.mass[:-1] == 0)
+    begin = int(np.argmin(np.append(rising, False)))
+    floor, q = log_ratio(window.low, pair.probability), pair.probability
+    end = inner(window.low, step * begin + _mirror(cells.share[begin : begin + 1], step), q)[0]
+    for repeat in (3, 2, 1, 0):
+        p1, q0 = pair.masses(np.array([window.low, end]))
+        mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
+        mean = min(max(mean, window.low), end)
+        place = (log_ratio(mean, q) - floor) / step
+        share = np.interp([place], np.arange(cells.share.size), cells.share)
+        if repeat:
+            end = max(inner(mean, _mirror(share, step), q)[0], mean)
+    return mean, end
+
+
+class _Halves:
+    """Clusters of mass around nodes: a part at its node, a part below and a part above it."""
+
+    def __init__(self, p: Floats, q: Floats, ratio: Floats, held: Floats) -> None:
+        below_p, below_q = np.append(0.0, p[1::2]), np.append(0.0, q[1::2])
+        self.held, self.below_q, self.above_q = held, below_q, q[0::2]
+        self.below = np.maximum(ratio * below_q - below_p, 0.0)
+        self.above = np.maximum(p[0::2] - ratio * q[0::2], 0.0)
+        self.below[0] = self.above[0] = 0.0
+        tiny = np.abs(self.below - self.above) <= 64 * UNIT * (p[0::2] + below_p)
+        self.deficit = np.where(tiny, 0.0, self.below - self.above)
+
+    def trimmed(self, where: npt.NDArray[np.bool_]) -> None:
+        """Drop, in the clusters `where`, just so much mass that the mean is at the node."""
+        for side, other, mass in (
+            (self.below, self.above, self.below_q),
+            (self.above, self.below, self.above_q),
+        ):
+            cut = where & (side > other) & (self.deficit != 0)
+            mass[cut] *= other[cut] / side[cut]
+        self.deficit[where] = 0.0
+
+    def mass(self) -> Floats:
+        """Return the Q-mass of each cluster."""
+        return np.asarray(self.held + self.below_q + self.above_q)
+
+
+def _balance(halves: _Halves, width: Floats) -> Floats:
+    """Return the kinks of the polygon: cluster masses after neighbours lend what means lack.
+
+    A cluster whose mean is too low takes mass from the node above, one whose mean is too high from
+    the node below, so that the total P-mass is unchanged. Where the lender has too little, the
+    polygon is not convex, and its convex hull is taken. At the ends, where that has no neighbour,
+    the borrower is trimmed instead.
+    """
+    ends = np.zeros(width.size, dtype=bool)
+    ends[-1] = halves.deficit[-1] > 0
+    for _ in range(50):
+        halves.trimmed(ends)
+        up = np.maximum(halves.deficit, 0.0) / width
+        down = np.append(0.0, np.maximum(-halves.deficit[1:], 0.0) / width[:-1])
+        mass = halves.mass() + up + down
+        mass[1:] -= up[:-1]
+        mass[:-1] -= down[1:]
+        stuck = _hull(mass, width)
+        if stuck is None:
+            return np.asarray(mass)
+        ends[stuck] = True
+        ends |= np.convolve(mass < 0, np.ones(3), "same") > 0
+    halves.trimmed(np.ones_like(ends))
+    return halves.mass()
+
+
+def _hull(mass: Floats, width: Floats) -> slice | None:
+    """Spread negative kinks onto their neighbours in place: the polygon's lower convex hull.
+
+    Where an end would have to move, return it; `mass` is then of no use.
+    """
+    if not (mass < 0).any():
+        return None
+    place = np.append(0.0, np.cumsum(width))
+    before, after = list(range(-1, mass.size)), list(range(1, mass.size + 1))  # of those alive
+    alive = np.ones(mass.size, dtype=bool)
+    todo = [int(k) for k in np.flatnonzero(mass < 0)]
+    while todo:
+        node = todo.pop()
+        if not (alive[node] and mass[node] < 0):
+            continue
+        left, right = before[node], after[node]
+        if left < 0 or right == mass.size:
+            return slice(2) if left < 0 else slice(-2, None)
+        share = (place[node] - place[left]) / (place[right] - place[left])
+        mass[right] += share * mass[node]
+        mass[left] += (1 - share) * mass[node]
+        mass[node], alive[node] = 0.0, False
+        after[left], before[right] = right, left
+        todo += [left, right]
+    return None

@@ -1,0 +1,131 @@
+"""A lattice of log-ratios, and how one step's pair lies in its cells.
+
+On a lattice ℓ_k = offset + k·h a pair is one vector: Q-masses q_k, with P-masses e^{ℓ_k}·q_k.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece.accounting.grid import UNIT
+from apiece.accounting.pairs import Floats, Pair, Window
+
+_ROUNDED = 16 * UNIT
+_FEWEST = 2  # cells between atoms, so that what lies between has a lattice point of its own
+
+
+class Jump(NamedTuple):
+    """P- and Q-mass of log-ratios above `loss`, which are on no lattice."""
+
+    p: float
+    q: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lattice:
+    """Q-masses at log-ratios offset + k·step, and the P- and Q-mass told apart outright.
+
+    rounding bounds the relative error of each cell's P- and Q-mass, and of those of `jump`.
+    """
+
+    step: float
+    offset: float
+    mass: Floats
+    outside_p: float
+    outside_q: float
+    rounding: float
+    jump: Jump
+
+
+class Cells(NamedTuple):
+    """A pair, but for its atoms, in the cells of a lattice."""
+
+    rho: Floats
+    mass: Floats
+    share: Floats
+    """Where the mean of the ratio lies in each cell, from 0 at its left to 1 at its right end."""
+
+
+def cut(pair: Pair, window: Window, loss: float) -> Window:
+    """Return the window with all log-ratios of the pair above `loss` made jumps."""
+    offset = log_ratio(window.low, pair.probability)
+    if loss <= offset or loss >= log_ratio(window.high, pair.probability):
+        return window
+    high = float(inner(window.low, np.array([loss - offset]), pair.probability)[0])
+    return window._replace(high=high) if window.low < high < window.high else window
+
+
+def aligned(pair: Pair, window: Window, step: float) -> float:
+    """Return the largest step up to `step` that puts atoms at both ends of a window on the lattice.
+
+    For pairs without such atoms, `step`.
+    """
+    if not pair.atoms:
+        return step
+    return _span(pair, window) / max(math.ceil(_span(pair, window) / step), _FEWEST)
+
+
+def fits(pair: Pair, window: Window, step: float) -> bool:
+    """Whether the topmost atom of a pair is a lattice point, to rounding."""
+    if not pair.atoms or window.high < window.top:
+        return False
+    count = _span(pair, window) / step
+    return abs(count - round(count)) <= _ROUNDED * count
+
+
+def _span(pair: Pair, window: Window) -> float:
+    return log_ratio(window.high, pair.probability) - log_ratio(window.low, pair.probability)
+
+
+def jump(pair: Pair, window: Window) -> Jump:
+    """Return what of a pair lies above the window, atoms included."""
+    if window.top == window.high:
+        return Jump(0.0, 0.0, math.inf)
+    p1, q0 = pair.masses(np.array([np.nextafter(window.high, np.inf), window.top]))
+    above = [atom for atom in pair.atoms if atom.rho > window.high]
+    p_mass = float(p1[0]) + sum(atom.p for atom in above)
+    q_mass = float(q0[0]) + sum(atom.q for atom in above)
+    q = pair.probability
+    return Jump((1 - q) * q_mass + q * p_mass, q_mass, log_ratio(window.high, q))
+
+
+def log_ratio(rho: float, probability: float) -> float:
+    """Return log(1 − q + q·e^ρ)."""
+    if probability == 1:
+        return rho
+    if rho < 1:
+        return math.log1p(probability * math.expm1(rho))
+    return float(np.logaddexp(math.log1p(-probability), math.log(probability) + rho))
+
+
+def inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: float) -> Floats:
+    """Return the ρ whose log-ratios lie `offsets` ≥ 0 above that of `rho`."""
+    if probability == 1:
+        return np.asarray(rho + offsets, dtype=np.float64)
+    scale = log_ratio(rho, probability) - math.log(probability)
+    with np.errstate(divide="ignore"):
+        grow = np.where(offsets < 30, np.log(np.expm1(np.minimum(offsets, 30))), offsets)
+    return np.asarray(np.logaddexp(rho, scale + grow))
+
+
+def cells(pair: Pair, window: Window, step: float) -> Cells:
+    """Return the masses, but for atoms, of cells that cover the window from its lower end on."""
+    q = pair.probability
+    offset = log_ratio(window.low, q)
+    count = max(math.ceil(_span(pair, window) / step * (1 - _ROUNDED)), 1)
+    offsets = step * np.arange(count + 1)
+    rho = inner(window.low, offsets, q)
+    rho[-1] = max(rho[-1], window.high)  # rounding must not leave the window's end outside
+    p1, q0 = pair.masses(np.minimum(rho, window.high) if window.high < window.top else rho)
+    # The mean lies at a share s with s·q0·(r_{k+1} − r_k) = p − r_k·q0 = q·(p1 − e^ρ·q0).
+    width = np.exp(offset + offsets[:-1]) * math.expm1(step)
+    excess = q * (p1 - np.exp(rho[:-1]) * q0)
+    share = np.full(count, 0.5)
+    np.divide(excess, q0 * width, out=share, where=q0 * width > 0)
+    return Cells(rho, q0, np.clip(share, 0.0, 1.0))
