@@ -18,30 +18,31 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.grid import UNIT
-from apiece.accounting.lattice import Cells, Lattice, fits, inner, jump, log_ratio
+from apiece.accounting.lattice import Cells, Lattice, inner, jump, log_ratio, lowest_end, lowest_mean
 from apiece.accounting.pairs import Floats, Pair, Window
 
 
 def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
     """Gather the mass around each lattice point, its mean exactly there.
 
-    The first lattice point is the lowest atom or, where there is none, the mean of the first
-    cluster. The tangent points mirror the means of the cells, which leaves no imbalance where the
-    density is exponential or flat.
+    The first lattice point is the mean of the first cluster; where there are atoms, such that the
+    topmost one is a lattice point too. The tangent points mirror the means of the cells, which
+    leaves no imbalance where the density is exponential or flat.
     """
-    q, fit = pair.probability, fits(pair, window, step)
-    origin = touched = window.low
-    if not pair.atoms:
-        origin, touched = _first_cluster(pair, window, step, cells)
+    q = pair.probability
+    if pair.atoms:
+        origin, touched, last = _between_atoms(pair, window, step)
+    else:
+        origin, touched, last = *_first_cluster(pair, window, step, cells), None
     shift = (log_ratio(origin, q) - log_ratio(window.low, q)) / step
-    count = cells.mass.size - math.floor(shift) + fit
+    count = max(cells.mass.size - math.floor(shift), 1) if last is None else last + 1
     steps = step * np.arange(count)
     share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
     nodes, edges = inner(origin, steps, q), np.empty(2 * count)
     edges[0], edges[2::2] = window.low, nodes[1:]
     edges[1::2] = inner(origin, steps + _mirror(share, step), q)
     edges[1] = touched
-    if fit:
+    if last is not None:
         edges[-3] = window.high  # the topmost cluster is the atom alone
     edges[-1] = max(edges[-1], window.high)
     edges = np.maximum.accumulate(edges)
@@ -50,14 +51,46 @@ def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
     p, q0 = pair.masses(edges)
     held = np.zeros(count)
     for atom in pair.atoms:
-        if atom.rho == window.low or (fit and atom.rho == window.high):
-            held[0 if atom.rho == window.low else -1] += atom.q
-        elif atom.rho <= window.high:
-            p[-1], q0[-1] = p[-1] + atom.p, q0[-1] + atom.q
+        if atom.rho <= window.high:  # at its point or, where that could not be had, lowered to one
+            held[0 if atom.rho <= window.low else -1] += atom.q
     width = np.exp(log_ratio(origin, q) + steps) * (math.expm1(step) / q)
     mass = _balance(_Halves(p, q0, np.exp(nodes), held), width)
     rare, rounding = jump(pair, window), pair.rounding(window) + 128 * UNIT
     return Lattice(step, log_ratio(origin, q), mass, 0.0, 0.0, rounding, rare)
+
+
+def _between_atoms(pair: Pair, window: Window, step: float) -> tuple[float, float, int | None]:
+    """Return the mean of the first cluster, its upper end, and the number of the topmost point.
+
+    The cluster is as wide as it takes for the topmost atom to be a lattice point. Where no width
+    does, or that atom is not in the window, there is no number.
+    """
+    q = pair.probability
+    start, top = log_ratio(window.low, q), log_ratio(window.high, q)
+    touched = lowest_end(pair, window, step)
+    origin = lowest_mean(pair, window, touched)
+    near, rounded = (top - log_ratio(origin, q)) / step, 16 * UNIT * (top - start)
+    for last in (round(near), math.floor(near)):
+        wanted = top - last * step - start
+        goal = float(inner(window.low, np.array([max(wanted, 0.0)]), q)[0])
+        if window.high == window.top and last >= 2 and wanted >= -rounded:
+            found = _gathered(pair, window, goal)
+            if found is not None:
+                return *found, last
+    return origin, touched, None
+
+
+def _gathered(pair: Pair, window: Window, goal: float) -> tuple[float, float] | None:
+    """Return a mean near `goal` of all up to some ρ, and that ρ; None where there is none."""
+    low, high = window.low, window.high
+    if lowest_mean(pair, window, high) < goal:
+        return None
+    while True:
+        middle = (low + high) / 2
+        mean = lowest_mean(pair, window, middle)
+        if abs(mean - goal) <= 2 * UNIT * abs(goal) or not low < middle < high:
+            return mean, middle
+        low, high = (low, middle) if mean > goal else (middle, high)
 
 
 def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
@@ -76,6 +109,7 @@ def _first_cluster(pair: Pair, window: Window, step: float, cells: Cells) -> tup
     floor, q = log_ratio(window.low, pair.probability), pair.probability
     end = inner(window.low, step * begin + _mirror(cells.share[begin : begin + 1], step), q)[0]
     for repeat in (3, 2, 1, 0):
+        end = min(end, window.high)
         p1, q0 = pair.masses(np.array([window.low, end]))
         mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
         mean = min(max(mean, window.low), end)

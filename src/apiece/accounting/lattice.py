@@ -62,25 +62,33 @@ def cut(pair: Pair, window: Window, loss: float) -> Window:
 
 
 def aligned(pair: Pair, window: Window, step: float) -> float:
-    """Return the largest step up to `step` that puts atoms at both ends of a window on the lattice.
+    """Return about the largest step up to `step` with lattice points at both ends of a pair's atoms.
 
-    For pairs without such atoms, `step`.
+    For pairs without atoms, `step`.
     """
     if not pair.atoms:
         return step
-    return _span(pair, window) / max(math.ceil(_span(pair, window) / step), _FEWEST)
+    start = lowest_mean(pair, window, lowest_end(pair, window, step))
+    span = log_ratio(window.high, pair.probability) - log_ratio(start, pair.probability)
+    return span / max(math.ceil(span / step), _FEWEST) if span > 0 else step
 
 
-def fits(pair: Pair, window: Window, step: float) -> bool:
-    """Whether the topmost atom of a pair is a lattice point, to rounding."""
-    if not pair.atoms or window.high < window.top:
-        return False
-    count = _span(pair, window) / step
-    return abs(count - round(count)) <= _ROUNDED * count
+def lowest_end(pair: Pair, window: Window, step: float) -> float:
+    """Return up to which ρ mass is best gathered with the lowest atom of a pair.
+
+    The atom alone is, unless most of what lies beside it is much lower than the next cells.
+    """
+    edges = np.minimum(inner(window.low, step * np.arange(3), pair.probability), window.high)
+    first, second = pair.masses(edges)[1]
+    return float(edges[1]) if first > 4 * second else window.low
 
 
-def _span(pair: Pair, window: Window) -> float:
-    return log_ratio(window.high, pair.probability) - log_ratio(window.low, pair.probability)
+def lowest_mean(pair: Pair, window: Window, end: float) -> float:
+    """Return the mean ratio, as a ρ, of all that lies between the lower end of a window and `end`."""
+    p1, q0 = pair.masses(np.array([window.low, end]))
+    lowest = [atom for atom in pair.atoms if atom.rho <= window.low]
+    p, q = p1[0] + sum(atom.p for atom in lowest), q0[0] + sum(atom.q for atom in lowest)
+    return min(max(math.log(p / q) if p > 0 and q > 0 else window.low, window.low), end)
 
 
 def jump(pair: Pair, window: Window) -> Jump:
@@ -118,7 +126,7 @@ def cells(pair: Pair, window: Window, step: float) -> Cells:
     """Return the masses, but for atoms, of cells that cover the window from its lower end on."""
     q = pair.probability
     offset = log_ratio(window.low, q)
-    count = max(math.ceil(_span(pair, window) / step * (1 - _ROUNDED)), 1)
+    count = max(math.ceil((log_ratio(window.high, q) - offset) / step * (1 - _ROUNDED)), 1)
     offsets = step * np.arange(count + 1)
     rho = inner(window.low, offsets, q)
     rho[-1] = max(rho[-1], window.high)  # rounding must not leave the window's end outside
