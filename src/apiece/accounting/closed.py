@@ -1,6 +1,6 @@
 """Exact privacy profiles in closed form, with an interval for their rounding.
 
-`gaussian` is the plain Gaussian mechanism; `sampled_remove` and `sampled_add` put one coin before
+`gaussian` and `laplace` are the plain mechanisms; `sampled_remove` and `sampled_add` put one coin before
 any mechanism whose profile is known, in each direction.
 """
 
@@ -44,6 +44,21 @@ def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
     error = spread * (first + second)
     upper = np.clip(exact + error, _SMALLEST, 1.0)
     return Bounds(np.clip(exact - error - _SMALLEST, 0.0, upper), upper)
+
+
+def laplace(scale: float, epsilon: Floats) -> Bounds:
+    """Return δ(ε) of Laplace(1, b) against Laplace(0, b) for any real ε, the same in both directions.
+
+    δ(ε) = 1 − e^{(ε − 1/b)/2} where |ε| ≤ 1/b, 1 − e^ε below and 0 above, which is the largest of
+    all three everywhere. The bounds allow for the rounding of the exponent.
+    """
+    pure = 1 / scale
+    spread = _ULPS * (np.abs(epsilon) + pure)
+    exponents = ((epsilon - pure) / 2, epsilon)
+    lower = -np.expm1(np.minimum(np.minimum(*exponents) + spread, 0.0))
+    upper = -np.expm1(np.minimum(np.minimum(*exponents) - spread, 0.0))
+    past = epsilon > pure * (1 + _ULPS)
+    return _widened(lower, np.where(past, 0.0, upper))
 
 
 def _mills(x: Floats, erfcx: Callable[[Floats], Floats]) -> Floats:

@@ -22,12 +22,16 @@ class Line:
     value: Floats
 
     def delta(self, epsilon: Floats, before: float) -> Floats:
-        """Return the bound at ε; `before` left of the lattice, its last value to the right."""
+        """Return the bound at ε; its last value to the right of the lattice.
+
+        To its left δ rises by at most `before` times as much as e^ε falls.
+        """
         position = (epsilon - self.start) / self.step
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
         share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
-        return np.asarray(np.where(epsilon < self.start, before, value), dtype=np.float64)
+        rise = np.exp(epsilon) * np.expm1(np.maximum(self.start - epsilon, 0.0))
+        return np.asarray(value + before * np.minimum(rise, 1.0), dtype=np.float64)
 
     def epsilon(self, delta: Floats, before: float) -> Floats:
         """Return where the bound meets δ: `before` where it starts below, ∞ where never below."""

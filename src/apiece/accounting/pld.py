@@ -2,11 +2,12 @@
 
 A mechanism is flattened to independent steps; each becomes a dominating pair; pairs are put on a
 lattice from above and from below (`discretise`) and composed (`convolve`) around the δ that is
-asked for (`region`). Plain Gaussians and single sampled steps have closed forms.
+asked for (`region`). Plain Gaussians and single steps have closed forms.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,7 +19,8 @@ from apiece.accounting.bounds import Bounds, Floats, Profile, invert
 from apiece.accounting.bracket import bracket
 from apiece.accounting.coarse import Leaves
 from apiece.accounting.gdp import GaussianProfile, NothingReleased
-from apiece.accounting.grid import DEFAULT, Grid
+from apiece.accounting.grid import DEFAULT, UNIT, Grid
+from apiece.accounting.lattice import log_ratio
 from apiece.accounting.lines import Brackets, tightest
 from apiece.accounting.nested import run_pair
 from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair
@@ -47,6 +49,10 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
             return GaussianProfile(noise_multiplier)
         case ((Sampled(Gaussian(noise_multiplier), probability), 1),):
             return OneSampledStep(noise_multiplier, probability)
+        case ((Laplace(scale), 1),):
+            return OneSampledStep(scale, 1.0, closed.laplace)
+        case ((Sampled(Laplace(scale), probability), 1),):
+            return OneSampledStep(scale, probability, closed.laplace)
         case _:
             return Composition(tuple((_pair(step, grid), times) for step, times in steps), grid)
 
@@ -71,16 +77,17 @@ def _pair(step: Mechanism, grid: Grid) -> Pair:
 
 @dataclass(frozen=True)
 class OneSampledStep:
-    """The profile of one sampled Gaussian step, in closed form."""
+    """The profile of one step behind a coin, from the closed form of the step."""
 
     noise_multiplier: float
     probability: float
+    form: Callable[[float, Floats], Bounds] = closed.gaussian
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound the larger of both directions."""
 
         def inner(log_ratio: Floats) -> Bounds:
-            return closed.gaussian(self.noise_multiplier, log_ratio)
+            return self.form(self.noise_multiplier, log_ratio)
 
         one = closed.sampled_remove(inner, self.probability, epsilon)
         other = closed.sampled_add(inner, self.probability, epsilon)
@@ -131,7 +138,14 @@ class Composition:
 
     def by_lattice(self, delta: Floats) -> Bounds:
         """Bound ε(δ), by regions alone."""
-        return self._answer(np.log(delta), delta, Brackets.epsilon)
+        lower, upper = self._answer(np.log(delta), delta, Brackets.epsilon)
+        return Bounds(np.minimum(lower, self._pure()), np.minimum(upper, self._pure()))
+
+    def _pure(self) -> float:
+        """Return an ε that no loss exceeds, ∞ where there is none."""
+        tops = [(p.atoms[-1].rho if p.atoms else math.inf, p, times) for p, times in self.leaves]
+        losses = (times * log_ratio(top, p.probability) for top, p, times in tops)
+        return sum(losses) * (1 + 2 * (len(tops) + 2) * UNIT)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) for ε ≥ 0."""
