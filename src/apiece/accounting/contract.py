@@ -35,7 +35,7 @@ def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
     else:
         origin, touched, last = *_first_cluster(pair, window, step, cells), None
     shift = (log_ratio(origin, q) - log_ratio(window.low, q)) / step
-    count = max(cells.mass.size - math.floor(shift), 1) if last is None else last + 1
+    count = max(cells.mass.size - math.floor(shift), 2) if last is None else last + 1
     steps = step * np.arange(count)
     share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
     nodes, edges = inner(origin, steps, q), np.empty(2 * count)
@@ -51,8 +51,11 @@ def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
     p, q0 = pair.masses(edges)
     held = np.zeros(count)
     for atom in pair.atoms:
-        if atom.rho <= window.high:  # at its point or, where that could not be had, lowered to one
+        if atom.rho <= window.low or (last is not None and atom.rho <= window.high):
             held[0 if atom.rho <= window.low else -1] += atom.q
+        elif atom.rho <= window.high:
+            half = -1 if atom.rho > nodes[-1] else -2
+            p[half], q0[half] = p[half] + atom.p, q0[half] + atom.q
     width = np.exp(log_ratio(origin, q) + steps) * (math.expm1(step) / q)
     mass = _balance(_Halves(p, q0, np.exp(nodes), held), width)
     rare, rounding = jump(pair, window), pair.rounding(window) + 128 * UNIT

@@ -16,7 +16,7 @@ from apiece.accounting.grid import UNIT
 from apiece.accounting.pairs import Floats, Pair, Window
 
 _ROUNDED = 16 * UNIT
-_FEWEST = 2  # cells between atoms, so that what lies between has a lattice point of its own
+_FEWEST = 4  # cells between atoms, so that what lies between has a lattice point of its own
 
 
 class Jump(NamedTuple):
