@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.grid import UNIT
-from apiece.accounting.lattice import Cells, Lattice, inner, jump, log_ratio, lowest_end, lowest_mean
+from apiece.accounting.lattice import (
+    Cells,
+    Lattice,
+    inner,
+    jump,
+    log_ratio,
+    lowest_end,
+    lowest_mean,
+)
 from apiece.accounting.pairs import Floats, Pair, Window
 
 
