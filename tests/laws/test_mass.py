@@ -55,7 +55,10 @@ def conserves(below: Lattice, above: Lattice) -> bool:
     slack = 2 * max(below.rounding, above.rounding) + 8 * UNIT
     outside = (above.outside_p, above.outside_q)
     return (
-        all(1 - out - slack <= mass <= 1 + slack for mass, out in zip(both_masses(above), outside))
+        all(
+            1 - out - slack <= mass <= 1 + slack
+            for mass, out in zip(both_masses(above), outside, strict=True)
+        )
         and all(mass <= 1 + slack for mass in both_masses(below))
         and bool((above.mass >= 0).all() and (below.mass >= 0).all())
     )

@@ -1,7 +1,7 @@
 """Exact privacy profiles in closed form, with an interval for their rounding.
 
-`gaussian` and `laplace` are the plain mechanisms; `sampled_remove` and `sampled_add` put one coin before
-any mechanism whose profile is known, in each direction.
+`gaussian` and `laplace` are the plain mechanisms; `sampled_remove` and `sampled_add` put one coin
+before any mechanism whose profile is known, in each direction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
 
 
 def laplace(scale: float, epsilon: Floats) -> Bounds:
-    """Return δ(ε) of Laplace(1, b) against Laplace(0, b) for any real ε, the same in both directions.
+    """Return δ(ε) of Laplace(1, b) against Laplace(0, b), real ε, the same in both directions.
 
     δ(ε) = 1 − e^{(ε − 1/b)/2} where |ε| ≤ 1/b, 1 − e^ε below and 0 above, which is the largest of
     all three everywhere. The bounds allow for the rounding of the exponent.

@@ -7,7 +7,8 @@ composition and both directions of add/remove.
 
 Above: the mass of each cell, and each atom, goes to the two ends of the cell, keeping its P- and
 its Q-mass (connect the dots: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022). Outside the window
-the two sides are told apart outright. The variance of the loss grows by at most h²/4, typically h²/6.
+the two sides are told apart outright. The variance of the loss grows by at most h²/4, typically
+h²/6.
 
 Below: see `contract`.
 """

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.convolve import log_moment, side
-from apiece.accounting.lattice import Lattice
 from apiece.accounting.grid import UNIT
+from apiece.accounting.lattice import Lattice
 from apiece.accounting.pairs import Floats
 
 

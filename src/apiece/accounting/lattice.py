@@ -62,7 +62,7 @@ def cut(pair: Pair, window: Window, loss: float) -> Window:
 
 
 def aligned(pair: Pair, window: Window, step: float) -> float:
-    """Return about the largest step up to `step` with lattice points at both ends of a pair's atoms.
+    """Return about the largest step up to `step` that puts both atoms of a pair on a lattice.
 
     For pairs without atoms, `step`.
     """
@@ -84,7 +84,7 @@ def lowest_end(pair: Pair, window: Window, step: float) -> float:
 
 
 def lowest_mean(pair: Pair, window: Window, end: float) -> float:
-    """Return the mean ratio, as a ρ, of all that lies between the lower end of a window and `end`."""
+    """Return the mean ratio, as a ρ, of all between the lower end of a window and `end`."""
     p1, q0 = pair.masses(np.array([window.low, end]))
     lowest = [atom for atom in pair.atoms if atom.rho <= window.low]
     p, q = p1[0] + sum(atom.p for atom in lowest), q0[0] + sum(atom.q for atom in lowest)

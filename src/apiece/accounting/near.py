@@ -27,6 +27,7 @@ from apiece.accounting.curve import privacy_curve
 from apiece.accounting.discretise import dominating
 from apiece.accounting.grid import DEFAULT
 from apiece.accounting.jumps import jumps
+from apiece.accounting.lattice import cut, log_ratio
 from apiece.accounting.lines import Line, above_line
 from apiece.accounting.pairs import GaussianPair
 from apiece.accounting.region import Region, choose
