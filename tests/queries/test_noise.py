@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from apiece.queries import noise
 from apiece.queries.noise import BITS, _exp_minus_half, rounded_gaussians
 
 
@@ -34,9 +35,36 @@ def test_a_wrong_distribution_is_noticed() -> None:
 
 
 def test_probability_of_exp_minus_half() -> None:
-    bits = random.Random(2).getrandbits
-    share = np.mean([_exp_minus_half(bits) for _ in range(40_000)])
+    more = noise._pool(random.Random(2).getrandbits)
+    share = np.mean([_exp_minus_half(more) for _ in range(40_000)])
     assert share == pytest.approx(math.exp(-0.5), abs=4 * 0.5 / 200)
+
+
+@pytest.mark.parametrize("word", [5, 8])
+def test_ties_of_first_words_are_decided_by_all_digits(
+    word: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With short words ties are common; the distribution stays the same to the last digit."""
+    monkeypatch.setattr(noise, "WORD", word)
+    more, values = noise._pool(random.Random(4).getrandbits), []
+    for _ in range(12_000):
+        negative, whole, fraction = noise._normal(more)
+        size = whole + sum(fraction.word(i) / 2.0 ** (word * (i + 1)) for i in range(6))
+        values.append(-size if negative else size)
+    assert stats.kstest(values, "norm").pvalue > 1e-3
+    monkeypatch.setattr(noise, "WORD", 3)
+    more = noise._pool(random.Random(4).getrandbits)
+    share = np.mean([_exp_minus_half(more) for _ in range(40_000)])
+    assert share == pytest.approx(math.exp(-0.5), abs=4 * 0.5 / 200)
+
+
+def test_ties_that_are_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: with only the first words compared the distribution is another one."""
+    monkeypatch.setattr(noise, "WORD", 3)
+    monkeypatch.setattr(noise._Uniform, "__lt__", lambda a, b: a.first < b.first)
+    more = noise._pool(random.Random(4).getrandbits)
+    share = np.mean([_exp_minus_half(more) for _ in range(40_000)])
+    assert abs(share - math.exp(-0.5)) > 4 * 0.5 / 200
 
 
 def test_default_source_is_cryptographic_and_differs() -> None:

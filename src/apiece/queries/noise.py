@@ -9,10 +9,11 @@ a post-processing of the exact Gaussian mechanism, so the Gaussian's guarantee h
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 Bits = Callable[[int], int]  # k ↦ a uniform integer of k bits
+Words = Callable[[], int]  # the next uniform integer of WORD bits
 
 BITS: Final = 24  # the grid is 6e-8 noise standard deviations
 WORD: Final = 32
@@ -21,15 +22,16 @@ WORD: Final = 32
 class _Uniform:
     """A uniform real in (0, 1), its binary digits drawn when they are first looked at."""
 
-    __slots__ = ("_bits", "_words")
+    __slots__ = ("_more", "_rest", "first")
 
-    def __init__(self, bits: Bits) -> None:
-        self._bits, self._words = bits, [bits(WORD)]
+    def __init__(self, more: Words, first: int | None = None) -> None:
+        self._more, self.first = more, more() if first is None else first
+        self._rest: list[int] = []
 
     def word(self, i: int) -> int:
-        while len(self._words) <= i:
-            self._words.append(self._bits(WORD))
-        return self._words[i]
+        while len(self._rest) < i:
+            self._rest.append(self._more())
+        return self._rest[i - 1] if i else self.first
 
     def __lt__(self, other: _Uniform) -> bool:
         i = 0
@@ -37,55 +39,79 @@ class _Uniform:
             i += 1
         return self.word(i) < other.word(i)
 
-    def below_half(self) -> bool:
-        return self.word(0) < 1 << (WORD - 1)
+
+def _pool(bits: Bits) -> Words:
+    """Return a source of words of WORD bits, drawn many at a time."""
+    mask, size = (1 << WORD) - 1, 64
+
+    def words() -> Iterator[int]:
+        while True:
+            drawn = bits(WORD * size)
+            for _ in range(size):
+                yield drawn & mask
+                drawn >>= WORD
+
+    return words().__next__
 
 
-def _below(n: int, bits: Bits) -> int:
-    """Return a uniform integer in [0, n)."""
-    k = max((n - 1).bit_length(), 1)
-    while (value := bits(k)) >= n:
+def _below(n: int, more: Words) -> int:
+    """Return a uniform integer in [0, n), n at most 2^WORD."""
+    shift = WORD - max((n - 1).bit_length(), 1)
+    while (value := more() >> shift) >= n:
         pass
     return value
 
 
-def _exp_minus_half(bits: Bits) -> bool:
-    """Return true with probability exp(−1/2): von Neumann's run of falling uniforms."""
-    last = _Uniform(bits)
-    if not last.below_half():
+def _exp_minus_half(more: Words) -> bool:
+    """Return true with probability exp(−1/2): von Neumann's run of falling uniforms.
+
+    First words decide all but one comparison in 2^WORD; the rest is done on all digits.
+    """
+    last = more()
+    if last >= 1 << (WORD - 1):
         return True
     even = False
-    while (new := _Uniform(bits)) < last:
+    while (new := more()) < last:
         last, even = new, not even
+    if new > last:
+        return even
+    lower, upper = _Uniform(more, new), _Uniform(more, last)
+    while lower < upper:
+        lower, upper, even = _Uniform(more), lower, not even
     return even
 
 
-def _accept_fraction(k: int, x: _Uniform, bits: Bits) -> bool:
+def _accept_fraction(k: int, x: _Uniform, more: Words) -> bool:
     """Return true with probability exp(−x(2k + x)/(2k + 2))."""
     y, even = x, True
-    while (z := _Uniform(bits)) < y:
-        part = _below(2 * k + 2, bits)
+    while True:
+        first = more()
+        if first > y.first:
+            return even
+        z = _Uniform(more, first)
+        if first == y.first and not z < y:
+            return even
+        part = _below(2 * k + 2, more)
         # true with probability (2k + x)/(2k + 2)
-        if part == 2 * k + 1 or (part == 2 * k and not _Uniform(bits) < x):
-            break
+        if part == 2 * k + 1 or (part == 2 * k and not _Uniform(more) < x):
+            return even
         y, even = z, not even
-    return even
 
 
-def _normal(bits: Bits) -> tuple[bool, int, _Uniform]:
+def _normal(more: Words) -> tuple[bool, int, _Uniform]:
     """Return the sign, whole part and fraction of an exact standard normal deviate.
 
     Source: Karney 2016, Sampling exactly from the normal distribution, Algorithm N.
     """
     while True:
         k = 0
-        while _exp_minus_half(bits):
+        while _exp_minus_half(more):
             k += 1
-        if not all(_exp_minus_half(bits) for _ in range(k * (k - 1))):
+        if k > 1 and not all(_exp_minus_half(more) for _ in range(k * (k - 1))):
             continue
-        x = _Uniform(bits)
-        if all(_accept_fraction(k, x, bits) for _ in range(k + 1)):
-            return bool(bits(1)), k, x
+        x = _Uniform(more)
+        if all(_accept_fraction(k, x, more) for _ in range(k + 1)):
+            return more() >> (WORD - 1) == 1, k, x
 
 
 def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
@@ -98,10 +124,10 @@ def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
     >>> [v / 2**BITS for v in rounded_gaussians(2, random.Random(0).getrandbits)] == [0.0, 0.0]
     False
     """
-    values = []
+    values, more = [], _pool(bits)
     for _ in range(count):
-        negative, whole, fraction = _normal(bits)
-        word = fraction.word(0)
+        negative, whole, fraction = _normal(more)
+        word = fraction.first
         steps = (whole << BITS) + (word >> (WORD - BITS))
         steps += (word >> (WORD - BITS - 1)) & 1  # to the nearest; a tie has probability 0
         values.append(-steps if negative else steps)
