@@ -181,7 +181,7 @@ BAD_TABLES = {
         "never in training",
     ),
     "split unknown": (cell("part", "later"), "'later'", "train"),
-    "all faulty": (lambda f: f.assign(age="inf"), "features", "infinite"),
+    "all faulty": (lambda f: f.assign(age="inf"), "feature column 'age'", "infinite"),
 }
 
 

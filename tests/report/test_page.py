@@ -12,6 +12,7 @@ from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.report import closing_table, render
 from apiece.report.closing import beats, spent_text
+from apiece.training.tabular.release import checklist
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def metrics() -> dict[str, Any]:
     groups = [
         {"name": g, "delta": 1e-3, "epsilon_spent": e} for g, e in (("strict", 2.5), ("weak", 7.5))
     ]
-    return {
+    found = {
         "apiece": "0",
         "name": "x",
         "data": {
@@ -63,7 +64,9 @@ def metrics() -> dict[str, Any]:
         "randomness": {"seed": 0, "noise": "reproducible"},
         "strategies": strategies,
         "all_models": {"models": 4, "groups": groups},
+        "no_limit_cap": None,
     }
+    return found | {"release": checklist(found)}
 
 
 class Tags(HTMLParser):
@@ -112,6 +115,7 @@ def test_seeded_runs_are_no_releases(metrics: dict[str, Any]) -> None:
     released = copy.deepcopy(metrics) | {"randomness": {"seed": None, "noise": "operating system"}}
     for strategy in released["strategies"]:
         strategy["seeds"] = None
+    released["release"] = checklist(released)
     page = render(released)
     assert "not a release" not in page
     assert "cryptographic generator" in page

@@ -1,18 +1,32 @@
 """What each record asked for: ε_i, δ_i and, where given, a bound Δ̄_i on the excess risk."""
 
+from apiece.budgets.doubts import (
+    LARGE,
+    SMALL_GROUP,
+    cap_note,
+    doubts,
+    doubts_of_values,
+    refuse_absurd,
+)
 from apiece.budgets.frames import budget_column, capped, ids_column
 from apiece.budgets.groups import BudgetGroups, Floats, Integers
 from apiece.budgets.records import Budgets
 from apiece.budgets.release import BudgetHistogram, release_histogram
 
 __all__ = [
+    "LARGE",
+    "SMALL_GROUP",
     "BudgetGroups",
     "BudgetHistogram",
     "Budgets",
     "Floats",
     "Integers",
     "budget_column",
+    "cap_note",
     "capped",
+    "doubts",
+    "doubts_of_values",
     "ids_column",
+    "refuse_absurd",
     "release_histogram",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,12 @@ def dialect_from(flags: dict[str, Any]) -> Dialect:
 
     names = ("separator", "decimal", "encoding")
     return Dialect(**{name: flags[name] for name in names if flags[name] is not None})
+
+
+def warn(doubts: Iterable[str]) -> None:
+    """Say on stderr, a line each, what was done as asked and looks like a mistake."""
+    for doubt in doubts:
+        click.echo(f"warning: {doubt}", err=True)
 
 
 def number_or_name(text: str | None) -> Any:

@@ -72,9 +72,11 @@ def _exposures(
     from apiece import _check
     from apiece.assignment import strategy_named
     from apiece.audit import budget_manipulation, collusion
-    from apiece.budgets import Budgets
+    from apiece.budgets import Budgets, refuse_absurd
 
     size = _check.count("--records", flags["records"], least=2)
+    for epsilon in (flags["epsilon"], *decoys):
+        refuse_absurd(epsilon)
     keeps = flags["strategy"].lower() == "hybrid"
     if keeps and flags["excess"] is None:
         raise InputError("--excess: missing; hybrid keeps a bound Δ̄ on the excess, as 0.02")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece.cli._inputs import dialect_from, number_or_name, table_options
+from apiece.cli._inputs import dialect_from, number_or_name, table_options, warn
 from apiece.errors import AnalysisError, InputError
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def init(
     On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
     what is spent is refused.
     """
-    budgets = None
+    budgets, found = None, []
     if data is not None:
         if ids is None or epsilon is None or delta is None:
             raise InputError("--data: needs --ids, --epsilon and --delta beside it")
-        from apiece.budgets import Budgets
+        from apiece.budgets import Budgets, doubts_of_values
 
         budgets = Budgets.from_frame(
             data,
@@ -87,10 +87,12 @@ def init(
             no_limit_cap=no_limit_cap,
             dialect=dialect_from(written),
         )
+        found = doubts_of_values(budgets.groups)
     ledger = _open(url, method=method, order=order)
     new = 0
     if budgets is not None:
         new = ledger.enroll(budgets.ids, budgets.epsilon, budgets.delta)
+    warn(found)
     document = {"method": ledger.method, "order": ledger.order, "enrolled": new}
     _emit(as_json, document, f"{ledger.method} ledger, {new} people enrolled")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,15 @@ import click
 
 from apiece._files import write_whole
 from apiece.assignment import STRATEGIES, assign, strategy_named
-from apiece.budgets import Budgets, capped
-from apiece.cli._inputs import dialect_from, number_or_name, parse_option, read_text, table_options
+from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
+from apiece.cli._inputs import (
+    dialect_from,
+    number_or_name,
+    parse_option,
+    read_text,
+    table_options,
+    warn,
+)
 from apiece.errors import InputError
 from apiece.plan import Plan
 
@@ -55,6 +63,7 @@ def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) 
             plan.verify().require()
     else:
         plan = _assign(flags)
+        warn(doubts(plan.budgets))
     if out is not None:
         write_whole(out, plan.to_json(indent=2) + "\n")
     if as_json:
@@ -68,14 +77,18 @@ def _assign(flags: dict[str, Any]) -> Plan:
         if flags[name] is None:
             raise InputError(f"--{name.replace('_', '-')}: missing; give it, or --from a plan")
     options = dict(parse_option(text) for text in flags["option"])
-    return assign(
-        budgets_from(flags),
+    budgets = budgets_from(flags)
+    refuse_absurd(float(budgets.epsilon.max()))
+    plan = assign(
+        budgets,
         strategy_named(flags["strategy"], **options),
         steps=flags["steps"],
         expected_batch_size=flags["batch_size"],
         clip_norm=flags["clip_norm"],
         method=flags["method"],
     )
+    cap = flags["no_limit_cap"]
+    return plan if cap is None else replace(plan, notes=(*plan.notes, cap_note(cap)))
 
 
 def budgets_from(flags: dict[str, Any]) -> Budgets:

@@ -11,6 +11,7 @@ import click
 
 from apiece._files import write_whole
 from apiece.assignment import strategy_named
+from apiece.budgets import refuse_absurd
 from apiece.cli._inputs import parse_option
 from apiece.contract.risk import RiskTable, risk_table
 from apiece.errors import InputError
@@ -39,12 +40,15 @@ Example:
 def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     """Show a victim's advantage and Δ, from plans alone, as the others' choices vary."""
     options = dict(parse_option(text) for text in flags["option"])
+    others = _numbers("--others", flags["others"])
+    for epsilon in (flags["epsilon"], *others):
+        refuse_absurd(epsilon)
     table = risk_table(
         records=flags["records"],
         victim_epsilon=flags["epsilon"],
         delta=flags["delta"],
         shares=_numbers("--shares", flags["shares"]),
-        epsilons=_numbers("--others", flags["others"]),
+        epsilons=others,
         steps=flags["steps"],
         expected_batch_size=flags["batch_size"],
         strategy=strategy_named(flags["strategy"], **options),

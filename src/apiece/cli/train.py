@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._inputs import number_or_name, table_options
+from apiece.cli._inputs import number_or_name, table_options, warn
 from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
@@ -76,6 +76,7 @@ def command(
     else:
         prepared, out = interrupted(resume, flags | {"config": config, "compare": compare}), resume
     job = prepared.job
+    warn(prepared.people.warnings)
     for note in prepared.private_notes:
         click.echo(f"private, not in the run folder: {note}", err=True)
     models, begun = len(prepared.plans) * job.seeds, time.monotonic()

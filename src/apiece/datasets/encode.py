@@ -28,11 +28,15 @@ class Encoded:
     """Features (n, d) in [-1, 1], their names, and which rows have a number that is none.
 
     A row in `faulty` has features of NaN throughout: training skips it, and only it.
+    unread: column → how many cells are neither readable nor a declared missing marker; outside:
+    numeric column → how many lie outside its range and are clipped. Both are data about people.
     """
 
     features: Features
     names: tuple[str, ...]
     faulty: npt.NDArray[np.bool_]
+    unread: Mapping[str, int]
+    outside: Mapping[str, int]
 
 
 def feature_names(columns: Mapping[str, Numeric | Categorical]) -> tuple[str, ...]:
@@ -61,23 +65,29 @@ def encode(
     """
     blocks: list[Features] = []
     faulty = np.zeros(len(frame), dtype=np.bool_)
+    unread: dict[str, int] = {}
+    outside: dict[str, int] = {}
     for name, kind in columns.items():
         cells = texts(column(frame, name, "feature"))
         absent = positions(cells, kind.missing) >= 0
         if isinstance(kind, Numeric):
             values = as_numbers(cells, decimal)
-            faulty |= ~(np.isfinite(values) | absent)
+            bad = ~(np.isfinite(values) | absent)
+            faulty |= bad
+            outside[name] = int(((values < kind.lower) | (values > kind.upper)).sum())
             scaled = scale(values, kind)
             scaled[absent] = 0.0
             blocks.append(scaled[:, None].astype(np.float32))
         else:
             codes = positions(cells, kind.values)
+            bad = (codes < 0) & ~absent
             blocks.append((codes[:, None] == np.arange(len(kind.values))).astype(np.float32))
+        unread[name] = int(bad.sum())
         if kind.missing:
             blocks.append(absent[:, None].astype(np.float32))
     features = np.concatenate(blocks, axis=1)
     features[faulty] = np.nan
-    return Encoded(features, feature_names(columns), faulty)
+    return Encoded(features, feature_names(columns), faulty, unread, outside)
 
 
 def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
@@ -104,8 +114,10 @@ def encode_labels(
     bad = np.flatnonzero(codes < 0)
     if bad.size:
         shown = ", ".join(repr(c) for c in classes[:8])
+        cased = str(cells[bad[0]]).casefold() in {name.casefold() for name in classes}
+        remedy = ("case matters: " if cased else "") + "mend the row or the schema"
         raise DataError(
             f"label column {label!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a declared "
-            f"class ({bad.size} such rows; declared: {shown}); mend the row or the schema"
+            f"class ({bad.size} such rows; declared: {shown}); {remedy}"
         )
     return codes

@@ -12,7 +12,7 @@ for it. So every range, category and missing-value marker is declared here, in a
     kind = "numeric"
     lower = 0
     upper = 100000
-    scale = "log"             # log(1 + value - lower), for long tails
+    scale = "log"             # log(1 + value - lower), for long tails; lower at least 0
 
     [columns.workclass]
     kind = "categorical"      # one indicator a value; an undeclared value is none of them
@@ -163,6 +163,11 @@ def _numeric(value: Mapping[str, Any], where: str, missing: tuple[str, ...]) -> 
     scale = value.get("scale", "linear")
     if scale not in ("linear", "log"):
         raise DataError(f"{where}: {unknown('scale', scale, ['linear', 'log'])}")
+    if scale == "log" and lower < 0:
+        raise DataError(
+            f"{where}: lower = {lower:g} with scale = 'log', which is for amounts from 0 up; give "
+            'a lower end of at least 0, or scale = "linear"'
+        )
     return Numeric(lower, upper, "log" if scale == "log" else "linear", missing)
 
 

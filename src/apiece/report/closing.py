@@ -73,14 +73,28 @@ def beats(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def release_title(release: dict[str, Any]) -> str:
+    """Return in words whether a run is fit for release.
+
+    >>> release_title({"fit": "yes"})
+    'Fit for release'
+    """
+    return {
+        "yes": "Fit for release",
+        "decide": "Fit for release once you have decided what is marked so",
+        "no": "Not for release",
+    }[str(release["fit"])]
+
+
 def _remarks(metrics: dict[str, Any]) -> list[str]:
     lines = []
     for row in beats(metrics):
         points = f"{100 * row['gain']:+.2f} points (spread {100 * row['spread']:.2f})"
         verdict = "" if row["exceeds_spread"] else ": no clear difference"
         lines.append(f"{row['strategy']} against uniform: {points}{verdict}")
-    if metrics["randomness"]["seed"] is not None:
-        lines.append("Seeded: repeatable, an experiment. For a release leave the seed out.")
+    release = metrics["release"]
+    lines.append(f"{release_title(release)}:")
+    lines += [f"  [{c['verdict']}] {c['name']}: {c['says']}" for c in release["checks"]]
     return lines
 
 

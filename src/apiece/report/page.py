@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from apiece.report import figures
-from apiece.report.closing import accuracy_text, beats, spent_text
+from apiece.report.closing import accuracy_text, beats, release_title, spent_text
 
 _SHOWN = 40  # rows of a table; plan.json has every group
 
@@ -32,6 +32,7 @@ def render(metrics: dict[str, Any]) -> str:
         "spent": spent_text,
         "percent": _percent,
         "total": _total,
+        "release_title": release_title,
     }
     accuracy = figures.accuracy(metrics)
     kept = _kept(metrics)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece.budgets import Budgets, budget_column, capped, ids_column
+from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
     Categorical,
     Numeric,
@@ -25,6 +26,7 @@ from apiece.datasets import (
 )
 from apiece.datasets.packaged import describe, matching
 from apiece.errors import BudgetError, DataError, InputError
+from apiece.training.tabular import doubts
 from apiece.training.tabular.config import Job
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class People:
     label: str
     columns: dict[str, Numeric | Categorical]
     classes: tuple[str, ...]
+    warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
+    private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
 
 
 def read_people(job: Job, coins: int | None = None) -> People:
@@ -69,25 +73,32 @@ def read_people(job: Job, coins: int | None = None) -> People:
     frame = load(job.source) if job.packaged else read_table(job.source, job.dialect)
     frame, schema, label = _with_schema(frame, job)
     classes = schema.classes(label)
-    roles = {label, job.epsilon, job.ids, job.split} | (
-        {job.delta} if isinstance(job.delta, str) else set()
-    )
-    columns = schema.features(but={name for name in roles if name is not None})
+    taken = doubts.roles(job, label)
+    columns = schema.features(but=set(taken))
+    doubts.refuse_too_wide(columns, len(frame))
     labels = encode_labels(frame, label, classes)
     trained = _split(frame, job, job.seed if coins is None else coins)
     epsilon, delta, names = _budget_columns(frame, job, trained)
     ids = None
     if job.ids is not None:
         ids = ids_column(frame, job.ids).astype(str)[trained]
-    features = encode(frame, columns, decimal=job.dialect.decimal).features
+    encoded = encode(frame, columns, decimal=job.dialect.decimal)
+    doubts.refuse_unread(frame, columns, encoded, job.dialect.decimal)
+    features, budgets = encoded.features, Budgets(epsilon, delta, ids=ids, labels=names)
+    public, private = budget_doubts(budgets.groups), []
+    if not job.packaged:
+        public += doubts.of_schema(list(frame.columns), schema, columns, taken, len(budgets))
+        private = doubts.of_rows(frame, columns, encoded, with_ids=ids is not None)
     people = People(
         train=Records(features[trained], labels[trained]),
         test=Records(features[~trained], labels[~trained]),
-        budgets=Budgets(epsilon, delta, ids=ids, labels=names),
+        budgets=budgets,
         schema=schema,
         label=label,
         columns=columns,
         classes=classes,
+        warnings=tuple(public),
+        private_warnings=tuple(private),
     )
     _check_labels(people)
     return people

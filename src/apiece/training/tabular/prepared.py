@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apiece.assignment import assign, schedule_noise
+from apiece.budgets import cap_note
 from apiece.errors import UnsupportedError
 from apiece.plan import Plan
 from apiece.training.tabular.config import Job
@@ -34,7 +35,7 @@ class Prepared:
     @property
     def private_notes(self) -> list[str]:
         """Counts about people, for the operator's eyes; they are kept out of the run folder."""
-        notes = []
+        notes = list(self.people.private_warnings)
         for part, records in (("training", self.people.train), ("test", self.people.test)):
             faulty = int(records.faulty.sum())
             if faulty:
@@ -85,6 +86,8 @@ def _plan(job: Job, name: str, people: People) -> Plan:
         expected_batch_size=job.batch_size,
         clip_norm=job.clip_norm,
     )
+    if job.no_limit_cap is not None:
+        plan = replace(plan, notes=(*plan.notes, cap_note(job.no_limit_cap)))
     if job.noise_schedule is not None:
         plan = schedule_noise(plan, job.noise_schedule)
     if job.learning_rate_schedule is not None:

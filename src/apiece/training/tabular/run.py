@@ -26,6 +26,7 @@ from apiece.training.tabular.config import TUNED, Job, complete
 from apiece.training.tabular.folder import RunFolder, refuse_used
 from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
 from apiece.training.tabular.prepared import Prepared
+from apiece.training.tabular.release import checklist
 from apiece.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def run(prepared: Prepared, *, out: Path, render: Render, watch: Watcher) -> dic
     if charge is not None:
         charge.release(kept.network.state_dict())
     metrics = _metrics(prepared, results)
+    metrics["release"] = checklist(metrics)
     people = prepared.people
     model = TabularModel(kept.network, people.columns, people.label, people.classes)
     folder.write("model.pt", to_bytes(model))
@@ -229,6 +231,7 @@ def _metrics(prepared: Prepared, results: list[dict[str, Any]]) -> dict[str, Any
             "hidden": list(job.hidden),
         },
         "ledger": None if job.analysis is None else {"analysis": job.analysis},
+        "no_limit_cap": job.no_limit_cap,
         "randomness": {
             "seed": job.seed,
             "noise": "operating system" if job.seed is None else "reproducible",
