@@ -207,7 +207,7 @@ BAD_OPTIONS = {
     "no such file": (["--data", "/nowhere/people.csv"], "cannot be read"),
     "a folder as data": (["--data", "/tmp"], "cannot be read"),
     "no such schema": (["--schema", "/nowhere/s.toml"], "cannot be read"),
-    "ids repeated": (["--ids", "part"], "occurs"),
+    "ids repeated": (["--ids", "age"], "occurs"),
     "ids unknown": (["--ids", "persn"], "did you mean 'person'"),
     "seed negative": (["--seed", "-1"], "seed = -1"),
     "clip nan": (["--clip-norm", "nan"], "clip_norm = nan"),
