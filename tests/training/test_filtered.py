@@ -1,5 +1,7 @@
 """Filtered gradient descent: charges before use, drops the spent, and a canary cannot be seen."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from apiece.audit import lower_bound
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
+from apiece.training.clipped import ClippedSum
 from apiece.training.filtered import FilteredTrainer
 
 
@@ -123,6 +126,86 @@ def test_training_charges_a_ledger(tmp_path) -> None:  # type: ignore[no-untyped
         again.fit(1)  # a second model under the same name would go out uncharged
     assert ledger.spent(ids).tolist() == spent.tolist()
     assert ledger.verify().ok
+
+
+class Chancy(nn.Module):
+    """A linear layer behind something that is drawn anew at each pass."""
+
+    def __init__(self, draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.draw, self.layer = draw, nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(self.draw(x))
+        return found
+
+
+CHANCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dropout, half": nn.Dropout(0.5),
+    "dropout, nearly all": nn.Dropout(0.9),
+    "noise": lambda x: x * torch.randn(x.shape),
+    "not torch's": lambda x: x * float(np.random.default_rng().exponential()),
+}
+
+
+class Watched(GaussianFilter):
+    """Keeps what was charged."""
+
+    charges: np.ndarray
+    admitted: np.ndarray
+
+    def admit(self, norms: object, noise_stddev: float) -> np.ndarray:
+        self.charges = np.array(norms)
+        self.admitted = super().admit(norms, noise_stddev)  # type: ignore[arg-type]
+        return self.admitted
+
+
+@pytest.mark.parametrize("name", CHANCES)
+@pytest.mark.parametrize("width", [None, 1])
+def test_nobody_gives_more_than_they_were_charged(
+    name: str, width: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A random forward gives a record another gradient at each pass; its charge bounds them all."""
+    sums: list[float] = []
+
+    def watch(total: ClippedSum, *_: object, **__: object) -> dict[str, torch.Tensor]:
+        flat = torch.cat([g.flatten().double() for g in total.gradients.values()])
+        sums.append(float(flat.norm()))
+        return {name: torch.zeros_like(g) for name, g in total.gradients.items()}
+
+    monkeypatch.setattr("apiece.training.filtered.add_noise", watch)
+    torch.manual_seed(0)
+    model = Chancy(CHANCES[name])
+    gave = 0
+    for seed in range(30):
+        people = Watched([0.1, 0.5], 1e-5)
+        scale = 0.6 / float(people.limit[1]) ** 0.5
+        run = FilteredTrainer(
+            model, torch.optim.SGD(model.parameters(), 0.1), loss, torch.ones(2, 6) / 3,
+            torch.full((2,), 0.3), people=people, clip_norm=3.0, noise_stddev=scale, seed=seed,
+            physical_batch_size=width,
+        )  # fmt: skip
+        run.step()
+        assert sums[-1] <= people.charges[people.admitted].sum()
+        assert not people.admitted[0] or people.charges[0] < 0.6
+        gave += sums[-1] > 0
+    assert 0 < gave < 30
+
+
+def test_a_seed_repeats_dropout_too() -> None:
+    ends = []
+    for ambient in (0, 1):
+        torch.manual_seed(7)
+        model = Chancy(nn.Dropout(0.5))
+        torch.manual_seed(ambient)
+        before = torch.get_rng_state()
+        FilteredTrainer(
+            model, torch.optim.SGD(model.parameters(), 0.1), loss, torch.ones(5, 6), torch.ones(5),
+            people=GaussianFilter([9.0] * 5, 1e-5), clip_norm=1.0, noise_stddev=1.0, seed=0,
+        ).fit(3)  # fmt: skip
+        assert torch.equal(before, torch.get_rng_state())
+        ends.append(model.layer.weight.detach().clone())
+    assert torch.equal(*ends)
 
 
 class Forgetful(GaussianFilter):
