@@ -364,8 +364,8 @@ def test_cancellation_over_many_places(keep, monkeypatch):
 
     for i in range(32):
         one = inputs[i : i + 1]
-        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 1e-5, method="book-keeping")
-        assert clipped.gradients["weight"].double().norm() <= 1e-5
+        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 1e-3, method="book-keeping")
+        assert clipped.gradients["weight"].double().norm() <= 1e-3
 
 
 @pytest.mark.parametrize("method", ["auto", "functional", "loop"])

@@ -8,7 +8,7 @@ the records weighted, at the price of the parameter gradients that were left out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,28 +18,37 @@ from torch.func import functional_call, vjp, vmap
 from apiece.training import attention, records, recurrent
 from apiece.training.chain import chain_of, walk
 from apiece.training.chain import contributions as of_uses
-from apiece.training.clipped import ClippedSum, clip_factors
+from apiece.training.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.contributions import Contribution, Rows, join
 from apiece.training.dense import clip_dense, is_dense
-from apiece.training.functional import vectorised
+from apiece.training.functional import places_of, vectorised
 from apiece.training.kernels import remembering, row_squares
+from apiece.training.pace import records_at_a_time
 from apiece.training.pooling import fast_pooling
 from apiece.training.precision import single, wide
-from apiece.training.records import Batch, Parameters
+from apiece.training.records import Batch
 from apiece.training.tape import Call, NotBookable, recording, units_of
 
 Gradients = list[torch.Tensor | None]
 Passed = tuple[Call, Gradients]  # a call, and the gradients of its outputs
 Part = tuple[nn.Parameter, Contribution]
-Check = Callable[[Parameters, torch.Tensor, dict[str, Contribution]], None]
 
 
-def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
-    """Return the clipped sum of one batch; raise `NotBookable` where another path must be taken.
+def clip_in_parts(batch: Batch) -> ClippedSum:
+    """Return the clipped sum of a batch, a part at a time; raise what `clip_batch` raises."""
+    return add_up(clip_batch(part) for part in parts_of(batch))
 
-    check: called with the parameters, the losses, whose graph is then kept, and contributions.
-    """
-    layers = chain_of(batch) if check is None else None
+
+def parts_of(batch: Batch) -> Iterator[Batch]:
+    """Yield the parts in which book-keeping takes a batch."""
+    size = sum(p.numel() for p in batch.parameters.values())
+    width = records_at_a_time(batch.model, size, batch.inputs, len(batch))
+    return iter([batch]) if width >= len(batch) else batch.parts(width)
+
+
+def clip_batch(batch: Batch) -> ClippedSum:
+    """Return the clipped sum of one batch; raise `NotBookable` where another path must be taken."""
+    layers = chain_of(batch)
     if layers is not None:
         losses, uses = walk(layers, batch)
         with torch.no_grad():
@@ -48,25 +57,23 @@ def clip_batch(batch: Batch, *, check: Check | None = None) -> ClippedSum:
             return _clip(of_uses(uses, batch), batch, losses)
     with recording(units_of(batch.model)) as tape, torch.enable_grad(), fast_pooling(batch.model):
         losses = batch.losses()
-    passed = _backward(tape.calls, losses, keep=check is not None)
+    passed = _backward(tape.calls, losses)
     with torch.no_grad():
         apart = _without_rule(passed, len(batch))
     with single(losses.device):
         with torch.no_grad():
             named = _contributions(passed, apart, batch)
-        if check is not None:
-            check(batch.parameters, losses, named)
         with torch.no_grad():
             return _clip(named, batch, losses.detach())
 
 
-def _backward(calls: list[Call], losses: torch.Tensor, *, keep: bool) -> list[Passed]:
+def _backward(calls: list[Call], losses: torch.Tensor) -> list[Passed]:
     """Return the calls that the losses depend on, with their outputs' gradients."""
     edges = [edge for call in calls for edge in call.edges]
     if not edges or not losses.requires_grad:
         return []
     ones = torch.ones_like(losses)
-    found = iter(torch.autograd.grad(losses, edges, ones, allow_unused=True, retain_graph=keep))
+    found = iter(torch.autograd.grad(losses, edges, ones, allow_unused=True))
     passed: list[Passed] = []
     for call in calls:
         call.check()
@@ -154,6 +161,7 @@ def _by_vmap(
     """Return per-record gradients of a module without a rule, by running it again per record."""
     module, tree = call.unit.module, (call.args, call.kwargs)
     own = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    places = places_of(module, own)
     given = [t.detach() for t in records.leaves(tree)]
     tensors = enumerate(records.leaves(call.outputs))
     made = {k: t for k, t in tensors if t.requires_grad}
@@ -167,7 +175,9 @@ def _by_vmap(
         args, kwargs = records.fill(tree, [t.unsqueeze(0) for t in some])
 
         def run(values: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-            out = records.leaves(functional_call(module, values, args, kwargs))
+            everywhere = {place: values[name] for place, name in places.items()}
+            again = functional_call(module, everywhere, args, kwargs, tie_weights=False)
+            out = records.leaves(again)
             return {k: out[k].squeeze(0) for k in wanted}
 
         again, *pull = vjp(run, values)

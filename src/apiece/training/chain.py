@@ -61,6 +61,8 @@ def _collect(module: nn.Module, layers: list[nn.Module]) -> bool:
     """Add the layers of `module` to `layers`; return whether all of them are known."""
     if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
         return False
+    if module._backward_hooks or module._backward_pre_hooks:
+        return False
     kind = type(module)
     if kind is nn.Sequential:
         return all(_collect(child, layers) for child in module._modules.values() if child)

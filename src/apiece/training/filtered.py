@@ -18,6 +18,7 @@ from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream
+from apiece.training.state import State
 from apiece.training.updates import Updates, check_holds, check_same
 
 Floats = npt.NDArray[np.float64]
@@ -80,7 +81,7 @@ class FilteredTrainer:
         physical_batch_size: int | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn
-        self._parameters, self._buffers = guards.trainable(model), guards.Buffers(model)
+        self._parameters, self._state = guards.trainable(model), State(model=model)
         self._updates = Updates(optimizer, None, None)
         check_holds(optimizer, self._parameters)
         self.inputs, self.targets, self.people = inputs, targets, people
@@ -116,7 +117,7 @@ class FilteredTrainer:
         Raises `StateError` when other parameters are trainable than at first.
         """
         check_same(self.model, self._parameters)
-        with self._buffers.kept():
+        with self._state.kept(contents=False):
             total = self._sampled() if self.sampling_probability < 1 else self._full()
         noisy = add_noise(total, self.noise_stddev, generator=self._noise)
         gradients = {name: value / self.expected_batch_size for name, value in noisy.items()}

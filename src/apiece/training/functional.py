@@ -16,7 +16,7 @@ from apiece.training import records
 from apiece.training.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.kernels import row_squares
 from apiece.training.precision import single, wide
-from apiece.training.records import Batch
+from apiece.training.records import Batch, Parameters
 
 Gradients = dict[str, torch.Tensor]
 _CELLS = 1 << 26  # entries of per-record gradients at a time
@@ -36,33 +36,54 @@ def vectorised(module: nn.Module) -> Iterator[None]:
 
 def clip_vectorised(batch: Batch) -> ClippedSum:
     """Return the clipped sum by per-record gradients, as many at a time as fit in memory."""
-    return add_up(clip_each(*per_record(part), part) for part in batch.parts(_width(batch)))
+    return add_up(clip_each(*per_record(part), part) for part in batch.parts(width_of(batch)))
 
 
 def clip_one_by_one(batch: Batch) -> ClippedSum:
     """Return the same by a plain loop, for models that vmap cannot run."""
-    return add_up(clip_each(*one_by_one(part), part) for part in batch.parts(_width(batch)))
+    return add_up(clip_each(*one_by_one(part), part) for part in batch.parts(width_of(batch)))
 
 
-def _width(batch: Batch) -> int:
-    return max(1, _CELLS // sum(p.numel() for p in batch.parameters.values()))
+def width_of(batch: Batch, cells: int = _CELLS) -> int:
+    """Return how many records' gradients have at most `cells` entries together."""
+    return max(1, cells // sum(p.numel() for p in batch.parameters.values()))
 
 
-def per_record(batch: Batch) -> tuple[Gradients, torch.Tensor]:
-    """Return each record's gradients, name → (B, *shape), and losses (B,), in one vmap."""
+def per_record(batch: Batch, *, randomness: str = "different") -> tuple[Gradients, torch.Tensor]:
+    """Return each record's gradients, name → (B, *shape), and losses (B,), in one vmap.
+
+    randomness: "same" lets all records draw the same numbers.
+    """
     model, loss_fn = batch.model, batch.loss_fn
+    places = places_of(model, batch.parameters)
 
     def loss_of_one(values: Gradients, one: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
         args, kwargs = records.arguments(records.lift(one))
-        outputs = functional_call(model, values, args, kwargs)
+        everywhere = {place: values[name] for place, name in places.items()}
+        outputs = functional_call(model, everywhere, args, kwargs, tie_weights=False)
         losses = records.check_losses(loss_fn(outputs, records.lift(target)), 1, loss_fn)
         return losses[0], losses[0].detach()
 
     values = {name: p.detach() for name, p in batch.parameters.items()}
-    each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+    each = vmap(grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0), randomness=randomness)
     with vectorised(model):
         gradients, losses = each(values, batch.inputs, batch.targets)
     return gradients, losses
+
+
+def places_of(model: nn.Module, parameters: Parameters) -> dict[str, str]:
+    """Return, for every place in `model` that holds one of `parameters`, that one's name.
+
+    `functional_call` ties weights by itself, but where a module is used under two names it leaves
+    the replacement behind.
+    """
+    names = {id(p): name for name, p in parameters.items()}
+    return {
+        f"{path}.{name}".lstrip("."): names[id(p)]
+        for path, module in model.named_modules()
+        for name, p in module._parameters.items()
+        if id(p) in names
+    }
 
 
 def one_by_one(batch: Batch) -> tuple[Gradients, torch.Tensor]:

@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 
 LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
-_OF_BATCHES = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+_SUSPECTS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    nn.Embedding,
+    nn.EmbeddingBag,
+)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that take gradients, by name, each shared one once.
 
-    Raises `InputError` where there is none.
+    Raises `InputError` where there is none, and for parameters that have no values yet.
     """
     found = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not found:
         raise InputError(
             f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
         )
+    for name, parameter in found.items():
+        if nn.parameter.is_lazy(parameter):
+            raise InputError(
+                f"model.{name}: has no shape yet; run the model once on a made-up record first"
+            )
     return found
 
 
 def check_modules(model: nn.Module) -> None:
-    """Refuse layers that let one record reach another's gradient, or the buffers.
+    """Refuse layers that let one record reach another's gradient, or what the model keeps.
 
     Raises `UnsupportedError` with the module's path and what to use instead.
     """
-    if not any(isinstance(module, _OF_BATCHES) and module.training for module in model.modules()):
+    for parameter in model.parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            _refuse_hooked(model)
+    if not any(isinstance(module, _SUSPECTS) for module in model.modules()):
         return
     for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise UnsupportedError(
+                f"model.{path}: {type(module).__name__}(max_norm={module.max_norm}) rescales the "
+                "rows that the records look up, without noise; use max_norm=None"
+            )
         if not module.training:
             continue
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -49,34 +64,14 @@ def check_modules(model: nn.Module) -> None:
             )
 
 
-class Buffers:
-    """A model's buffers: what a forward pass keeps of its records would be released in them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._places = [
-            (f"{path}.{name}".lstrip("."), module._buffers, name)
-            for path, module in model.named_modules()
-            for name in module._buffers
-        ]
-
-    def _versions(self) -> list[tuple[torch.Tensor | None, int]]:
-        found = [held.get(name) for _, held, name in self._places]
-        return [(b, 0 if b is None else b._version) for b in found]
-
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Raise `UnsupportedError` if a buffer, such as a running statistic, changes meanwhile."""
-        before = self._versions()
-        yield
-        for place, (old, was), (new, now) in zip(
-            self._places, before, self._versions(), strict=True
-        ):
-            if old is not new or was != now:
-                raise UnsupportedError(
-                    f"model.{place[0]}: the forward pass changes this buffer, and so keeps "
-                    "something of the records without clipping and noise; put its module in "
-                    "eval() mode or take it out, and start again from a model that has not run"
-                )
+def _refuse_hooked(model: nn.Module) -> None:
+    for name, p in model.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            raise UnsupportedError(
+                f"model.{name}: a hook on this parameter would see, or expects to change, a "
+                "gradient before clipping and noise; remove it, and change the noisy gradient in "
+                "the optimizer instead"
+            )
 
 
 def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) -> torch.Tensor:

@@ -9,72 +9,84 @@ from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import records
+from apiece.training.draws import Draws
 from apiece.training.records import Batch
 
 
-def check_mixing(model: nn.Module, inputs: Any, size: int) -> None:
-    """Run record 0 beside two different others; its outputs must be the same both times.
+def blame(batch: Batch, place: int, room: float) -> InputError:
+    """Return the error for a batch in which record `place` gives something else than alone.
 
-    Does nothing for fewer than three records. Raises `UnsupportedError` with the path of the first
-    module whose output for record 0 depends on the other record. Dropout draws the same both times.
+    It is `UnsupportedError` with the path of the first module whose output for the record depends
+    on the others, `InputError` where only the loss does.
     """
-    if size < 3:
-        return
-    first = _outputs_of_record_0(model, records.select(inputs, [0, 1]))
-    second = _outputs_of_record_0(model, records.select(inputs, [0, size - 1]))
-    for (path, one), (_, other) in zip(first, second, strict=False):
-        if one.shape == other.shape and not torch.allclose(
-            one.float(), other.float(), rtol=1e-2, atol=1e-4, equal_nan=True
-        ):
-            raise UnsupportedError(
+    size = len(batch)
+    index = torch.tensor([place], device=batch.clip_norms.device)
+    one = records.select(batch.inputs, index), records.select(batch.targets, index)
+    draws = Draws()
+    with torch.no_grad():
+        with draws.first():
+            alone, own = _outputs(batch, *one)
+        with draws.again():
+            company, losses = _outputs(batch, batch.inputs, batch.targets)
+    for (path, out), (_, together) in zip(alone, company, strict=False):
+        if _differ(out, together, place, size, room):
+            return UnsupportedError(
                 f"model.{path}: the output for one record depends on the other records in the "
-                "batch; use a layer that keeps records apart (GroupNorm instead of batch "
-                "statistics), with the records in the first dimension"
+                "batch, or on those before; use a layer that keeps records apart (GroupNorm "
+                "instead of batch statistics), with the records in the first dimension"
             )
-
-
-def check_loss(batch: Batch) -> None:
-    """Compute record 0's loss beside another record and alone; it must be the same.
-
-    Does nothing for a single record, and for models whose output is not one tensor. Raises
-    `InputError` where the loss takes a mean over the batch, divides by its size, or the like.
-    """
-    if len(batch) < 2:
-        return
-    two = next(batch.parts(2))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        outputs = records.call(batch.model, two.inputs)
-        if not isinstance(outputs, torch.Tensor) or outputs.shape[:1] != (2,):
-            return
-        pair = batch.loss_fn(outputs, two.targets)
-        alone = batch.loss_fn(outputs[:1], records.select(two.targets, slice(0, 1)))
-    shapes = [tuple(getattr(losses, "shape", ())) for losses in (pair, alone)]
-    if shapes != [(2,), (1,)]:
-        return  # said with the size of the whole batch, where that is computed
-    if not torch.allclose(pair[:1].float(), alone.float(), rtol=1e-3, atol=1e-5, equal_nan=True):
-        raise InputError(
+    if not _near(own[0], losses[place], room):
+        return InputError(
             "loss_fn: the loss of a record depends on the other records in the batch; return each "
             "record's own loss, without a mean over the batch or a division by its size"
         )
+    return UnsupportedError(
+        f"model: the gradient that {type(batch.model).__name__} gives for one record depends on "
+        "the other records in the batch, on their order, or on an earlier run; look for backward "
+        "passes or hooks that use the whole batch, and for values that a forward keeps"
+    )
 
 
-def _outputs_of_record_0(model: nn.Module, pair: Any) -> list[tuple[str, torch.Tensor]]:
-    found: list[tuple[str, torch.Tensor]] = []
+Output = tuple[str, torch.Tensor]
+
+
+def _outputs(batch: Batch, inputs: Any, targets: Any) -> tuple[list[Output], torch.Tensor]:
+    """Return every module's first tensor, in order, and the losses."""
+    found: list[Output] = []
     handles = []
-    for path, module in model.named_modules():
+    for path, module in batch.model.named_modules():
 
         def hook(_module: nn.Module, _args: Any, out: Any, path: str = path) -> None:
             tensors = records.leaves(out)
-            if tensors and tensors[0].shape[:1] == (2,):
-                found.append((path or type(_module).__name__, tensors[0][0].detach().clone()))
+            if tensors:
+                found.append((path or type(_module).__name__, tensors[0].detach().clone()))
 
         handles.append(module.register_forward_hook(hook))
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            records.call(model, pair)
+        losses = batch.loss_fn(records.call(batch.model, inputs), targets)
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return found, losses
+
+
+def _differ(
+    alone: torch.Tensor, together: torch.Tensor, place: int, size: int, room: float
+) -> bool:
+    """Whether the record's part of an output is another; its dimension is where shapes differ."""
+    if alone.dim() != together.dim() or size == 1:
+        return False
+    where = [
+        d
+        for d, (one, all_) in enumerate(zip(alone.shape, together.shape, strict=True))
+        if (one, all_) == (1, size)
+    ]
+    if len(where) != 1:
+        return False
+    return not _near(alone.select(where[0], 0), together.select(where[0], place), room)
+
+
+def _near(one: torch.Tensor, other: torch.Tensor, room: float) -> bool:
+    a, b = one.double(), other.double()
+    scale = float(torch.nan_to_num(a, posinf=0.0, neginf=0.0).abs().max()) if a.numel() else 0.0
+    return torch.allclose(a, b, rtol=room, atol=room * scale, equal_nan=True)

@@ -28,6 +28,7 @@ from apiece.training.noise import add_noise
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.stages import OutputAverage, Restarts, stage_of
+from apiece.training.state import State
 from apiece.training.updates import Scheduler, Updates, check_holds, check_same
 
 
@@ -105,7 +106,7 @@ class Trainer:
         self._group_index = bound_index(plan)
         self._included = taking_part(included, self._group_index.size)
         self._parameters = guards.trainable(self.model)
-        self._buffers = guards.Buffers(self.model)
+        self._state = State(model=self.model)
         self._stage: int | None = None
         self.step_number = 0
         self._rejected = 0
@@ -182,7 +183,7 @@ class Trainer:
         batch = self._sampler.draw(stream)
         seed = self._streams.model(self.step_number, self.processes.rank)
         devices = (p.device for p in self._parameters.values())
-        with model_randomness(seed, devices), self._buffers.kept():
+        with model_randomness(seed, devices), self._state.kept(contents=False):
             clipped = self._clip(batch, stage)
         self._rejected += clipped.rejected
         update = self._release(clipped, stage)

@@ -1,0 +1,265 @@
+"""Whether each record of a batch gives, in company, the loss and gradient that it gives alone.
+
+That is what clipping needs, and what no batch computation shows by itself. It is looked at on the
+batch as it is, by the path that clips it, and again in double precision, where records that hardly
+touch are told from round-off.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import secrets
+from dataclasses import dataclass, replace
+
+import torch
+
+from apiece.errors import InputError
+from apiece.training import functional, records
+from apiece.training.ambient import trial
+from apiece.training.bookkeeping import clip_in_parts, parts_of
+from apiece.training.clipped import clip_factors
+from apiece.training.draws import Draws
+from apiece.training.kernels import row_squares
+from apiece.training.mixing import blame
+from apiece.training.precision import single, wide
+from apiece.training.records import Batch
+from apiece.training.widening import Tolerance, as_it_is, widened
+
+_CELLS = 1 << 24  # entries of per-record gradients at a time
+_HUGE = 1e15  # norms beyond which squares may overflow in one way of adding and not in another
+
+
+class Finding(enum.Enum):
+    """What a look at a batch found."""
+
+    SAME = "every record gives what it gives alone"
+    OTHER_SUM = "records are apart, but this path does not compute their gradients"
+    UNKNOWN = "what was drawn, or round-off, does not let two runs be compared"
+    NEAR = "a record gives something else in company, by no more than round-off may do"
+    MIXED = "a record gives something else in company, or when it is run again"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """Losses (B,), norms (B,) and Σ factor·gradient by parameter name."""
+
+    losses: torch.Tensor
+    norms: torch.Tensor
+    total: dict[str, torch.Tensor]
+
+
+def examine(path: str, batch: Batch, *, free: bool, closely: bool) -> Finding:
+    """Compare every record of the batch with itself alone.
+
+    path: "book-keeping", "functional" or "loop". free: whether the model has to keep records apart
+    in a batch even where the path takes them one at a time. closely: look in double precision in
+    any case, not only in doubt.
+
+    Raises `UnsupportedError` with the module, or `InputError` for the loss, in which records meet;
+    `NotBookable` where book-keeping cannot be taken, and what the model raises.
+    """
+    look = _Look(path, free)
+    with trial([batch.clip_norms.device]):
+        tolerance = as_it_is(batch)
+        found, where = look.at(batch, tolerance)
+        if found is Finding.MIXED:
+            raise blame(batch, where, tolerance.relative)
+        if found is Finding.SAME and not closely:
+            return found
+        closer = _in_double(look, batch)
+        if closer is None and found is Finding.NEAR:
+            raise blame(batch, where, tolerance.relative)
+    if closer is None:
+        return Finding.UNKNOWN if found is Finding.OTHER_SUM else found
+    return closer if found is not Finding.UNKNOWN else found
+
+
+def _in_double(look: _Look, batch: Batch) -> Finding | None:
+    """Return what is found in double precision, None where the model does not run in it."""
+    try:
+        with widened(batch) as doubled:
+            if doubled is None:
+                return None
+            tolerance = as_it_is(doubled)
+            found, where = look.at(doubled, tolerance)
+            if found in (Finding.MIXED, Finding.NEAR):
+                raise blame(doubled, where, tolerance.relative)
+            return found
+    except InputError:
+        raise
+    except Exception:  # whatever a model raises that is not made for this
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    path: str
+    free: bool
+
+    def at(self, batch: Batch, tolerance: Tolerance) -> tuple[Finding, int]:
+        """Return what is found, and a record at which it is."""
+        draws = Draws()
+        with draws.first(), torch.no_grad():
+            one = next(batch.parts(1))
+            one.loss_fn(records.call(one.model, one.inputs), one.targets)
+        secret = torch.Generator().manual_seed(int.from_bytes(_secret(), "little"))
+        weights = torch.empty(len(batch), dtype=torch.float64).uniform_(0.3, 1.0, generator=secret)
+        weights = weights.to(batch.clip_norms.device)
+        booked = self.path == "book-keeping"
+        if booked:
+            seen, weights = _booked(batch, weights, draws)
+        else:
+            seen = _alone(batch, weights, draws, vectorised=self.path == "functional")
+        other = self._again(batch, weights, draws)
+        lost, where = _of_losses(seen.losses, other.losses, tolerance)
+        if lost is None:
+            above = math.inf if booked else tolerance.relative  # see `cancellation`
+            room = _floor(batch, tolerance)
+            off = _apart(seen.norms, other.norms, above, tolerance.relative, room)
+            if off is None and not _same_sum(seen, other, weights, tolerance, room):
+                off = 0
+            if off is None and (booked or not self.free):
+                return Finding.SAME, 0
+            if off is not None and not booked:
+                lost, where = Finding.NEAR, off
+            else:
+                lost, where = _in_company(batch, weights, other, draws, tolerance)
+                if lost is None:
+                    return (Finding.SAME, 0) if off is None else (Finding.OTHER_SUM, off)
+        return (Finding.UNKNOWN if draws.strayed else lost), where
+
+    def _again(self, batch: Batch, weights: torch.Tensor, draws: Draws) -> _Seen:
+        """Return what each record gives alone, taken in the opposite order."""
+        order = torch.arange(len(batch) - 1, -1, -1, device=weights.device)
+        turned = replace(
+            batch,
+            inputs=records.select(batch.inputs, order),
+            targets=records.select(batch.targets, order),
+        )
+        try:
+            found = _alone(turned, weights.flip(0), draws, vectorised=self.path != "loop")
+        except (RuntimeError, ValueError):
+            if self.path != "book-keeping":
+                raise
+            found = _alone(turned, weights.flip(0), draws, vectorised=False)
+        return _Seen(found.losses.flip(0), found.norms.flip(0), found.total)
+
+
+def _secret() -> bytes:
+    return secrets.token_bytes(7)
+
+
+def _booked(batch: Batch, weights: torch.Tensor, draws: Draws) -> tuple[_Seen, torch.Tensor]:
+    """Return what book-keeping gives with bounds near weight·norm, and the factors it took."""
+    with draws.again():
+        norms = clip_in_parts(batch).norms.double()
+    bounds = torch.where((norms > 0) & torch.isfinite(norms), norms * weights, 1.0)
+    with draws.again():
+        clipped = clip_in_parts(replace(batch, clip_norms=bounds))
+    factors = clip_factors(clipped.norms, bounds).double()
+    return _Seen(clipped.losses, clipped.norms, dict(clipped.gradients)), factors
+
+
+def _alone(batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool) -> _Seen:
+    """Return what each record gives when it is the whole batch, in the order given."""
+    losses: list[torch.Tensor] = []
+    norms: list[torch.Tensor] = []
+    total = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in batch.parameters.items()}
+    width = functional.width_of(batch, _CELLS) if vectorised else 1
+    split = weights.split(width)  # type: ignore[no-untyped-call]
+    for part, factors in zip(batch.parts(width), split, strict=True):
+        with draws.again():
+            if vectorised:
+                gradients, some = functional.per_record(part, randomness="same")
+            else:
+                gradients, some = functional.one_by_one(part)
+        rows = {name: g.detach().to(wide(g.dtype)) for name, g in gradients.items()}
+        with single(some.device):
+            own = torch.stack([row_squares(g) for g in rows.values()]).sum(0).sqrt()
+            for name, g in rows.items():
+                total[name] += functional.weighted_sum(g, factors, torch.isfinite(own))
+        losses.append(some.detach())
+        norms.append(own)
+    return _Seen(torch.cat(losses), torch.cat(norms), total)
+
+
+def _in_company(
+    batch: Batch, weights: torch.Tensor, alone: _Seen, draws: Draws, tolerance: Tolerance
+) -> tuple[Finding | None, int]:
+    """Return whether losses or gradients by autograd on the batch are others than alone."""
+    good = torch.isfinite(alone.norms)
+    total = {name: torch.zeros_like(t) for name, t in alone.total.items()}
+    some: list[torch.Tensor] = []
+    factors = torch.where(good, weights, 0.0)
+    start = 0
+    for part in parts_of(batch):
+        with draws.again():
+            losses = part.losses()
+            mine = factors[start : start + len(part)].to(losses.dtype)
+            start += len(part)
+            if losses.requires_grad:
+                found = torch.autograd.grad(
+                    torch.where(mine > 0, losses, 0.0),
+                    list(part.parameters.values()),
+                    mine,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+                for name, g in zip(part.parameters, found, strict=True):
+                    total[name] += g.to_dense() if g.is_sparse else g
+        some.append(losses.detach())
+    lost, where = _of_losses(torch.cat(some), alone.losses, tolerance)
+    if lost is not None or not good.all():
+        return lost, where
+    room = _floor(batch, tolerance)
+    same = _same_sum(replace(alone, total=total), alone, weights, tolerance, room)
+    return None if same else Finding.NEAR, 0
+
+
+def _of_losses(
+    one: torch.Tensor, other: torch.Tensor, tolerance: Tolerance
+) -> tuple[Finding | None, int]:
+    """Return whether losses are apart, by much or by little, and where."""
+    where = _apart(one, other, tolerance.relative, tolerance.relative, tolerance.floor)
+    if where is None:
+        return None, 0
+    gross = _apart(one, other, tolerance.gross, tolerance.gross, 100 * tolerance.floor)
+    return (Finding.NEAR, where) if gross is None else (Finding.MIXED, gross)
+
+
+def _apart(
+    one: torch.Tensor, other: torch.Tensor, above: float, below: float, floor: torch.Tensor | float
+) -> int | None:
+    """Return the record where `one` is most out of the room around `other`, None if none is."""
+    a, b = one.double(), other.double()
+    finite = torch.isfinite(b)
+    if not bool(finite.any()):
+        return None if not bool(torch.isfinite(a).any()) else 0
+    typical = b[finite].abs().mean()
+    sides = torch.where(a > b, min(above, 1.0), below)
+    room = sides * torch.maximum(b.abs(), typical).nan_to_num(nan=0.0) + floor
+    if above == math.inf:
+        room = torch.where(a > b, torch.inf, room)
+    lost = torch.isfinite(a) != finite
+    lost &= ~((a.abs() > _HUGE) | (b.abs() > _HUGE)) | torch.isnan(a) | torch.isnan(b)
+    over = torch.where(finite & torch.isfinite(a), (a - b).abs() - room, -1.0)
+    over = torch.where(lost, torch.inf, over)
+    return int(over.argmax()) if float(over.max()) > 0 else None
+
+
+def _same_sum(
+    one: _Seen, other: _Seen, weights: torch.Tensor, tolerance: Tolerance, floor: torch.Tensor
+) -> bool:
+    own = torch.nan_to_num(other.norms.double() * weights, nan=0.0, posinf=0.0)
+    room = (tolerance.relative * own).square().sum() + floor.square().sum()
+    apart = sum(
+        float((one.total[name].double() - total.double()).square().sum())
+        for name, total in other.total.items()
+    )
+    return apart <= float(room)
+
+
+def _floor(batch: Batch, tolerance: Tolerance) -> torch.Tensor:
+    """Return what is too little of a share to matter, (B,)."""
+    return tolerance.share * batch.clip_norms.double().clamp(max=1.0)

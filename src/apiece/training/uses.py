@@ -1,0 +1,83 @@
+"""When a model and a loss are looked at: at first, whenever a batch is larger, and secretly."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+_AT_FIRST = 2  # batches that are looked at in any case
+_coin = secrets.SystemRandom()  # no seed of a run says when
+Mark = Callable[[], Any]
+
+
+@dataclass(slots=True, eq=False)
+class Uses:
+    """How a model was used with one loss: how many batches, and the largest one looked at."""
+
+    loss: list[Mark]
+    batches: int = 0
+    largest: int = 0
+
+    def due(self, size: int) -> bool:
+        """Whether to look at the next batch, of `size` records.
+
+        The first two, and every one larger than those looked at. Of the others the t-th with
+        chance 1/t, so that T steps cost some ln T looks.
+        """
+        if self.batches < _AT_FIRST or size > self.largest:
+            return True
+        return _coin.random() * (self.batches + 1) < 1
+
+    def looked(self, size: int) -> None:
+        """Note that a batch of `size` records was looked at and found good."""
+        self.largest = max(self.largest, size)
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, list[Uses]]] = weakref.WeakKeyDictionary()
+
+
+def uses_of(model: nn.Module, how: tuple[Any, ...], loss_fn: Any) -> Uses:
+    """Return the uses of `model` in state and by method `how` with exactly this loss."""
+    all_ = _known.setdefault(model, {}).setdefault(how, [])
+    parts = _parts(loss_fn)
+    for uses in all_:
+        if len(uses.loss) == len(parts) and all(
+            mark() is part for mark, part in zip(uses.loss, parts, strict=True)
+        ):
+            return uses
+    all_[:] = [uses for uses in all_ if not any(mark() is _GONE for mark in uses.loss)]
+    all_.append(Uses([_mark(part) for part in parts]))
+    return all_[-1]
+
+
+def _parts(loss: Any) -> list[Any]:
+    """Return the objects that make a loss what it is: a lambda made again is the same loss."""
+    if isinstance(loss, functools.partial):
+        names, values = list(loss.keywords), list(loss.keywords.values())
+        return [functools.partial, *_parts(loss.func), *loss.args, *names, *values]
+    if isinstance(loss, types.MethodType):
+        return [loss.__self__, *_parts(loss.__func__)]
+    if isinstance(loss, types.FunctionType):
+        cells = [cell.cell_contents for cell in loss.__closure__ or ()]
+        defaults = [*(loss.__defaults__ or ()), *(loss.__kwdefaults__ or {}).values()]
+        return [loss.__code__, *cells, *defaults]
+    return [loss]
+
+
+_GONE = object()
+
+
+def _mark(part: Any) -> Mark:
+    """Return a function that gives `part` for as long as somebody else keeps it."""
+    try:
+        found = weakref.ref(part)
+    except TypeError:  # numbers, strings and builtin functions, which keep nothing alive
+        return lambda: part
+    return lambda: _GONE if found() is None else found()
