@@ -102,8 +102,8 @@ def _looked_at(method: str, path: str | None, batch: Batch, uses: Uses) -> str:
             return name
         if not free or (path is not None and found is Finding.OTHER_SUM):
             raise _not_exact(found.value)
-        path = None  # by the functional path then, from now on
-    raise AssertionError
+        path = None  # by another path then, from now on
+    return "functional"
 
 
 def _not_exact(reason: str) -> UnsupportedError:
