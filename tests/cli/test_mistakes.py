@@ -316,6 +316,11 @@ TRAIN_DATA = [
     # Files
     Mistake("semicolons", "train", ("--separator ';'",), written=european,
             mend={"add": "--separator ; --decimal ,"}),
+    Mistake("semicolons, declared in a config", "train", ("--separator ';'", "under [data]"),
+            written=european, mend={"add": "job.toml", "files": {
+            "job.toml": "[data]\nseparator = ';'\ndecimal = ','\n"}}),
+    Mistake("an output that cannot be", "train", ("/proc/nowhere", "cannot be made"),
+            add="--out /proc/nowhere/run", schema=BUDGETED),
     Mistake("semicolons, comma undeclared", "train", ("'1,5'", "--decimal ,"), written=european,
             add="--separator ;", mend={"add": "--separator ; --decimal ,"}),
     Mistake("comma declared, points used", "train", ("1.5", "leave that out"), add="--decimal ,",

@@ -73,12 +73,12 @@ def init(
     On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
     what is spent is refused.
     """
+    from apiece.budgets import Budgets, cap_note, doubts_of_values
+
     budgets, found = None, []
     if data is not None:
         if ids is None or epsilon is None or delta is None:
             raise InputError("--data: needs --ids, --epsilon and --delta beside it")
-        from apiece.budgets import Budgets, doubts_of_values
-
         budgets = Budgets.from_frame(
             data,
             epsilon=epsilon,
@@ -93,8 +93,14 @@ def init(
     if budgets is not None:
         new = ledger.enroll(budgets.ids, budgets.epsilon, budgets.delta)
     warn(found)
-    document = {"method": ledger.method, "order": ledger.order, "enrolled": new}
-    _emit(as_json, document, f"{ledger.method} ledger, {new} people enrolled")
+    document = {
+        "method": ledger.method,
+        "order": ledger.order,
+        "enrolled": new,
+        "no_limit_cap": no_limit_cap,
+    }
+    note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
+    _emit(as_json, document, f"{ledger.method} ledger, {new} people enrolled{note}")
 
 
 @command.command(epilog="Example: apiece ledger status sqlite:///people.db --json")

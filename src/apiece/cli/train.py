@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._inputs import number_or_name, table_options, warn
+from apiece.cli._inputs import number_or_name, table_options
 from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
@@ -76,14 +76,14 @@ def command(
     else:
         prepared, out = interrupted(resume, flags | {"config": config, "compare": compare}), resume
     job = prepared.job
-    warn(prepared.people.warnings)
-    for note in prepared.private_notes:
-        click.echo(f"private, not in the run folder: {note}", err=True)
+    doubts = _doubts(prepared)
     models, begun = len(prepared.plans) * job.seeds, time.monotonic()
     spending: dict[str, PlannedSpending] = {}
     with Bar(prepared.steps, done=prepared.unfinished.made(), quiet=as_json) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
+            _tell(doubts)
+
             def text() -> str:
                 planned = _planned(spending, prepared, strategy, step)
                 return f"{strategy} {repeat + 1}/{job.seeds} step {step}/{steps}, {planned}"
@@ -94,6 +94,7 @@ def command(
             metrics = run(prepared, out=out, render=render, watch=watch)
         except KeyboardInterrupt:
             raise Interrupted(_interrupted(bar, out) + _still_charged(job)) from None
+    _tell(doubts)
     if as_json:
         click.echo(json.dumps(metrics, allow_nan=False))
     else:
@@ -102,6 +103,20 @@ def command(
             f"\n{models} model{'s' * (models > 1)} in {time.monotonic() - begun:.0f} s.", err=True
         )
         click.echo(f"Open the report: {out / 'report.html'}")
+
+
+def _doubts(prepared: Prepared) -> list[str]:
+    notes = prepared.private_notes
+    return [
+        *(f"warning: {doubt}" for doubt in prepared.people.warnings),
+        *(f"private, not in the run folder: {note}" for note in notes),
+    ]
+
+
+def _tell(doubts: list[str]) -> None:
+    """Say each doubt once: when training begins, so that a refusal before it stays one line."""
+    while doubts:
+        click.echo(doubts.pop(0), err=True)
 
 
 def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Prepared, Path]:

@@ -91,8 +91,5 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _plain_number(cell: str) -> str:
-    try:
-        value = float(cell)
-    except ValueError:
-        return cell
+    value = _number(cell, ".")
     return str(int(value)) if value.is_integer() else cell
