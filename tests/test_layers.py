@@ -30,6 +30,7 @@ LAYERS = [
     "budgets",
     "datasets",
     "_files",
+    "_json",
     "_check",
     "_types",
     "errors",

@@ -28,7 +28,7 @@ def two_stages(plan: Plan) -> Plan:
         participation=np.array([1.0, 0.25]),
         expected_batch_size=150.0,
     )
-    return dataclasses.replace(plan, stages=(first, second))
+    return dataclasses.replace(plan, stages=(first, second), objections=("a test",))
 
 
 def test_mechanism_is_read_from_the_plan(plan: Plan) -> None:
@@ -80,15 +80,20 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
         Plan.from_json(text)
 
 
-def test_a_tampered_plan_does_not_verify(plan: Plan) -> None:
+def test_a_tampered_plan_does_not_load(plan: Plan) -> None:
     data = json.loads(plan.to_json())
     data["noise_stddev"] /= 2
     for group in data["groups"]:
+        group["noise_multiplier"] /= 2
         group["epsilon_spent"] = 0.001  # what a file claims is not believed
-    tampered = Plan.from_dict(data)
-    assert not tampered.verify().ok
     with pytest.raises(VerificationError, match="group weak spends"):
-        tampered.verify().require()
+        Plan.from_dict(data)
+    data["objections"], data["releasable"] = ["a test"], False
+    with pytest.raises(InputError, match="claims epsilon_spent"):
+        Plan.from_dict(data)
+    for group in data["groups"]:
+        group.pop("epsilon_spent")
+    assert not Plan.from_dict(data).verify().ok  # it may be looked at
     data = json.loads(plan.to_json())
     data["expected_batch_size"] = 10.0
     with pytest.raises(InputError, match="must agree"):

@@ -12,16 +12,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece import _check
+from apiece import _check, _json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Floats, Integers
-from apiece.errors import DataError, InputError, unknown
+from apiece.errors import InputError, unknown
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import serial
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
-from apiece.plan.verification import Measures, Verification, measure, spending, verify
+from apiece.plan.verification import (
+    Measures,
+    Verification,
+    measure,
+    require,
+    spending,
+    verify,
+)
 
 RELATION = "add_remove"
 COMBINE = ("continue", "average")
@@ -200,6 +207,14 @@ class Plan:
         """
         return verify(self, budgets, method or self.method)
 
+    def require(self) -> None:
+        """Raise unless this plan may make a release: nothing is believed, all is recomputed.
+
+        `InputError` where it has objections, `VerificationError` where a group's ε, or forward Δ
+        (more vulnerable than its bound allows), is not kept by the plan's own numbers.
+        """
+        require(self)
+
     def bind(self, budgets: Budgets) -> Plan:
         """Return this plan with the records of `budgets`, which must have the same groups.
 
@@ -253,19 +268,20 @@ class Plan:
     def from_dict(cls, data: Any) -> Plan:
         """Return the plan that `to_dict` described, without its records; see `bind`.
 
-        The measures in `data` are not believed; they are recomputed when read. Raises
-        `InputError` where `data` is no plan.
+        Nothing that follows from the parameters is believed: totals and quotients must agree with
+        them, each group's ε is recomputed, and with bounds on the excess all measures are. Raises
+        `InputError` where `data` is no plan, or says of it what is not so, `VerificationError`
+        where it breaks a promise without saying so in `objections`.
         """
-        return cls(**serial.read(data))
+        arguments, claims = serial.read(data)
+        plan = cls(**arguments)
+        claims.require(plan)
+        return plan
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan in a JSON `text`; raise `InputError` where it holds none."""
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise DataError(f"plan: not JSON ({error}); give what to_json wrote") from None
-        return cls.from_dict(data)
+        """Return the plan in a JSON `text`, as `from_dict` does; of two readings, none."""
+        return cls.from_dict(_json.loads(text, "plan"))
 
     def hash(self) -> str:
         """Return a SHA-256 of the parameters and budgets, which a checkpoint carries."""

@@ -7,14 +7,79 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from apiece import _json
 from apiece.budgets import BudgetGroups
-from apiece.errors import InputError
+from apiece.errors import DataError
+from apiece.plan.claims import Claims
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 
 if TYPE_CHECKING:
     from apiece.plan.model import Plan
+
+MOST_STEPS, MOST_RECORDS = 10**9, 10**12
+_MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
+_number, _numbers = _json.number, _json.listed(_json.number)
+_steps, _records = _json.whole(MOST_STEPS), _json.whole(MOST_RECORDS)
+
+
+def _object(**readers: _json.Reader[Any]) -> _json.Reader[dict[str, Any]]:
+    return lambda value, where: _json.fields(value, where, readers)
+
+
+def _stage_in(value: Any, where: str) -> dict[str, Any]:
+    required = {
+        "steps": _steps,
+        "expected_batch_size": _number,
+        "noise_stddev": _number,
+        "weight": _number,
+        "sampling_probability": _numbers,
+        "clip_norm": _numbers,
+    }
+    return _json.fields(value, where, required, {"participation": _numbers})
+
+
+def _as_is(value: Any, where: str) -> Any:
+    return value  # groups are read by column
+
+
+_TOP: dict[str, _json.Reader[Any]] = {
+    "strategy": _json.text,
+    "relation": _json.text,
+    "method": _json.text,
+    "steps": _steps,
+    "clip_norm": _number,
+    "reference": _object(sampling_probability=_number, steps=_steps),
+    "releasable": _json.flag,
+    "objections": _json.listed(_json.text),
+    "counts": _json.text,
+    "notes": _json.listed(_json.text),
+    "groups": _as_is,
+}
+_TOP_OPTIONAL: dict[str, _json.Reader[Any]] = {
+    "expected_batch_size": _number,
+    "noise_stddev": _number,
+    "combine": _json.text,
+    "stages": _json.listed(_stage_in),
+    "learning_rate": _object(points=_json.listed(_numbers), between=_json.text),
+}
+_GROUP: dict[str, _json.Reader[Any]] = {
+    "name": _json.text,
+    "records": _records,
+    "epsilon": _number,
+    "delta": _number,
+    "saturated": _json.flag,
+}
+_GROUP_SINGLE: dict[str, _json.Reader[Any]] = {
+    "sampling_probability": _number,
+    "clip_norm": _number,
+    "noise_multiplier": _number,
+}
+_GROUP_OPTIONAL: dict[str, _json.Reader[Any]] = {
+    "excess_bound": _number,
+    **{name: _json.maybe(_number) for name in _MEASURES},
+}
 
 
 def parameters(plan: Plan) -> dict[str, Any]:
@@ -111,59 +176,76 @@ def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def read(data: Any) -> dict[str, Any]:
-    """Return the arguments of `Plan` in `data`, as `parameters` wrote them."""
-    try:
-        groups, rate = data["groups"], data.get("learning_rate")
+def _columns(groups: Any, single: bool) -> dict[str, list[Any]]:
+    """Return each field of the groups as a column; all groups must have the same fields."""
+    readers = _GROUP | (_GROUP_SINGLE if single else {})
+    more = {"participation": _number} if single else {"worst_path": _json.listed(_json.flag)}
+    rows = _json.listed(lambda value, where: value)(groups, "plan.groups")
+    if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
+        raise DataError(
+            "plan.groups: must be objects with the same fields, at least one; "
+            "give what to_json wrote"
+        )
+    columns = {
+        name: _json.listed(read)([row[name] for row in rows], f"plan.groups.{name}")
+        for name, read in (readers | _GROUP_OPTIONAL | more).items()
+        if name in rows[0]
+    }
+    _json.fields(rows[0], "plan.groups", readers, _GROUP_OPTIONAL | more)
+    return columns
 
-        def column(name: str) -> list[Any]:
-            return [group[name] for group in groups]
 
-        def optional(name: str) -> list[Any] | None:
-            return column(name) if groups and name in groups[0] else None
+def read(data: Any) -> tuple[dict[str, Any], Claims]:
+    """Return the arguments of `Plan` in `data`, and what else `data` claims of that plan.
 
-        if "stages" in data:
-            stages = [Stage(**stage) for stage in data["stages"]]
-        else:
-            stages = [
-                Stage(
-                    steps=data["steps"],
-                    expected_batch_size=data["expected_batch_size"],
-                    noise_stddev=data["noise_stddev"],
-                    sampling_probability=np.array(column("sampling_probability")),
-                    clip_norm=np.array(column("clip_norm")),
-                    participation=_array(optional("participation")),
-                )
-            ]
-        return {
-            "strategy": str(data["strategy"]),
-            "relation": data["relation"],
-            "method": data["method"],
-            "clip_norm": data["clip_norm"],
-            "reference": Reference(**data["reference"]),
-            "objections": data["objections"],
-            "counts": data["counts"],
-            "notes": data["notes"],
-            "combine": data.get("combine", "continue"),
-            "learning_rate": None if rate is None else Schedule(**rate),
-            "stages": tuple(stages),
-            "saturated": np.array(column("saturated"), dtype=bool),
-            "worst_paths": _array(optional("worst_path")),
-            "budgets": BudgetGroups(
-                name=np.array(column("name"), dtype=str),
-                epsilon=np.array(column("epsilon"), dtype=float),
-                delta=np.array(column("delta"), dtype=float),
-                excess=_array(optional("excess_bound")),
-                records=np.array(column("records"), dtype=np.int64),
-            ),
-        }
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"plan: not a plan ({type(error).__name__}: {error}); give what to_json wrote"
-        ) from None
+    Raises `InputError` for anything but what `parameters` or `with_measures` wrote.
+    """
+    top = _json.fields(data, "plan", _TOP, _TOP_OPTIONAL)
+    single = "stages" not in top
+    for name in ("expected_batch_size", "noise_stddev") if single else ("combine",):
+        if name not in top:
+            raise DataError(f"plan: field {name!r} is missing; give what to_json wrote")
+    columns = _columns(top["groups"], single)
+    if single:
+        stages = [
+            Stage(
+                steps=top["steps"],
+                expected_batch_size=top["expected_batch_size"],
+                noise_stddev=top["noise_stddev"],
+                sampling_probability=np.array(columns["sampling_probability"]),
+                clip_norm=np.array(columns["clip_norm"]),
+                participation=_array(columns.get("participation")),
+            )
+        ]
+    else:
+        stages = [Stage(**stage) for stage in top["stages"]]
+    rate = top.get("learning_rate")
+    arguments = {
+        **{name: top[name] for name in ("strategy", "relation", "method", "clip_norm", "counts")},
+        "objections": tuple(top["objections"]),
+        "notes": tuple(top["notes"]),
+        "combine": top.get("combine", "continue"),
+        "reference": Reference(**top["reference"]),
+        "learning_rate": None if rate is None else Schedule(**rate),
+        "stages": tuple(stages),
+        "saturated": np.array(columns["saturated"], dtype=bool),
+        "worst_paths": _array(columns.get("worst_path")),
+        "budgets": BudgetGroups(
+            name=np.array(columns["name"], dtype=str),
+            epsilon=np.array(columns["epsilon"]),
+            delta=np.array(columns["delta"]),
+            excess=_array(columns.get("excess_bound")),
+            records=np.array(columns["records"], dtype=np.int64),
+        ),
+    }
+    claims = {name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)}
+    return arguments, Claims(top["steps"], top["releasable"], **claims)
 
 
 def _array(values: list[Any] | None) -> Any:
-    return None if values is None else np.array(values)
+    try:
+        return None if values is None else np.array(values)
+    except ValueError:
+        raise DataError(
+            "plan.groups: lists of different lengths; give what to_json wrote"
+        ) from None

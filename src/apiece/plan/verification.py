@@ -142,6 +142,35 @@ def verify(plan: Plan, budgets: Budgets | None, method: str) -> Verification:
     return Verification(own.name, asked, own.delta, spent, kept)
 
 
+def require(plan: Plan) -> None:
+    """Raise unless `plan` may make a release; see `Plan.require`."""
+    if plan.objections:
+        raise InputError(
+            f"plan: not fit for a release ({plan.objections[0]}); use another strategy, or give a "
+            "seed to run it as an experiment"
+        )
+    plan.verify().require()
+    bounds = plan.budgets.excess
+    if bounds is None or not (bounds < 1).any():
+        return
+    forward = _forward(plan)
+    broken = ~(forward <= bounds)
+    if broken.any():
+        g = int(np.argmax(np.where(broken, forward - bounds, -np.inf)))
+        raise VerificationError(
+            f"plan: group {plan.budgets.name[g]} has forward excess {forward[g]:.3g}, more "
+            f"vulnerable than its bound {bounds[g]:.3g} allows; make the plan by contract.enforce"
+        )
+
+
+def _forward(plan: Plan) -> Floats:
+    """Return an upper bound on each group's forward Δ, however many groups there are."""
+    if plan.measures.forward is not None:
+        return plan.measures.forward
+    found = [excess_of(plan, g, curve) for g, curve in enumerate(_curves(plan, "pld"))]
+    return np.array([apart.forward.upper for apart in found])
+
+
 def spending(plan: Plan, method: str) -> Floats:
     """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve.
 

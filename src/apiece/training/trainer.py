@@ -59,6 +59,7 @@ class Trainer:
 
     Raises `InputError` for a plan of another number of records or not bound to records, a model
     without trainable parameters, parameters that the optimizer does not hold, and two schedules;
+    for a release, what `Plan.require` raises: every promise is recomputed before the first step;
     `UnsupportedError` for optimizers that call for a closure (LBFGS) and schedulers that call for
     a metric; and what `clip_and_sum` raises.
 
@@ -119,11 +120,8 @@ class Trainer:
         self._restarts = Restarts(self.model, self._updates) if average else None
 
     def _check(self) -> None:
-        if self.plan.objections and self._streams.release:
-            raise InputError(
-                f"plan: not fit for a release ({self.plan.objections[0]}); use another "
-                "strategy, or give a seed to run it as an experiment"
-            )
+        if self._streams.release:
+            self.plan.require()
         if len(self.source) != self._group_index.size:
             raise InputError(
                 f"dataset: {len(self.source)} records, but the plan is for "

@@ -1,0 +1,92 @@
+"""What a file says of a plan beside its parameters: compared with the plan, never believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from apiece.errors import DataError
+from apiece.plan.verification import MEASURED
+
+if TYPE_CHECKING:
+    from apiece.plan.model import Plan
+
+SLACK = (
+    1e-6  # relative for ε, absolute for the others: what two builds of one accountant may differ
+)
+Column = list[float | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The derived fields of a plan's JSON: totals, quotients and measures, a column a field.
+
+    Measures may be absent, or null as in a plan of many groups; what is there is compared.
+    """
+
+    steps: int
+    releasable: bool
+    noise_multiplier: Column
+    epsilon_spent: Column
+    advantage: Column
+    excess: Column
+    excess_forward: Column
+    excess_backward: Column
+
+    def require(self, plan: Plan) -> None:
+        """Raise unless `plan`, recomputed from its own numbers, is as claimed.
+
+        `DataError` where a field is not what the parameters give; `VerificationError` where a
+        plan without objections does not keep what it promises. Advantage and excess take a curve
+        a group: they are compared where the budgets have bounds on the excess, which then rest on
+        the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
+        """
+        if self.steps != plan.steps:
+            raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
+        if self.releasable != plan.releasable:
+            raise DataError(
+                f"plan: releasable is {self.releasable}, with {len(plan.objections)} objections; "
+                "give what to_json wrote"
+            )
+        if plan.worst_paths is not None and plan.releasable:
+            raise DataError("plan: its coins are revealed, so it has objections; none is given")
+        if self.noise_multiplier is not None:
+            stage = plan.stages[0]
+            _same(
+                plan,
+                "noise_multiplier",
+                self.noise_multiplier,
+                stage.noise_stddev / stage.clip_norm,
+            )
+        if plan.releasable:
+            plan.verify().require()
+        _same(plan, "epsilon_spent", self.epsilon_spent, plan.epsilon_spent)
+        if plan.budgets.excess is not None and len(plan.budgets) <= MEASURED:
+            self._compare_measures(plan)
+
+    def _compare_measures(self, plan: Plan) -> None:
+        measures = plan.measures
+        for name, claimed, found in (
+            ("advantage", self.advantage, measures.advantage),
+            ("excess", self.excess, measures.excess),
+            ("excess_forward", self.excess_forward, measures.forward),
+            ("excess_backward", self.excess_backward, measures.backward),
+        ):
+            assert found is not None  # of a plan of so few groups
+            _same(plan, name, claimed, found)
+
+
+def _same(plan: Plan, name: str, claimed: Column, found: np.ndarray) -> None:
+    """Raise `DataError` unless a claimed column is the one found; an absent one claims nothing."""
+    if claimed is None or all(value is None for value in claimed):
+        return
+    given = np.array([np.nan if value is None else value for value in claimed])
+    good = np.abs(given - found) <= SLACK * np.maximum(np.abs(found), 1.0)
+    if not good.all():
+        g = int(np.argmin(good))
+        raise DataError(
+            f"plan: group {plan.budgets.name[g]} claims {name} = {given[g]:g}, but its parameters "
+            f"give {found[g]:g}; give what to_json wrote, or make the plan again"
+        )
