@@ -53,5 +53,5 @@ def test_a_plan_keeps_its_learning_rate_in_json_and_hash() -> None:
     assert "learning_rate" not in json.loads(plain.to_json())
     assert Plan.from_json(plain.to_json()).learning_rate is None
     broken = plan.to_dict() | {"learning_rate": {"points": 3, "shape": "linear"}}
-    with pytest.raises(InputError, match="not a plan"):
+    with pytest.raises(InputError, match="learning_rate"):
         Plan.from_dict(broken)

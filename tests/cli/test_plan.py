@@ -55,7 +55,15 @@ def test_out_and_from(tmp_path: Path) -> None:
     data = json.loads(printed)
     data["noise_stddev"] /= 3
     path.write_text(json.dumps(data))
+    with pytest.raises(ApieceError, match="claims noise_multiplier"):
+        run("--from", str(path))
+    for group in data["groups"]:
+        group["noise_multiplier"] /= 3
+    path.write_text(json.dumps(data))
     with pytest.raises(ApieceError, match="spends epsilon"):
+        run("--from", str(path))
+    path.write_text("[" * 100_000)
+    with pytest.raises(ApieceError, match="not JSON"):
         run("--from", str(path))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json"]
 

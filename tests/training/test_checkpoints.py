@@ -12,7 +12,7 @@ from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer, ambient, clip_and_sum, selection
 
-BUDGETS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], 60, 1e-5)
+BUDGETS = Budgets.from_groups([("a", 20, 50.0), ("b", 40, 100.0)], 60, 1e-5)
 
 
 def plan(noise=1.0, steps=10):
