@@ -13,9 +13,10 @@ from apiece.accounting.calibration import (
 )
 from apiece.accounting.curve import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import Excess, excess
-from apiece.accounting.inverses import noise_multipliers, sampling_probabilities
+from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_probabilities
 
 __all__ = [
+    "LEAST_NOISE",
     "AdvantageBudget",
     "Bounds",
     "Calibration",

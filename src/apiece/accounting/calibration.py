@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from apiece import _check
 from apiece.accounting import gdp
 from apiece.accounting.curve import PrivacyCurve, privacy_curve
@@ -21,6 +23,8 @@ from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 _LEAST_RATE, _MOST_STEPS = 1e-12, 10**8
+_SPENT = 0.01  # of a budget, that may be left of one that is spent in full
+_ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,23 @@ class PowerBudget:
             )
 
     def spent(self, curve: PrivacyCurve) -> float:
-        """Return the upper bound on the true-positive rate."""
-        return float(curve.true_positive_rate(self.false_positive_rate))
+        """Return an upper bound on the true-positive rate, close where it is at most the limit.
+
+        The least of δ(ε) + e^ε·α and 1 − e^(−ε)(1 − δ(ε) − α) over those ε alone at which either
+        can be within the limit: one or two of the regions of a profile instead of all.
+        """
+        alpha, best = self.false_positive_rate, 1.0
+        low = 0.0
+        high = max(math.log(self.limit / alpha), math.log((1 - alpha) / (1 - self.limit)))
+        for _ in range(_ROUNDS):
+            epsilon = np.linspace(low, high, _NODES)
+            delta = curve.delta(epsilon).upper
+            mirror = 1 - (1 - delta - alpha) * np.exp(-epsilon)
+            power = np.minimum(delta + np.exp(epsilon) * alpha, mirror)
+            at = int(power.argmin())
+            best = min(best, float(power[at]))
+            low, high = epsilon[max(at - 1, 0)], epsilon[min(at + 1, _NODES - 1)]
+        return max(best * (1 + 1e-14) + 1e-15, alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +137,10 @@ class Calibration:
     """The safe end of a parameter's range.
 
     parameter: which one was sought; value: what it came to; achieved: the budget's upper bound
-    there, at most `limit`; saturated: the budget cannot be spent in full within the parameter's
-    range; mechanism: the whole mechanism, from which all of it can be recomputed.
+    there, at most `limit`; saturated: the budget cannot be spent in full, within 1 % (or twenty
+    times the precision), because the parameter's range or the accountant's numerical range ends, or
+    because what is spent jumps there; a number of steps is saturated at the end of its range only.
+    mechanism: the whole mechanism, from which all of it can be recomputed.
     """
 
     parameter: str
@@ -200,7 +221,8 @@ def _search(
     while True:
         inside, outside = ((x, y), outside) if y <= limit else (inside, (x, y))
         if inside and outside:
-            return *safe_end(spent, limit, inside, outside, precision), False
+            value, achieved = safe_end(spent, limit, inside, outside, precision)
+            return value, achieved, achieved < limit * (1 - max(_SPENT, 20 * precision))
         if x == goal:
             break
         x = min(x * factor, goal) if goal > x else max(x / factor, goal)

@@ -18,8 +18,9 @@ from apiece.errors import InfeasibleError
 
 _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4
 """A calibration aims at this share of the ε asked, and is done when above the second."""
-_LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
+LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
+_NARROW = 1e-6  # relative, of log z or log q: where ε jumps, the safe side is not sought closer
 
 
 def noise_multipliers(
@@ -47,7 +48,7 @@ def noise_multipliers(
         epsilon=epsilon, delta=delta, sampling_probability=sampling_probability, steps=steps
     )
     (eps, d, q, t), member = distinct(np.stack(flat))
-    bottom, top = (np.full(eps.shape, math.log(end)) for end in (_LEAST_NOISE, _MOST_NOISE))
+    bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
 
     def spent(log_z: Floats, k: npt.NDArray[np.intp]) -> Floats:
         return upper_bounds(account, np.exp(log_z), q[k], t[k], d[k])
@@ -61,7 +62,7 @@ def noise_multipliers(
             f"epsilon = {float(eps[first])!r} at delta = {float(d[first])!r} in {t[first]:.0f} "
             f"steps: no noise multiplier up to {_MOST_NOISE:g} keeps it; ask for a larger epsilon"
         )
-    z = np.where(q == 0, _LEAST_NOISE, np.exp(log_z))
+    z = np.where(q == 0, LEAST_NOISE, np.exp(log_z))
     return np.asarray(z[member].reshape(shape))
 
 
@@ -72,10 +73,12 @@ def sampling_probabilities(
     noise_multiplier: npt.ArrayLike,
     steps: npt.ArrayLike,
     method: str = "pld",
+    guess: npt.ArrayLike = math.nan,
 ) -> Floats:
     """Return, for each entry, the largest sampling probability known to keep (ε, δ), at most 1.
 
-    1 where even full participation costs less than ε; 0 where not even 1e-12 keeps it.
+    1 where even full participation costs less than ε; 0 where not even 1e-12 keeps it. guess:
+    about what it is, NaN where unknown; a good one saves most of the time, a bad one costs some.
 
     >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
     >>> round(float(q), 4)
@@ -85,17 +88,19 @@ def sampling_probabilities(
     shape, flat = broadcast(
         epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
     )
-    (eps, d, z, t), member = distinct(np.stack(flat))
+    start = np.broadcast_to(np.asarray(guess, dtype=np.float64), shape).ravel()
+    (eps, d, z, t, start), member = distinct(np.stack([*flat, np.nan_to_num(start, nan=-1.0)]))
     out = np.ones(eps.shape)
     open_ = np.flatnonzero(upper_bounds(account, z, np.ones(z.shape), t, d) > eps)
-    eps, d, z, t = (column[open_] for column in (eps, d, z, t))
+    eps, d, z, t, start = (column[open_] for column in (eps, d, z, t, start))
     bottom, top = np.full(eps.shape, math.log(_LEAST_PROBABILITY)), np.zeros(eps.shape)
 
     def spent(log_q: Floats, k: npt.NDArray[np.intp]) -> Floats:
         return upper_bounds(account, z[k], np.exp(log_q), t[k], d[k])
 
-    guess = np.log(_mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0))))
-    log_q = _safe_ends(spent, eps, np.clip(guess, bottom, -1e-3), bottom, top, 1.1)
+    rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
+    first = np.log(np.where(start > 0, start, rough))
+    log_q = _safe_ends(spent, eps, np.clip(first, bottom, -1e-6), bottom, top, 1.1)
     out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
     return np.asarray(out[member].reshape(shape))
 
@@ -145,7 +150,7 @@ def _safe_ends(
         low, high = np.minimum(safe[k], unsafe[k]), np.maximum(safe[k], unsafe[k])
         x[k] = here + step
         # at the end of resolution, or where only the safe end itself is left to try
-        narrow = ~done & (high - low < 1e-9 * np.maximum(1.0, np.abs(low)))
+        narrow = ~done & (high - low < _NARROW * np.maximum(1.0, np.abs(low)))
         ended = narrow & ~np.isnan(best[k])
         x[k[narrow]] = safe[k[narrow]]
         outside = ~narrow & ~((low < x[k]) & (x[k] < high))

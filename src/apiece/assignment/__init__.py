@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
-from apiece.assignment.levels import many
 from apiece.assignment.nearest import out_of_range
 from apiece.assignment.published import PublishedAdaPDP, PublishedRounds
-from apiece.assignment.request import MARGINS, Request, Strategy
+from apiece.assignment.request import Request, Strategy
 from apiece.assignment.rounds import AdaPDP, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
@@ -38,6 +37,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
         PublishedAdaPDP,
     )
 }
+
+ATTEMPTS = 12  # each aims twice as far below as the one before
 
 __all__ = [
     "STRATEGIES",
@@ -76,8 +77,10 @@ def assign(
     "rdp" (looser; for published values).
 
     The plan's guarantee for every group, recomputed from the plan's own numbers, is at most what
-    was asked, or `VerificationError` is raised and no plan is returned. A plan that is made to
-    break promises, for comparison, says so in `plan.objections`.
+    was asked. Where a first plan spends more, by the rounding of a solver or of two routes of
+    the accountant, the groups concerned are aimed lower and it is made again; a plan that fails is
+    never returned. A plan that is made to break promises, for comparison, says so in
+    `plan.objections`.
 
     Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
     `InfeasibleError` where no plan meets the request or its budgets are past the accountant's
@@ -95,9 +98,9 @@ def assign(
     elif not hasattr(strategy, "plan") or isinstance(strategy, type):
         raise unknown("strategy", strategy, STRATEGIES)
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
-    for margin in MARGINS if many(request) else MARGINS[:1]:
+    for attempt in range(ATTEMPTS):
         try:
-            plan = strategy.plan(dataclasses.replace(request, margin=margin))
+            plan = strategy.plan(request)
             if not plan.releasable:
                 return plan
             verification = plan.verify(budgets)
@@ -105,6 +108,7 @@ def assign(
             raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
         if verification.ok:
             return plan
+        request = request.lower(verification.epsilon_spent, attempt)
     verification.require()
     return plan
 

@@ -9,8 +9,17 @@ import numpy as np
 
 from apiece import _check
 from apiece.accounting import PrivacyCurve, excess, privacy_curve
+from apiece.assignment.follow import Follow
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import ROUND, crossing, few_groups, loosest, noise, rates, strictest
+from apiece.assignment.solve import (
+    ROUND,
+    crossing,
+    few_groups,
+    harmonic_noise,
+    loosest,
+    noise,
+    strictest,
+)
 from apiece.errors import BudgetError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan import Plan
@@ -53,9 +62,9 @@ class Hybrid:
         if (bound < 1).any():
             few_groups(request, self.name)
         q = _joint_rates(request, bound)
-        z = noise(request, groups.epsilon, groups.delta, q)
+        z = noise(request, request.target, groups.delta, q)
         stddev = request.clip_norm / float(request.share @ (1 / z))
-        return request.one_stage(self.name, stddev, q, stddev / z * ROUND, saturated=q >= 1)
+        return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
 
     def _bounds(self, request: Request) -> Floats:
         if self.excess is not None:
@@ -83,7 +92,7 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
         free = (bound > 0) & (bound < 1) & (found > low) & (found < high)
         tight = False
         for g in np.flatnonzero(free):
-            group = _Group(request, float(groups.epsilon[g]), float(groups.delta[g]))
+            group = _Group(request, float(request.target[g]), float(groups.delta[g]))
             limit = group.limit(float(found[g]), float(bound[g]))
             if limit != found[g]:
                 (high if found[g] > q else low)[g] = limit
@@ -95,19 +104,19 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
 def _within(request: Request, low: Floats, high: Floats) -> Floats:
     """Return the rates of one common noise multiplier, clipped to [low, high], with mean q̄."""
     groups, q = request.groups, request.mean_probability
-    epsilon, delta = groups.epsilon, groups.delta
+    epsilon, delta = request.target, groups.delta
     move = high > low
+    follow = Follow(request, epsilon[move], delta[move])
 
     def at(zeta: float) -> Floats:
         found = np.full(len(groups), q)
-        free = rates(request, epsilon[move], delta[move], zeta)
-        found[move] = np.clip(free, low[move], high[move])
+        found[move] = np.clip(follow.at(zeta), low[move], high[move])
         return found
 
     few, many = loosest(epsilon, delta), strictest(epsilon, delta)
     least = float(noise(request, epsilon[few], delta[few], q).min())
     most = float(noise(request, epsilon[many], delta[many], q).max())
-    guess = float(np.sqrt(least * most))
+    guess = harmonic_noise(request)
     zeta = crossing(lambda z: float(np.log(request.share @ at(z) / q)), guess, least, most)
     found = at(zeta)
     # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.

@@ -17,6 +17,7 @@ from apiece.mechanisms import Gaussian, Repeated, Sampled
 from apiece.plan import Plan, Stage
 
 PASSES = 4
+MORE = 1.25  # times as many to join, where too few did
 AIM = 1 - 3e-4  # what a lattice of losses may add to the amplification formula
 
 
@@ -29,10 +30,12 @@ class JorgensenSampling:
     others π_i is the largest for which (ε_i, δ_i) holds, about (e^ε_i − 1)/(e^τ − 1).
 
     The coins stay secret and the batch is divided by its expected size, which Heo et al. 2023 takes
-    from the realised sample. Each record's mechanism is `Sampled(Repeated(Sampled(Gaussian)))`.
+    from the realised sample. Each record's mechanism is `Sampled(Repeated(Sampled(Gaussian)))`; its
+    ε is that of the run at δ/π, amplified by the coin, by PLD or by RDP.
 
-    Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where the records that
-    are expected to join are fewer than a batch. Source: Heo et al. 2023 Def. 4.1 and B.1;
+    A τ that is not given is at most such that a batch's worth of records is expected to join.
+    Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where at the τ given fewer
+    join. Source: Heo et al. 2023 Def. 4.1 and B.1;
     Jorgensen, Yu, Cormode 2015.
     """
 
@@ -48,40 +51,61 @@ class JorgensenSampling:
 
     def plan(self, request: Request) -> Plan:
         """Return the plan of one stage with a participation a group."""
-        groups = request.groups
-        tau = self.threshold or best_threshold(groups.epsilon, groups.records, self.loss)
-        tau = min(tau, float(groups.epsilon.max()))
-        joins = participation(groups.epsilon, tau)
-        sure = groups.epsilon >= tau
-        for _ in range(PASSES):
-            q = inner_rate(request, joins)
-            z = uniform_noise(request, np.full(int(sure.sum()), tau), groups.delta[sure], q)
-            curve = privacy_curve(_run(z, q, request.steps), method=request.method)
-            joins = np.where(sure, 1.0, _largest(curve, groups.epsilon * AIM, groups.delta))
-        q = min(q, inner_rate(request, joins))
-        expected = float(q * joins @ groups.records)
-        ones = np.ones(len(groups))
-        stage = Stage(
-            steps=request.steps,
-            expected_batch_size=expected,
-            noise_stddev=z * request.clip_norm / ROUND,
-            sampling_probability=q * ones,
-            clip_norm=request.clip_norm * ones,
-            participation=joins,
-        )
-        return request.plan(self.name, (stage,), saturated=np.zeros(len(groups), dtype=bool))
+        groups, least = request.groups, request.expected_batch_size
+        if self.threshold is not None:
+            return _plan(request, self.name, min(self.threshold, float(groups.epsilon.max())))
+        while True:
+            tau = best_threshold(groups.epsilon, groups.records, self.loss, least=least)
+            try:
+                return _plan(request, self.name, tau)
+            except InfeasibleError:
+                # the formula for pure ε promised more than join where δ differ
+                if not tau > groups.epsilon.min():
+                    raise
+                least = min(MORE * max(least, 1.0), float(request.records))
+
+
+def _plan(request: Request, name: str, tau: float) -> Plan:
+    """Return the plan of a run at τ."""
+    groups = request.groups
+    z, q, joins = _settled(request, tau)
+    expected = float(q * joins @ groups.records)
+    ones = np.ones(len(groups))
+    stage = Stage(
+        steps=request.steps,
+        expected_batch_size=expected,
+        noise_stddev=z * request.clip_norm / ROUND,
+        sampling_probability=q * ones,
+        clip_norm=request.clip_norm * ones,
+        participation=joins,
+    )
+    return request.plan(name, (stage,), saturated=np.zeros(len(groups), dtype=bool))
+
+
+def _settled(request: Request, tau: float) -> tuple[float, float, Floats]:
+    """Return noise multiplier, rate and chances of joining of a run at τ."""
+    groups = request.groups
+    joins, sure = participation(groups.epsilon, tau), groups.epsilon >= tau
+    for _ in range(PASSES):
+        q = inner_rate(request, joins)
+        z = uniform_noise(request, np.minimum(tau, request.target)[sure], groups.delta[sure], q)
+        if sure.all():
+            return z, q, joins
+        curve = privacy_curve(_run(z, q, request.steps), method=request.method)
+        joins = np.where(sure, 1.0, _largest(curve, request.target * AIM, groups.delta))
+    return z, min(q, inner_rate(request, joins)), joins
 
 
 def inner_rate(request: Request, joins: Floats) -> float:
     """Return the rate among those who joined that gives the batch size asked."""
     expected = float(joins @ request.groups.records)
-    if expected < request.expected_batch_size:
+    if expected < request.expected_batch_size * (1 - 1e-9):
         raise InfeasibleError(
             f"expected_batch_size = {request.expected_batch_size:g}: at this threshold "
             f"{expected:g} records are expected to join; ask for at most that, or lower the "
             "threshold"
         )
-    return request.expected_batch_size / expected
+    return min(request.expected_batch_size / expected, 1.0)
 
 
 def _run(z: float, q: float, steps: int) -> Repeated:

@@ -22,8 +22,10 @@ from apiece.errors import RangeError
 
 LADDER = 40  # more distinct budgets than this are planned on a ladder
 STEP = 3.4e-3  # of log ε between rungs
+MARGIN = 6e-4  # of log ε, below a budget: what the accountant's bounds vary by
 NODES = {"pld": 28, "rdp": 160}  # Rényi's ε bends sharply in q, and costs little
 DELTAS = 13
+NEARLY = 1e-6  # relative distance of δ's that are looked at as one: the smallest
 FINE = 1000  # points of a table between nodes
 START = float(np.log(0.01))
 CELLS = (256, 24)  # a population is summed up by so many cells in ε and in δ
@@ -42,8 +44,8 @@ class Population:
 
     @classmethod
     def of(cls, request: Request) -> Population:
-        """Return everyone's budgets."""
-        return cls(request.groups.epsilon, request.groups.delta, request.share)
+        """Return the budgets that everyone is aimed at."""
+        return cls(request.target, request.groups.delta, request.share)
 
     def summary(self) -> Population:
         """Return the means of the budgets in cells of a fine grid, to search with."""
@@ -57,7 +59,9 @@ class Population:
         share = np.bincount(cell, self.share).astype(np.float64)
         taken = share > 0
         means = [np.bincount(cell, self.share * values)[taken] / share[taken] for values in (x, y)]
-        return Population(np.exp(means[0]), np.exp(-(means[1] ** 2) / 2), share[taken])
+        # a mean's rounding must not make one δ into several that hardly differ
+        delta = np.clip(np.exp(-(means[1] ** 2) / 2), self.delta.min(), self.delta.max())
+        return Population(np.exp(means[0]), delta, share[taken])
 
 
 def many(request: Request) -> bool:
@@ -119,7 +123,7 @@ def extremes(request: Request, probability: float) -> tuple[float, float]:
     Those of the largest ε with the largest δ, and of the smallest with the smallest.
     """
     groups = request.groups
-    epsilon = np.array([groups.epsilon.max(), groups.epsilon.min()])
+    epsilon = np.array([request.target.max(), request.target.min()])
     delta = np.array([groups.delta.max(), groups.delta.min()])
     low, high = noise(request, epsilon, delta, probability)
     return float(low), float(high)
@@ -144,13 +148,12 @@ class Ladder:
     """Mechanisms of one growing parameter x, and where a budget is spent on it.
 
     nodes: values of x; deltas: a few δ; log_epsilon: of the mechanism at each node (rows) at each
-    δ (columns), growing along both; margin: of log ε, below a budget.
+    δ (columns), growing along both.
     """
 
     nodes: Floats
     deltas: Floats
     log_epsilon: Floats
-    margin: float
 
     @classmethod
     def between(
@@ -160,13 +163,13 @@ class Ladder:
         nodes = np.linspace(low, high, NODES[request.method])
         deltas = _spread(people.delta)
         rows = np.log(_spent(request, mechanisms, nodes, deltas))
-        return cls(nodes, deltas, np.maximum.accumulate(rows, axis=0), request.margin)
+        return cls(nodes, deltas, np.maximum.accumulate(rows, axis=0))
 
     def estimate(self, people: Population) -> Floats:
         """Return where each budget would be spent, by interpolation in ε and in δ."""
         from scipy.ndimage import map_coordinates
 
-        target = np.log(people.epsilon) - self.margin
+        target = np.log(people.epsilon) - MARGIN
         heights = np.linspace(float(target.min()) - 1e-6, float(target.max()) + 1e-6, FINE)
         places = self._places(heights)
         rows = (target - heights[0]) / (heights[1] - heights[0])
@@ -215,7 +218,7 @@ def _reach(delta: Floats) -> Floats:
 def _spread(delta: Floats) -> Floats:
     """Return δ's that span those asked."""
     low, high = float(delta.min()), float(delta.max())
-    if low == high:
+    if high <= low * (1 + NEARLY):
         return np.array([low])
     start, end = _reach(np.array([high, low]))
     return np.asarray(np.exp(-(np.linspace(start, end, DELTAS) ** 2) / 2))

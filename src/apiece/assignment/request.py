@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece import _check
+from apiece import _check, accounting
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan, Reference, Stage
 
 Floats = npt.NDArray[np.float64]
 METHODS = ("pld", "rdp")
-MARGINS = (6e-4, 1.5e-3, 4e-3)
+SPENT = 1 - 2e-3  # of its budget, from which on a group is taken to have spent it in full
+BACK = 1e-3  # of log ε, by which a broken promise is at least aimed lower, the first time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """Budgets, and the settings that every strategy has to keep.
 
-    margin: of log ε, how far below its budget a record is aimed at where parameters are found by
-    interpolation (see `levels`); what the accountant's bounds vary by.
+    back: of log ε, how far below its budget each group is aimed at, after plans that spent more
+    (see `lower`); 0 at first.
 
     Raises `InputError` for steps below 1, an expected batch size that is not positive or above
     the number of records, a clip norm that is not positive, an unknown accounting method.
@@ -34,7 +35,7 @@ class Request:
     expected_batch_size: float
     clip_norm: float
     method: str = "pld"
-    margin: float = MARGINS[0]
+    back: Floats | float = 0.0
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -66,6 +67,21 @@ class Request:
         return np.asarray(self.groups.records / self.records)
 
     @property
+    def target(self) -> Floats:
+        """The ε that each group is aimed at: what it asked, or less where that went wrong."""
+        return np.asarray(self.groups.epsilon * np.exp(-np.asarray(self.back)))
+
+    def lower(self, spent: Floats, times: int) -> Self:
+        """Return this request with the groups aimed lower that spent more than they asked.
+
+        By twice what they were above, and by at least `BACK`, doubled each of the `times`.
+        """
+        asked = self.groups.epsilon
+        above = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
+        more = np.where(spent > asked, 2 * above + BACK * 2**times, 0.0)
+        return replace(self, back=self.back + more)
+
+    @property
     def mean_probability(self) -> float:
         """The sampling probability if all records had the same: q̄ = B/n."""
         return self.expected_batch_size / self.records
@@ -82,10 +98,13 @@ class Request:
         sampling_probability: Floats,
         clip_norm: Floats,
         *,
-        saturated: npt.NDArray[np.bool_] | None = None,
+        at_end: npt.NDArray[np.bool_] | bool = False,
         objections: tuple[str, ...] = (),
     ) -> Plan:
-        """Return the plan of one stage with these parameters, bound to the budgets' records."""
+        """Return the plan of one stage with these parameters, bound to the budgets' records.
+
+        at_end: groups whose rate cannot grow; those whose noise cannot fall are found here.
+        """
         groups = self.groups
         total = float(sampling_probability @ groups.records)
         asked = self.expected_batch_size
@@ -96,13 +115,30 @@ class Request:
             sampling_probability=sampling_probability,
             clip_norm=clip_norm,
         )
-        none = np.zeros(len(groups), dtype=bool)
+        z = noise_stddev / clip_norm
         return self.plan(
             strategy,
             (stage,),
-            saturated=none if saturated is None else saturated,
+            saturated=self.saturated(z, sampling_probability, self.steps, at_end),
             objections=objections,
         )
+
+    def saturated(
+        self, z: Floats, q: Floats, steps: npt.ArrayLike, at_end: npt.NDArray[np.bool_] | bool
+    ) -> npt.NDArray[np.bool_]:
+        """Return which groups spend less than they allow, at the end of their parameter's range."""
+        end = (q > 0) & (at_end | (z <= accounting.LEAST_NOISE * (1 + 1e-6)))
+        found = np.zeros(len(self.groups), dtype=bool)
+        if end.any():
+            spent = accounting.epsilons(
+                noise_multiplier=z[end],
+                sampling_probability=q[end],
+                steps=np.broadcast_to(steps, end.shape)[end],
+                delta=self.groups.delta[end],
+                method=self.method,
+            ).upper
+            found[end] = spent < SPENT * self.target[end]
+        return found
 
     def plan(
         self,

@@ -12,12 +12,13 @@ from apiece import _check
 from apiece.accounting import privacy_curve
 from apiece.assignment.jorgensen import inner_rate
 from apiece.assignment.request import Floats, Request
-from apiece.assignment.solve import crossing, few_groups, noise_for
+from apiece.assignment.solve import crossing, noise_for
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan, Stage
 
 PACES = ("even", "greedy")
+LEVELS = 12  # distinct chances of joining a round
 UNSPENT = "this strategy spends in full only the budget that binds first; of what each group allows"
 
 
@@ -33,8 +34,7 @@ class Rounds:
     In each round a record joins with π = (e^r − 1)/(e^τ − 1), r its offer, by a coin that stays
     secret, and its budget is charged the amplified cost min(r, τ) whether it joined or not: so
     the whole schedule is known before training. (Heo et al. 2023 charges only those who joined,
-    which
-    reveals the coins and lets the others try again: the true ε exceeds the one asked. See
+    which reveals the coins and lets the others try again: the true ε exceeds the one asked. See
     `PublishedRounds`.) The guarantee is that of the composition over rounds, not a sum of ε's;
     what that leaves is spent by lowering the noise of all rounds by one factor, until the first
     group's budget is used up. **The other groups do not spend all they allow, and no claim is
@@ -42,7 +42,10 @@ class Rounds:
     and amplification by the coins is worth more to some groups than to others. `plan.notes` says
     how much of its budget each group spends; Sample, Scale and Hybrid spend it.
 
-    Raises `InfeasibleError` for fewer steps than rounds or a round too small for a batch.
+    Of more than 12 distinct ε, chances of joining are those of 12 levels that they are rounded down
+    to. A round's τ is at most such that a batch's worth of records is expected to join; where
+    budgets are used up there are fewer rounds, of more steps. By PLD only, as no Rényi bound is
+    known for a coin before a run. Raises `InfeasibleError` for fewer steps than rounds.
     Source: Heo et al. 2023 Algorithm 1.
     """
 
@@ -88,13 +91,12 @@ def _check_options(strategy: Rounds | AdaPDP) -> None:
 
 
 def _plan(strategy: Rounds | AdaPDP, request: Request, combine: str) -> Plan:
-    few_groups(request, strategy.name)
     stages = schedule(strategy, request)
     groups = request.groups
     plan = request.plan(
         strategy.name, stages, saturated=np.zeros(len(groups), dtype=bool), combine=combine
     )
-    plan = _with_least_noise(plan)
+    plan = _with_least_noise(plan, request.target)
     spent = plan.epsilon_spent / groups.epsilon
     note = ", ".join(
         f"{name} {100 * share:.1f} %" for name, share in zip(groups.name, spent, strict=True)
@@ -103,19 +105,48 @@ def _plan(strategy: Rounds | AdaPDP, request: Request, combine: str) -> Plan:
 
 
 def schedule(strategy: Rounds | AdaPDP, request: Request) -> tuple[Stage, ...]:
-    """Return the rounds with noise for each round's own threshold."""
+    """Return the rounds with noise for each round's own threshold.
+
+    Fewer of them, of more steps each, where budgets are used up or those left are no batch.
+    """
+    split_steps(request.steps, strategy.rounds)
+    for rounds in range(strategy.rounds, 1, -1):
+        stages = _schedule(dataclasses.replace(strategy, rounds=rounds), request)
+        if len(stages) == rounds:
+            return stages
+    return _schedule(dataclasses.replace(strategy, rounds=1), request)
+
+
+def _schedule(strategy: Rounds | AdaPDP, request: Request) -> tuple[Stage, ...]:
+    """Return the rounds for as long as budgets and people last."""
     groups = request.groups
-    remaining = groups.epsilon.copy()
+    remaining = at_levels(groups.epsilon)
     steps = split_steps(request.steps, strategy.rounds)
     stages = []
     for turn, count in enumerate(steps):
-        if remaining.max() <= 1e-9 * groups.epsilon.max():
+        left = remaining > 1e-9 * groups.epsilon
+        if turn and groups.records[left].sum() < request.expected_batch_size:
             break
         offer = remaining / (strategy.rounds - turn) if strategy.pace == "even" else remaining
-        tau = best_threshold(offer, groups.records, strategy.loss)
+        offer = np.where(left, offer, 0.0)
+        least = request.expected_batch_size
+        tau = best_threshold(offer, groups.records, strategy.loss, least=least)
         stages.append(stage_at(request, offer, tau, count))
         remaining = np.maximum(remaining - np.minimum(offer, tau), 0.0)
     return tuple(stages)
+
+
+def at_levels(epsilon: Floats) -> Floats:
+    """Return budgets rounded down to some of them, so that few mechanisms differ.
+
+    >>> at_levels(np.linspace(1, 2, 1001))[[0, 50, 100, 1000]].round(2).tolist()
+    [1.0, 1.0, 1.08, 1.92]
+    """
+    distinct = np.unique(epsilon)
+    if distinct.size <= LEVELS:
+        return epsilon.copy()
+    levels = distinct[np.arange(LEVELS) * distinct.size // LEVELS]
+    return np.asarray(levels[np.searchsorted(levels, epsilon, side="right") - 1])
 
 
 def stage_at(request: Request, offer: Floats, tau: float, steps: int) -> Stage:
@@ -145,17 +176,17 @@ def split_steps(steps: int, rounds: int) -> list[int]:
     return [steps // rounds + (turn < steps % rounds) for turn in range(rounds)]
 
 
-def _with_least_noise(plan: Plan) -> Plan:
+def _with_least_noise(plan: Plan, target: Floats) -> Plan:
     """Return `plan` with the noise of all stages times the least factor that keeps each promise."""
     factor = 1.0
     for _ in range(len(plan.budgets) + 1):
         scaled = scaled_noise(plan, factor)
         verification = scaled.verify()
-        ratio = verification.epsilon_spent / verification.epsilon
+        ratio = verification.epsilon_spent / target
         binding = int(np.argmax(ratio))
         if 1 - 2e-3 <= ratio[binding] <= 1:
             return scaled
-        factor = _factor_for(plan, binding)
+        factor = _factor_for(plan, binding, float(target[binding]))
     return scaled_noise(plan, factor * (1 + 1e-3))
 
 
@@ -168,13 +199,13 @@ def scaled_noise(plan: Plan, factor: float) -> Plan:
     return dataclasses.replace(plan, stages=stages)
 
 
-def _factor_for(plan: Plan, group: int) -> float:
-    """Return the least factor at which `group` spends at most what it asked."""
-    asked, delta = float(plan.budgets.epsilon[group]), float(plan.budgets.delta[group])
+def _factor_for(plan: Plan, group: int, target: float) -> float:
+    """Return the least factor at which `group` spends at most `target`."""
+    delta = float(plan.budgets.delta[group])
 
     def room(factor: float) -> float:
         mechanism = scaled_noise(plan, factor).mechanism_for(group)
         spent = privacy_curve(mechanism, method=plan.method).epsilon(delta).upper
-        return float(np.log(asked * (1 - 5e-4) / spent))
+        return float(np.log(target * (1 - 5e-4) / max(float(spent), 1e-300)))
 
-    return crossing(room, 0.9, 0.25, 8.0, tolerance=1e-3)
+    return crossing(room, 0.9, 0.05, 16.0, tolerance=1e-3)

@@ -7,11 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from apiece.assignment.follow import Follow
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Floats, Request
 from apiece.assignment.solve import (
     ROUND,
     crossing,
+    harmonic_noise,
     loosest,
     noise,
     rates,
@@ -25,6 +27,7 @@ from apiece.plan import Plan
 
 NOISES = ("batch", "strictest", "loosest", "mean")
 TOLERANCE = 2e-4  # of the mean rate
+BELOW, BARELY = 1.01, 1 + 1e-4  # times the mean rate found that it may be asked to be
 FEW = 6  # up to so many groups the noise is sought by solving for each; beyond, by a ladder
 
 
@@ -61,11 +64,10 @@ class Sample:
             z = self._noise_multiplier(request)
             q = free = free_rates(request, z)
         require_rates(request, free, z)
-        saturated = free >= 1
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
         stddev = z * request.clip_norm / ROUND
-        return request.one_stage(self.name, stddev, q, clips, saturated=saturated)
+        return request.one_stage(self.name, stddev, q, clips, at_end=q >= 1)
 
     def _noise_multiplier(self, request: Request) -> float:
         groups, q = request.groups, request.mean_probability
@@ -83,23 +85,34 @@ class Sample:
 def batch_noise(request: Request) -> tuple[float, Floats]:
     """Return the noise multiplier at which the mean rate is at least q̄, by little; the rates."""
     groups, q = request.groups, request.mean_probability
-    epsilon, delta = groups.epsilon, groups.delta
+    epsilon, delta = request.target, groups.delta
     least, most = extremes(request, q)
     if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
         return least, np.full(len(groups), q)
     if q == 1:  # everyone takes part in every step, at the noise of the strictest
         return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
     if len(groups) > FEW:
-        z = min(max(_ladder_noise(request), least), most)
-        return z, free_rates(request, z)
-    found: dict[float, Floats] = {}
+        return _laddered(request, least, most)
+    follow = Follow(request, epsilon, delta)
 
     def room(z: float) -> float:
-        found[z] = rates(request, epsilon, delta, z)
-        return float(np.log(max(float(request.share @ found[z]) / q, 1e-300)))
+        return float(np.log(max(float(request.share @ follow.at(z)) / q, 1e-300)))
 
-    z = crossing(room, _guess(request), least, most)
-    return z, found[z]
+    z = crossing(room, harmonic_noise(request), least, most)
+    return z, follow.at(z)
+
+
+def _laddered(request: Request, least: float, most: float) -> tuple[float, Floats]:
+    """Return `batch_noise` of many groups; what interpolation missed is made up for."""
+    allowed = np.log(BELOW if many(request) else BARELY)
+    z = min(max(_ladder_noise(request), least), most)
+    for _ in range(20):
+        found = free_rates(request, z)
+        missing = float(np.log(request.mean_probability / (request.share @ found)))
+        if missing <= allowed:
+            break
+        z *= float(np.exp(0.5 * missing + TOLERANCE))
+    return z, found
 
 
 def _ladder_noise(request: Request) -> float:
@@ -113,7 +126,7 @@ def _ladder_noise(request: Request) -> float:
         ladder = rate_ladder(request, people, float(np.exp(log_z)))
         return float(np.log(people.share @ np.exp(ladder.estimate(people)))) - aim
 
-    log_z = secant(room, float(np.log(_guess(request))), slope=2.5, tolerance=TOLERANCE)
+    log_z = secant(room, float(np.log(harmonic_noise(request))), slope=2.5, tolerance=TOLERANCE)
     return float(np.exp(log_z))
 
 
@@ -122,16 +135,7 @@ def free_rates(request: Request, z: float) -> Floats:
     if many(request):
         everyone = Population.of(request)
         return np.exp(rate_ladder(request, everyone, z).place(everyone))
-    return rates(request, request.groups.epsilon, request.groups.delta, z)
-
-
-def _guess(request: Request) -> float:
-    """Return the harmonic mean of the groups' own noise multipliers, from a few of them."""
-    groups, q = request.groups, request.mean_probability
-    some = np.unique(np.linspace(0, len(groups) - 1, 5).astype(int))
-    z = noise(request, groups.epsilon[some], groups.delta[some], q)
-    inverse = np.interp(groups.epsilon, groups.epsilon[some], 1 / z)
-    return 1 / float(request.share @ inverse)
+    return rates(request, request.target, request.groups.delta, z)
 
 
 def fit_mean(request: Request, q: Floats) -> Floats:
@@ -141,7 +145,7 @@ def fit_mean(request: Request, q: Floats) -> Floats:
     Raises `InfeasibleError` where the mean is below it by more than rounding.
     """
     factor = request.mean_probability / float(request.share @ q)
-    if factor > (1.01 if many(request) else 1 + 1e-4):
+    if factor > (BELOW if many(request) else BARELY):
         raise InfeasibleError(
             f"expected_batch_size = {request.expected_batch_size:g}: these budgets reach at most "
             f"{request.expected_batch_size / factor:g}; ask for that"

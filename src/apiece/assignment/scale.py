@@ -33,6 +33,6 @@ class Scale:
         if many(request):
             z = noise_levels(request, q)
         else:
-            z = noise(request, groups.epsilon, groups.delta, q)
+            z = noise(request, request.target, groups.delta, q)
         stddev = request.clip_norm / float(request.share @ (1 / z))
         return request.one_stage(self.name, stddev, np.full(len(groups), q), stddev / z * ROUND)

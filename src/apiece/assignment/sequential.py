@@ -40,7 +40,7 @@ class Sequential:
         steps = _split(request.steps, groups.records)
         batch = np.minimum(request.expected_batch_size, groups.records)
         q = batch / groups.records
-        z = noise_for(request, groups.epsilon, groups.delta, q, steps=steps)
+        z = noise_for(request, request.target, groups.delta, q, steps=steps)
         clips = np.full(len(groups), request.clip_norm)
         turns = range(len(groups)) if self.order == "strictest" else range(len(groups))[::-1]
         stages = tuple(
@@ -53,7 +53,8 @@ class Sequential:
             )
             for g in turns
         )
-        return request.plan(self.name, stages, saturated=np.zeros(len(groups), dtype=bool))
+        saturated = request.saturated(z, q, steps, False)
+        return request.plan(self.name, stages, saturated=saturated)
 
 
 def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:

@@ -42,10 +42,16 @@ def noise_for(
     )
 
 
-def rates(request: Request, epsilon: Floats, delta: Floats, multiplier: npt.ArrayLike) -> Floats:
+def rates(
+    request: Request,
+    epsilon: Floats,
+    delta: Floats,
+    multiplier: npt.ArrayLike,
+    guess: npt.ArrayLike = math.nan,
+) -> Floats:
     """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier.
 
-    0 where none is known to be safe.
+    0 where none is known to be safe. guess: about what they are, NaN where unknown.
     """
     return np.asarray(
         accounting.sampling_probabilities(
@@ -54,6 +60,7 @@ def rates(request: Request, epsilon: Floats, delta: Floats, multiplier: npt.Arra
             noise_multiplier=multiplier,
             steps=request.steps,
             method=request.method,
+            guess=guess,
         )
     )
 
@@ -102,6 +109,16 @@ def uniform_noise(request: Request, epsilon: Floats, delta: Floats, probability:
     return float(noise(request, epsilon[front], delta[front], probability).max())
 
 
+def harmonic_noise(request: Request) -> float:
+    """Return the harmonic mean of the groups' own noise multipliers, from a few of them."""
+    groups, q = request.groups, request.mean_probability
+    some = np.unique(np.linspace(0, len(groups) - 1, 5).astype(int))
+    z = noise(request, request.target[some], groups.delta[some], q)
+    order = np.argsort(request.target[some], kind="stable")
+    inverse = np.interp(request.target, request.target[some][order], 1 / z[order])
+    return 1 / float(request.share @ inverse)
+
+
 def crossing(
     room: Callable[[float], float],
     guess: float,
@@ -109,6 +126,7 @@ def crossing(
     high: float,
     *,
     tolerance: float = 4e-4,
+    slope: float = 2.0,
 ) -> float:
     """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one.
 
@@ -116,10 +134,12 @@ def crossing(
     at least 0 at `low`, returns `low`; where it jumps past the tolerance, the end of the jump;
     where it is negative at `high`, by noise, up to half a percent more than `high`.
 
-    A bracket is grown from the guess, because evaluations far from the crossing can be slow; then
-    secant steps in log x, kept inside the bracket.
+    A bracket is grown from the guess, because evaluations far from the crossing can be slow, in
+    steps that `slope`, about that of room in log x, suggests; then secant steps in log x, kept
+    inside the bracket.
     """
-    start, at_start, end, at_end = _bracket(room, min(max(guess, low), high), low, high * 1.005)
+    first = min(max(guess, low), high)
+    start, at_start, end, at_end = _bracket(room, first, low, high * 1.005, slope)
     for _ in range(60):
         if at_start >= 0:
             return start
@@ -160,11 +180,12 @@ def secant(room: Callable[[float], float], x: float, *, slope: float, tolerance:
 
 
 def _bracket(
-    room: Callable[[float], float], guess: float, low: float, high: float
+    room: Callable[[float], float], guess: float, low: float, high: float, slope: float
 ) -> tuple[float, float, float, float]:
     """Return (x, room(x)) below and above the crossing, growing from the guess."""
-    step, x, value = 0.02, guess, room(guess)
+    least, x, value = 1e-3, guess, room(guess)
     while True:
+        step = min(max(least, 1.2 * abs(value) / slope), 0.7)
         if value >= 0:
             other = max(low, x * math.exp(-step))
             if x <= low or ((below := room(other)) >= 0 and other <= low):
@@ -178,7 +199,7 @@ def _bracket(
             if above >= 0 or other >= high:
                 return x, value, other, above
             x, value = other, above
-        step *= 2
+        least *= 4
 
 
 def few_groups(request: Request, strategy: str) -> None:

@@ -15,7 +15,7 @@ from apiece.errors import BudgetError, InfeasibleError
 from apiece.plan import Plan
 
 Mask = npt.NDArray[np.bool_]
-CANDIDATES = 200
+CANDIDATES = 8  # of τ, in each round of the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,9 @@ class Threshold:
 
     epsilon: τ, or None for the best one. At a fixed batch size the noise on a mean gradient is
     S/B = z·c/B, so the best τ is the one with the smallest noise multiplier z(τ) at
-    q = B / (records kept); a tie goes to the τ that keeps more records. It is found from the
-    budgets' distribution alone, among all distinct ε (of more than 200, among 200 quantiles).
+    q = B / (records kept); a tie goes to the τ that keeps more records. It is sought from the
+    budgets' distribution alone, among 8 of the distinct ε, then among 8 of those around the best,
+    and so on; where z(τ) has several valleys, one of the deepest seen.
     That measure knows nothing of what the records left out would have taught.
 
     Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where fewer records are
@@ -66,21 +67,27 @@ class Threshold:
                 f"expected_batch_size = {request.expected_batch_size:g}; use at most {nearest:g}"
             )
         q = request.expected_batch_size / kept
-        return uniform_noise(request, groups.epsilon[keep], groups.delta[keep], q), keep
+        return uniform_noise(request, request.target[keep], groups.delta[keep], q), keep
 
     def _best(self, request: Request) -> tuple[float, Mask]:
+        """Return noise and kept groups of the best τ: of a few, then of those beside the best."""
         groups = request.groups
         levels = np.unique(groups.epsilon)
-        if levels.size > CANDIDATES:
-            wanted = np.quantile(request.budgets.epsilon, np.linspace(0, 1, CANDIDATES))
-            levels = levels[np.unique(np.searchsorted(levels, wanted).clip(0, levels.size - 1))]
-        best: tuple[float, Mask] | None = None
-        for tau in levels:
-            try:
-                found = self._at(request, float(tau))
-            except InfeasibleError:
-                break
-            if best is None or found[0] < best[0] * (1 - 1e-6):
-                best = found
-        assert best is not None  # the lowest level keeps every record
-        return best
+        enough = np.array([groups.records[groups.epsilon >= tau].sum() for tau in levels])
+        levels = levels[enough >= request.expected_batch_size]
+        found: dict[int, tuple[float, Mask]] = {}
+        low, high = 0, levels.size - 1
+        while True:
+            for at in np.unique(np.linspace(low, high, CANDIDATES).astype(int)).tolist():
+                if at not in found:
+                    found[at] = self._at(request, float(levels[at]))
+            tried = sorted(found)
+            best = tried[0]
+            for at in tried[1:]:
+                if found[at][0] < found[best][0] * (1 - 1e-6):
+                    best = at
+            place = tried.index(best)
+            around = (tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)])
+            if all(at in found for at in range(around[0], around[1] + 1)):
+                return found[best]
+            low, high = around

@@ -42,7 +42,7 @@ class Uniform:
         """Return the plan of one noise and one rate."""
         groups, q = request.groups, request.mean_probability
         if isinstance(self.budget, str):
-            epsilon, delta = groups.epsilon, groups.delta
+            epsilon, delta = request.target, groups.delta
             front = (strictest if self.budget == "strictest" else loosest)(epsilon, delta)
             found = noise(request, epsilon[front], delta[front], q)
             z = float(found.max() if self.budget == "strictest" else found.min())

@@ -31,7 +31,9 @@ def check_loss(name: str, loss: float | str) -> float | str:
     return _check.probability(name, loss)
 
 
-def best_threshold(epsilon: Floats, records: npt.NDArray[np.int64], loss: float | str) -> float:
+def best_threshold(
+    epsilon: Floats, records: npt.NDArray[np.int64], loss: float | str, *, least: float = 0.0
+) -> float:
     """Return the τ between the smallest and the largest ε that wastes least.
 
     Two wastes: ε_i·(1 − π_i) of records below τ, which may stay out; ε_i − τ of records above it.
@@ -39,7 +41,8 @@ def best_threshold(epsilon: Floats, records: npt.NDArray[np.int64], loss: float 
     "adaptive", each waste weighted by its own share of the total (loss_a; Heo et al. 2023 Eq. 7
     states these weights, and a product formula that does not follow from them and is 0 at both
     ends; the weights count). Entries with ε = 0 have left. The minimum is sought among all distinct
-    ε and a fine grid.
+    ε and a fine grid, as far as at least `least` records are expected to join; it is the smallest
+    ε where no other would do.
     """
     left = epsilon > 0
     values, counts = epsilon[left], records[left]
@@ -47,6 +50,8 @@ def best_threshold(epsilon: Floats, records: npt.NDArray[np.int64], loss: float 
     if levels.size > CANDIDATES:
         levels = np.quantile(levels, np.linspace(0, 1, CANDIDATES))
     grid = np.unique(np.concatenate((levels, np.linspace(levels[0], levels[-1], CANDIDATES))))
+    joining = np.array([float(counts @ participation(values, tau)) for tau in grid])
+    grid = grid[(joining >= least) | (grid == grid[0])]
     below = np.array([_below(values, counts, tau) for tau in grid])
     above = np.array([float(counts @ np.maximum(values - tau, 0)) for tau in grid])
     if isinstance(loss, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,7 @@ def table(plan: Plan) -> str:
     columns += ["sampling_probability", "clip_norm", "noise_multiplier"] if single else []
     bounds = ["epsilon_spent", "advantage", "excess"]
     columns += bounds
-    rows = [
-        [_cell(group[c], up=c in bounds) for c in columns] + [_note(group)]
-        for group in data["groups"]
-    ]
+    rows = [_row(group, columns, bounds) for group in data["groups"]]
     if len(rows) > 20:
         rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
     rows = [[c.replace("_", " ") for c in columns] + [""], *rows]
@@ -153,12 +151,43 @@ def table(plan: Plan) -> str:
     return "\n".join([*_head(plan), "", *map(str.rstrip, lines), *_foot(plan)])
 
 
+def _row(group: dict[str, Any], columns: list[str], bounds: list[str]) -> list[str]:
+    """Return the cells of one group."""
+    cells = {c: _cell(group[c], up=c in bounds) for c in columns}
+    cells["epsilon"], cells["epsilon_spent"] = budget_cells(
+        group["epsilon"], group["epsilon_spent"]
+    )
+    return [*cells.values(), _note(group)]
+
+
 def _cell(value: Any, *, up: bool) -> str:
     """Return a number in four digits, rounded up where it is an upper bound."""
     if not isinstance(value, float):
         return "–" if value is None else str(value)
-    text = f"{value:.4g}"
-    return text if not up or float(text) >= value else f"{value * (1 + 5e-4):.4g}"
+    return _rounded_up(value, 4) if up else f"{value:.4g}"
+
+
+def _rounded_up(value: float, digits: int) -> str:
+    """Return the least number of so many digits that is not below `value`.
+
+    >>> _rounded_up(0.49991, 4), _rounded_up(0.5, 4), _rounded_up(0.50001, 4)
+    ('0.5', '0.5', '0.5001')
+    """
+    text = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
+    return f"{text.normalize():.{digits}g}"
+
+
+def budget_cells(asked: float, spent: float) -> tuple[str, str]:
+    """Return ε asked, and ε spent rounded up, in as many digits as tell which is larger.
+
+    >>> budget_cells(0.5, 0.49991), budget_cells(0.5, 0.500001), budget_cells(0.50004, 0.50003)
+    (('0.5', '0.5'), ('0.5', '0.5001'), ('0.50004', '0.50003'))
+    """
+    for digits in range(4, 18):
+        asks, spends = f"{asked:.{digits}g}", _rounded_up(spent, digits)
+        if (float(spends) > float(asks)) == (spent > asked):
+            break
+    return asks, spends
 
 
 def _note(group: dict[str, Any]) -> str:

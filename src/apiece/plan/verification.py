@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 MEASURED = 64
 QUICK = 32
+ULP = 2.0**-52
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -179,13 +180,56 @@ def spending(plan: Plan, method: str) -> Floats:
     """
     delta, spent = plan.budgets.delta, np.zeros(len(plan.budgets))
     first, members = _distinct(plan)
-    if first.size >= QUICK and len(plan.stages) == 1 and plan.stages[0].participation is None:
-        return _spending_of(plan, plan.stages[0], method)
+    if len(plan.stages) == 1 and plan.worst_paths is None:
+        stage = plan.stages[0]
+        if stage.participation is not None:
+            return _spending_by_coin(plan, stage, method)
+        if first.size >= QUICK:
+            return _spending_of(plan, stage, method)
 
     for g, same in zip(first, members, strict=True):
         curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
-        spent[same] = curve.epsilon(delta[same]).upper
+        spent[same] = _at_each(curve, delta[same])
     return spent
+
+
+def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
+    """Return upper bounds on ε at many δ, equal ones once."""
+    distinct, place = np.unique(delta, return_inverse=True)
+    return np.asarray(curve.epsilon(distinct).upper)[place.reshape(delta.shape)]
+
+
+def _spending_by_coin(plan: Plan, stage: Stage, method: str) -> Floats:
+    """Return `spending` of a stage that records join by a coin: one curve for all coins.
+
+    A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
+    joins it with chance π; so whatever accounts for the run accounts for the coin. Source: Balle,
+    Barthe, Gaboardi 2018; for the add direction docs/plans.md.
+    """
+    assert stage.participation is not None
+    spent, delta, joins = np.zeros(len(plan.budgets)), plan.budgets.delta, stage.participation
+    pays = (stage.sampling_probability > 0) & (delta < joins)
+    runs = np.stack([stage.sampling_probability, stage.clip_norm], axis=1)[pays]
+    distinct, place = np.unique(runs, axis=0, return_inverse=True)
+    for number, (q, clip) in enumerate(distinct.tolist()):
+        here = np.flatnonzero(pays)[place.reshape(-1) == number]
+        step: Mechanism = Gaussian(stage.noise_stddev / clip)
+        run = Repeated(step if q == 1 else Sampled(step, q), stage.steps)
+        inner = _at_each(privacy_curve(run, method=method), delta[here] / joins[here] * (1 - ULP))
+        spent[here] = amplified(inner, joins[here])
+    return spent
+
+
+def amplified(epsilon: Floats, joins: Floats) -> Floats:
+    """Return log(1 + π(e^ε − 1)), rounded up, without overflow.
+
+    >>> amplified(np.array([1.0, 1.0, 900.0]), np.array([1.0, 0.5, 0.5])).round(4).tolist()
+    [1.0, 0.6201, 899.3069]
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        small = np.log1p(joins * np.expm1(np.minimum(epsilon, 1.0)))
+        large = np.logaddexp(np.log1p(-joins), np.log(joins) + epsilon)
+    return np.asarray(np.where(epsilon < 1, small, large) * (1 + 64 * ULP))
 
 
 def _spending_of(plan: Plan, stage: Stage, method: str) -> Floats:
