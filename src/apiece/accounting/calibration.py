@@ -23,6 +23,7 @@ from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 _LEAST_RATE, _MOST_STEPS = 1e-12, 10**8
+_EDGE = 1e-3  # of log x, to which the end of the numerical range is sought
 _SPENT = 0.01  # of a budget, that may be left of one that is spent in full
 _ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
 
@@ -250,7 +251,7 @@ def safe_end(
     use_line = True
     for _ in range(200):
         a, b = math.log(inside[0]), math.log(outside[0])
-        if abs(a - b) <= precision:
+        if abs(a - b) <= (precision if outside[1] < math.inf else max(precision, _EDGE)):
             break
         share = 0.5
         if use_line and inside[1] > 0 and outside[1] < math.inf and inside[1] < outside[1]:

@@ -127,7 +127,7 @@ class Request:
         self, z: Floats, q: Floats, steps: npt.ArrayLike, at_end: npt.NDArray[np.bool_] | bool
     ) -> npt.NDArray[np.bool_]:
         """Return which groups spend less than they allow, at the end of their parameter's range."""
-        end = (q > 0) & (at_end | (z <= accounting.LEAST_NOISE * (1 + 1e-6)))
+        end = (q > 0) & (at_end | (z <= accounting.LEAST_NOISE * (1 + 1e-4)))
         found = np.zeros(len(self.groups), dtype=bool)
         if end.any():
             spent = accounting.epsilons(
