@@ -56,7 +56,8 @@ class Plan:
 
     strategy: the name of what made it. clip_norm: the mean clip norm asked for. budgets: the
     distinct budgets asked for, in the order of every per-group array. stages: run one after the
-    other. saturated: groups whose budget cannot be spent in full at these settings.
+    other. saturated: groups that spend less than they allow because their own rate is
+    1 or their noise multiplier the least there is (0.05).
     group_index, ids: which record is in which group, for the engine; None in a plan read from
     JSON until `bind` is called, because who asked for what is data about people.
     method: the accounting that the parameters were calibrated with, and that states the plan's
