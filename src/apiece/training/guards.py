@@ -8,6 +8,7 @@ from torch import nn
 from apiece.errors import InputError, UnsupportedError
 
 LEAST_BOUND = 1e-12  # far above where squares in single precision underflow, and norms with them
+_REAL = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _SUSPECTS = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
@@ -19,9 +20,17 @@ _SUSPECTS = (
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that take gradients, by name, each shared one once.
 
-    Raises `InputError` where there is none, and for parameters that have no values yet.
+    Raises `InputError` where there is none, and for parameters that have no values yet;
+    `UnsupportedError` for one that is complex or of a type of its own.
     """
     found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, parameter in found.items():
+        if parameter.dtype not in _REAL:
+            raise UnsupportedError(
+                f"model: parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}; "
+                "gradients are clipped in real numbers of 16 to 64 bits: hold a complex one as two "
+                "real parts (torch.view_as_complex in the forward), or freeze it"
+            )
     if not found:
         raise InputError(
             f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.errors import InputError
+from apiece.errors import InputError, UnsupportedError
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 Parameters = dict[str, nn.Parameter]
@@ -78,6 +78,8 @@ def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
 
 def count(inputs: Any, targets: Any) -> int:
     """Return the number of records, which every tensor must have as its first dimension."""
+    _check_plain(inputs)
+    _check_plain(targets)
     tensors = leaves(inputs) + leaves(targets)
     if not leaves(inputs):
         raise InputError("inputs: no tensor in them; give a tensor, or a tuple or dict of tensors")
@@ -89,6 +91,24 @@ def count(inputs: Any, targets: Any) -> int:
             "put the records first in every tensor"
         )
     return int(tensors[0].shape[0])
+
+
+def _check_plain(tree: Any) -> None:
+    """Raise `UnsupportedError` where records are not rows of dense tensors."""
+    if isinstance(tree, nn.utils.rnn.PackedSequence):
+        raise UnsupportedError(
+            "inputs, targets: a PackedSequence has no row for each record; give padded tensors, "
+            "records first, with their lengths, and pack them in the model's forward"
+        )
+    if isinstance(tree, dict | tuple | list):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            _check_plain(part)
+    elif isinstance(tree, torch.Tensor) and (tree.is_nested or tree.layout is not torch.strided):
+        kind = "nested" if tree.is_nested else str(tree.layout).removeprefix("torch.")
+        raise UnsupportedError(
+            f"inputs, targets: a tensor is {kind}, which cannot be taken record by record; give "
+            "dense ones (to_dense(), or torch.nested.to_padded_tensor)"
+        )
 
 
 def select(tree: Any, index: Any) -> Any:
@@ -119,7 +139,12 @@ def call(model: nn.Module, inputs: Any) -> Any:
 def check_losses(losses: Any, size: int, loss_fn: Any) -> torch.Tensor:
     """Return `losses` if they are one number a record; refuse a loss that has been reduced."""
     if isinstance(losses, torch.Tensor) and losses.shape == (size,):
-        return losses
+        if losses.is_floating_point():
+            return losses
+        raise InputError(
+            f"loss_fn: returned numbers of type {str(losses.dtype).removeprefix('torch.')}; a loss "
+            "must be real (of complex outputs, take abs() or real)"
+        )
     got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
     reduction = getattr(loss_fn, "reduction", None)
     said = f" (its reduction is {reduction!r})" if reduction not in (None, "none") else ""

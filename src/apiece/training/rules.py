@@ -145,7 +145,6 @@ def rule_for(module: nn.Module) -> Rule | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and (
         module.max_norm is not None
         or module.scale_grad_by_freq
-        or module.sparse
         or getattr(module, "mode", "") == "max"
     ):
         return None
