@@ -32,6 +32,7 @@ LAYERS = [
     "_files",
     "_json",
     "_check",
+    "_text",
     "_types",
     "errors",
 ]

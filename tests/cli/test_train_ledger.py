@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import torch
 
 from apiece import cli
 from apiece.errors import AnalysisError
-from apiece.ledger import Ledger
+from apiece.ledger import Ledger, suggest_order
 from apiece.training.charged import charge_training
 from apiece.training.tabular import job_from_dict, prepare
 
@@ -211,3 +213,47 @@ def test_bad_input(case: str, setting: Any, tmp_path: Path, capsys: Any) -> None
     assert message in said
     assert said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_the_documented_order_of_things_works(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worked example of docs/ledger.md: everybody can pay, for the order that is chosen."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(3)
+    age = random.integers(1, 99, 600)
+    consent = random.choice([2.0, 4.0, 6.0], 600)
+    frame = pd.DataFrame({"age": age, "answer": np.where(age > 50, "yes", "no")})
+    frame["person"] = [f"p{k}" for k in range(600)]
+    frame["consent"], frame["this_training"] = consent, consent / 2
+    frame["part"] = np.where(np.arange(600) % 4, "train", "test")
+    frame.to_csv("people.csv", index=False)
+    Path("schema.toml").write_text(SCHEMA)
+    guide = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    block = guide[guide.index("<!-- worked example -->") :].split("```bash\n")[1].split("```")[0]
+    commands = block.replace("\\\n", " ").strip().splitlines()
+    assert len(commands) == 3
+    for line in commands:
+        words = shlex.split(line)
+        assert words[0] == "apiece"
+        assert cli.run(words[1:]) == 0, capsys.readouterr().err
+    ledger = Ledger.open("people.db")
+    trained = frame["part"] == "train"
+    assert ledger.order == suggest_order(consent, 1e-5)
+    assert (ledger.spent(frame["person"][trained].tolist()) > 0).all()
+    assert ledger.verify().ok
+
+
+def test_a_plan_that_nobody_can_pay_for_says_what_accounts_need(
+    setting: Any, tmp_path: Path, capsys: Any
+) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/low.db", method="renyi", order=8)
+    ledger.enroll(np.arange(N), 2.0, 1e-4)  # just what the plan asks, counted at one order
+    low = ["--ledger", f"sqlite:///{tmp_path}/low.db", "--analysis", "m"]
+    code, said = run(setting("--steps", "6", *low), capsys)
+    assert code == 2
+    needs = float(re.findall(r"needs epsilon from ([0-9.]+)", said)[0])
+    assert "under a new name" in said
+    ledger.enroll(np.arange(N), needs * 1.001, 1e-4)
+    assert run(setting("--steps", "6", *low[:-1], "m2"), capsys)[0] == 0
+    assert (ledger.spent(np.arange(N)[np.arange(N) % 4 > 0]) > 0).all()

@@ -8,9 +8,16 @@ import pytest
 from apiece.accounting import privacy_curve
 from apiece.assignment import Sample, Scale, assign
 from apiece.budgets import Budgets
-from apiece.errors import InputError
-from apiece.filters import gaussian_delta
-from apiece.ledger import Ledger, plan_losses, reserve_plan
+from apiece.errors import BudgetError, InputError
+from apiece.filters import best_order, gaussian_delta, renyi_budget
+from apiece.ledger import (
+    Ledger,
+    account_epsilon,
+    least_epsilon,
+    plan_losses,
+    reserve_plan,
+    suggest_order,
+)
 from apiece.plan import Plan
 
 
@@ -48,3 +55,39 @@ def test_a_plan_without_ids_is_refused(tmp_path: Path) -> None:
     plan = assign(budgets, Scale(), steps=3, expected_batch_size=1, clip_norm=1.0)
     with pytest.raises(InputError, match="ids"):
         reserve_plan(Ledger.open(f"sqlite:///{tmp_path}/p.db"), "m", plan)
+
+
+def test_the_least_epsilon_of_an_order_is_where_enrolment_begins(tmp_path: Path) -> None:
+    for order in (2.0, 8.0, 40.0):
+        least = float(least_epsilon(order, 1e-5))
+        ledger = Ledger.open(str(tmp_path / f"{order}.db"), method="renyi", order=order)
+        with pytest.raises(BudgetError, match="carries epsilon above") as error:
+            ledger.enroll(["a"], least * 0.999, 1e-5)
+        assert f"{least:.4g}" in str(error.value)
+        assert ledger.enroll(["a"], least * 1.001, 1e-5) == 1
+
+
+def test_the_suggested_order_serves_the_worst_served_best() -> None:
+    epsilon, delta = np.array([0.3, 1.0, 4.0]), 1e-6
+
+    def worst(order: float) -> float:
+        own = [float(best_order(e, delta)) for e in epsilon]
+        best = np.array(
+            [float(renyi_budget(e, delta, a)) / a for e, a in zip(epsilon, own, strict=True)]
+        )
+        return float((renyi_budget(epsilon, delta, order) / order / best).min())
+
+    chosen = suggest_order(epsilon, delta)
+    assert worst(chosen) > 0.2
+    assert all(worst(chosen * f) < worst(chosen) for f in (0.8, 0.9, 1.1, 1.25))
+    assert suggest_order(1.0, 1e-5) == pytest.approx(float(best_order(1.0, 1e-5)), rel=0.03)
+
+
+@pytest.mark.parametrize("strategy", [Scale(), Sample()])
+def test_an_account_needs_what_it_is_told(tmp_path: Path, strategy: object) -> None:
+    plan = make(strategy)
+    needs = account_epsilon(plan, 6.0, times=2)[plan.group_index]
+    for factor, admitted in ((1.0, 4), (0.999, 0)):
+        ledger = Ledger.open(str(tmp_path / f"{factor}.db"), method="renyi", order=6)
+        ledger.enroll(list("abcd"), needs * factor, 1e-5)
+        assert reserve_plan(ledger, "m", plan, plan).size == admitted

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from apiece import __version__
+from apiece.cli._output import echo
 from apiece.errors import ApieceError, InputError, unknown
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -60,7 +61,7 @@ class CommandFolder(click.Group):
 def group(ctx: click.Context) -> None:
     """Individualized differential privacy: every record has its own privacy budget."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(name: str, message: str, status: int) -> int:
-    click.echo(f"{name}: {' '.join(message.split())}", err=True)
+    echo(f"{name}: {' '.join(message.split())}", err=True)
     return status
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from apiece._text import plain
+
 PATIENCE = 2.0
 
 
@@ -28,7 +30,9 @@ class Bar:
             if not self._watched or time.monotonic() - self._begun < PATIENCE:
                 return
             self._open()
-        said = text if isinstance(text, str) else text()
+        from rich.markup import escape
+
+        said = escape(plain(text if isinstance(text, str) else text()))
         self._shown.update(self._task, completed=self.done, description=said)
 
     def _open(self) -> None:

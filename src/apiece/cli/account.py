@@ -12,9 +12,11 @@ from typing import Any
 import click
 
 from apiece import _check
+from apiece._text import plain
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.curve import METHODS, RELATION
 from apiece.cli._inputs import read_text
+from apiece.cli._output import echo
 from apiece.errors import ApieceError, InputError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled, from_dict, to_dict
 
@@ -87,11 +89,11 @@ def command(
         _draw(plot, cases, curves)
     if as_json:
         whole = {"results": documents, "relation": RELATION, "method": method}
-        click.echo(json.dumps(whole if many else documents[0], ensure_ascii=False))
+        echo(json.dumps(whole if many else documents[0], ensure_ascii=False))
     elif many:
-        click.echo("\n".join(_rows(documents, method)))
+        echo("\n".join(map(plain, _rows(documents, method))))
     else:
-        click.echo("\n".join(_lines(documents[0], curves[0])))
+        echo("\n".join(_lines(documents[0], curves[0])))
 
 
 def _from_flags(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece.cli._output import echo
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def command(others: str, shares: str | None, as_json: bool, **flags: Any) -> Non
         "relation": rows[0].plan.relation,
         "rows": [row.to_dict() for row in rows],
     }
-    click.echo(json.dumps(document) if as_json else table(document))
+    echo(json.dumps(document) if as_json else table(document))
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -9,7 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from apiece._text import plain
 from apiece.cli._inputs import table_options
+from apiece.cli._output import echo
 from apiece.errors import InputError
 
 EXAMPLE = """
@@ -96,7 +98,7 @@ def command(run: Path | None, as_json: bool, **flags: Any) -> None:
         raise InputError(f"{named} given; name one of {known}")
     _check_options(given[0])
     findings = kinds[given[0]][1]({**flags, "run": run})
-    click.echo(json.dumps(findings) if as_json else text(findings))
+    echo(json.dumps(findings) if as_json else text(findings))
 
 
 def _check_options(kind: str) -> None:
@@ -140,7 +142,7 @@ def text(findings: dict[str, Any]) -> str:
             f"  Only {findings['models']} models: LiRA puts even what does not leak below AUC 1/2; "
             "train 64 or more."
         )
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))
 
 
 def _bound(bound: dict[str, Any], group: str = "") -> str:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._text import plain
 from apiece.cli._inputs import dialect_from, number_or_name, table_options, warn
-from apiece.errors import AnalysisError, InputError
+from apiece.cli._output import echo
+from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:
+    from apiece.budgets import Budgets
     from apiece.ledger import Head, Ledger
 
 EXAMPLE = """
@@ -42,13 +45,13 @@ def _open(url: str, **options: Any) -> Ledger:
 
 
 def _emit(as_json: bool, document: Any, text: str) -> None:
-    click.echo(json.dumps(document) if as_json else text)
+    echo(json.dumps(document) if as_json else text)
 
 
 @command.command(epilog="Example: apiece ledger init sqlite:///people.db --method gaussian")
 @url_argument
 @click.option("--method", help="gaussian (default) or renyi; fixed for good.")
-@click.option("--order", type=float, help="The Rényi order; with --method renyi.")
+@click.option("--order", type=float, help="The Rényi order; left out, chosen from the budgets.")
 @click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet to enroll from.")
 @click.option("--ids", help="Column with the persons' ids; with --data.")
 @click.option("--epsilon", help="Column with each person's ε; with --data.")
@@ -68,7 +71,9 @@ def init(
     as_json: bool,
     **written: Any,
 ) -> None:
-    """Make a ledger, and open accounts for the people in a table.
+    """Make a ledger, and open accounts for the people in a table: both, or neither.
+
+    With --method renyi and without --order, the order is chosen from the people's budgets.
 
     On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
     what is spent is refused.
@@ -88,10 +93,7 @@ def init(
             dialect=dialect_from(written),
         )
         found = doubts_of_values(budgets.groups)
-    ledger = _open(url, method=method, order=order)
-    new = 0
-    if budgets is not None:
-        new = ledger.enroll(budgets.ids, budgets.epsilon, budgets.delta)
+    ledger, new = _made(url, method, order, budgets)
     warn(found)
     document = {
         "method": ledger.method,
@@ -100,7 +102,33 @@ def init(
         "no_limit_cap": no_limit_cap,
     }
     note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
-    _emit(as_json, document, f"{ledger.method} ledger, {new} people enrolled{note}")
+    _emit(as_json, document, f"{_kind(ledger)}, {new} people enrolled{note}")
+
+
+def _kind(ledger: Ledger) -> str:
+    return f"{ledger.method} ledger" + (
+        "" if ledger.order is None else f" of order {ledger.order:g}"
+    )
+
+
+def _made(
+    url: str, method: str | None, order: float | None, budgets: Budgets | None
+) -> tuple[Ledger, int]:
+    """Return the ledger, made if there is none, and how many people were enrolled."""
+    from apiece.ledger import Ledger, suggest_order
+
+    if budgets is None:
+        return _open(url, method=method, order=order), 0
+    people = (budgets.ids, budgets.epsilon, budgets.delta)
+    try:
+        ledger = _open(url, create=False)
+    except DataError:
+        if method == "renyi" and order is None:
+            order = suggest_order(budgets.epsilon, budgets.delta)
+        return Ledger.make(url, *people, method=method, order=order), len(budgets)
+    if method is not None and not (method == ledger.method == "renyi" and order is None):
+        ledger = _open(url, method=method, order=order)  # refuses other settings than the stored
+    return ledger, ledger.enroll(*people)
 
 
 @command.command(epilog="Example: apiece ledger status sqlite:///people.db --json")
@@ -135,7 +163,7 @@ def status(url: str, analysis: str | None, person: str | None, as_json: bool) ->
         spent, left = float(ledger.spent([key])[0]), float(ledger.remaining([key])[0])
         document["person"] = {"id": key, "spent": spent, "remaining": left}
         lines.append(f"person {person}: {spent / (spent + left):.1%} of the budget spent")
-    _emit(as_json, document, "\n".join(lines))
+    _emit(as_json, document, "\n".join(map(plain, lines)))
 
 
 def _whole(text: str) -> bool:
@@ -174,7 +202,7 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
     lines = [f"PROBLEM {problem}" for problem in found.problems]
     verdict = "ok" if found.ok else f"{len(lines)} problems; restore a backup"
     lines.append(f"{found.entries} entries, {found.people} people: {verdict}")
-    _emit(as_json, document, "\n".join(lines))
+    _emit(as_json, document, "\n".join(map(plain, lines)))
     if not found.ok:
         click.get_current_context().exit(1)
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from apiece._files import write_whole
+from apiece._text import plain
 from apiece.assignment import STRATEGIES, assign, strategy_named
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
 from apiece.cli._inputs import (
@@ -20,6 +21,7 @@ from apiece.cli._inputs import (
     table_options,
     warn,
 )
+from apiece.cli._output import echo
 from apiece.errors import InputError
 from apiece.plan import Plan
 
@@ -66,9 +68,9 @@ def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) 
     if out is not None:
         write_whole(out, plan.to_json(indent=2) + "\n")
     if as_json:
-        click.echo(plan.to_json())
+        echo(plan.to_json())
     else:
-        click.echo(table(plan))
+        echo(table(plan))
 
 
 def _assign(flags: dict[str, Any]) -> Plan:
@@ -163,7 +165,7 @@ def _row(group: dict[str, Any], columns: list[str], bounds: list[str]) -> list[s
 def _cell(value: Any, *, up: bool) -> str:
     """Return a number in four digits, rounded up where it is an upper bound."""
     if not isinstance(value, float):
-        return "–" if value is None else str(value)
+        return "–" if value is None else plain(value)
     return _rounded_up(value, 4) if up else f"{value:.4g}"
 
 

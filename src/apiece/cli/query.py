@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from apiece._text import plain
+from apiece.cli._output import echo
 from apiece.errors import InputError
 
 EXAMPLE = """
@@ -82,7 +84,7 @@ def command(
     answer = Session(table, schema, ledger, log=log).ask(
         query, epsilon=epsilon, delta=delta, analysis_id=analysis
     )
-    click.echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))
+    echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
@@ -147,7 +149,7 @@ def _table(answer: dict[str, Any]) -> str:
             lines.append("  ".join([*labels, *([name] if name else []), text]))
     lines.append(f"intervals: {answer['confidence']:.0%}, of the noise")
     lines.append(f"guarantee: {answer['guarantee']}")
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))
 
 
 def _cells(group: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -13,6 +13,7 @@ from apiece._files import write_whole
 from apiece.assignment import strategy_named
 from apiece.budgets import refuse_absurd
 from apiece.cli._inputs import parse_option
+from apiece.cli._output import echo
 from apiece.contract.risk import RiskTable, risk_table
 from apiece.errors import InputError
 
@@ -60,7 +61,7 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
         from apiece.report.heatmap import risk_map
 
         write_whole(figure, png(risk_map(table)))
-    click.echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
+    echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
 
 
 def _numbers(flag: str, text: str) -> list[float]:

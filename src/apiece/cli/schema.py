@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from apiece.cli._inputs import dialect_from, table_options
+from apiece.cli._output import echo
 
 
 @click.command(
@@ -44,7 +45,7 @@ def command(
             require(name, list(header), "label" if name == label else "skipped")
         text = template(data.name, header, label=label, but=skip)
     if out is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
     else:
         write_new(out, text)
-        click.echo(f"{out}: fill in what is marked '?', then: --schema {out}", err=True)
+        echo(f"{out}: fill in what is marked '?', then: --schema {out}", err=True)

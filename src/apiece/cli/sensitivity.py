@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from apiece.cli._output import echo
 from apiece.errors import AttributeRangeError, DataError, InputError
 from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
 
@@ -64,7 +65,7 @@ def command(
         answer["gaussian"] = _loss(answer, noise_stddev, order)
     if figure is not None:
         _draw(query, figure)
-    click.echo(json.dumps(answer, allow_nan=False) if as_json else text_of(answer))
+    echo(json.dumps(answer, allow_nan=False) if as_json else text_of(answer))
 
 
 def describe(query: Query) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 
 from apiece.cli import Interrupted
 from apiece.cli._inputs import number_or_name, table_options
+from apiece.cli._output import echo
 from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
@@ -96,13 +97,11 @@ def command(
             raise Interrupted(_interrupted(bar, out) + _still_charged(job)) from None
     _tell(doubts)
     if as_json:
-        click.echo(json.dumps(metrics, allow_nan=False))
+        echo(json.dumps(metrics, allow_nan=False))
     else:
-        click.echo(closing_table(metrics))
-        click.echo(
-            f"\n{models} model{'s' * (models > 1)} in {time.monotonic() - begun:.0f} s.", err=True
-        )
-        click.echo(f"Open the report: {out / 'report.html'}")
+        echo(closing_table(metrics))
+        echo(f"\n{models} model{'s' * (models > 1)} in {time.monotonic() - begun:.0f} s.", err=True)
+        echo(f"Open the report: {out / 'report.html'}")
 
 
 def _doubts(prepared: Prepared) -> list[str]:
@@ -116,7 +115,7 @@ def _doubts(prepared: Prepared) -> list[str]:
 def _tell(doubts: list[str]) -> None:
     """Say each doubt once: when training begins, so that a refusal before it stays one line."""
     while doubts:
-        click.echo(doubts.pop(0), err=True)
+        echo(doubts.pop(0), err=True)
 
 
 def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Prepared, Path]:

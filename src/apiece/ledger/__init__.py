@@ -5,7 +5,13 @@ from apiece.ledger.anchor import read_head
 from apiece.ledger.chain import Entry, Head
 from apiece.ledger.ledger import Ledger
 from apiece.ledger.people import LedgerFilter
-from apiece.ledger.plans import plan_losses, reserve_plan
+from apiece.ledger.plans import (
+    account_epsilon,
+    least_epsilon,
+    plan_losses,
+    reserve_plan,
+    suggest_order,
+)
 from apiece.ledger.verify import Verification
 
 __all__ = [
@@ -14,8 +20,11 @@ __all__ = [
     "Ledger",
     "LedgerFilter",
     "Verification",
+    "account_epsilon",
     "check_address",
+    "least_epsilon",
     "plan_losses",
     "read_head",
     "reserve_plan",
+    "suggest_order",
 ]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece.accounting.rdp import divergence
-from apiece.errors import InputError
+from apiece.errors import BudgetError, InputError
+from apiece.filters import renyi_budget
+from apiece.ledger import units
 from apiece.ledger.codec import Ids
 from apiece.ledger.ledger import Ledger
 from apiece.plan import Plan
@@ -63,3 +66,61 @@ def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) ->
             raise InputError("plans: bound to different ids; charge them as separate analyses")
         total += plan_losses(ledger, each)[each.group_index]
     return ledger.reserve_losses(analysis_id, plan.ids, total * (1 + len(others) * 2.0**-50))
+
+
+def least_epsilon(order: float, delta: npt.ArrayLike) -> Floats:
+    """Return the ε at and below which a Rényi ledger of this order can carry no account.
+
+    That is log(1/(δα))/(α−1) + log(1−1/α), where the budget of `renyi_budget` is 0. Smaller for
+    a higher order, with which large budgets buy less.
+
+    >>> round(float(least_epsilon(16.0, 1e-5)), 3)
+    0.518
+    """
+    return np.maximum(-renyi_budget(0.0, delta, order), 0.0)
+
+
+def suggest_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> float:
+    """Return the order of a Rényi ledger that serves these budgets, from them alone.
+
+    A Gaussian's loss is proportional to the order, so an account buys B(α)/α, and the most at its
+    own best order. The one returned makes the smallest share of that most, over all accounts, as
+    large as it can be. Rounded to three digits. Raises `BudgetError` where no order carries all.
+
+    >>> suggest_order([0.5, 1.0, 3.0], 1e-5)
+    19.8
+    """
+    eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
+    dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
+    pairs = np.unique(np.stack(np.broadcast_arrays(eps, dlt), axis=-1).reshape(-1, 2), axis=0)
+    orders = 1 + np.geomspace(1e-2, 1e6, 800)
+    buys = renyi_budget(pairs[:, :1], pairs[:, 1:], orders) / orders
+    share = (buys / buys.max(axis=1, keepdims=True)).min(axis=0)
+    if not share.max() > 0:
+        low, high = pairs[0, 0], pairs[-1, 0]
+        raise BudgetError(
+            f"epsilon: from {low:g} to {high:g}, which no one order of a Rényi ledger can carry; "
+            "give an order that carries most, and the others larger budgets or another ledger"
+        )
+    return float(f"{orders[int(np.argmax(share))]:.3g}")
+
+
+def account_epsilon(plan: Plan, order: float, times: int = 1) -> Floats:
+    """Return the ε, at each group's own δ, that an account needs to pay for a plan, as of now.
+
+    order: of the Rényi ledger. times: how many models are trained by the plan. More than the ε
+    that the plan itself spends, which is composed exactly and not at one order.
+
+    >>> from apiece.assignment import Scale, assign
+    >>> from apiece.budgets import Budgets
+    >>> plan = assign(Budgets([1.0, 3.0], 1e-5), Scale(), steps=5, expected_batch_size=1,
+    ...     clip_norm=1.0)
+    >>> account_epsilon(plan, 16.0).round(2).tolist()
+    [1.11, 7.94]
+    """
+    found = np.array([order])
+    losses = np.array(
+        [float(divergence(plan.mechanism_for(g), found)[0]) for g in range(len(plan.budgets))]
+    )
+    zero = renyi_budget(0.0, plan.budgets.delta, order)
+    return np.asarray((losses * times - zero) * (1 + 2.0**-40) + units.UNIT)

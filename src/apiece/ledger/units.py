@@ -32,12 +32,24 @@ def limits(method: str, order: float | None, epsilon: Floats, delta: Floats) -> 
     good = (units >= 1) & (units < CAP)
     if not good.all():
         i = int(np.flatnonzero(~good)[0])
-        remedy = "a larger epsilon, or another order" if units[i] < 1 else "a smaller epsilon"
+        remedy = "a smaller epsilon"
+        if units[i] < 1:
+            remedy = (
+                "a larger epsilon" if method == "gaussian" else _carries(order or 0.0, delta[i])
+            )
         raise BudgetError(
             f"epsilon[{i}] = {float(epsilon[i])!r}, delta = {float(delta[i])!r}: its budget, "
             f"{float(budget[i]):g}, is outside [{UNIT:g}, {CAP * UNIT:g}); give {remedy}"
         )
     return units.astype(np.int64)
+
+
+def _carries(order: float, delta: float) -> str:
+    least = max(-float(renyi_budget(0.0, delta, order)), 0.0)
+    return (
+        f"a larger epsilon, or a higher order: one of {order:g} carries epsilon above {least:.4g} "
+        "at this delta (`suggest_order`, or `apiece ledger init` without --order)"
+    )
 
 
 def terms(

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from apiece._text import figure_text
 from apiece.audit import Roc
 from apiece.errors import InputError
 
@@ -26,7 +27,7 @@ def roc_figure(rocs: Mapping[str, Roc]) -> Figure:
     axes = figure.subplots()
     least = min(1 / curve.others for curve in rocs.values())
     for colour, (name, curve) in zip(_COLOURS, rocs.items(), strict=False):
-        label = f"{name}, AUC {curve.auc:.3f}"
+        label = f"{figure_text(name)}, AUC {curve.auc:.3f}"
         axes.step(curve.fpr, curve.tpr, where="post", color=colour, label=label)
     axes.plot([least, 1], [least, 1], ":", color="0.5")
     axes.set(
@@ -60,10 +61,10 @@ def share_figure(
     for colour, (name, column) in zip(_COLOURS, means.items(), strict=False):
         if len(column) != len(shares):
             raise InputError(f"means of {name}: {len(column)} for {len(shares)} shares")
-        axes.plot(np.asarray(shares) * 100, column, "o-", color=colour, label=name)
+        axes.plot(np.asarray(shares) * 100, column, "o-", color=colour, label=figure_text(name))
     if floor is not None:
         axes.axhline(floor, color="0.5", linestyle=":", label="no leak")
-    axes.set(xlabel="share of the strict group (%)", ylabel=f"mean {score}")
+    axes.set(xlabel="share of the strict group (%)", ylabel=f"mean {figure_text(score)}")
     figure.legend(frameon=False, loc="outside right center")
     return figure
 
@@ -113,7 +114,7 @@ def theory_figure(
     axes.bar(places, list(bounds.values()), 0.6, color=_COLOURS[4], label="bound, from the plan")
     if measured is not None:
         axes.plot(places, list(measured.values()), "D", color=_COLOURS[1], label="measured")
-    axes.set_xticks(places, list(bounds), rotation=20, ha="right")
+    axes.set_xticks(places, list(map(figure_text, bounds)), rotation=20, ha="right")
     least = min([0.0, *(measured or {}).values()])
     axes.set(ylabel="advantage (TPR − FPR)", ylim=(3 * least, 1.15))
     axes.legend(frameon=False, ncols=2, loc="upper center")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from apiece._text import plain
+
 _SHOWN = 20
 
 
@@ -99,6 +101,7 @@ def _remarks(metrics: dict[str, Any]) -> list[str]:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from apiece._text import figure_text
 from apiece.accounting import PrivacyCurve
 from apiece.errors import InputError, RangeError
 
@@ -63,7 +64,7 @@ def _profile(ax: Axes, curve: PrivacyCurve, reach: float, label: str, colour: st
     epsilon = np.linspace(0.0, reach, 120)
     lower, upper = curve.delta(epsilon)
     shown = upper >= _LEAST_DELTA / 10
-    ax.plot(epsilon[shown], upper[shown], color=colour, label=label)
+    ax.plot(epsilon[shown], upper[shown], color=colour, label=figure_text(label))
     two_sided = shown & (lower > 0)
     ax.fill_between(
         epsilon[two_sided],
@@ -77,7 +78,7 @@ def _profile(ax: Axes, curve: PrivacyCurve, reach: float, label: str, colour: st
 
 def _power(ax: Axes, curve: PrivacyCurve, label: str, colour: str) -> None:
     alpha = np.geomspace(1e-6, 1.0, 100)
-    ax.plot(alpha, curve.true_positive_rate(alpha), color=colour, label=label)
+    ax.plot(alpha, curve.true_positive_rate(alpha), color=colour, label=figure_text(label))
 
 
 def _dress(left: Axes, right: Axes, reach: float) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from apiece._text import figure_text
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -54,7 +56,7 @@ def accuracy(metrics: dict[str, Any]) -> str | None:
         axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.45, markersize=7)
         mean = 100 * strategy["test_accuracy_mean"]
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
-    axes.set_yticks(range(len(strategies)), [s["strategy"] for s in strategies])
+    axes.set_yticks(range(len(strategies)), [figure_text(s["strategy"]) for s in strategies])
     axes.set_ylim(len(strategies) - 0.4, -0.6)
     axes.margins(x=0.12)
     axes.grid(axis="y", visible=False)
@@ -83,11 +85,11 @@ def budgets(metrics: dict[str, Any]) -> str:
             [row + offsets[i] for row in range(len(shown))],
             MARKERS[i % len(MARKERS)],
             color=COLOURS[i % len(COLOURS)],
-            label=strategy["strategy"],
+            label=figure_text(strategy["strategy"]),
             markersize=6.5,
         )
     axes.plot([], [], color="#111", linewidth=2, label="asked")
-    axes.set_yticks(range(len(shown)), [groups[g]["name"] for g in shown])
+    axes.set_yticks(range(len(shown)), [figure_text(groups[g]["name"]) for g in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     _epsilon_axis(axes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from apiece._text import plain
 from apiece.report import figures
 from apiece.report.closing import accuracy_text, beats, release_title, spent_text
 
@@ -24,6 +25,7 @@ def render(metrics: dict[str, Any]) -> str:
         loader=PackageLoader("apiece.report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -42,10 +44,15 @@ def render(metrics: dict[str, Any]) -> str:
         shown=_SHOWN,
         statements=[_statement(group) for group in kept["plan"]["groups"][:_SHOWN]],
         gains=beats(metrics),
-        # Figures are made by matplotlib, which escapes the texts that it is given.
+        # In the figures, matplotlib escapes the texts that `figure_text` let through.
         accuracy_figure=None if accuracy is None else Markup(accuracy),
         budget_figure=Markup(figures.budgets(metrics)),
     )
+
+
+def _shown(value: Any) -> Any:
+    """Make what a page shows plain; figures, which are marked up already, stay as they are."""
+    return plain(value) if type(value) is str else value
 
 
 def _kept(metrics: dict[str, Any]) -> dict[str, Any]:

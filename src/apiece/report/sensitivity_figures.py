@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from apiece._text import figure_text
 from apiece.errors import DataError
 from apiece.sensitivity import PartialSensitivity
 
@@ -29,7 +30,7 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
         raise DataError(f"partial: attributes {partial.attributes}; a surface needs two")
     if partial.raw.shape != (len(a) * len(b), 2):
         raise DataError(f"partial: shape {partial.raw.shape}; give one record a grid point")
-    names = partial.attributes
+    names = [figure_text(name) for name in partial.attributes]
     surfaces = partial.raw.T.reshape(2, len(a), len(b))
     top = float(np.abs(surfaces).max()) or 1.0
     grid_a, grid_b = np.meshgrid(a, b, indexing="ij")
@@ -66,8 +67,8 @@ def partial_sensitivity_maps(maps: Mapping[str, Mapping[str, Floats]]) -> Figure
             ax.set_xticks([])
             ax.set_yticks([])
             if row == rows[0]:
-                ax.set_title(column)
-        line[0].set_ylabel(row)
+                ax.set_title(figure_text(column))
+        line[0].set_ylabel(figure_text(row))
         figure.colorbar(image, ax=list(line), label="gradient norm per unit")
     return figure
 
@@ -87,7 +88,7 @@ def partial_sensitivity_histograms(
         ax: Any = panel
         for k, (run, values) in enumerate(counts.items()):
             shares = values[i, j] / values[i, j].sum()
-            ax.stairs(shares, edges, fill=True, alpha=0.6, color=f"C{k}", label=run)
+            ax.stairs(shares, edges, fill=True, alpha=0.6, color=f"C{k}", label=figure_text(run))
         ax.axvline(0, color="black", linewidth=0.5)
         ax.set_yticks([])
     handles, labels = ax.get_legend_handles_labels()

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from apiece.errors import AnalysisError, InputError
-from apiece.ledger import Ledger, reserve_plan
+from apiece.filters import renyi_budget
+from apiece.ledger import Ledger, plan_losses, reserve_plan
 from apiece.plan import Plan
 from apiece.training.batches import Mask
 
@@ -80,12 +81,32 @@ def charge_training(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan)
     admitted = reserve_plan(ledger, analysis_id, plan, *others)
     if admitted.size == 0:
         raise AnalysisError(
-            f"analysis {analysis_id!r}: nobody's account can bear the plan; take a plan that "
-            "costs less"
-            + ("" if ledger.order is not None else ", or a Rényi ledger, which counts sampling")
+            f"analysis {analysis_id!r}: nobody's account can bear the plan; "
+            + _remedy(ledger, (plan, *others))
+            + " (then under a new name: this one stands for a training of nobody)"
         )
     assert plan.ids is not None
     return Charge(ledger, analysis_id, np.asarray(np.isin(plan.ids, admitted)))
+
+
+def _remedy(ledger: Ledger, plans: tuple[Plan, ...]) -> str:
+    """Say what accounts would need, from the plans alone."""
+    if ledger.order is None:
+        return (
+            "a Gaussian ledger cannot discount sampling: make one with --method renyi, or take a "
+            "plan that costs less"
+        )
+    first = plans[0]
+    assert first.group_index is not None
+    cost = sum(plan_losses(ledger, each)[each.group_index] for each in plans)
+    needs = cost - renyi_budget(0.0, first.budgets.delta[first.group_index], ledger.order)
+    asked = first.budgets.epsilon[first.group_index]
+    low, high = int(np.argmin(needs)), int(np.argmax(needs))
+    return (
+        f"at order {ledger.order:g} an untouched account needs epsilon from {needs[low]:.4g} to "
+        f"{needs[high]:.4g}, where the plan asks {asked[low]:.4g} and {asked[high]:.4g}; train "
+        "with a smaller epsilon, or raise the accounts"
+    )
 
 
 def _digest(state: Mapping[str, torch.Tensor]) -> str:

@@ -1,0 +1,163 @@
+"""Names from data show themselves in tables, pages, figures and errors, and do nothing else."""
+
+import ast
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece import Budgets, Scale, assign, cli
+from apiece._text import figure_text, plain, plain_lines
+from apiece.audit import roc
+from apiece.cli.audit import text as audit_text
+from apiece.cli.plan import table
+from apiece.report import closing_table, render
+from apiece.report.audit_figures import roc_figure, theory_figure
+from apiece.report.curve_figures import privacy_curves
+from apiece.report.figures import budgets as budgets_figure
+
+SOURCE = Path(__file__).parents[1] / "src" / "apiece"
+NAMES = [
+    "$x$", "$\\frac{1}{0", "$$", "a$b", "\\$x\\$", "_hidden", "<script>alert(1)</script>", "&amp;",
+    "\"><img src=x onerror=alert(1)>", "{{ m }}", "{% raw %}", "\x1b[2J\x1b[31mred", "\x9b31m",
+    "\x1b]0;title\x07", "a\x00b", "a\rb", "a\nforged row", "a\u2028b", "\u202egnp.exe", "\u200b",
+    "\ufeffa",
+    "\ud800", "\ue000", "[bold]x[/bold]", "[/]", "%s%n", "x" * 5000, " ", "\x7f", "\ufffe",
+]  # fmt: skip
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal shows every character and obeys none, but for the ends of lines."""
+    text.encode()
+    return all(c == "\n" or c.isprintable() or unicodedata.category(c) == "Zs" for c in text)
+
+
+def plan_of(name: str) -> Any:
+    budgets = Budgets([1.0, 1.0, 3.0], 1e-5, labels=[name, name, "other"])
+    return assign(budgets, Scale(), steps=3, expected_batch_size=1, clip_norm=1.0)
+
+
+def metrics_of(name: str) -> dict[str, Any]:
+    strategy = {
+        "strategy": name, "plan": plan_of(name).to_dict(), "seeds": [1], "seconds": 1.0,
+        "test_accuracy": [0.8], "test_accuracy_mean": 0.8, "test_accuracy_stddev": None,
+        "learning_rate": 1.0, "momentum": 0.0, "settings": {},
+    }  # fmt: skip
+    data = {
+        "source": name, "packaged": False, "label": name, "classes": [name, "b"], "schema": name,
+        "features": 2, "training_records": 3, "test_records": 1, "commonest_class_share": 0.5,
+        "simulated_budgets": False,
+    }  # fmt: skip
+    return {
+        "apiece": "0", "name": name, "data": data, "training": {"strategy": name, "hidden": []},
+        "ledger": None, "randomness": {"seed": None, "noise": "operating system"},
+        "strategies": [strategy], "all_models": {"models": 1, "groups": []},
+    }  # fmt: skip
+
+
+@given(st.text())
+def test_plain_is_one_harmless_line_and_changes_nothing_harmless(text: str) -> None:
+    assert harmless(plain(text))
+    assert "\n" not in plain(text)
+    assert harmless(plain_lines(text))
+    if harmless(text) and "\n" not in text:
+        assert plain(text) == text
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_tables(name: str) -> None:
+    rows = len(table(plan_of("good")).split("\n"))
+    assert harmless(table(plan_of(name)))
+    assert len(table(plan_of(name)).split("\n")) == rows
+    closing = closing_table(metrics_of(name))
+    assert harmless(closing)
+    assert len(closing.split("\n")) == len(closing_table(metrics_of("good")).split("\n"))
+    found = {"audit": "one run", "roc": {name: roc([1.0, 0.0], [True, False]).summary()}}
+    assert harmless(audit_text(found))
+    assert len(audit_text(found).split("\n")) == len(audit_text({"roc": {}, "audit": "x"})) + 1
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_pages(name: str) -> None:
+    page = render(metrics_of(name))
+    page.encode()
+    assert harmless(page)
+    # The same elements as for a good name: no name is markup.
+    tags = re.compile(r"<(?!svg|g\b|path|use|text|defs|clipPath|rect|style|/)[a-z0-9]+")
+    good = render(metrics_of("good"))
+    assert tags.findall(page) == tags.findall(good)
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter() if "text" in e.tag]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_figures(name: str) -> None:
+    """Every figure is made, well formed, and has the name in it as it is, not as a formula."""
+    shown = figure_text(name).replace(r"\$", "$").strip()
+    svg = budgets_figure(metrics_of(name))
+    assert harmless(svg)
+    assert shown in [t.strip() for t in texts(svg)]
+    curve = plan_of("good").curve(0)
+    privacy_curves({name: curve, "good": curve}).draw_without_rendering()
+    rocs = {name: roc(np.arange(4.0), np.array([True, False, True, False]))}
+    legend = roc_figure(rocs).axes[0].get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) == 1
+    roc_figure(rocs).draw_without_rendering()
+    theory_figure({name: 0.1, "b": 0.2}, {name: 0.1, "b": 0.2}).draw_without_rendering()
+
+
+FIT = [n for n in NAMES if not set(n) & {"\x00", "\ud800"}]
+
+
+@pytest.mark.parametrize("name", FIT, ids=ascii)
+def test_columns_and_arguments_in_errors(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd.DataFrame({name: [1.0], "b": ["x"]}).to_csv(tmp_path / "t.csv", index=False)
+    for words in (
+        ["plan", "--data", str(tmp_path / "t.csv"), "--epsilon", name, "--delta", name,
+         "--batch-size", "1", "--steps", "1"],
+        ["plan", "--data", str(tmp_path / "t.csv"), "--epsilon", "missing", "--delta", "1e-5",
+         "--batch-size", "1", "--steps", "1"],
+        ["audit", "--canaries", str(tmp_path / "t.csv"), "--score", name],
+        ["plan", "--records", "2", "--groups", f"{name}:x:1", "--delta", "1e-5", "--steps", "1",
+         "--batch-size", "1"],
+        [name or "x"],
+        ["plan", "--option", name],
+        ["ledger", "status", f"{name}.db"],
+    ):  # fmt: skip
+        cli.run(words)
+        said = capsys.readouterr()
+        assert harmless(said.err)
+        assert said.err.count("\n") <= 1
+        assert "Traceback" not in said.err
+
+
+def test_commands_print_through_the_one_place() -> None:
+    odd = []
+    for path in sorted((SOURCE / "cli").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                if name in ("click.echo", "print", "click.secho", "sys.stdout.write"):
+                    odd.append((path.name, ast.unparse(node)))
+    allowed = {"_output.py", "risk.py"}  # and a count of plans, in place
+    assert [o for o in odd if o[0] not in allowed] == []
+    assert len([o for o in odd if o[0] == "risk.py"]) <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=20))
+def test_any_name_in_a_figure(name: str) -> None:
+    shown = figure_text(name).replace(r"\$", "$").strip()
+    assert harmless(shown)
