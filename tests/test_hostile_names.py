@@ -24,6 +24,7 @@ from apiece.report import closing_table, render
 from apiece.report.audit_figures import roc_figure, theory_figure
 from apiece.report.curve_figures import privacy_curves
 from apiece.report.figures import budgets as budgets_figure
+from apiece.training.tabular.release import checklist
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
 NAMES = [
@@ -72,11 +73,13 @@ def metrics_of(name: str) -> dict[str, Any]:
         "features": 2, "training_records": 3, "test_records": 1, "commonest_class_share": 0.5,
         "simulated_budgets": False,
     }  # fmt: skip
-    return {
+    found = {
         "apiece": "0", "name": name, "data": data, "training": {"strategy": name, "hidden": []},
         "ledger": None, "randomness": {"seed": None, "noise": "operating system"},
         "strategies": [strategy], "all_models": {"models": 1, "groups": []},
+        "no_limit_cap": None,
     }  # fmt: skip
+    return found | {"release": checklist(found)}
 
 
 @given(st.text())

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._text import plain
+from apiece.cli._output import echo
 from apiece.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def dialect_from(flags: dict[str, Any]) -> Dialect:
 def warn(doubts: Iterable[str]) -> None:
     """Say on stderr, a line each, what was done as asked and looks like a mistake."""
     for doubt in doubts:
-        click.echo(f"warning: {doubt}", err=True)
+        echo(f"warning: {plain(doubt)}", err=True)
 
 
 def number_or_name(text: str | None) -> Any:

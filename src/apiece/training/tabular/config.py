@@ -25,7 +25,7 @@ strategies = ["uniform", "scale", "sample"]
 seeds = 3
 
 [run]
-seed = 0                      # experiments only; leave it out for a release
+# seed = 0                    # experiments only, never with a ledger; leave it out for a release
 out = "runs/first"
 ledger = "sqlite:///people.db"  # optional: charged before the first step, under this name
 analysis = "income model 1"
