@@ -1,0 +1,78 @@
+"""What in a table and its schema looks like a mistake: told of those, silent on sound ones."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from apiece.datasets import Categorical, Numeric, Schema, Skip, encode
+from apiece.errors import DataError, InputError
+from apiece.training.tabular import job_from_dict
+from apiece.training.tabular.doubts import (
+    of_rows,
+    of_schema,
+    refuse_too_wide,
+    refuse_unread,
+    roles,
+)
+
+COLUMNS: dict[str, Numeric | Categorical] = {"x": Numeric(0, 9), "y": Categorical(("a", "b"))}
+SCHEMA = Schema("s", {**COLUMNS, "note": Skip()})
+
+
+def rows(x: list[str], y: list[str], **options: Any) -> list[str]:
+    frame = pd.DataFrame({"x": x, "y": y})
+    return of_rows(frame, COLUMNS, encode(frame, COLUMNS), with_ids=options.get("with_ids", True))
+
+
+def test_nothing_is_said_of_sound_tables() -> None:
+    assert of_schema(["x", "y", "note", "e"], SCHEMA, COLUMNS, {"e": "epsilon"}, 100) == []
+    assert rows(["1", "2"] * 20, ["a", "b"] * 20) == []
+
+
+@pytest.mark.parametrize("name", ["id", "person", "user_id", "E-Mail", "uuid", "customer id"])
+def test_names_of_ids(name: str) -> None:
+    columns: dict[str, Any] = {name: Numeric(0, 9)}
+    said = of_schema([name], Schema("s", columns), columns, {}, 100)
+    assert len(said) == 1
+    assert f"--ids {name}" in said[0]
+
+
+@pytest.mark.parametrize("name", ["idle", "width", "persons_in_household", "acid", "bid"])
+def test_names_that_only_sound_like_ids(name: str) -> None:
+    columns: dict[str, Any] = {name: Numeric(0, 9)}
+    assert of_schema([name], Schema("s", columns), columns, {}, 100) == []
+
+
+def test_features_that_do_not_fit_into_memory_are_refused() -> None:
+    columns = {**COLUMNS, "zip": Categorical(tuple(map(str, range(20_000))))}
+    refuse_too_wide(columns, 50_000)
+    with pytest.raises(DataError, match=r"7\.5 GiB; column 'zip' alone declares 20000"):
+        refuse_too_wide(columns, 100_000)
+
+
+def test_a_cell_of_another_case_is_counted() -> None:
+    assert rows(["1"] * 4, ["A", "b", "c", "a"]) == [
+        "column 'y': 2 of 4 cells are no declared value, 1 of them but for their case"
+    ]
+
+
+def test_one_readable_cell_is_enough_not_to_refuse() -> None:
+    for y in (["A", "B", "c"], ["", "", ""]):
+        frame = pd.DataFrame({"x": ["1"] * 3, "y": y})
+        with pytest.raises(DataError, match="'y'"):
+            refuse_unread(frame, COLUMNS, encode(frame, COLUMNS), ".")
+    frame = pd.DataFrame({"x": ["1"] * 3, "y": ["A", "b", "c"]})
+    refuse_unread(frame, COLUMNS, encode(frame, COLUMNS), ".")
+
+
+def test_copies_are_counted_only_where_nobody_is_named() -> None:
+    x, y = ["1", "1", "1", "2"], ["a", "a", "b", "b"]
+    assert rows(x, y) == []
+    assert rows(x, y, with_ids=False)[0].startswith("1 rows are exact copies")
+
+
+def test_a_column_has_one_role() -> None:
+    job = job_from_dict({}, name="x", changes={"source": "t.csv", "epsilon": "e", "delta": "e"})
+    with pytest.raises(InputError, match="both as epsilon and as delta"):
+        roles(job, "y")
