@@ -67,7 +67,7 @@ class Sample:
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
         stddev = z * request.clip_norm / ROUND
-        return request.one_stage(self.name, stddev, q, clips, at_end=q >= 1)
+        return request.one_stage(self.name, stddev, q, clips, at_end=free >= 1)
 
     def _noise_multiplier(self, request: Request) -> float:
         groups, q = request.groups, request.mean_probability
