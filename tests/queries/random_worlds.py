@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from apiece.queries import Schema
+from apiece.queries.cells import text_of
 
 COLUMNS = ("id", "source", "x", 'y "z"', "city", "since")
 SCHEMA = Schema(
@@ -88,7 +89,11 @@ def world(rng: random.Random) -> World:
     form = rng.choice(["csv", "csv", "frame", "arrow", "parquet"])
     people = [f"p{i}" if rng.random() < 0.8 else str(i) for i in range(rng.randint(1, 6))]
     rows = [_row(rng, p, form, 0.15) for p in people for _ in range(rng.randint(1, 4))]
-    mine = [_row(rng, "v0", form, 0.6) for _ in range(rng.randint(1, 4))]
+    ids = [c for c in HOSTILE + (ODD if form == "frame" else []) if text_of(c) not in people]
+    mine = [
+        _row(rng, "v0" if rng.random() < 0.7 else rng.choice(ids), form, 0.6)
+        for _ in range(rng.randint(1, 4))
+    ]
     if form == "csv":
         rows = [_line(rng, r) for r in rows]
         lines = [rng.choice(LINES) if rng.random() < 0.4 else _line(rng, r) for r in mine]

@@ -148,6 +148,7 @@ def _table(answer: dict[str, Any]) -> str:
             text = f"{cell['estimate']:.6g}  [{low:.6g}, {high:.6g}]"
             lines.append("  ".join([*labels, *([name] if name else []), text]))
     lines.append(f"intervals: {answer['confidence']:.0%}, of the noise")
+    lines.append("left out: what is not of its declared kind, and people without account or budget")
     lines.append(f"guarantee: {answer['guarantee']}")
     return "\n".join(map(plain, lines))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -65,7 +66,7 @@ def _moment_text(value: date) -> str | None:
     try:
         plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
         return datetime(*plain.timetuple()[:6], plain.microsecond).isoformat(sep=" ")
-    except (OverflowError, ValueError):
+    except (OverflowError, ValueError, NotImplementedError):  # beyond the years 1 to 9999
         return None
 
 
@@ -102,11 +103,15 @@ def numbers(column: Any) -> Any:
     return texts(column)
 
 
-def as_text(cells: Any) -> Any:
+def as_text(cells: Iterable[Any]) -> Any:
     """Return cells of any Python types as an Arrow column of text, one by one."""
     import pyarrow as pa
 
-    return pa.chunked_array([pa.array([_encodable(text_of(c)) for c in cells], pa.string())])
+    column = [
+        cell if type(cell) is str and cell.isascii() else _encodable(text_of(cell))
+        for cell in cells
+    ]
+    return pa.chunked_array([pa.array(column, pa.large_string())])
 
 
 def _encodable(text: str | None) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from apiece import _check
 from apiece.errors import DataError, InputError, unknown
@@ -33,7 +35,7 @@ rows_per_person=1, kinds={})
 
     person: str
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    groups: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
+    groups: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
     rows_per_person: int = 1
     kinds: Mapping[str, str] = field(default_factory=dict)
 
@@ -44,7 +46,7 @@ rows_per_person=1, kinds={})
             if not (low < high and 0 < (high - low) / 2 < math.inf):
                 raise InputError(f"bounds of {name!r}: {low:g} to {high:g}; low must be below high")
             bounds[name] = (low, high)
-        groups = {name: tuple(values) for name, values in self.groups.items()}
+        groups = {name: tuple(map(_plain, values)) for name, values in self.groups.items()}
         for name, values in groups.items():
             texts = [text_of(value) for value in values]
             if not texts or None in texts or len(set(texts)) != len(texts):
@@ -67,7 +69,7 @@ rows_per_person=1, kinds={})
             )
         return self.bounds[column]
 
-    def groups_of(self, column: str) -> tuple[str | int, ...]:
+    def groups_of(self, column: str) -> tuple[str | float, ...]:
         """Return a grouping column's declared values."""
         if column not in self.groups:
             raise DataError(
@@ -104,6 +106,14 @@ rows_per_person=1, kinds={})
         """Return the name of the numbers of a column's declared groups in the registered table."""
         self.groups_of(column)
         return f"g{list(self.groups).index(column)}"
+
+
+def _plain(value: Any) -> str | float:
+    """Return a declared value as plain Python, which an answer can hold."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, (str, int, float)):
+        raise InputError(f"groups: {value!r} is neither a text nor a number; give one")
+    return value
 
 
 def _refuse_unreadable(what: str, texts: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ kinds={}))
     try:
         columns, digest = sources.read(source, wanted, log)
         table = _build(columns, digest, schema, log)
-    except ApieceError:
+    except (ApieceError, ModuleNotFoundError):
         raise
     except Exception as error:
         # Whatever it is, it may quote a row: the steward reads it, nobody else.
