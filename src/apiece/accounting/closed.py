@@ -15,6 +15,7 @@ from apiece.accounting.bounds import Bounds, Floats
 
 _ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
 _ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
+_FARTHEST = 1e100  # argument of a normal tail, which is 0 or 1 long before
 _SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it
 
 
@@ -29,9 +30,10 @@ def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
     """
     from scipy.special import erfcx, ndtr
 
-    half = 0.5 / noise_multiplier
-    centre = epsilon * noise_multiplier
-    a, b = centre - half, centre + half
+    half = min(0.5 / noise_multiplier, _FARTHEST)
+    with np.errstate(over="ignore"):
+        centre = np.clip(epsilon * noise_multiplier, -_FARTHEST, _FARTHEST)
+    a, b = (np.clip(x, -_FARTHEST, _FARTHEST) for x in (centre - half, centre + half))
     # e^ε·φ(b) = φ(a), so e^ε·Φ(−b) = φ(a)·R(b) for b ≥ 0, and its mirror otherwise.
     density = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.accounting.bounds import Best, Bounds, Floats, Profile, ascending
+from apiece.accounting.bounds import LARGEST_EPSILON, Best, Bounds, Floats, Profile, ascending
 from apiece.errors import InputError, RangeError, UnsupportedError, unknown
 from apiece.mechanisms import Mechanism, require_mechanism
 
@@ -47,7 +49,7 @@ class PrivacyCurve:
         Raises `InputError` for other δ, `RangeError` where no finite ε is known to hold.
         """
         deltas = _check.positive_array("delta", delta, below=1.0)
-        bounds = self.profile.epsilon(deltas.ravel())
+        bounds = self._asked(self.profile.epsilon, deltas.ravel())
         if not np.isfinite(bounds.upper).all():
             worst = float(deltas.ravel()[~np.isfinite(bounds.upper)].min())
             raise RangeError(
@@ -63,7 +65,9 @@ class PrivacyCurve:
         """
         values = _real_array("epsilon", epsilon)
         flat = values.ravel()
-        lower, upper = self.profile.delta(np.abs(flat))
+        far = np.abs(flat) > LARGEST_EPSILON  # where δ is known to be no larger, and no more
+        lower, upper = self._asked(self.profile.delta, np.minimum(np.abs(flat), LARGEST_EPSILON))
+        lower = np.where(far, 0.0, lower)
         negative = flat < 0
         if negative.any():
             shrink = np.exp(np.minimum(flat, 0.0))
@@ -71,6 +75,25 @@ class PrivacyCurve:
             lower = np.where(negative, np.maximum(gap + shrink * lower - _EXACT, 0.0), lower)
             upper = np.where(negative, np.minimum(gap + shrink * upper + _EXACT, 1.0), upper)
         return _shaped(Bounds(lower, upper), values)
+
+    def _asked(self, ask: Callable[[Floats], Any], values: Floats) -> Any:
+        """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
+        if not values.size:
+            return values if isinstance(ask, partial) else Bounds(values, values)
+        try:
+            with np.errstate(all="ignore"):
+                answer = ask(values)
+        except (OverflowError, ZeroDivisionError, FloatingPointError) as error:
+            raise self._past(str(error)) from None
+        if np.isnan(answer).any():
+            raise self._past("not a number")
+        return answer
+
+    def _past(self, reason: str) -> RangeError:
+        return RangeError(
+            f"{_short(self.mechanism)}: past the numerical range of method {self.method!r} "
+            f"({reason}); use noise, probabilities and counts of usual sizes"
+        )
 
     def advantage(self) -> Bounds:
         """Return bounds on the largest TPR − FPR of any membership test: δ(0)."""
@@ -95,7 +118,7 @@ class PrivacyCurve:
         if not ((rates >= 0) & (rates <= 1)).all():
             bad = float(rates[~((rates >= 0) & (rates <= 1))].ravel()[0])
             raise InputError(f"false_positive_rate = {bad!r}: must be in [0, 1]")
-        power = _greatest_power(self.profile, rates.ravel())
+        power = self._asked(partial(_greatest_power, self.profile), rates.ravel())
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
@@ -108,7 +131,8 @@ class PrivacyCurve:
         priors = _check.positive_array("prior", prior, below=1.0)
         flat = priors.ravel()
         rare = np.minimum(flat, 1 - flat)
-        lower, upper = self.profile.delta(np.log((1 - rare) / rare))
+        odds = np.log1p(-rare) - np.log(rare)
+        lower, upper = self._asked(self.profile.delta, odds)
         bounds = Bounds(
             np.maximum(rare * (1 - upper) - _EXACT, 0.0),
             np.minimum(rare * (1 - lower) + _EXACT, rare),
@@ -182,6 +206,20 @@ def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
 
 
 def _profile(mechanism: Mechanism, method: str) -> Profile:
+    """Interpret `mechanism` by one accountant; past its range, `RangeError` or `InputError`."""
+    try:
+        with np.errstate(all="ignore"):
+            return _interpreted(mechanism, method)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise RangeError(
+            f"{_short(mechanism)}: past the numerical range of method {method!r} ({error}); use "
+            "noise, probabilities and counts of usual sizes"
+        ) from None
+    except RecursionError:
+        raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
+
+
+def _interpreted(mechanism: Mechanism, method: str) -> Profile:
     """Interpret `mechanism` by one accountant; imported here so that others cost nothing."""
     if method == "rdp":
         from apiece.accounting import rdp

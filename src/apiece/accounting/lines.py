@@ -30,7 +30,8 @@ class Line:
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
         share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
-        rise = np.exp(epsilon) * np.expm1(np.maximum(self.start - epsilon, 0.0))
+        grow = np.exp(np.minimum(epsilon, self.start))
+        rise = grow * np.expm1(np.maximum(self.start - epsilon, 0.0))
         return np.asarray(value + before * np.minimum(rise, 1.0), dtype=np.float64)
 
     def epsilon(self, delta: Floats, before: float) -> Floats:

@@ -20,6 +20,8 @@ from apiece.errors import RangeError
 
 Floats = npt.NDArray[np.float64]
 LARGEST_LOG_RATIO = 600.0
+_LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
+_LEAST_TAIL = 1e-300
 
 
 class Window(NamedTuple):
@@ -83,9 +85,14 @@ class GaussianPair:
     def window(self, tail: float) -> Window:
         """Cut both normals where the one that is larger there has `tail` left."""
         z = self.noise_multiplier
-        reach = -float(ndtri_exp(math.log(tail)))
+        if not _LEAST_NOISE <= z <= _MOST_NOISE:
+            raise RangeError(
+                f"noise_multiplier = {z!r}: past the numerical range; give one in "
+                f"[{_LEAST_NOISE:g}, {_MOST_NOISE:g}]"
+            )
+        reach = -float(ndtri_exp(math.log(max(tail, _LEAST_TAIL))))
         low, high = (-z * reach - 0.5) / z**2, (z * reach + 0.5) / z**2
-        if high > LARGEST_LOG_RATIO:
+        if not high <= LARGEST_LOG_RATIO:
             raise RangeError(
                 f"noise_multiplier = {z!r}: losses up to {high:.0f} at sampling_probability = "
                 f"{self.probability!r} are past the numerical range; use more noise"
@@ -121,7 +128,12 @@ class LaplacePair:
 
     def window(self, tail: float) -> Window:
         """The loss is bounded: nothing lies outside."""
-        if 1 / self.scale > LARGEST_LOG_RATIO:
+        if not self.scale <= _MOST_NOISE:
+            raise RangeError(
+                f"noise_multiplier = {self.scale!r}: past the numerical range; give at most "
+                f"{_MOST_NOISE:g}"
+            )
+        if not 1 / self.scale <= LARGEST_LOG_RATIO:
             raise RangeError(
                 f"noise_multiplier = {self.scale!r}: Laplace losses of {1 / self.scale:.0f} are "
                 "past the numerical range; use more noise"

@@ -26,7 +26,7 @@ from apiece.accounting.nested import run_pair
 from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair
 from apiece.accounting.region import log_delta
 from apiece.accounting.sampled import MANY, close, sampled_epsilon
-from apiece.errors import UnsupportedError
+from apiece.errors import RangeError, UnsupportedError
 from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
 
 
@@ -57,9 +57,17 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
             return Composition(tuple((_pair(step, grid), times) for step, times in steps), grid)
 
 
+_LEAST_PROBABILITY = 1e-250
+
+
 @lru_cache(maxsize=64)
 def _pair(step: Mechanism, grid: Grid) -> Pair:
     match step:
+        case Sampled(_, q) if q < _LEAST_PROBABILITY:
+            raise RangeError(
+                f"sampling_probability = {q!r}: past the numerical range; give 0, or at least "
+                f"{_LEAST_PROBABILITY:g}"
+            )
         case Gaussian(z):
             return GaussianPair(z)
         case Laplace(scale):

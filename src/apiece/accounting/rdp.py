@@ -17,6 +17,7 @@ from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
 
 _SMALLEST = 1e-300
 _ORDERS = 400
+_LARGEST_ORDER = 1e15
 
 
 def epsilon_at(divergence: Floats, orders: Floats, delta: Floats) -> Floats:
@@ -77,7 +78,9 @@ def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not (alpha > 1).all() or not np.isfinite(alpha).all():
-        raise InputError(f"orders = {orders!r}: must be above 1 and finite")
+        raise InputError(
+            f"orders from {alpha.min()!s} to {alpha.max()!s}: must be above 1 and finite"
+        )
     total = np.zeros(alpha.shape)
     for step, times in flatten(mechanism):
         total = total + times * _step(step, alpha)
@@ -105,7 +108,7 @@ def profile(mechanism: Mechanism) -> RenyiProfile | NothingReleased:
     steps = flatten(mechanism)
     if not steps:
         return NothingReleased()
-    high = 2 + 2 * max(_largest_order(step) for step, _ in steps)
+    high = min(2 + 2 * max(_largest_order(step) for step, _ in steps), _LARGEST_ORDER)
     orders = 1 + np.geomspace(min(1e-3, high * 1e-5), high, _ORDERS)
     return RenyiProfile(orders, divergence(mechanism, orders))
 
@@ -118,9 +121,9 @@ def _largest_order(step: Mechanism) -> float:
         case Laplace(z):
             return 70 * max(z, 1.0)
         case Sampled(Laplace(z), q):
-            return max(70 * max(z, 1.0), z * math.log(1 / q))
+            return max(70 * max(z, 1.0), -z * math.log(q))
         case Sampled(Gaussian(z), q):
-            return max(12 * z, z * z * math.log(1 / q))
+            return max(12 * z, -z * z * math.log(q))
         case _:
             return 1.0
 

@@ -18,7 +18,15 @@ from apiece.accounting.curve import METHODS, RELATION
 from apiece.cli._inputs import read_text
 from apiece.cli._output import echo
 from apiece.errors import ApieceError, InputError
-from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled, from_dict, to_dict
+from apiece.mechanisms import (
+    Gaussian,
+    Mechanism,
+    Repeated,
+    Sampled,
+    from_dict,
+    to_dict,
+    without_repeats,
+)
 
 EXAMPLE = """
 \b
@@ -115,9 +123,11 @@ def _from_flags(
 
 def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=without_repeats)
     except json.JSONDecodeError as error:
         raise InputError(f"stdin: not JSON ({error}); give a mechanism or a list of them") from None
+    except RecursionError:
+        raise InputError("stdin: JSON nested too deep; give what to_json wrote") from None
     if not isinstance(data, list):
         return [Case(from_dict(data), _needed(delta))], False
     if not data:

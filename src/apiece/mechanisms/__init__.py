@@ -15,7 +15,7 @@ from apiece.mechanisms.finite import Finite
 from apiece.mechanisms.gaussian import Gaussian
 from apiece.mechanisms.laplace import Laplace
 from apiece.mechanisms.normal_form import flatten
-from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json
+from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json, without_repeats
 
 __all__ = [
     "Atoms",
@@ -37,4 +37,5 @@ __all__ = [
     "require_mechanism",
     "to_dict",
     "to_json",
+    "without_repeats",
 ]

@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from apiece.errors import RangeError
 from apiece.mechanisms.algebra import Composed, Mechanism, Repeated, Sampled
 from apiece.mechanisms.gaussian import Gaussian
+
+MOST_STEPS = 10**15
+"""Counts up to here are exact as floating-point numbers."""
+_LEAST = math.ulp(0.0)  # a product of coins that underflows is rounded up to it
 
 
 def flatten(mechanism: Mechanism) -> tuple[tuple[Mechanism, int], ...]:
@@ -17,6 +22,8 @@ def flatten(mechanism: Mechanism) -> tuple[tuple[Mechanism, int], ...]:
     plain Gaussians become one (1/z² adds up, exactly), also below a coin. What is left under
     `Sampled` is in the same form. The order of composition does not change a privacy curve, so
     every accountant may read this form instead of the tree.
+
+    Raises `RangeError` for more than 10¹⁵ steps in all.
 
     >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
     ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3), \
@@ -31,6 +38,8 @@ def flatten(mechanism: Mechanism) -> tuple[tuple[Mechanism, int], ...]:
             precision.append((step.noise_multiplier, times))
         else:
             counts[step] = counts.get(step, 0) + times
+    if not sum(counts.values()) + sum(times for _, times in precision) <= MOST_STEPS:
+        raise RangeError(f"mechanism: more than {MOST_STEPS:g} steps in all; use fewer")
     if len(precision) == 1 and precision[0][1] == 1:
         return (Gaussian(precision[0][0]), 1), *counts.items()
     if precision:
@@ -61,7 +70,7 @@ def _sampled(steps: tuple[tuple[Mechanism, int], ...], probability: float) -> Me
     (first, once), *rest = steps
     if not rest and once == 1:
         if isinstance(first, Sampled):
-            return Sampled(first.mechanism, probability * first.probability)
+            return Sampled(first.mechanism, max(probability * first.probability, _LEAST))
         return Sampled(first, probability)
     parts = [step if times == 1 else Repeated(step, times) for step, times in steps]
     return Sampled(parts[0] if not rest else Composed(*parts), probability)

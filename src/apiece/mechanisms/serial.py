@@ -62,6 +62,17 @@ def to_json(mechanism: Mechanism) -> str:
 def from_json(text: str) -> Mechanism:
     """Return the mechanism in a JSON `text`; raise `InputError` where it holds none."""
     try:
-        return from_dict(json.loads(text))
+        return from_dict(json.loads(text, object_pairs_hook=without_repeats))
     except json.JSONDecodeError as error:
         raise InputError(f"mechanism: not JSON ({error}); give what to_json wrote") from None
+    except RecursionError:
+        raise InputError("mechanism: JSON nested too deep; give what to_json wrote") from None
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's fields; raise `InputError` where one is given twice."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"JSON: field {twice[:80]!r} is given twice; give it once")
+    return dict(pairs)
