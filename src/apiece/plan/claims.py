@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from apiece.errors import DataError
+from apiece.errors import ApieceError, DataError, RangeError
 from apiece.plan.verification import MEASURED
 
 if TYPE_CHECKING:
@@ -43,6 +43,17 @@ class Claims:
         a group: they are compared where the budgets have bounds on the excess, which then rest on
         the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
         """
+        try:
+            with np.errstate(all="ignore"):  # a bound that is no number keeps no promise
+                self._require(plan)
+        except ApieceError:
+            raise
+        except (ArithmeticError, ValueError) as error:
+            raise RangeError(
+                f"plan: its numbers are past the accountant's range ({error}); make the plan again"
+            ) from None
+
+    def _require(self, plan: Plan) -> None:
         if self.steps != plan.steps:
             raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
         if self.releasable != plan.releasable:
