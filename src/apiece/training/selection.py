@@ -79,7 +79,11 @@ def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
     except NotBookable as reason:
         if not free:
             raise _not_exact(str(reason)) from None
-    return functional.clip_vectorised(batch)
+    try:
+        with attempt([batch.clip_norms.device]):
+            return functional.clip_vectorised(batch)
+    except RuntimeError:  # vmap cannot run every model
+        return functional.clip_one_by_one(batch)
 
 
 def _looked_at(method: str, path: str | None, batch: Batch, uses: Uses) -> str:

@@ -1,0 +1,87 @@
+"""Sums stay in single precision until the noise is on; released values lie on a public grid."""
+
+import contextlib
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
+from apiece.training.selection import chosen
+
+RECORDS = 2048
+KINDS = {
+    "bfloat16 weights": (torch.bfloat16, contextlib.nullcontext),
+    "float16 weights": (torch.float16, contextlib.nullcontext),
+    "bfloat16 autocast": (torch.float32, lambda: torch.autocast("cpu", torch.bfloat16)),
+}
+
+
+def loss(outputs, targets):
+    return (outputs.float()[:, 0] - targets.float()).square()
+
+
+def moved(kind, method, bounds):
+    """How far the sum moves when record 0, of bound `bounds[0]`, is removed."""
+    dtype, context = KINDS[kind]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.Identity(), nn.Linear(6, 1)).to(dtype)
+    x, y = torch.randn(len(bounds), 8).to(dtype), torch.full((len(bounds),), 9.0).to(dtype)
+    with context():
+        sums = [
+            clip_and_sum(model, loss, x[some], y[some], bounds[some], method=method).gradients
+            for some in (slice(0, None), slice(1, None))
+        ]
+    assert all(g.dtype == torch.float32 for g in sums[0].values())
+    return math.sqrt(sum(float((sums[0][n].double() - sums[1][n]).square().sum()) for n in sums[0]))
+
+
+@pytest.mark.parametrize("method", ["auto", "functional"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_removing_one_of_many_records_moves_the_sum_by_its_bound(kind, method):
+    equal = torch.ones(RECORDS, dtype=torch.float64)
+    assert moved(kind, method, equal) < 1.002
+    beside = equal.clone()
+    beside[0] = 0.01  # among larger ones
+    assert moved(kind, method, beside) < 0.012
+
+
+@pytest.mark.parametrize("kind", ["bfloat16 autocast", "bfloat16 weights"])
+def test_half_precision_is_book_kept(kind):
+    dtype, context = KINDS[kind]
+    model = nn.Sequential(nn.Conv1d(3, 8, 3), nn.GELU(), nn.Flatten(), nn.Linear(56, 1)).to(dtype)
+    x, y = torch.randn(16, 3, 9).to(dtype), torch.ones(16).to(dtype)
+    with context():
+        clip_and_sum(model, loss, x, y, 1.0)
+    assert {path for _, path in chosen(model)} == {"book-keeping"}
+
+
+def released(value, stddev, dtype=torch.float64):
+    one = torch.ones(1)
+    total = ClippedSum({"w": torch.full((5000,), value, dtype=dtype)}, one, one, one)
+    return add_noise(total, stddev, generator=ChaCha20Stream(bytes(32)))["w"]
+
+
+def off_grid(values, stddev):
+    step = 2.0 ** (math.floor(math.log2(stddev)) - 20)
+    return int((torch.remainder(values.double() / step, 1) != 0).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("stddev", [1e-9, 0.7, 1.0, 3e4])
+@pytest.mark.parametrize("value", [0.0, 1 / 3, -1e-7, 5.0])
+def test_released_values_lie_on_a_grid_of_the_noise_alone(dtype, stddev, value):
+    assert off_grid(released(value, stddev, dtype), stddev) == 0
+
+
+def test_the_low_bits_of_a_plain_sum_tell(monkeypatch):
+    """Negative control: without the grid nearly every value is off it."""
+    monkeypatch.setattr("apiece.training.noise._to_grid", lambda *_: None)
+    assert off_grid(released(1 / 3, 1.0), 1.0) > 4900
+
+
+def test_the_grid_costs_no_accuracy(monkeypatch):
+    rounded = released(1 / 3, 1.0)
+    monkeypatch.setattr("apiece.training.noise._to_grid", lambda *_: None)
+    assert float((rounded - released(1 / 3, 1.0)).abs().max()) <= 2.0**-21
