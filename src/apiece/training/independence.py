@@ -7,14 +7,16 @@ touch are told from round-off.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
-from apiece.errors import InputError
+from apiece.errors import InputError, UnsupportedError
 from apiece.training import functional, records
 from apiece.training.ambient import trial
 from apiece.training.bookkeeping import clip_in_parts, parts_of
@@ -60,7 +62,7 @@ def examine(path: str, batch: Batch, *, free: bool, closely: bool) -> Finding:
     `NotBookable` where book-keeping cannot be taken, and what the model raises.
     """
     look = _Look(path, free)
-    with trial([batch.clip_norms.device]):
+    with trial([batch.clip_norms.device]), _nothing_kept():
         tolerance = as_it_is(batch)
         found, where = look.at(batch, tolerance)
         if found is Finding.MIXED:
@@ -73,6 +75,20 @@ def examine(path: str, batch: Batch, *, free: bool, closely: bool) -> Finding:
     if closer is None:
         return Finding.UNKNOWN if found is Finding.OTHER_SUM else found
     return closer if found is not Finding.UNKNOWN else found
+
+
+@contextlib.contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """Say in our words what torch.func says of values that a forward keeps from another."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "escaped from inside a function being vmapped" not in str(error):
+            raise
+        raise UnsupportedError(
+            "model: a forward keeps a value that it computes from records and uses it in the next; "
+            "take that out, and start again from a model that has not run"
+        ) from None
 
 
 def _in_double(look: _Look, batch: Batch) -> Finding | None:

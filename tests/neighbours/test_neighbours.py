@@ -1,0 +1,117 @@
+"""No record moves the sum by more than its clip norm, or the model is refused."""
+
+import pytest
+import torch
+from .harness import METHODS, PRECISIONS, Refused, filtered, movement
+from .zoo import HONEST, MIXING, RANDOM, case
+
+from apiece import Budgets, Scale, assign
+from apiece.errors import InputError
+from apiece.training import Trainer, clip_and_sum, selection, state
+
+# what rounding of the sum over twelve records may add, in clip norms
+ROOM = {"float32": 1e-3, "float64": 1e-6, "bfloat16": 0.05, "autocast": 0.05}
+
+
+def holds(make, precision="float32", method="auto", **options):
+    """Return the move, None where the model was refused; fail where it is too large."""
+    try:
+        moved = movement(make, precision, method, **options)
+    except Refused:
+        return None
+    assert moved <= 1 + ROOM[precision], f"the sum moved by {moved:.3g} of its bound"
+    return moved
+
+
+def test_the_zoo_is_large_enough():
+    assert len(HONEST) + len(RANDOM) >= 60
+    assert len(MIXING) >= 60
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest(name):
+    place = list(HONEST).index(name)
+    assert holds(HONEST[name]) is not None
+    precision = PRECISIONS[place % len(PRECISIONS)]
+    assert holds(HONEST[name], precision, whom=(3,)) is not None
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_mixing(name):
+    assert holds(MIXING[name]) is None
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_forwards_are_not_refused(name):
+    torch.manual_seed(0)
+    model, loss, x, y = RANDOM[name]()
+    for _ in range(3):
+        clipped = clip_and_sum(model, loss, x, y, 0.01)
+        total = torch.cat([g.flatten() for g in clipped.gradients.values()])
+        assert float(total.norm()) <= 0.01 * len(x) * 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", [*HONEST, *MIXING])
+def test_every_path_and_precision(name, method, precision):
+    moved = holds({**HONEST, **MIXING}[name], precision, method)
+    if name in HONEST and method != "functional" and method != "book-keeping":
+        assert moved is not None
+    if name in MIXING and method == "auto":
+        assert moved is None
+
+
+def trained(make):
+    torch.manual_seed(0)
+    model, loss, x, y = make()
+    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], len(x), 1e-3)
+    plan = assign(budgets, Scale(), steps=4, expected_batch_size=8, clip_norm=1.0)
+    Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, plan, (x, y), seed=0).fit()
+
+
+@pytest.mark.parametrize("run", [trained, filtered])
+def test_trainers(run):
+    for name in list(HONEST)[::7]:
+        run(HONEST[name])
+    for name in list(MIXING)[::7]:
+        with pytest.raises((InputError, Refused)):
+            run(MIXING[name])
+
+
+# the harness must see what it is for
+
+
+def test_it_sees_a_guard_that_is_off(monkeypatch):
+    monkeypatch.setattr(selection, "_looked_at", lambda *_: "book-keeping")
+    assert movement(MIXING["mean at 1"]) > 1.1
+    assert movement(MIXING["loss: over the sum, dict"]) > 1.1
+
+
+def test_it_sees_clipping_that_ignores_the_bounds(monkeypatch):
+    def careless(model, loss, x, y, clip, **options):
+        return clip_and_sum(model, loss, x, y, 3 * clip, **options)
+
+    assert movement(case(), of=careless) > 2
+
+
+def test_it_sees_a_mean_over_the_batch():
+    class Sum:
+        def __init__(self, gradients):
+            self.gradients = gradients
+
+    def averaged(model, loss, x, y, clip, **options):
+        parts = clip_and_sum(model, loss, x, y, clip, **options).gradients
+        return Sum({name: 30 * value / len(x) for name, value in parts.items()})
+
+    assert movement(case(), of=averaged) > 1.1
+
+
+def test_it_sees_a_state_that_is_not_compared(monkeypatch):
+    monkeypatch.setattr(state.State, "_compare", lambda self, tensors, versions: tensors)
+    monkeypatch.setattr(state, "_same", lambda one, other: True)
+    monkeypatch.setattr(selection, "_looked_at", lambda *_: "book-keeping")
+    assert movement(MIXING["keeps: buffer by data"]) > 0
+    with pytest.raises(AssertionError):
+        assert holds(MIXING["keeps: buffer by data"]) is None
