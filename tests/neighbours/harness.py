@@ -28,12 +28,12 @@ def flat(sums):
 def typed(tree, precision):
     """Return `tree` in the type that goes with `precision`."""
     dtype = TYPES.get(precision, torch.float32)
-    return tree.to(dtype) if not isinstance(tree, torch.Tensor) or tree.is_floating_point() else tree
+    return (
+        tree.to(dtype) if not isinstance(tree, torch.Tensor) or tree.is_floating_point() else tree
+    )
 
 
-def movement(
-    case, precision="float32", method="auto", *, of=clip_and_sum, whom=(0, 5, SIZE - 1)
-):
+def movement(case, precision="float32", method="auto", *, of=clip_and_sum, whom=(0, 5, SIZE - 1)):
     """Return the largest move over removals and replacements, divided by its bound.
 
     A batch of two goes first, which must not settle anything. Bounds are a third of each record's

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from .harness import SIZE
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
+
+from .harness import SIZE
 
 
 class Net(nn.Module):
@@ -42,11 +43,11 @@ def case(model=Net, loss=squares):
 
 
 def _softmax(h):
-    return h * F.softmax(h.sum(1), 0).unsqueeze(1) * len(h)
+    return h * functional.softmax(h.sum(1), 0).unsqueeze(1) * len(h)
 
 
 def _attend(h):
-    return F.softmax(h @ h.t(), 1) @ h
+    return functional.softmax(h @ h.t(), 1) @ h
 
 
 def _capacity(h):
@@ -353,7 +354,7 @@ OWN_LOSSES = {
     "squares": squares,
     "absolute": lambda out, y: (squares(out, y) + 1e-3).sqrt(),
     "weighted by the target": lambda out, y: squares(out, y) * (1 + y.abs()),
-    "huber": lambda out, y: F.huber_loss(squares(out, y), y, reduction="none"),
+    "huber": lambda out, y: functional.huber_loss(squares(out, y), y, reduction="none"),
     "padded": lambda out, y: squares(out, y) * (y > -1),
 }
 RANDOM = {

@@ -99,8 +99,14 @@ def _looked_at(method: str, path: str | None, batch: Batch, uses: Uses) -> str:
                 return name
             continue
         except (RuntimeError, ValueError) as error:
-            if name != "functional" or path is not None or isinstance(error, InputError):
+            if name != "functional" or isinstance(error, InputError):
                 raise
+            if path is not None:
+                raise UnsupportedError(
+                    "method: torch.func cannot run this model, which looks at values, writes in "
+                    "place or has a backward of its own; use method='auto' or 'loop' "
+                    f"({str(error).splitlines()[0][:120]})"
+                ) from error
             continue  # vmap cannot run every model
         if found is Finding.SAME or name != "book-keeping":
             return name
