@@ -14,6 +14,7 @@ from apiece.accounting.grid import Grid
 from apiece.accounting.jumps import jumps
 from apiece.accounting.lattice import aligned, log_ratio
 from apiece.accounting.lines import Bracket, Brackets, Line, above_line, below_line
+from apiece.accounting.pairs import told_apart
 from apiece.accounting.region import Region, choose
 from apiece.errors import RangeError
 
@@ -104,9 +105,12 @@ def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Brac
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs
         )
+        certain = told_apart(leaves, reverse=reverse)
+        outside += certain.upper
         above.append(above_line(tail(upper, *settings), outside, rare, reverse=reverse))
         if reverse and (above[1].epsilon(deltas, -1.0) <= below[0].epsilon(deltas, 0.0)).all():
             break
         lower = [side(low, times, reverse=reverse) for (low, _), times in pairs]
-        below.append(below_line(tail(lower, *settings), None if reverse else rare))
+        rarely = None if reverse else rare
+        below.append(below_line(tail(lower, *settings), certain.lower, rarely))
     return Bracket(tuple(above), tuple(below))

@@ -58,7 +58,8 @@ def _view(pair: Pair, times: int, window: Window) -> Coarse:
     p1, q0, q = p1[keep], q0[keep], pair.probability
     ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)
     floor = math.log1p(q * math.expm1(window.low)) if q < 1 else window.low
-    return Coarse(ratio, np.gradient(ratio), np.log(q0), floor, times)
+    width = np.gradient(ratio) if ratio.size > 1 else np.zeros_like(ratio)
+    return Coarse(ratio, width, np.log(q0), floor, times)
 
 
 def cumulant(coarse: Sequence[Coarse], tilts: Floats) -> Floats:
@@ -174,7 +175,7 @@ def with_jumps(coarse: Sequence[Coarse], delta: float) -> float:
     slack = fall(coarse, most, delta)[0]
     excess = np.geomspace(1e-5, 1e9, 57)
     constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
-    low, high = math.log(1e-9), math.log(most)
+    low, high = math.log(1e-9), math.log(max(most, 1e-9))
     for _ in range(10):
         middle = (low + high) / 2
         epsilon = math.exp(middle)

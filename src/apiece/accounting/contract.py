@@ -179,7 +179,10 @@ def _balance(halves: _Halves, width: Floats) -> Floats:
         if stuck is None:
             return np.asarray(mass)
         ends[stuck] = True
-        ends |= np.convolve(mass < 0, np.ones(3), "same") > 0
+        short = mass < 0
+        ends |= short
+        ends[1:] |= short[:-1]
+        ends[:-1] |= short[1:]
     halves.trimmed(np.ones_like(ends))
     return halves.mass()
 

@@ -31,7 +31,7 @@ class Line:
         share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
         value = self.value[left] * (1 - share) + self.value[left + 1] * share
         grow = np.exp(np.minimum(epsilon, self.start))
-        rise = grow * np.expm1(np.maximum(self.start - epsilon, 0.0))
+        rise = grow * np.expm1(np.clip(self.start - epsilon, 0.0, 700.0))
         return np.asarray(value + before * np.minimum(rise, 1.0), dtype=np.float64)
 
     def epsilon(self, delta: Floats, before: float) -> Floats:
@@ -57,10 +57,10 @@ def above_line(tail: Tail, outside: float, rare: Jumps | None, *, reverse: bool)
     return Line(start, tail.step, np.minimum.accumulate(np.minimum(value, 1.0)))
 
 
-def below_line(tail: Tail, rare: Jumps | None) -> Line:
-    """Return a lower bound, in the same way."""
+def below_line(tail: Tail, certain: float, rare: Jumps | None) -> Line:
+    """Return a lower bound, in the same way; certain: what it never falls below."""
     start = tail.start - 2 * tail.exponent
-    value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0)
+    value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0) + certain
     if rare is not None:
         value += rare.below(start + tail.step * np.arange(value.size))
     value = np.maximum.accumulate(value[::-1])[::-1]

@@ -22,7 +22,7 @@ from apiece.accounting.coarse import Leaves, gaps, renyi_tilt, view
 from apiece.accounting.convolve import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
 from apiece.accounting.discretise import discretise
 from apiece.accounting.grid import UNIT, Grid
-from apiece.accounting.pairs import AtomsPair, Floats, RunPair, Window
+from apiece.accounting.pairs import AtomsPair, Floats, RunPair, Window, told_apart
 from apiece.errors import RangeError
 
 _FAINTEST = 1e-17  # δ down to which masses are to be told
@@ -38,7 +38,8 @@ _STEEPEST = 2000.0
 def run_pair(leaves: Leaves, probability: float, grid: Grid) -> RunPair:
     """Return the pair of a composition behind one coin.
 
-    Raises `RangeError` where its losses are past the numerical range.
+    What only one of the two worlds can show, in `certain`, is told apart outright from above and
+    left out from below. Raises `RangeError` where its losses are past the numerical range.
     """
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(grid.truncation * _FAINTEST / times) for pair, _ in leaves)
@@ -57,16 +58,19 @@ def run_pair(leaves: Leaves, probability: float, grid: Grid) -> RunPair:
                 f"a coin before a composition of {times} steps: past the numerical range; use "
                 "fewer steps or more noise"
             )
+    certain = [float(told_apart(leaves, reverse=reverse).upper) for reverse in (False, True)]
     ends = []
     for end in (0, 1):
         parts = [side(pair[end], count, reverse=False) for pair, count in lattices]
         loss, mass, relative, lost = _masses(parts, step, tilts, upper=end == 1)
         out_p, out_q = (
-            end * (lost + sum(count * outside(pair[1]) for pair, count in lattices))
-            for outside in (attrgetter("outside_p"), attrgetter("outside_q"))
+            end * (lost + surely + sum(count * outside(pair[1]) for pair, count in lattices))
+            for outside, surely in zip(
+                (attrgetter("outside_p"), attrgetter("outside_q")), certain, strict=True
+            )
         )
-        told_apart = (1 - probability) * out_q + probability * out_p, out_q
-        ends.append(AtomsPair(loss, mass, told_apart, relative, probability))
+        outside = (1 - probability) * out_q + probability * out_p, out_q
+        ends.append(AtomsPair(loss, mass, outside, relative, probability))
     return RunPair(ends[0], ends[1])
 
 

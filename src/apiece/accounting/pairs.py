@@ -8,6 +8,7 @@ much of P₁ and of Q lies between given values of ρ, each to a stated relative
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
+from apiece.accounting.bounds import Bounds
 from apiece.accounting.grid import UNIT
 from apiece.errors import RangeError
+from apiece.mechanisms import Atoms
 
 Floats = npt.NDArray[np.float64]
 LARGEST_LOG_RATIO = 600.0
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
 _LEAST_TAIL = 1e-300
+_BESIDE, _NOTHING = 0.01, 1e-280
 
 
 class Window(NamedTuple):
@@ -57,6 +61,10 @@ class Pair(Protocol):
     def atoms(self) -> tuple[Atom, ...]:
         """Atoms at the ends of the window, which `masses` leaves out."""
 
+    @property
+    def certain(self) -> tuple[float, float]:
+        """P-mass where Q has none and Q-mass where P has none, exactly, coin included."""
+
     def window(self, tail: float) -> Window:
         """Return an interval of ρ outside which P and Q have about `tail` or less."""
 
@@ -81,6 +89,11 @@ class GaussianPair:
     def atoms(self) -> tuple[Atom, ...]:
         """None."""
         return ()
+
+    @property
+    def certain(self) -> tuple[float, float]:
+        """None."""
+        return 0.0, 0.0
 
     def window(self, tail: float) -> Window:
         """Cut both normals where the one that is larger there has `tail` left."""
@@ -126,6 +139,11 @@ class LaplacePair:
         rare = math.exp(-end) / 2
         return Atom(-end, rare, 0.5), Atom(end, 0.5, rare)
 
+    @property
+    def certain(self) -> tuple[float, float]:
+        """None."""
+        return 0.0, 0.0
+
     def window(self, tail: float) -> Window:
         """The loss is bounded: nothing lies outside."""
         if not self.scale <= _MOST_NOISE:
@@ -162,6 +180,7 @@ class AtomsPair:
     outside: tuple[float, float]
     error: float
     probability: float = 1.0
+    certain: tuple[float, float] = (0.0, 0.0)
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
@@ -169,11 +188,22 @@ class AtomsPair:
         return ()
 
     def window(self, tail: float) -> Window:
-        """All atoms; the outside is what the inner bound could not tell."""
-        low, high = float(self.log_ratio[0]), float(self.log_ratio[-1])
+        """All atoms but the outermost, of which P and Q have at most `tail` on either side."""
+        p = self.mass * np.exp(self.log_ratio)
+        larger = np.maximum(p, self.mass)
+        first = int(np.searchsorted(np.cumsum(larger), tail))
+        last = larger.size - int(np.searchsorted(np.cumsum(larger[::-1]), tail))
+        if last - first < 2:
+            first, last = 0, larger.size
+        low, high = float(self.log_ratio[first]), float(self.log_ratio[last - 1])
         if high > LARGEST_LOG_RATIO:
-            raise RangeError(f"a sampled composition has losses up to {high:.0f}; use more noise")
-        return Window(low, high, self.outside[0], self.outside[1], high)
+            raise RangeError(f"a discrete step has losses up to {high:.0f}; use more noise")
+        q = self.probability
+        p_out, q_out = (
+            float(np.delete(m, np.s_[first:last]).sum()) * (1 + self.error) for m in (p, self.mass)
+        )
+        p_out = (1 - q) * q_out + q * p_out
+        return Window(low, high, self.outside[0] + p_out, self.outside[1] + q_out, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Sum the atoms of each cell."""
@@ -188,6 +218,18 @@ class AtomsPair:
     def rounding(self, window: Window) -> float:
         """The inner computation's error and the sums."""
         return self.error + UNIT * (400 + self.mass.size)
+
+
+def discrete_pair(atoms: Atoms) -> AtomsPair:
+    """Return the pair of a discrete mechanism."""
+    outside = (atoms.outside_p, atoms.outside_q)
+    certain = (atoms.only_p, atoms.only_q)
+    log_ratio, mass = atoms.log_ratio, atoms.mass
+    if log_ratio.size < 2:  # a lattice has two points at least; what is added is below any rounding
+        middle = float(log_ratio.sum())
+        log_ratio = np.array([middle - _BESIDE, middle, middle + _BESIDE])
+        mass = np.array([_NOTHING, float(mass.sum()) + _NOTHING, _NOTHING])
+    return AtomsPair(log_ratio, mass, outside, atoms.error, certain=certain)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,6 +249,11 @@ class RunPair:
         """None."""
         return ()
 
+    @property
+    def certain(self) -> tuple[float, float]:
+        """That of both pairs."""
+        return self.above.certain
+
     def window(self, tail: float) -> Window:
         """All atoms of the dominating pair."""
         return self.above.window(tail)
@@ -218,6 +265,16 @@ class RunPair:
     def rounding(self, window: Window) -> float:
         """That of the dominating pair."""
         return self.above.rounding(window)
+
+
+def told_apart(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:
+    """Bound the chance that some step has an outcome that only one of the two worlds can have."""
+    chances = [(pair.certain[reverse], times) for pair, times in leaves]
+    if any(chance >= 1 for chance, _ in chances):
+        return Bounds(1.0, 1.0)
+    chance = -math.expm1(math.fsum(times * math.log1p(-c) for c, times in chances))
+    slack = 16 * UNIT
+    return Bounds(chance * (1 - slack), chance * (1 + slack))
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)

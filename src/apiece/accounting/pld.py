@@ -8,7 +8,7 @@ asked for (`region`). Plain Gaussians and single steps have closed forms.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -18,16 +18,25 @@ from apiece.accounting import closed
 from apiece.accounting.bounds import Bounds, Floats, Profile, invert
 from apiece.accounting.bracket import bracket
 from apiece.accounting.coarse import Leaves
+from apiece.accounting.discrete import DiscreteProfile, composed
 from apiece.accounting.gdp import GaussianProfile, NothingReleased
 from apiece.accounting.grid import DEFAULT, UNIT, Grid
 from apiece.accounting.lattice import log_ratio
 from apiece.accounting.lines import Brackets, tightest
 from apiece.accounting.nested import run_pair
-from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair
+from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair, discrete_pair
 from apiece.accounting.region import log_delta
 from apiece.accounting.sampled import MANY, close, sampled_epsilon
 from apiece.errors import RangeError, UnsupportedError
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
+from apiece.mechanisms import (
+    Atoms,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Sampled,
+    atoms_of,
+    flatten,
+)
 
 
 def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
@@ -57,11 +66,20 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
             return OneSampledStep(scale, 1.0, closed.laplace)
         case ((Sampled(Laplace(scale), probability), 1),):
             return OneSampledStep(scale, probability, closed.laplace)
+        case _ if (atoms := _enumerated(steps)) is not None:
+            return DiscreteProfile(atoms)
         case _:
             return Composition(tuple((_pair(step, grid), times) for step, times in steps), grid)
 
 
 _LEAST_PROBABILITY = 1e-250
+
+
+def _enumerated(steps: Sequence[tuple[Mechanism, int]]) -> Atoms | None:
+    """Return the atoms of a composition of discrete steps, if they are few."""
+    parts = [(atoms_of(step), times) for step, times in steps]
+    known = [(atoms, times) for atoms, times in parts if atoms is not None]
+    return composed(known) if len(known) == len(parts) else None
 
 
 @lru_cache(maxsize=64)
@@ -80,6 +98,8 @@ def _pair(step: Mechanism, grid: Grid) -> Pair:
             return GaussianPair(z, q)
         case Sampled(Laplace(scale), q):
             return LaplacePair(scale, q)
+        case _ if (atoms := atoms_of(step)) is not None:
+            return discrete_pair(atoms)
         case Sampled(inner, q):
             leaves = tuple((_pair(part, grid), times) for part, times in flatten(inner))
             return run_pair(leaves, q, grid)
@@ -183,7 +203,8 @@ class Composition:
                 both = tightest([bounds, Bounds(lower[here], upper[here])])
                 lower[here], upper[here] = both
                 # a region is looked at in a few places; between them its bounds may be wider
-                wide = upper[here] - lower[here] > 1.05 * self.grid.gap * upper[here]
+                gap = np.minimum(upper[here], 1e300) - lower[here]
+                wide = gap > 1.05 * self.grid.gap * upper[here]
                 wide &= (ask is Brackets.epsilon) & (upper[here] >= self.grid.floor)
                 open_[here] = wide | (not brackets.close)
         return Bounds(lower, upper)

@@ -13,7 +13,14 @@ from apiece.accounting import renyi
 from apiece.accounting.bounds import Bounds, Floats
 from apiece.accounting.gdp import NothingReleased
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled, flatten
+from apiece.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Sampled,
+    atoms_of,
+    flatten,
+)
 
 _SMALLEST = 1e-300
 _ORDERS = 400
@@ -69,8 +76,9 @@ class RenyiProfile:
 def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
     """Return Rényi divergences of `mechanism` at `orders` > 1, the larger of both directions.
 
-    Raises `UnsupportedError`, naming it, where a step is neither Gaussian, nor Laplace, nor one of
-    them (or several Gaussians) behind one coin; `InputError` for orders not above 1.
+    Raises `UnsupportedError`, naming it, where a step is none of Gaussian, Laplace, finite and
+    discrete Laplace, nor one of them (or several Gaussians) behind one coin; `InputError` for
+    orders not above 1.
 
     >>> from apiece.mechanisms import Repeated
     >>> divergence(Repeated(Gaussian(2.0), 8), [2.0, 3.0]).round(6).tolist()
@@ -97,6 +105,8 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             return renyi.sampled_gaussian(noise_multiplier, probability, orders)
         case Sampled(Laplace(noise_multiplier), probability):
             return renyi.sampled_laplace(noise_multiplier, probability, orders)
+        case _ if (atoms := atoms_of(step)) is not None and not atoms.outside_p:
+            return renyi.discrete(atoms, orders)
         case _:
             raise UnsupportedError(
                 f"method 'rdp': no exact Rényi divergence of {step!r}; use method 'pld'"
@@ -124,6 +134,9 @@ def _largest_order(step: Mechanism) -> float:
             return max(70 * max(z, 1.0), -z * math.log(q))
         case Sampled(Gaussian(z), q):
             return max(12 * z, -z * z * math.log(q))
+        case _ if (atoms := atoms_of(step)) is not None:
+            largest = float(np.abs(atoms.log_ratio).max(initial=0.0))
+            return 70 / min(max(largest, 1e-6), 1.0)
         case _:
             return 1.0
 

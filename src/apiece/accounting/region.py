@@ -70,7 +70,8 @@ def choose(leaves: Leaves, deltas: Floats, grid: Grid, known: Floats | None) -> 
     else:
         tilt, epsilon, deepest = math.nan, float(known[known.size // 2]), float(known[-1])
     reach, rate = math.inf, 1.0
-    if max(float(part.ratio[-1]) for part in coarse) > deepest > 0:
+    whole = not any(any(pair.certain) for pair, _ in leaves)  # what jumps are reckoned from
+    if whole and max(float(part.ratio[-1]) for part in coarse) > deepest > 0:
         slack, rate = fall(coarse, deepest, float(deltas[-1]))
         loss = _MARGIN * deepest + slack
         kept = tuple(
@@ -122,7 +123,9 @@ def _step(coarse: Sequence[Coarse], tilt: float, reverse_tilt: float, wanted: fl
     gap = gaps(coarse, tilt, steps)
     if not math.isnan(reverse_tilt):
         gap = np.maximum(gap, gaps(coarse, 1 - reverse_tilt, steps))
-    step = float(np.exp(np.interp(math.log(wanted), np.log(gap), np.log(steps))))
+    step = float(
+        np.exp(np.interp(math.log(wanted), np.log(np.maximum(gap, 1e-300)), np.log(steps)))
+    )
     return min(step, _COARSEST, 1 / tilt)
 
 

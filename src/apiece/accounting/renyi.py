@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.accounting.bounds import Floats
+from apiece.mechanisms import Atoms
 
 _ROUND_UP = 1 + 1e-11
 _REACH = 9.5  # in standard deviations of the noise; the tail beyond is below 1e-20
@@ -91,6 +92,20 @@ def sampled_laplace(noise_multiplier: float, probability: float, orders: npt.Arr
         for order in alpha.ravel()
     ]
     return np.asarray(np.fmin(np.reshape(values, alpha.shape), whole))
+
+
+def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
+    """Return the divergence of a discrete pair, the larger direction; ∞ where one world has more.
+
+    E_Q[r^α] as a sum over atoms, none of which may be left out.
+    """
+    alpha = np.asarray(orders, float)
+    if atoms.only_p > 0 or atoms.only_q > 0:
+        return np.full(alpha.shape, np.inf)
+    powers = np.stack([alpha, 1 - alpha])[..., None]
+    moment = np.logaddexp.reduce(np.log(atoms.mass) + powers * atoms.log_ratio, axis=-1)
+    rounding = (atoms.error + 2.0**-50) * (1 + alpha)
+    return np.asarray(np.maximum((moment.max(axis=0) + rounding) / (alpha - 1), 0.0) * _ROUND_UP)
 
 
 def _laplace_excess(b: float, q: float, power: float) -> float:

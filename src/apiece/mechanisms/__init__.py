@@ -14,7 +14,7 @@ from apiece.mechanisms.discrete_laplace import DiscreteLaplace
 from apiece.mechanisms.finite import Finite
 from apiece.mechanisms.gaussian import Gaussian
 from apiece.mechanisms.laplace import Laplace
-from apiece.mechanisms.normal_form import flatten
+from apiece.mechanisms.normal_form import atoms_of, flatten
 from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json, without_repeats
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Primitive",
     "Repeated",
     "Sampled",
+    "atoms_of",
     "behind_coin",
     "flatten",
     "from_dict",

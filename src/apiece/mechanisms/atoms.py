@@ -15,7 +15,8 @@ class Atoms(NamedTuple):
     log_ratio: log(P/Q), increasing and finite. mass: under Q; under P it is mass·e^log_ratio.
     only_p, only_q: mass of P where Q has none, and of Q where P has none, exactly.
     outside_p, outside_q: bounds on mass of points that are left out.
-    error: bound on the relative error of every mass.
+    error: bound on the relative error of every mass, under P and Q, and on the absolute one of
+    every log-ratio.
     """
 
     log_ratio: Floats

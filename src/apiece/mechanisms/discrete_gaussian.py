@@ -24,7 +24,7 @@ class DiscreteGaussian:
     sensitivity: by how much one record can move the count, a whole number. The law is log-concave,
     so the largest move is the worst; for a vector of counts compose one mechanism a coordinate.
 
-    The continuous Gaussian mechanism is another one: it does not cover this, nor this it.
+    The continuous Gaussian mechanism does not cover this one: at some ε its δ is smaller.
 
     Raises `InputError` for values out of bounds, `RangeError` where the noise spans more than 10⁶
     numbers or losses are past the numerical range. Source: Canonne, Kamath, Steinke 2020.

@@ -23,7 +23,7 @@ class DiscreteLaplace:
     the count, a whole number. Pure ε = sensitivity/scale. The law is log-concave, so the largest
     move is the worst; for a vector of counts compose one mechanism a coordinate.
 
-    The continuous Laplace mechanism is another one: it does not cover this, nor this it.
+    The continuous Laplace mechanism does not cover this one: at some ε its δ is smaller.
 
     Raises `InputError` for values out of bounds, `RangeError` for sensitivity above 10⁶ or above
     600·scale. Source: Ghosh, Roughgarden, Sundararajan 2012 (the geometric mechanism).

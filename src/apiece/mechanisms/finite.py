@@ -66,7 +66,10 @@ class Finite:
         """Return the pair of the world with the record and the world without."""
         p, q = np.array(self.with_record), np.array(self.without_record)
         both = (p > 0) & (q > 0)
-        log_ratio = np.log(p[both]) - np.log(q[both])
+        with np.errstate(over="ignore", divide="ignore"):
+            ratio = p[both] / q[both]
+            far = ~((ratio > 1e-300) & (ratio < 1e300))
+            log_ratio = np.where(far, np.log(p[both]) - np.log(q[both]), np.log(ratio))
         return Atoms(
             *gathered(log_ratio, q[both]),
             only_p=float(p[q == 0].sum()),

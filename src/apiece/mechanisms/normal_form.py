@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from apiece.errors import RangeError
 from apiece.mechanisms.algebra import Composed, Mechanism, Repeated, Sampled
+from apiece.mechanisms.atoms import Atoms, Discrete, behind_coin
 from apiece.mechanisms.gaussian import Gaussian
 
 MOST_STEPS = 10**15
@@ -74,3 +75,12 @@ def _sampled(steps: tuple[tuple[Mechanism, int], ...], probability: float) -> Me
         return Sampled(first, probability)
     parts = [step if times == 1 else Repeated(step, times) for step, times in steps]
     return Sampled(parts[0] if not rest else Composed(*parts), probability)
+
+
+def atoms_of(step: Mechanism) -> Atoms | None:
+    """Return the atoms of a discrete step, its coin included; None for any other step."""
+    if isinstance(step, Discrete):
+        return step.atoms()
+    if isinstance(step, Sampled) and isinstance(step.mechanism, Discrete):
+        return behind_coin(step.mechanism.atoms(), step.probability)
+    return None
