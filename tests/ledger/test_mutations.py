@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,16 @@ def test_no_edit_buys_anything(world: World) -> None:
     made, found = sweep(world, every=67)
     assert found == []
     assert made > 10
+
+
+@pytest.mark.parametrize(
+    "name", ["apiece_entry[3].number = 0.5", "apiece_payload[2, 0].block = 0.5"]
+)
+def test_edits_that_once_passed(tmp_path: Path, name: str) -> None:
+    """SQLite takes a fraction where a whole number belongs."""
+    world = World(f"sqlite:///{tmp_path}/p.db")
+    (edit,) = [edit for edit in edits(world.rows) if edit.name == name]
+    assert world.gives_away(edit) == []
 
 
 @pytest.mark.slow

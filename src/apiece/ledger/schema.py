@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Final
 
 import sqlalchemy as sa
@@ -128,4 +129,5 @@ def payloads(connection: sa.Connection, number: int) -> dict[int, bytes]:
         .where(PAYLOAD.c.number == number)
         .order_by(PAYLOAD.c.block)
     )
-    return {int(block): bytes(data) for block, data in rows}
+    # SQLite keeps 0.5 in a column of whole numbers; `index` refuses it where `int` would not.
+    return {index(block): bytes(data) for block, data in rows}

@@ -67,8 +67,7 @@ class Trail:
 
     def body(self, connection: sa.Connection, number: int) -> dict[str, Any]:
         """Return the content of an entry that was met, checked again."""
-        row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).one()
-        return self._checked(row, number)
+        return self._checked(self._row(connection, number), number)
 
     def bodies(self, connection: sa.Connection) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield the content and digest of all entries, oldest first, checked again."""
@@ -79,12 +78,18 @@ class Trail:
 
     def arrays(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
         """Return the packed arrays of an entry that was met, checked again."""
-        row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).one()
+        row = self._row(connection, number)
         self._checked(row, number)
         found = payloads(connection, number)
         if payload_root(self.salt, found.items()) != bytes(row.payload_root):
             raise _damaged(number)
         return found
+
+    def _row(self, connection: sa.Connection, number: int) -> Any:
+        row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == number)).first()
+        if row is None:
+            raise _damaged(number)
+        return row
 
     def _checked(self, row: Any, number: int) -> dict[str, Any]:
         previous = self.digests[number - 1] if number else b""
