@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import click
 
 from apiece import __version__
+from apiece._text import plain
 from apiece.cli._output import echo
 from apiece.errors import ApieceError, InputError, unknown
 
@@ -90,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(name: str, message: str, status: int) -> int:
-    echo(f"{name}: {' '.join(message.split())}", err=True)
+    echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
     return status
 
 
