@@ -73,7 +73,12 @@ def name(engine: sa.Engine) -> str:
 
 def is_missing(engine: sa.Engine) -> bool:
     """Whether it is an SQLite file that does not exist; to connect to it would make it."""
-    return engine.dialect.name == "sqlite" and not Path(engine.url.database or "").exists()
+    if engine.dialect.name != "sqlite":
+        return False
+    try:
+        return not Path(engine.url.database or "").exists()
+    except OSError:  # a name that no file can have
+        return True
 
 
 @contextmanager
