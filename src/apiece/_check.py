@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.errors import DataError, InputError
-
-Floats = npt.NDArray[np.float64]
 
 
 def _number(name: str, value: Any, error: type[InputError]) -> float:

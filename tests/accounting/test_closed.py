@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apiece._types import Floats
 from apiece.accounting import Bounds, closed
-from apiece.accounting.bounds import Floats, invert
+from apiece.accounting.bounds import invert
 
 laws = settings(max_examples=150, derandomize=True, deadline=None)
 

@@ -6,8 +6,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from apiece._types import Floats
 from apiece.accounting import epsilons, pld
-from apiece.accounting.bounds import Floats
 from apiece.accounting.grid import Grid
 from apiece.accounting.moments import Steps, gauss_legendre, log_modulus
 from apiece.accounting.pairs import GaussianPair

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
+from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, gdp, privacy_curve, rdp
-from apiece.accounting.bounds import Best, Floats
+from apiece.accounting.bounds import Best
 from apiece.errors import InputError, OptionError, RangeError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
 

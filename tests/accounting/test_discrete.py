@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from apiece import privacy_curve
+from apiece._types import Floats
 from apiece.accounting import closed, pld
-from apiece.accounting.bounds import Floats
 from apiece.accounting.grid import DEFAULT
 from apiece.cli import group
 from apiece.errors import RangeError, UnsupportedError

@@ -3,18 +3,17 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
+from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, excess, privacy_curve
 from apiece.accounting.closed import gaussian, sampled_add, sampled_remove
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 
-Floats = npt.NDArray[np.float64]
 ALPHA = np.concatenate([np.geomspace(1e-12, 0.5, 20000), np.linspace(0.5, 1, 20000)[1:]])
 
 

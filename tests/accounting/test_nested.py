@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
+from apiece._types import Floats
 from apiece.accounting import closed, pld, privacy_curve
-from apiece.accounting.bounds import Bounds, Floats
+from apiece.accounting.bounds import Bounds
 from apiece.accounting.grid import DEFAULT
 from apiece.accounting.nested import run_pair
 from apiece.accounting.pairs import GaussianPair

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apiece._types import Floats
 from apiece.accounting import PrivacyCurve, closed, privacy_curve
-from apiece.accounting.bounds import Floats
 from apiece.accounting.curve import METHODS
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from apiece._types import Floats
 from apiece.accounting import closed
-from apiece.accounting.bounds import Floats
 from apiece.accounting.discretise import discretise
 from apiece.accounting.grid import DEFAULT, UNIT
 from apiece.accounting.lattice import Lattice, aligned, cut, log_ratio

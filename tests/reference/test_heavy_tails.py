@@ -8,14 +8,12 @@ tilt, no FFT, no cut. Its own discretisation is a dominating one, whose error is
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy.special import log_ndtr, ndtr
 
+from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.mechanisms import Gaussian, Repeated, Sampled
-
-Floats = npt.NDArray[np.float64]
 
 
 def normal_masses(edges: Floats) -> Floats:

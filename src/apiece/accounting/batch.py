@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.accounting import pld, rdp
-from apiece.accounting.bounds import Bounds, Floats, Profile
+from apiece.accounting.bounds import Bounds, Profile
 from apiece.accounting.grid import DEFAULT
 from apiece.accounting.lines import tightest
 from apiece.accounting.sampled import MANY, close, sampled_epsilon

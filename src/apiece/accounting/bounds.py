@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from apiece._types import Floats
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from apiece.accounting.bounds import Floats
+from apiece._types import Floats
 from apiece.accounting.coarse import Leaves
 from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.discretise import discretise

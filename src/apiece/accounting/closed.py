@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from apiece.accounting.bounds import Bounds, Floats
+from apiece._types import Floats
+from apiece.accounting.bounds import Bounds
 
 _ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
 _ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms

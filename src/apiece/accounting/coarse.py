@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apiece.accounting.pairs import Floats, Pair, Window
+from apiece._types import Floats
+from apiece.accounting.pairs import Pair, Window
 
 Leaves = tuple[tuple[Pair, int], ...]
 _CELLS = 384

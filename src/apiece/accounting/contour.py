@@ -25,7 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from apiece.accounting.bounds import Bounds, Floats
+from apiece._types import Floats
+from apiece.accounting.bounds import Bounds
 from apiece.accounting.grid import UNIT
 from apiece.accounting.moments import Steps, Weights, log_modulus
 

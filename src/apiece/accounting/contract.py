@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.accounting.grid import UNIT
 from apiece.accounting.lattice import (
     Cells,
@@ -27,7 +28,7 @@ from apiece.accounting.lattice import (
     lowest_end,
     lowest_mean,
 )
-from apiece.accounting.pairs import Floats, Pair, Window
+from apiece.accounting.pairs import Pair, Window
 
 
 def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
+from apiece._types import Floats
 from apiece.accounting.grid import UNIT
 from apiece.accounting.lattice import Lattice
-from apiece.accounting.pairs import Floats
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
 _UNDERFLOWS = 1e-280

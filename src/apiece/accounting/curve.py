@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece.accounting.bounds import LARGEST_EPSILON, Best, Bounds, Floats, Profile, ascending
+from apiece._types import Floats
+from apiece.accounting.bounds import LARGEST_EPSILON, Best, Bounds, Profile, ascending
 from apiece.errors import InputError, RangeError, UnsupportedError, unknown
 from apiece.mechanisms import Mechanism, require_mechanism
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apiece.accounting.bounds import Bounds, Floats, ascending
+from apiece._types import Floats
+from apiece.accounting.bounds import Bounds, ascending
 from apiece.accounting.curve import PrivacyCurve
 from apiece.mechanisms import (
     Composed,

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apiece._types import Floats
 from apiece.accounting import closed
-from apiece.accounting.bounds import Bounds, Floats, invert
+from apiece.accounting.bounds import Bounds, invert
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Gaussian, Mechanism, flatten
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.accounting.batch import account_of, broadcast, distinct, upper_bounds
-from apiece.accounting.bounds import Floats
 from apiece.errors import InfeasibleError
 
 _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.accounting.convolve import log_moment, side
 from apiece.accounting.grid import UNIT
 from apiece.accounting.lattice import Lattice
-from apiece.accounting.pairs import Floats
 
 
 class Jumps(NamedTuple):

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.accounting.grid import UNIT
-from apiece.accounting.pairs import Floats, Pair, Window
+from apiece.accounting.pairs import Pair, Window
 
 _ROUNDED = 16 * UNIT
 _FEWEST = 4  # cells between atoms, so that what lies between has a lattice point of its own

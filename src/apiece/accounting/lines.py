@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apiece.accounting.bounds import Bounds, Floats
+from apiece._types import Floats
+from apiece.accounting.bounds import Bounds
 from apiece.accounting.convolve import Tail
 from apiece.accounting.jumps import Jumps
 from apiece.errors import RangeError

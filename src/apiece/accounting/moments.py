@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apiece.accounting.bounds import Floats
+from apiece._types import Floats
 from apiece.accounting.grid import UNIT
 
 _RULE = 2**14 * UNIT  # relative accuracy of the rule's nodes and weights

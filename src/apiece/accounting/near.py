@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.accounting import rdp, renyi
 from apiece.accounting.batch import epsilons
-from apiece.accounting.bounds import Floats
 from apiece.accounting.bracket import STEEPEST
 from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.curve import privacy_curve

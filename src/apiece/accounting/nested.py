@@ -18,11 +18,12 @@ from operator import attrgetter
 import numpy as np
 from scipy import fft
 
+from apiece._types import Floats
 from apiece.accounting.coarse import Leaves, gaps, renyi_tilt, view
 from apiece.accounting.convolve import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
 from apiece.accounting.discretise import discretise
 from apiece.accounting.grid import UNIT, Grid
-from apiece.accounting.pairs import AtomsPair, Floats, RunPair, Window, told_apart
+from apiece.accounting.pairs import AtomsPair, RunPair, Window, told_apart
 from apiece.errors import RangeError
 
 _FAINTEST = 1e-17  # δ down to which masses are to be told

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
+from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.grid import UNIT
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms
 
-Floats = npt.NDArray[np.float64]
 LARGEST_LOG_RATIO = 600.0
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
 _LEAST_TAIL = 1e-300

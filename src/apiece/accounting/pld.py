@@ -14,8 +14,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from apiece._types import Floats
 from apiece.accounting import closed
-from apiece.accounting.bounds import Bounds, Floats, Profile, invert
+from apiece.accounting.bounds import Bounds, Profile, invert
 from apiece.accounting.bracket import bracket
 from apiece.accounting.coarse import Leaves
 from apiece.accounting.discrete import DiscreteProfile, composed

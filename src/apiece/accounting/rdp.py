@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import renyi
-from apiece.accounting.bounds import Bounds, Floats
+from apiece.accounting.bounds import Bounds
 from apiece.accounting.gdp import NothingReleased
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (

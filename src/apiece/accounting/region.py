@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apiece._types import Floats
 from apiece.accounting.coarse import (
     Coarse,
     Leaves,
@@ -25,7 +26,7 @@ from apiece.accounting.coarse import (
 )
 from apiece.accounting.grid import Grid
 from apiece.accounting.lattice import cut
-from apiece.accounting.pairs import Floats, Window
+from apiece.accounting.pairs import Window
 
 _GLANCE = 2**15  # points of a first look
 _STEEPEST = 2000.0

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from apiece.accounting.bounds import Floats
+from apiece._types import Floats
 from apiece.mechanisms import Atoms
 
 _ROUND_UP = 1 + 1e-11

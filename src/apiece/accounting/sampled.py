@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri_exp
 
-from apiece.accounting.bounds import Bounds, Floats
+from apiece._types import Floats
+from apiece.accounting.bounds import Bounds
 from apiece.accounting.contour import Beside, contour
 from apiece.accounting.grid import DEFAULT, Grid
 from apiece.accounting.lines import tightest

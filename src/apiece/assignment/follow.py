@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from apiece.assignment.request import Floats, Request
+from apiece._types import Floats
+from apiece.assignment.request import Request
 from apiece.assignment.solve import rates
 
 SURE = 0.98  # a guess above this is of no use: the largest rate is tried anyway

@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import PrivacyCurve, excess, privacy_curve
 from apiece.assignment.follow import Follow
-from apiece.assignment.request import Floats, Request
+from apiece.assignment.request import Request
 from apiece.assignment.solve import (
     ROUND,
     crossing,

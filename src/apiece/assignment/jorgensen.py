@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.assignment.request import Floats, Request
+from apiece.assignment.request import Request
 from apiece.assignment.solve import ROUND, uniform_noise
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.errors import BudgetError, InfeasibleError

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import privacy_curve
-from apiece.assignment.request import Floats, Request
+from apiece.assignment.request import Request
 from apiece.assignment.rounds import split_steps
 from apiece.assignment.solve import few_groups, noise_for
 from apiece.assignment.waste import best_threshold, check_loss, participation
@@ -19,7 +20,6 @@ from apiece.budgets import BudgetGroups
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import Plan, Stage
 
-Mask = npt.NDArray[np.bool_]
 OBJECTION = (
     "as published, a record is charged only for rounds that it joined, so its coins are revealed "
     "and it may try again: the guarantee is that of its worst path, and thresholds and batch "

@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.assignment.jorgensen import inner_rate
-from apiece.assignment.request import Floats, Request
+from apiece.assignment.request import Request
 from apiece.assignment.solve import crossing, noise_for
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.errors import InfeasibleError, unknown

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import accounting
+from apiece._types import Floats
 from apiece.assignment.request import Request
 from apiece.errors import InfeasibleError, UnsupportedError
 
-Floats = npt.NDArray[np.float64]
 MANY = 500  # more distinct budgets than this are not planned for curve by curve
 ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
 

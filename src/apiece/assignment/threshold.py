@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Mask
 from apiece.assignment.request import Request
 from apiece.assignment.solve import uniform_noise
 from apiece.errors import BudgetError, InfeasibleError
 from apiece.plan import Plan
 
-Mask = npt.NDArray[np.bool_]
 CANDIDATES = 8  # of τ, in each round of the search
 
 

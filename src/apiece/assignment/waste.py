@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 CANDIDATES = 400
 
 

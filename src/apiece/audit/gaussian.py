@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
+from apiece._types import Floats
 from apiece.audit.thresholds import Candidates
 
-Floats = npt.NDArray[np.float64]
 _TAILS = special.expit(np.linspace(-16.0, 9.0, 101))
 
 

@@ -14,11 +14,10 @@ import numpy.typing as npt
 from scipy import special
 
 from apiece import _check
+from apiece._types import Floats, Mask
 from apiece.audit.records import ShadowScores
 from apiece.errors import DataError, InputError, unknown
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 VARIANTS = ("online", "offline")
 VARIANCES = ("per-example", "pooled")
 _LEAST_STD = 1e-16
@@ -38,7 +37,7 @@ def _columns(values: Floats) -> Floats:
     return values[..., None] if values.ndim == 2 else values
 
 
-def world(confidences: Floats, member: Bools) -> World:
+def world(confidences: Floats, member: Mask) -> World:
     """Return the moments over the models where `member` (K, n); arrays of (n, augmentations)."""
     values = _columns(confidences)
     weight = member[..., None].astype(np.float64)

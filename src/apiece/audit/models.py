@@ -14,14 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from apiece._types import Floats
 from apiece.audit.bounds import LowerBound
 from apiece.audit.one_run import one_run
 from apiece.audit.rmia import loss_scores
 from apiece.audit.roc import Roc, roc_by_group
 from apiece.audit.stacked_training import logit_scaled
 from apiece.errors import DataError, UnsupportedError
-
-Floats = npt.NDArray[np.float64]
 
 
 @contextmanager

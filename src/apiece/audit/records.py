@@ -16,11 +16,8 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._files import write_whole
+from apiece._types import Floats, Integers, Mask
 from apiece.errors import DataError
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,7 +31,7 @@ class ShadowScores:
 
     ids: npt.NDArray[Any]
     groups: npt.NDArray[Any]
-    included: Bools
+    included: Mask
     confidences: Floats
 
     def __post_init__(self) -> None:

@@ -7,10 +7,9 @@ import numpy.typing as npt
 from scipy import special
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.audit.records import ShadowScores
 from apiece.errors import DataError, InputError, unknown
-
-Floats = npt.NDArray[np.float64]
 
 
 def loss_scores(confidences: npt.ArrayLike) -> Floats:

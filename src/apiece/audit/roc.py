@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.audit import thresholds
 from apiece.errors import DataError
 
-Floats = npt.NDArray[np.float64]
 FPRS = (1e-3, 1e-2, 1e-1)
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from apiece import _check
 from apiece._files import write_whole
+from apiece._types import Integers, Mask
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
 from apiece.audit.stacked import StackedModel
@@ -31,8 +32,6 @@ from apiece.audit.stacked_training import Recipe, Streams
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
 
-Bools = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 Arrays = dict[str, npt.NDArray[Any]]
 Work = Callable[[int], Arrays]
 Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
@@ -76,7 +75,7 @@ class ShadowJob:
     pool: Pool
     plan: Plan
     model: StackedModel
-    included: Bools
+    included: Mask
     recipe: Recipe
     seed: int
     block: int = 64

@@ -12,15 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Mask
 from apiece.errors import DataError
-
-Bools = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
 
 
 def biregular(
     models: int, groups: npt.ArrayLike, *, generator: np.random.Generator, trades: int = 5
-) -> Bools:
+) -> Mask:
     """Return membership (models, n): each row half of each group, each column half of the models.
 
     groups: (n,), the group of each record. A group of odd size has ⌊size/2⌋ or ⌈size/2⌉ members
@@ -47,7 +45,7 @@ def biregular(
     return result
 
 
-def _complementary(models: int, size: int, generator: np.random.Generator) -> Bools:
+def _complementary(models: int, size: int, generator: np.random.Generator) -> Mask:
     """Return pairs of rows that complete each other; an odd last row is a random half."""
     rows = np.zeros((models, size), dtype=bool)
     for row in range(0, models, 2):
@@ -58,7 +56,7 @@ def _complementary(models: int, size: int, generator: np.random.Generator) -> Bo
     return rows
 
 
-def _mix(rows: Bools, trades: int, generator: np.random.Generator) -> None:
+def _mix(rows: Mask, trades: int, generator: np.random.Generator) -> None:
     """Deal what just one of two rows has afresh between the two, `trades` times."""
     for _ in range(trades):
         a, b = generator.choice(rows.shape[0], 2, replace=False)
@@ -67,7 +65,7 @@ def _mix(rows: Bools, trades: int, generator: np.random.Generator) -> None:
         rows[a, differ], rows[b, differ] = dealt, ~dealt
 
 
-def one_target(models: int, size: int, target: int) -> Bools:
+def one_target(models: int, size: int, target: int) -> Mask:
     """Return membership (models, size): all others in every model, the target in half of them.
 
     >>> one_target(4, 3, 1).astype(int).tolist()
@@ -81,7 +79,7 @@ def one_target(models: int, size: int, target: int) -> Bools:
     return result
 
 
-def check_half_full(included: Bools, groups: npt.NDArray[Any]) -> None:
+def check_half_full(included: Mask, groups: npt.NDArray[Any]) -> None:
     """Raise `DataError` unless every row holds half of every group, give or take one record."""
     for group in np.unique(groups):
         counts = included[:, groups == group].sum(axis=1)

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from apiece import _check
+from apiece._types import Floats, Integers, Mask
 from apiece.audit import poisson
 from apiece.audit.stacked import StackedModel
 from apiece.errors import DataError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
 
@@ -84,7 +82,7 @@ def train(
     *,
     plan: Plan,
     groups: Integers,
-    included: Bools,
+    included: Mask,
     recipe: Recipe,
     streams: Streams,
 ) -> Tensor:
@@ -129,7 +127,7 @@ def factor(plan: Plan, step: int) -> float:
 
 
 def stage_rates(
-    stage: Stage, groups: Integers, included: Bools, generator: np.random.Generator
+    stage: Stage, groups: Integers, included: Mask, generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return sampling probabilities and clip norms, (K, n) each; 0 probability outside a world."""
     joined = included

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from apiece import _check
+from apiece._types import Floats, Integers
 from apiece.errors import DataError, unknown
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 SPLIT_SEED = 20260101
 """The halves of a split depend on this and on the number of scores, never on their values."""
 

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from apiece._types import Floats
 from apiece.audit import thresholds
 from apiece.errors import DataError
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

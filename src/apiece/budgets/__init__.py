@@ -9,7 +9,7 @@ from apiece.budgets.doubts import (
     refuse_absurd,
 )
 from apiece.budgets.frames import budget_column, capped, ids_column
-from apiece.budgets.groups import BudgetGroups, Floats, Integers
+from apiece.budgets.groups import BudgetGroups
 from apiece.budgets.records import Budgets
 from apiece.budgets.release import BudgetHistogram, release_histogram
 
@@ -19,8 +19,6 @@ __all__ = [
     "BudgetGroups",
     "BudgetHistogram",
     "Budgets",
-    "Floats",
-    "Integers",
     "budget_column",
     "cap_note",
     "capped",

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.datasets import PLAIN, Dialect, as_numbers, column, read_table, texts
 from apiece.errors import BudgetError, DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
 NO_LIMIT = frozenset({"inf", "+inf", "infinity", "∞", "no limit", "unlimited"})
 _UNLIMITED = "no limit is no epsilon; name the number it is read as, as in --no-limit-cap 8"
 

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats, Integers
 from apiece.errors import BudgetError
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats, Integers
 from apiece.budgets.frames import budget_column, ids_column, read_frame
-from apiece.budgets.groups import BudgetGroups, Floats, Integers, excess_array, names_of
+from apiece.budgets.groups import BudgetGroups, excess_array, names_of
 from apiece.datasets import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 

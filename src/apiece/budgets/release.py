@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats, Integers
 from apiece.budgets import discrete
-from apiece.budgets.groups import Floats, Integers, excess_array
+from apiece.budgets.groups import excess_array
 from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, unknown
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.assignment import Sample, Strategy, assign
-from apiece.budgets import Budgets, Floats
+from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.plan import Plan, excess_of
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.assignment import Sample, Strategy, assign
-from apiece.budgets import Budgets, Floats
+from apiece.budgets import Budgets
 from apiece.contract.coalition import victim_risk
 from apiece.errors import InputError
 

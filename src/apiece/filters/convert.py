@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr
 
-Floats = npt.NDArray[np.float64]
+from apiece._types import Floats
 
 ULP: Final = 2.0**-52
 

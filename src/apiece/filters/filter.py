@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats, Mask
 from apiece.errors import BudgetError
 from apiece.filters.convert import ULP, best_order, gaussian_mu, renyi_budget
-from apiece.filters.meter import Floats, Mask, Meter, checked_orders
+from apiece.filters.meter import Meter, checked_orders
 
 
 def _budgets(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats]:

@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats, Mask
 from apiece.errors import InputError
 from apiece.filters.convert import ULP
-
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 BLOCK: Final = 1 << 15  # persons a pass: the arrays of a block stay in the second cache
 SMALL: Final = 2.0**-510  # its square is still a normal number

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.filters.convert import ULP
-from apiece.filters.meter import Floats, Meter, checked_orders
+from apiece.filters.meter import Meter, checked_orders
 
 
 class Odometer:

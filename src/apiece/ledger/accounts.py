@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from apiece._types import Integers
 from apiece.errors import StateError
-from apiece.ledger.codec import TERMS, Ids, Integers, Terms, pack_ids, unpack_ids
+from apiece.ledger.codec import TERMS, Ids, Terms, pack_ids, unpack_ids
 from apiece.ledger.digests import block_digest
 from apiece.ledger.schema import BALANCE, PEOPLE
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import sqlalchemy as sa
 
+from apiece._types import Integers, Mask
 from apiece.errors import AnalysisError
 from apiece.ledger import accounts, codec
-from apiece.ledger.codec import BLOCK, Integers, Mask
+from apiece.ledger.codec import BLOCK
 from apiece.ledger.trail import Trail
 
 

@@ -13,12 +13,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Integers, Mask
 from apiece.errors import DataError, StateError
 
 Ids = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 BLOCK: Final = 4096
 # What reading damaged content can raise.

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from apiece._types import Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger.accounts import read_ids
 from apiece.ledger.chain import REMEDY
-from apiece.ledger.codec import BLOCK, Ids, Integers, kind
+from apiece.ledger.codec import BLOCK, Ids, kind
 
 
 class Directory:

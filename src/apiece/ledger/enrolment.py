@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from apiece._types import Integers
 from apiece.errors import BudgetError
 from apiece.ledger import accounts, chain, codec, units
 from apiece.ledger.chain import Last
-from apiece.ledger.codec import BLOCK, Ids, Integers, Terms
+from apiece.ledger.codec import BLOCK, Ids, Terms
 from apiece.ledger.directory import Directory
 
 

@@ -12,23 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sqlalchemy as sa
 
+from apiece._types import Floats, Integers, Mask
 from apiece.errors import AnalysisError, InputError, StateError
 from apiece.ledger import accounts, chain, codec, enrolment, opening, schema, units
 from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Entry, Head, Last
 from apiece.ledger.charging import charge, replay
-from apiece.ledger.codec import BLOCK, Ids, Integers
+from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, transaction
 from apiece.ledger.digests import keyed
 from apiece.ledger.directory import Directory
 from apiece.ledger.export import export
 from apiece.ledger.trail import Trail
 from apiece.ledger.verify import Verification, verify
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -256,7 +254,7 @@ class Ledger:
             self._directory.refresh(reading.connection, self._salt, reading.last.people)
             return self._directory.kind
 
-    def enrolled(self, ids: Any) -> codec.Mask:
+    def enrolled(self, ids: Any) -> Mask:
         """Return which of these persons have an account. Data about people."""
         ids = codec.checked_ids(ids, least=0)
         if self.id_kind is None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting.rdp import divergence
 from apiece.errors import BudgetError, InputError
 from apiece.filters import renyi_budget
@@ -13,8 +14,6 @@ from apiece.ledger import units
 from apiece.ledger.codec import Ids
 from apiece.ledger.ledger import Ledger
 from apiece.plan import Plan
-
-Floats = npt.NDArray[np.float64]
 
 
 def plan_losses(ledger: Ledger, plan: Plan) -> Floats:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats, Integers
 from apiece.errors import BudgetError, InputError, unknown
 from apiece.filters import gaussian_mu, renyi_budget
 from apiece.ledger import codec
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 UNIT: Final = 2.0**-50
 CAP: Final = 2**61  # two of them add up within 64 bits

@@ -11,6 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from apiece._types import Integers
 from apiece.errors import StateError
 from apiece.ledger import chain, codec, units
 from apiece.ledger.chain import Head
@@ -41,7 +42,7 @@ class _Fold:
 
     ids: list[codec.Ids] = field(default_factory=list)
     terms: list[codec.Terms] = field(default_factory=list)
-    spent: list[codec.Integers] = field(default_factory=list)
+    spent: list[Integers] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check, _json
+from apiece._types import Floats, Integers
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Floats, Integers
+from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets
 from apiece.errors import InputError, unknown
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import serial

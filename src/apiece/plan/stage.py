@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.errors import InputError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

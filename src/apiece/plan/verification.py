@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import accounting
+from apiece._types import Floats
 from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve
 from apiece.accounting.near import upper_epsilons
 from apiece.budgets import Budgets
@@ -19,7 +20,6 @@ from apiece.plan.stage import Stage
 if TYPE_CHECKING:
     from apiece.plan.model import Plan
 
-Floats = npt.NDArray[np.float64]
 MEASURED = 64
 QUICK = 32
 ULP = 2.0**-52

@@ -12,13 +12,12 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from apiece._types import Floats
 from apiece.queries.features import LEVELS, moment_names
 from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 
-Floats = npt.NDArray[np.float64]
 DRAWS = 2000
 FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
 

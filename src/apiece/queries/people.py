@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from apiece._types import Mask
 from apiece.ledger import Ledger
 
-Mask = npt.NDArray[np.bool_]
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one way to write each number
 
 

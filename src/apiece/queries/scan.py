@@ -11,15 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from apiece._types import Floats, Integers
 from apiece.queries.conditions import condition_sql, number_sql
 from apiece.queries.features import Features
 from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 def contributions_sql(query: Query, schema: Schema, features: Features, grid: float) -> str:

@@ -12,7 +12,6 @@ from apiece._text import figure_text
 from apiece.audit import Roc
 from apiece.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 # Distinguishable with any colour vision (Okabe and Ito 2008).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from apiece.budgets import Floats
+from apiece._types import Floats
 from apiece.contract.risk import RiskTable
 
 

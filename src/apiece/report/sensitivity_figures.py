@@ -13,10 +13,10 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from apiece._text import figure_text
+from apiece._types import Floats
 from apiece.errors import DataError
 from apiece.sensitivity import PartialSensitivity
 
-Floats = npt.NDArray[np.float64]
 _SIGNED = "RdBu_r"  # blue: more of it costs less privacy; red: more
 
 

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.errors import DataError, InputError, unknown
 from apiece.filters import GaussianFilter
 from apiece.sensitivity.partial import PartialSensitivity
-
-Floats = npt.NDArray[np.float64]
 
 
 def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: float) -> Floats:

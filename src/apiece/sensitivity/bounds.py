@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sympy
 
+from apiece._types import Floats
 from apiece.accounting import Bounds
 from apiece.errors import RangeError
 from apiece.sensitivity.intervals import Interval, Tape, ends, interval
 
-Floats = npt.NDArray[np.float64]
 Box = tuple[tuple[float, float], ...]
 MOST_BOXES = 2000
 MOST_FOR_SHGO = 4

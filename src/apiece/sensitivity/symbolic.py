@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import sympy
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.accounting import Bounds
 from apiece.errors import (
     AttributeRangeError,
@@ -26,7 +26,6 @@ from apiece.sensitivity.parse import parse
 from apiece.sensitivity.partial import PartialSensitivity
 from apiece.sensitivity.smooth import smooth_form
 
-Floats = npt.NDArray[np.float64]
 _CHUNK = 1 << 15  # records at a time: the intermediate columns stay in the processor's cache
 _LARGEST_TO_SIMPLIFY = 100  # operations; above it simplification can take minutes
 

@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from apiece.budgets import Integers
+from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError
 from apiece.plan import Plan, Stage
 from apiece.training.randomness import Generator, uniforms
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
 
 

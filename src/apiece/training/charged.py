@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from apiece._types import Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import renyi_budget
 from apiece.ledger import Ledger, plan_losses, reserve_plan
 from apiece.plan import Plan
-from apiece.training.batches import Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from apiece import _check
+from apiece._types import Floats, Mask
 from apiece.errors import InputError, VerificationError
 from apiece.training import guards, records
 from apiece.training.ambient import model_randomness
@@ -21,8 +22,6 @@ from apiece.training.randomness import ChaCha20Stream
 from apiece.training.state import State
 from apiece.training.updates import Updates, check_holds, check_same
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 _ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more
 
 

@@ -20,9 +20,9 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from apiece import _check
+from apiece._types import Floats
 from apiece.errors import InputError, StateError
 
-Floats = npt.NDArray[np.float64]
 KEY_BYTES = 32
 _BLOCK = 1 << 14  # values a pass: the working set stays in the second-level cache
 _ZEROS = bytes(8 * _BLOCK)  # what is encrypted

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from apiece import _check
+from apiece._types import Mask
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import guards, selection
 from apiece.training.ambient import model_randomness
-from apiece.training.batches import Mask, PoissonSampler, bound_index, participants, taking_part
+from apiece.training.batches import PoissonSampler, bound_index, participants, taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import Folder, Journal
 from apiece.training.clipped import ClippedSum
