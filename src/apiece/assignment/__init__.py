@@ -47,6 +47,7 @@ __all__ = [
     "JorgensenSampling",
     "PublishedAdaPDP",
     "PublishedRounds",
+    "Request",
     "Rounds",
     "Sample",
     "Scale",
