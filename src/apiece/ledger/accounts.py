@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from apiece._types import Integers
 from apiece.errors import StateError
-from apiece.ledger.codec import TERMS, Ids, Terms, pack_ids, unpack_ids
+from apiece.ledger.codec import BLOCK, TERMS, Ids, Terms, by_block, pack_ids, unpack_ids
 from apiece.ledger.digests import block_digest
 from apiece.ledger.schema import BALANCE, PEOPLE
 
@@ -68,6 +68,21 @@ def read_spent(connection: sa.Connection, salt: bytes, blocks: list[int]) -> dic
                 raise _damaged("the balances", row.block)
             found[row.block] = np.frombuffer(spent, "<i8").astype(np.int64)
     return found
+
+
+def read_balances(
+    connection: sa.Connection, salt: bytes, ordinals: Integers
+) -> tuple[Integers, Integers]:
+    """Return what each person has spent and may spend, in units."""
+    spent, limit = np.zeros(ordinals.size, np.int64), np.zeros(ordinals.size, np.int64)
+    groups = by_block(ordinals)
+    blocks = [block for block, _ in groups]
+    people = read_people(connection, salt, blocks)
+    balances = read_spent(connection, salt, blocks)
+    for block, part in groups:
+        at = ordinals[part] % BLOCK
+        spent[part], limit[part] = balances[block][at], people[block][1]["limit"][at]
+    return spent, limit
 
 
 def write_people(

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from apiece.errors import DataError, unknown
+from apiece._types import Integers
+from apiece.errors import DataError
 from apiece.ledger import units
+from apiece.ledger.chain import Entry
+from apiece.ledger.codec import Ids, Terms
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from apiece.ledger.ledger import Ledger
-
 TABLES = ("accounts", "history")
 
 
-def export(ledger: Ledger, path: str | Path, table: str = "accounts") -> int:
-    """Write `table` to a Parquet file; return its number of rows.
-
-    "accounts": id, epsilon, delta, limit, spent (in the filter's unit), so data about people.
-    "history": number, kind, at, analysis, digest, which holds nothing about a single person.
-
-    Raises `OptionError` for another table, `DataError` where the file cannot be written.
-    """
+def write(rows: pa.Table, path: str | Path) -> int:
+    """Write the rows to a Parquet file; return how many. `DataError` where it cannot be written."""
     import pyarrow.parquet as pq
 
-    if table not in TABLES:
-        raise unknown("table", table, TABLES)
-    rows = _accounts(ledger) if table == "accounts" else _history(ledger)
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -48,11 +41,12 @@ def export(ledger: Ledger, path: str | Path, table: str = "accounts") -> int:
     return int(rows.num_rows)
 
 
-def _accounts(ledger: Ledger) -> pa.Table:
+def accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> pa.Table:
+    """Return id, epsilon, delta, limit and spent (in the filter's unit) of everyone's account."""
     import pyarrow as pa
 
     parts = []
-    for ids, rows, spent in ledger.account_blocks():
+    for ids, rows, spent in blocks:
         parts.append(
             pa.table(
                 {
@@ -69,13 +63,14 @@ def _accounts(ledger: Ledger) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _history(ledger: Ledger) -> pa.Table:
+def history(entries: Iterable[Entry]) -> pa.Table:
+    """Return number, kind, at, analysis and digest of every entry; nothing about one person."""
     import pyarrow as pa
 
-    entries = list(ledger.history())
+    kept = list(entries)
     return pa.table(
         {
-            name: pa.array([getattr(entry, name) for entry in entries])
+            name: pa.array([getattr(entry, name) for entry in kept])
             for name in ("number", "kind", "at", "analysis", "digest")
         }
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from apiece._types import Floats, Integers, Mask
-from apiece.errors import AnalysisError, InputError, StateError
-from apiece.ledger import accounts, chain, codec, enrolment, opening, schema, units
+from apiece.errors import AnalysisError, InputError, StateError, unknown
+from apiece.ledger import accounts, analyses, chain, codec, enrolment, export, opening, units
 from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Entry, Head, Last
 from apiece.ledger.charging import charge, replay
@@ -24,7 +23,7 @@ from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, transaction
 from apiece.ledger.digests import keyed
 from apiece.ledger.directory import Directory
-from apiece.ledger.export import export
+from apiece.ledger.schema import VERSION
 from apiece.ledger.trail import Trail
 from apiece.ledger.verify import Verification, verify
 
@@ -93,7 +92,7 @@ class Ledger:
         ...     ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=10.0).tolist()
         ['bob']
         """
-        asked = _settings(method, order)
+        asked = units.settings(method, order)
         engine, kept = make_engine(url), Anchor.of(anchor)
         there = opening.version(engine)
         if there is None:
@@ -102,7 +101,7 @@ class Ledger:
             last = opening.make(engine, asked, None)
             if last is not None:
                 kept.keep(last, {})
-        elif there < schema.VERSION:
+        elif there < VERSION:
             opening.migrate(engine)
         ledger = cls(engine, kept)
         if method is not None and asked != (ledger.method, ledger.order):
@@ -133,7 +132,7 @@ class Ledger:
         ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
         2
         """
-        asked, engine, kept = _settings(method, order), make_engine(url), Anchor.of(anchor)
+        asked, engine, kept = units.settings(method, order), make_engine(url), Anchor.of(anchor)
         ids = codec.checked_ids(ids)
         terms = units.terms(*asked, ids, epsilon, delta)
         last = None
@@ -195,13 +194,10 @@ class Ledger:
         result: any JSON value. Of several commits of one analysis, the first one's result counts
         and is what all of them return, so that one charge never pays for two noisy answers.
         """
-        _analysis_id(analysis_id)
-        try:
-            json.dumps(result, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"result: {error}; give a JSON value") from None
+        analyses.check_id(analysis_id)
+        analyses.check_result(result)
         with self._writing() as writing:
-            self._known(analysis_id)
+            self._trail.require(analysis_id)
             number = self._trail.committed.get(analysis_id)
             if number is not None:
                 return self._trail.body(writing.connection, number)["result"]
@@ -211,7 +207,7 @@ class Ledger:
 
     def status(self, analysis_id: str) -> str:
         """Return "unknown", "reserved" or "committed"."""
-        _analysis_id(analysis_id)
+        analyses.check_id(analysis_id)
         with self._reading():
             if analysis_id not in self._trail.reserved:
                 return "unknown"
@@ -219,9 +215,9 @@ class Ledger:
 
     def result(self, analysis_id: str) -> Any:
         """Return the result that was committed. Raises `AnalysisError` where there is none."""
-        _analysis_id(analysis_id)
+        analyses.check_id(analysis_id)
         with self._reading() as reading:
-            self._known(analysis_id)
+            self._trail.require(analysis_id)
             number = self._trail.committed.get(analysis_id)
             if number is None:
                 raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
@@ -292,8 +288,18 @@ class Ledger:
         return verify(self.engine, self._salt, kept)
 
     def export(self, path: str | Path, table: str = "accounts") -> int:
-        """Write "accounts" (data about people) or "history" to Parquet; return its rows."""
-        return export(self, path, table)
+        """Write a table to a Parquet file, whole or not at all; return its number of rows.
+
+        "accounts": id, epsilon, delta, limit, spent (in the filter's unit), so data about people.
+        "history": number, kind, at, analysis, digest, which holds nothing about a single person.
+
+        Raises `OptionError` for another table, `DataError` where the file cannot be written.
+        """
+        if table not in export.TABLES:
+            raise unknown("table", table, export.TABLES)
+        if table == "accounts":
+            return export.write(export.accounts(self.account_blocks()), path)
+        return export.write(export.history(self.history()), path)
 
     @property
     def _salt(self) -> bytes:
@@ -318,7 +324,7 @@ class Ledger:
             self._anchor.keep(writing.last, kept)
 
     def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: dict[str, Any]) -> Ids:
-        _analysis_id(analysis_id)
+        analyses.check_id(analysis_id)
         ids = codec.checked_ids(ids, least=0)
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
@@ -338,32 +344,7 @@ class Ledger:
 
     def _balance(self, ids: Any) -> tuple[Integers, Integers]:
         ids = codec.checked_ids(ids)
-        spent, limit = np.zeros(ids.size, np.int64), np.zeros(ids.size, np.int64)
         with self._reading() as reading:
-            connection = reading.connection
-            self._directory.refresh(connection, self._salt, reading.last.people)
+            self._directory.refresh(reading.connection, self._salt, reading.last.people)
             ordinals = self._directory.numbers(ids)
-            groups = codec.by_block(ordinals)
-            blocks = [block for block, _ in groups]
-            people = accounts.read_people(connection, self._salt, blocks)
-            balances = accounts.read_spent(connection, self._salt, blocks)
-            for block, part in groups:
-                at = ordinals[part] % BLOCK
-                spent[part], limit[part] = balances[block][at], people[block][1]["limit"][at]
-        return spent, limit
-
-    def _known(self, analysis_id: str) -> None:
-        if analysis_id not in self._trail.reserved:
-            raise AnalysisError(
-                f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
-            )
-
-
-def _settings(method: str | None, order: float | None) -> opening.Settings:
-    return (method or "gaussian", units.checked_order(method or "gaussian", order))
-
-
-def _analysis_id(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
-        raise InputError(f"analysis_id = {value!r}: give 1 to 200 printable characters")
-    return value
+            return accounts.read_balances(reading.connection, self._salt, ordinals)

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from apiece.errors import StateError
+from apiece.errors import AnalysisError, StateError
 from apiece.ledger.chain import REMEDY, Last, state_root
 from apiece.ledger.digests import entry_digest, payload_root
 from apiece.ledger.schema import ENTRY, HEAD, payloads
@@ -64,6 +64,13 @@ class Trail:
             )
         self._check_kept(kept)
         return self._last(connection)
+
+    def require(self, analysis_id: str) -> None:
+        """Raise `AnalysisError` for an analysis that was never reserved."""
+        if analysis_id not in self.reserved:
+            raise AnalysisError(
+                f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
+            )
 
     def body(self, connection: sa.Connection, number: int) -> dict[str, Any]:
         """Return the content of an entry that was met, checked again."""

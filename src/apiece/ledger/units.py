@@ -64,6 +64,11 @@ def terms(
     return found
 
 
+def settings(method: str | None, order: Any) -> tuple[str, float | None]:
+    """Return the filter and its order, as asked or by default; raises as `checked_order`."""
+    return (method or "gaussian", checked_order(method or "gaussian", order))
+
+
 def checked_order(method: str, order: Any) -> float | None:
     """Return the Rényi order of a ledger: one, fixed in advance; none for the Gaussian filter."""
     if method not in METHODS:

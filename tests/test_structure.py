@@ -1,0 +1,238 @@
+"""The house stays readable: no circles, no deep imports across packages, nothing too long."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "apiece"
+LONGEST_FUNCTION, LONGEST_FILE = 60, 350
+
+# Exceptions, each to be mended: these lists may only become shorter.
+CIRCLES = [
+    {"plan.claims", "plan.model", "plan.serial", "plan.verification"},
+]
+LONG = {"training.tabular.config.__post_init__"}
+DEEP = {
+    "adapters.ray > audit.shadows.Arrays",
+    "adapters.ray > audit.shadows.Mapper",
+    "adapters.ray > audit.shadows.Work",
+    "assignment.levels > accounting.near.upper_epsilons",
+    "assignment.scheduled > accounting.calibration.safe_end",
+    "cli._findings > audit.models.audit_scores",
+    "cli._findings > audit.models.exported_model",
+    "cli._findings > audit.models.model_confidences",
+    "cli._findings > audit.one_run",
+    "cli._findings > audit.records.ShadowScores",
+    "cli._findings > audit.records.join",
+    "cli._findings > audit.records.read_arrays",
+    "cli._findings > audit.roc",
+    "cli._findings > audit.summary.shadow_findings",
+    "cli._findings > training.tabular.load_model",
+    "cli._findings > training.tabular.people.read_people",
+    "cli._findings > training.tabular.read_job",
+    "cli._shadow_audit > adapters.ray.cluster",
+    "cli._shadow_audit > audit.likelihood.VARIANTS",
+    "cli._shadow_audit > audit.records.ShadowScores",
+    "cli._shadow_audit > audit.shadows.Mapper",
+    "cli._shadow_audit > audit.shadows.ShadowJob",
+    "cli._shadow_audit > audit.shadows.claim",
+    "cli._shadow_audit > audit.shadows.processes",
+    "cli._shadow_audit > audit.shadows.serially",
+    "cli._shadow_audit > audit.shadows.train_shadows",
+    "cli._shadow_audit > audit.summary.LEAST_MODELS",
+    "cli._shadow_audit > audit.summary.shadow_findings",
+    "cli._shadow_audit > audit.tables.half_plan",
+    "cli._shadow_audit > audit.tables.table_job",
+    "cli._shadow_audit > training.tabular.people.read_people",
+    "cli._shadow_audit > training.tabular.read_job",
+    "cli.account > accounting.curve.METHODS",
+    "cli.account > accounting.curve.RELATION",
+    "cli.account > report.curve_figures.png",
+    "cli.account > report.curve_figures.privacy_curves",
+    "cli.plan > budgets.doubts",
+    "cli.query > queries.estimates.FIELDS",
+    "cli.risk > contract.risk.RiskTable",
+    "cli.risk > contract.risk.risk_table",
+    "cli.risk > report.curve_figures.png",
+    "cli.risk > report.heatmap.risk_map",
+    "cli.schema > datasets.packaged.schema_text",
+    "cli.schema > datasets.template",
+    "cli.sensitivity > report.sensitivity_figures.partial_sensitivity_surface",
+    "cli.sensitivity > report.sensitivity_figures.save",
+    "cli.train > training.callbacks.describe",
+    "cli.train > training.spending.PlannedSpending",
+    "cli.train > training.tabular.Job",
+    "cli.train > training.tabular.Prepared",
+    "cli.train > training.tabular.free_folder",
+    "cli.train > training.tabular.job_from_dict",
+    "cli.train > training.tabular.prepare",
+    "cli.train > training.tabular.prepare_again",
+    "cli.train > training.tabular.read_job",
+    "cli.train > training.tabular.run",
+    "ledger.plans > accounting.rdp.divergence",
+    "plan.verification > accounting.near.upper_epsilons",
+    "report.heatmap > contract.risk.RiskTable",
+    "training.tabular.model > datasets.encode",
+    "training.tabular.model > datasets.encode.feature_names",
+    "training.tabular.model > datasets.schema.Schema",
+    "training.tabular.model > datasets.schema.from_dict",
+    "training.tabular.people > budgets.doubts",
+    "training.tabular.people > datasets.encode",
+    "training.tabular.people > datasets.packaged.describe",
+    "training.tabular.people > datasets.packaged.matching",
+}
+
+
+def named(path: Path, root: Path = SOURCE) -> str:
+    """Return a module's name without "apiece.": "plan.model", and "plan" for its __init__."""
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def parsed(root: Path = SOURCE) -> dict[str, ast.Module]:
+    return {named(path, root): ast.parse(path.read_text()) for path in sorted(root.rglob("*.py"))}
+
+
+def imported(tree: ast.AST, modules: set[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield (module, name) of every import of the library, wherever in the file it stands.
+
+    A module that is imported itself has no name; `from apiece import x` gives x.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("apiece."):
+                    yield alias.name.removeprefix("apiece."), None
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apiece"):
+            base = (node.module or "").removeprefix("apiece").removeprefix(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".removeprefix(".")
+                yield (inner, None) if inner in modules else (base or "__init__", alias.name)
+
+
+def circles(trees: dict[str, ast.Module]) -> list[set[str]]:
+    """Return the sets of modules that import one another, directly or through others."""
+    arrows = {name: {to for to, _ in imported(tree, set(trees))} for name, tree in trees.items()}
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for to in arrows.get(waiting.pop(), set()) - seen:
+                seen.add(to)
+                waiting.append(to)
+        return seen
+
+    reach = {name: reached(name) for name in trees}
+    found = {frozenset(n for n in reach[name] if name in reach[n]) for name in trees}
+    return sorted((set(group) for group in found if group), key=sorted)
+
+
+def public(tree: ast.Module) -> set[str]:
+    """Return the names in a module's `__all__`."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
+            return {str(name) for name in ast.literal_eval(node.value)}  # type: ignore[attr-defined]
+    return set()
+
+
+def bypasses(trees: dict[str, ast.Module]) -> set[str]:
+    """Return "importer > module.name" of what reaches into another package past its `__all__`.
+
+    A module that lies at the top, beside the packages, may give any name that is not private.
+    """
+    found = set()
+    for name, tree in trees.items():
+        for module, wanted in imported(tree, set(trees)):
+            package = module.split(".")[0]
+            if package == name.split(".")[0]:
+                continue
+            if any(other.startswith(f"{package}.") for other in trees):
+                fine = module == package and (wanted is None or wanted in public(trees[module]))
+            else:
+                fine = wanted in (None, "__version__") or not str(wanted).startswith("_")
+            if not fine:
+                found.add(f"{name} > {module}" + (f".{wanted}" if wanted else ""))
+    return found
+
+
+def long_functions(trees: dict[str, ast.Module]) -> set[str]:
+    return {
+        f"{name}.{node.name}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+    }
+
+
+TREES = parsed()
+
+
+def house(folder: Path, files: dict[str, str]) -> dict[str, ast.Module]:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return parsed(folder)
+
+
+def test_no_circle_of_imports() -> None:
+    assert circles(TREES) == CIRCLES, "modules import one another; mended ones leave the list"
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from apiece.one.a import f",
+        "def g():\n    from apiece.one.a import f",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from apiece.one import a",
+        "import apiece.one.a",
+    ],
+)
+def test_a_circle_is_found_however_it_is_closed(tmp_path: Path, back: str) -> None:
+    there = {"one/__init__.py": "", "one/a.py": "from apiece.one.b import h", "one/b.py": "h = 1"}
+    assert circles(house(tmp_path, there)) == []
+    closed = {**there, "one/b.py": "from apiece.one.c import k", "one/c.py": back}
+    assert circles(house(tmp_path, closed)) == [{"one.a", "one.b", "one.c"}]
+
+
+def test_no_import_past_all() -> None:
+    found = bypasses(TREES)
+    assert not found - DEEP, "import it from the package, which names it in __all__"
+    assert not DEEP - found, "mended: take it off the list"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from apiece.one import f", set()),
+        ("from apiece._top import f", set()),
+        ("from apiece import one, _top", set()),
+        ("from apiece.one import g", {"two > one.g"}),
+        ("from apiece.one import _f", {"two > one._f"}),
+        ("from apiece.one import a", {"two > one.a"}),
+        ("def h():\n    from apiece.one.a import f", {"two > one.a.f"}),
+        ("from apiece._top import _f", {"two > _top._f"}),
+    ],
+)
+def test_an_import_past_all_is_found(tmp_path: Path, text: str, found: set[str]) -> None:
+    files = {"one/__init__.py": '__all__ = ["f"]\n', "one/a.py": "", "_top.py": ""}
+    assert bypasses(house(tmp_path, {**files, "two.py": text})) == found
+
+
+def test_no_function_fills_more_than_a_screen() -> None:
+    assert long_functions(TREES) == LONG
+
+
+def test_long_functions_are_found(tmp_path: Path) -> None:
+    body = "\n".join(["    x = 1"] * 59)
+    trees = house(tmp_path, {"a.py": f"def fits():\n{body}\n\ndef f():\n{body}\n    x = 1\n"})
+    assert long_functions(trees) == {"a.f"}
+
+
+def test_no_file_is_too_long() -> None:
+    lines = {named(path): path.read_text().count("\n") for path in SOURCE.rglob("*.py")}
+    assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
