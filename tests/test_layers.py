@@ -29,6 +29,7 @@ LAYERS = [
     "mechanisms",
     "budgets",
     "datasets",
+    "numerics",
     "_files",
     "_json",
     "_check",

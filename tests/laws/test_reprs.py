@@ -81,6 +81,7 @@ HOLDS = {
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
+    "_types.Bounds",
     "assignment.hybrid._Group",
     "assignment.request.Request",
     "audit.models.ModelAudit",

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import Bounds as Bounds
+from apiece._types import Floats, Mask
+from apiece.numerics import geometric, narrowed
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
 
 _GROWTH = 1.6
 """By how much ε grows between two looks at whether a profile has been followed far enough."""
-
-
-class Bounds(NamedTuple):
-    """A quantity that lies in [lower, upper]; floats, or arrays of one shape."""
-
-    lower: Any
-    upper: Any
 
 
 class Profile(Protocol):
@@ -98,14 +92,11 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
     return Bounds(np.minimum(lower, upper), upper)
 
 
-def _crossing(holds: Callable[[Floats], npt.NDArray[np.bool_]], size: int) -> tuple[Floats, Floats]:
+def _crossing(holds: Callable[[Floats], Mask], size: int) -> tuple[Floats, Floats]:
     """Bisect for where `holds` turns true: (last ε seen false or 0, first seen true or ∞)."""
     low, high = np.full(size, SMALLEST_EPSILON), np.full(size, LARGEST_EPSILON)
     at_zero, at_low, at_high = holds(np.zeros(size)), holds(low), holds(high)
-    for _ in range(50):
-        middle = np.sqrt(low * high)
-        good = holds(middle)
-        low, high = np.where(good, low, middle), np.where(good, middle, high)
+    high, low = narrowed(holds, high, low, rounds=50, middle=geometric)
     high = np.where(at_zero, 0.0, np.where(at_low, SMALLEST_EPSILON, high))
     low = np.where(at_zero | at_low, 0.0, low)
     return low, np.where(at_zero | at_high, high, np.inf)

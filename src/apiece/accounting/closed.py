@@ -13,40 +13,20 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
+from apiece.numerics import gaussian_profile
 
 _ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
 _ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
-_FARTHEST = 1e100  # argument of a normal tail, which is 0 or 1 long before
 _SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it
 
 
 def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
     """Return δ(ε) of N(1, z²) against N(0, z²) for any real ε, the same in both directions.
 
-    δ(ε) = Φ(1/(2z) − εz) − e^ε·Φ(−1/(2z) − εz), computed as φ(a)·(R(a) − R(b)) with Mills ratio
-    R, a = εz − 1/(2z) and b = εz + 1/(2z), which loses no digits in the tail. The bounds allow
-    for the rounding of each term and of the exponent; the upper one is at least 1e-300.
-
     Source: Balle and Wang 2018, Theorem 8; Kaiser et al. 2026 Def. 2.
     """
-    from scipy.special import erfcx, ndtr
-
-    half = min(0.5 / noise_multiplier, _FARTHEST)
     with np.errstate(over="ignore"):
-        centre = np.clip(epsilon * noise_multiplier, -_FARTHEST, _FARTHEST)
-    a, b = (np.clip(x, -_FARTHEST, _FARTHEST) for x in (centre - half, centre + half))
-    # e^ε·φ(b) = φ(a), so e^ε·Φ(−b) = φ(a)·R(b) for b ≥ 0, and its mirror otherwise.
-    density = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
-    with np.errstate(over="ignore", invalid="ignore"):
-        growth = np.exp(np.minimum(epsilon, 700.0))
-        second = np.where(b >= 0, density * _mills(b, erfcx), growth * ndtr(-b))
-        first = np.where(a >= 0, density * _mills(a, erfcx), ndtr(-a))
-    exact = first - second
-    # The argument of exp is off by its own rounding, a·|δa| with |δa| ≤ 2⁻⁵³·(|centre| + half).
-    spread = _ROUNDING * (1 + np.abs(a) * (np.abs(centre) + half)) + _ROUNDING * np.abs(epsilon)
-    error = spread * (first + second)
-    upper = np.clip(exact + error, _SMALLEST, 1.0)
-    return Bounds(np.clip(exact - error - _SMALLEST, 0.0, upper), upper)
+        return gaussian_profile(0.5 / noise_multiplier, epsilon * noise_multiplier, epsilon)
 
 
 def laplace(scale: float, epsilon: Floats) -> Bounds:
@@ -62,10 +42,6 @@ def laplace(scale: float, epsilon: Floats) -> Bounds:
     upper = -np.expm1(np.minimum(np.minimum(*exponents) - spread, 0.0))
     past = epsilon > pure * (1 + _ULPS)
     return _widened(lower, np.where(past, 0.0, upper))
-
-
-def _mills(x: Floats, erfcx: Callable[[Floats], Floats]) -> Floats:
-    return math.sqrt(math.pi / 2) * erfcx(np.maximum(x, 0.0) / math.sqrt(2))
 
 
 def sampled_remove(

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
 
+from apiece import numerics
 from apiece._types import Floats
 
 ULP: Final = 2.0**-52
@@ -24,13 +24,7 @@ def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Floats:
     >>> round(float(gaussian_delta(1.0, 1.0)), 6)
     0.126937
     """
-    mu, epsilon = np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64)
-    first = log_ndtr(mu / 2 - epsilon / mu)
-    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    slack = 8 * ULP * (16 + epsilon + (epsilon / mu + mu) ** 2)  # round-off of both exponents
-    with np.errstate(under="ignore"):
-        upper = np.exp(first) * (1 + slack) - np.exp(second) * (1 - slack)
-    return np.asarray(np.clip(upper, 0.0, 1.0))
+    return np.asarray(numerics.gaussian_delta(mu, epsilon).upper)
 
 
 def gaussian_epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
@@ -41,16 +35,7 @@ def gaussian_epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     >>> round(float(gaussian_epsilon(0.66616, 1e-5)), 4)
     2.751
     """
-    mu, delta = np.broadcast_arrays(np.asarray(mu, np.float64), np.asarray(delta, np.float64))
-    some = np.maximum(mu, 1e-150)
-    low = np.zeros(mu.shape)
-    high = some * (some / 2 + np.sqrt(2 * np.log(1 / delta)) + 1e-12)
-    for _ in range(70):
-        middle = (low + high) / 2
-        enough = gaussian_delta(some, middle) <= delta
-        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
-    free = (mu == 0) | (gaussian_delta(some, 0.0) <= delta)
-    return np.asarray(np.where(free, 0.0, high))
+    return numerics.gaussian_epsilon_above(mu, delta)
 
 
 def gaussian_mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
@@ -65,13 +50,7 @@ def gaussian_mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
     )
     eps, dlt, index = _distinct(epsilon, delta)
-    # Safe starts: δ(0) < μ; and Φ(−ε/μ) is 0 where ε/μ is huge.
-    low, high = np.maximum(np.log(dlt), np.log(eps) - 200), np.log(4 * (1 + np.sqrt(eps)) + 80)
-    for _ in range(80):
-        middle = (low + high) / 2
-        safe = gaussian_delta(np.exp(middle), eps) <= dlt
-        low, high = np.where(safe, middle, low), np.where(safe, high, middle)
-    mu = np.exp(low) * (1 - 4 * ULP)
+    mu = numerics.gaussian_mu_below(eps, dlt)
     return np.asarray(mu[index].reshape(epsilon.shape))
 
 

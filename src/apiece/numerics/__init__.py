@@ -1,0 +1,21 @@
+"""Roots with a safe end, and the Gaussian's δ(ε, μ) with both bounds."""
+
+from apiece.numerics.gaussian import (
+    gaussian_delta,
+    gaussian_epsilon_above,
+    gaussian_epsilon_below,
+    gaussian_mu_below,
+    gaussian_profile,
+)
+from apiece.numerics.roots import geometric, last_true, narrowed
+
+__all__ = [
+    "gaussian_delta",
+    "gaussian_epsilon_above",
+    "gaussian_epsilon_below",
+    "gaussian_mu_below",
+    "gaussian_profile",
+    "geometric",
+    "last_true",
+    "narrowed",
+]

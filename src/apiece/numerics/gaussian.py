@@ -1,0 +1,161 @@
+"""The Gaussian's privacy profile δ(ε, μ), from both sides, and the safe ends of its inverses.
+
+With μ the mean's shift in standard deviations, δ = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ), the same in
+both directions. Source: Balle and Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Bounds, Floats, Mask
+from apiece.numerics.roots import geometric, narrowed
+
+_ROUNDING: Final = 2.0**-49  # eight units in the last place: erfcx, ndtr, exp are good to a few
+_ULP: Final = 2.0**-52
+_FARTHEST: Final = 1e100  # argument of a normal tail, which is 0 or 1 long before
+_SMALLEST: Final = 1e-300  # below it the exponential loses digits; an upper bound stays above it
+_LEAST_MU: Final = 1e-150
+_TOP: Final = 1e35
+_NEAR: Final = 1e-9  # how near a few steps come to μ, nearly always
+
+
+def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Bounds:
+    """Return lower ≤ δ(ε) ≤ upper of μ-Gaussian differential privacy; arrays broadcast.
+
+    mu > 0; epsilon any real number.
+
+    >>> lower, upper = gaussian_delta(1.0, 1.0)
+    >>> round(float(lower), 12), round(float(upper), 12)
+    (0.126936737507, 0.126936737507)
+    """
+    mu, epsilon = np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        return gaussian_profile(mu / 2, epsilon / mu, epsilon)
+
+
+def gaussian_profile(half: npt.ArrayLike, centre: npt.ArrayLike, epsilon: Floats) -> Bounds:
+    """Return bounds on δ(ε), given μ/2 and ε/μ, each rounded at most twice.
+
+    Computed as φ(a)·(R(a) − R(b)) with Mills ratio R(x) = Φ(−x)/φ(x), a = ε/μ − μ/2 and
+    b = ε/μ + μ/2, which loses no digits in the tail. The bounds allow for the rounding of each
+    term and of the exponent; the upper one is at least 1e-300.
+    """
+    half = np.minimum(half, _FARTHEST)
+    centre = np.clip(centre, -_FARTHEST, _FARTHEST)
+    a, b = centre - half, centre + half
+    density = np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi)
+    # For x ≥ 0 the tail Φ(−x) is φ(x)·R(x), else 1 − φ(x)·R(−x); and e^ε·φ(b) = φ(a).
+    near, far = density * _mills(np.abs(a)), density * _mills(np.abs(b))
+    first = np.where(a >= 0, near, 1 - near)
+    second = far
+    if np.any(b < 0):
+        second = np.where(b >= 0, far, np.exp(np.minimum(epsilon, 0.0)) - far)
+    exact = first - second
+    # The argument of exp is off by its own rounding, a·|δa| with |δa| ≤ 2⁻⁵³·(|centre| + half).
+    spread = _ROUNDING * (1 + np.abs(a) * (np.abs(centre) + half)) + _ROUNDING * np.abs(epsilon)
+    error = spread * (first + second)
+    upper = np.clip(exact + error, _SMALLEST, 1.0)
+    return Bounds(np.clip(exact - error - _SMALLEST, 0.0, upper), upper)
+
+
+def gaussian_epsilon_above(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
+    """Return an ε with which μ-Gaussian differential privacy is (ε, δ)-DP, the least found safe.
+
+    0 where mu is 0 or δ(0) ≤ delta. Arrays broadcast; mu in [0, ∞), delta in (0, 1).
+
+    >>> round(float(gaussian_epsilon_above(1.0, 1e-5)), 6)
+    4.377178
+    """
+    mu, some, delta = _shift(mu, delta)
+    found, _ = narrowed(
+        lambda epsilon: np.asarray(gaussian_delta(some, epsilon).upper <= delta),
+        _enough(some, delta),
+        0.0,
+        rounds=70,
+    )
+    free = (mu == 0) | (gaussian_delta(some, 0.0).upper <= delta)
+    return np.asarray(np.where(free, 0.0, found))
+
+
+def gaussian_epsilon_below(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
+    """Return an ε with which μ-Gaussian differential privacy is not (ε, δ)-DP, or 0.
+
+    The largest found, for lower bounds. Arrays broadcast as in `gaussian_epsilon_above`.
+
+    >>> float(gaussian_epsilon_below(1.0, 1e-5)) <= float(gaussian_epsilon_above(1.0, 1e-5))
+    True
+    """
+    mu, some, delta = _shift(mu, delta)
+    found, _ = narrowed(
+        lambda epsilon: np.asarray(gaussian_delta(some, epsilon).lower > delta),
+        0.0,
+        _enough(some, delta),
+        rounds=70,
+    )
+    return np.asarray(np.where(mu == 0, 0.0, found))
+
+
+def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
+    """Return a μ with which μ-Gaussian differential privacy is (ε, δ)-DP, the largest found safe.
+
+    Arrays broadcast; epsilon in (0, ∞), delta in (0, 1).
+
+    >>> round(float(gaussian_mu_below(1.0, 1e-5)), 6)
+    0.268051
+    """
+    epsilon, delta = np.broadcast_arrays(
+        np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
+    )
+
+    def safe(mu: Floats) -> Mask:
+        return np.asarray(gaussian_delta(mu, epsilon).upper <= delta)
+
+    # Ends: δ(0) < μ; Φ(−ε/μ) is 0 where ε/μ is huge; and δ is 1 where μ is far above √ε.
+    inside = np.maximum(delta, epsilon * 1e-87)
+    outside = _TOP * (1 + np.sqrt(epsilon))
+    near = _newton(epsilon, delta)
+    below, above = near * (1 - _NEAR), near * (1 + _NEAR)
+    inside = np.where(safe(below), np.maximum(below, inside), inside)
+    outside = np.where(safe(above), outside, above)
+    found, _ = narrowed(safe, inside, outside, rounds=60, middle=geometric)
+    return np.asarray(found * (1 - 4 * _ULP))
+
+
+def _newton(epsilon: Floats, delta: Floats) -> Floats:
+    """Return nearly the μ of (ε, δ), from below: log δ is concave in log μ, and ∂δ/∂μ = φ(a)."""
+    from scipy.special import ndtri
+
+    t = -ndtri(delta)
+    root = np.sqrt(t * t + 2 * epsilon)
+    # where the first tail alone is δ, without cancellation
+    mu = np.where(t > 0, 2 * epsilon / (root + np.abs(t)), root + np.abs(t))
+    mu = np.maximum(mu, 2 * delta)
+    for _ in range(8):
+        now = gaussian_delta(mu, epsilon).upper
+        a = epsilon / mu - mu / 2
+        slope = mu * np.exp(-0.5 * a * a) / math.sqrt(2 * math.pi) / now
+        mu = mu * np.exp(np.clip(np.log(delta / now) / np.maximum(slope, 0.1), -1.0, 1.0))
+    return np.asarray(mu)
+
+
+def _shift(mu: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Return μ, μ kept off 0, and δ, of one shape."""
+    mu, delta = np.broadcast_arrays(np.asarray(mu, np.float64), np.asarray(delta, np.float64))
+    return mu, np.maximum(mu, _LEAST_MU), delta
+
+
+def _enough(mu: Floats, delta: Floats) -> Floats:
+    """Return an ε that is enough: the first normal tail alone is then at most δ/2."""
+    return np.asarray(mu * (mu / 2 + np.sqrt(2 * np.log(1 / delta)) + 1e-12))
+
+
+def _mills(x: Floats) -> Floats:
+    """Return R(x) for x ≥ 0."""
+    from scipy.special import erfcx
+
+    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))
