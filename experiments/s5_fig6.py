@@ -25,7 +25,7 @@ from s5_data import tabular
 
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign
-from apiece.audit.attacks import exposure, one_plan
+from apiece.audit import one_plan
 from apiece.audit.likelihood import lira_each
 from apiece.audit.practice import target_job, target_scores
 from apiece.audit.records import ShadowScores, positions
@@ -152,7 +152,7 @@ def compared(work: Path, bound: float | None, budgets: tuple[float, ...]) -> dic
     ids = sorted(columns[OWN].score)
     scores = {others: [c.score[i] for i in ids] for others, c in columns.items()}
     plans = {others: c.plan for others, c in columns.items()}
-    faced = {o: exposure(p, len(p.budgets) - 1) for o, p in plans.items()}
+    faced = {o: contract.exposure(p, len(p.budgets) - 1) for o, p in plans.items()}
     return {
         "strategy": plans[min(budgets)].strategy,
         "bound": bound,

@@ -31,7 +31,6 @@ from s5_data import Table, mnist, tabular
 from scipy import stats
 
 from apiece.assignment import Sample, Scale, Uniform, assign
-from apiece.audit.attacks import exposure
 from apiece.audit.likelihood import privacy_scores, world
 from apiece.audit.records import ShadowScores
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
@@ -40,6 +39,7 @@ from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.audit.trend import jonckheere_terpstra
 from apiece.budgets import Budgets
+from apiece.contract import exposure
 from apiece.plan import Plan
 
 DELTA, SHARES, SEED, FOLDS = 1e-12, (0.2, 0.4, 0.6, 0.8), 1, 16

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
 from apiece import contract
@@ -132,31 +131,6 @@ def test_no_coalition_breaks_hybrid() -> None:
     assert 0 < worst <= bound
     free = assign(population(0.9, 0.5), Sample(), **SETTINGS)
     assert victim_clause(contract.check(free)).symmetric > bound
-
-
-def test_worst_coalition_under_sample_asks_for_little() -> None:
-    budgets = population(0.5, 4.0, size=200)
-    settings = {"steps": 100, "expected_batch_size": 10}
-    found = contract.worst_coalition(
-        budgets, 0, 0.6, lowest=0.5, highest=16.0, choices=3, **settings
-    )
-    assert found.records == 120
-    assert found.epsilon == pytest.approx(0.5)
-    assert found.forward > found.honest_forward
-    assert found.advantage > found.honest_advantage
-    none = contract.worst_coalition(
-        budgets, 0, 0.6, lowest=0.5, highest=16.0, choices=2, strategy=Scale(), **settings
-    )
-    assert none.forward == 0
-
-
-def test_budget_manipulation_stays_within_consent() -> None:
-    budgets = Budgets(np.linspace(2.0, 4.0, 5).repeat(20), DELTA)
-    found = contract.budget_manipulation(budgets, 99, floor=0.5, steps=100, expected_batch_size=10)
-    assert found.records == 99
-    assert found.forward >= found.honest_forward
-    with pytest.raises(InputError, match="victim = 100"):
-        contract.budget_manipulation(budgets, 100, steps=5, expected_batch_size=10)
 
 
 def test_risk_table_moves_the_right_way() -> None:

@@ -27,10 +27,24 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lower_bound", "one_run", "lira", "budget_manipulation", "collusion"]
+    ("module", "name"),
+    [
+        ("audit", "lower_bound"),
+        ("audit", "one_run"),
+        ("audit", "lira"),
+        ("contract", "check"),
+        ("contract", "enforce"),
+        ("contract", "budget_manipulation"),
+        ("contract", "collusion"),
+    ],
 )
-def test_audit_names(name: str) -> None:
-    assert callable(getattr(importlib.import_module("apiece.audit"), name))
+def test_names_of_packages(module: str, name: str) -> None:
+    assert callable(getattr(importlib.import_module(f"apiece.{module}"), name))
+
+
+def test_what_others_can_do_is_in_one_place() -> None:
+    audit = importlib.import_module("apiece.audit")
+    assert not {"budget_manipulation", "collusion", "Exposure"} & {*vars(audit)}
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.optimize import differential_evolution
 
-from apiece import audit, contract
+from apiece import contract
 from apiece.accounting import PrivacyCurve, excess, noise_multipliers, privacy_curve
 from apiece.assignment import (
     JorgensenSampling,
@@ -194,26 +194,25 @@ def test_every_strategy_keeps_the_requested_reference() -> None:
     assert falling.reference == wanted
 
 
-def test_worst_coalition_knows_the_choice_of_noise() -> None:
+def test_the_worst_coalition_knows_the_choice_of_noise() -> None:
     budgets = Budgets(np.full(SIZE, VICTIM), DELTA)
-    found = contract.worst_coalition(
+    found = contract.collusion(
         budgets,
         0,
-        0.2,
+        shares=[0.2],
+        epsilons=[0.2, 100.0],
         steps=STEPS,
         expected_batch_size=BATCH,
         strategy=Sample("strictest"),
-        lowest=0.2,
-        choices=2,
     )
-    assert found.epsilon == pytest.approx(0.2)
-    assert found.forward > 0.03 > found.honest_forward
+    assert contract.worst(found) is found[1]
+    assert found[1].forward.upper > 0.03 > found[0].forward.upper
 
 
 def test_attacks_measure_against_the_same_reference() -> None:
     budgets = Budgets(np.full(SIZE, VICTIM), DELTA)
     settings = {"steps": STEPS, "expected_batch_size": BATCH, "clip_norm": 1.0}
-    found = audit.budget_manipulation(
+    found = contract.budget_manipulation(
         budgets,
         0,
         decoys=[1.0],

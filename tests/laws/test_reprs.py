@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import apiece
-from apiece import audit
+from apiece import contract
 from apiece.assignment import Sample, assign
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.plan import Plan
@@ -30,7 +30,6 @@ MARK = "7310429"  # a number that nothing else prints
 # What holds something of a person, or a secret, and in which fields.
 HOLDS = {
     "assignment.levels.Population": "epsilon delta share",
-    "audit.attacks.Exposure": "plan group epsilon advantage forward backward",
     "audit.bounds.LowerBound": "threshold",
     "audit.likelihood.PrivacyScores": "ids groups score lower upper",
     "audit.likelihood.World": "mean std count",
@@ -42,6 +41,7 @@ HOLDS = {
     "audit.thresholds.Candidates": "threshold true_positives false_positives",
     "budgets.groups.BudgetGroups": "epsilon delta excess records name",
     "budgets.records.Budgets": "epsilon delta excess ids labels",
+    "contract.exposure.Exposure": "plan group epsilon advantage forward backward",
     "datasets.encode.Encoded": "features faulty",
     "datasets.images.Images": "pixels labels",
     "ledger.people.LedgerFilter": "ids",
@@ -109,7 +109,6 @@ PUBLIC = [
     "cli.account.Case",
     "contract.check.Clause",
     "contract.check.Verdict",
-    "contract.coalition.Coalition",
     "contract.risk.RiskTable",
     "datasets.dialect.Dialect",
     "datasets.packaged.Packaged",
@@ -288,14 +287,17 @@ def test_a_plan_and_an_exposure_and_a_sum_made_for_real() -> None:
     assert plan.ids is not None
     budgets = Budgets(np.full(12, 2.0), 1e-3, ids=plan.ids)
     settings = {"steps": 3, "expected_batch_size": 4, "clip_norm": 1.0}
-    found = audit.budget_manipulation(
+    found = contract.budget_manipulation(
         budgets,
         plan.ids[3],
         decoys=[1.0],
         strategy="sample",
         **settings,  # type: ignore[arg-type]
     )
-    assert [repr(e) for e in found] == ["Exposure(label='as asked')", "Exposure(label='at most 1')"]
+    assert [repr(e) for e in found] == [
+        "Exposure(label='as asked', changed=0)",
+        "Exposure(label='at most 1', changed=11)",
+    ]
     model = torch.nn.Linear(3, 2)
     inputs, targets = torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
     loss = torch.nn.CrossEntropyLoss(reduction="none")

@@ -1,8 +1,8 @@
 """What a trained model really leaks, and about whom."""
 
-from apiece.audit.attacks import Exposure, budget_manipulation, collusion, one_plan
 from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.likelihood import PrivacyScores, lira, lira_each, privacy_scores
+from apiece.audit.one_plan import one_plan
 from apiece.audit.one_run import one_run, one_run_by_group
 from apiece.audit.records import ShadowScores
 from apiece.audit.rmia import loss_scores, rmia
@@ -19,7 +19,6 @@ from apiece.audit.trend import (
 
 __all__ = [
     "Difference",
-    "Exposure",
     "LowerBound",
     "PrivacyScores",
     "Rise",
@@ -27,8 +26,6 @@ __all__ = [
     "ShadowScores",
     "Trend",
     "biregular",
-    "budget_manipulation",
-    "collusion",
     "jonckheere_terpstra",
     "lira",
     "lira_each",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece.audit.attacks import one_plan
 from apiece.audit.likelihood import PrivacyScores, privacy_scores
+from apiece.audit.one_plan import one_plan
 from apiece.audit.records import ShadowScores, positions
 from apiece.audit.shadows import Pool, ShadowJob
 from apiece.audit.splits import one_target

@@ -11,7 +11,7 @@ from apiece.cli._output import echo
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
-    from apiece.audit import Exposure
+    from apiece.contract import Exposure
 
 EXAMPLE = """
 \b
@@ -72,8 +72,8 @@ def _exposures(
 
     from apiece import _check
     from apiece.assignment import strategy_named
-    from apiece.audit import budget_manipulation, collusion
     from apiece.budgets import Budgets, refuse_absurd
+    from apiece.contract import budget_manipulation, collusion
 
     size = _check.count("--records", flags["records"], least=2)
     for epsilon in (flags["epsilon"], *decoys):
@@ -95,12 +95,8 @@ def _exposures(
     }
     if shares is None:
         return budget_manipulation(budgets, 0, decoys=decoys, **run)
-    rows: list[Exposure] = []
-    for decoy in decoys:
-        generator = np.random.default_rng(flags["seed"])
-        found = collusion(budgets, 0, epsilon=decoy, shares=shares, generator=generator, **run)
-        rows += found if not rows else found[1:]
-    return rows
+    generator = np.random.default_rng(flags["seed"])
+    return collusion(budgets, 0, epsilons=decoys, shares=shares, generator=generator, **run)
 
 
 def table(document: dict[str, Any]) -> str:

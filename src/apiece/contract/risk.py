@@ -12,7 +12,7 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.assignment import Sample, Strategy, assign
 from apiece.budgets import Budgets
-from apiece.contract.coalition import victim_risk
+from apiece.contract.exposure import exposure
 from apiece.errors import InputError
 
 
@@ -84,11 +84,11 @@ def risk_table(
         for j, epsilon in enumerate(columns):
             groups = [("victim", 1 - share, victim_epsilon), ("others", share, float(epsilon))]
             budgets = Budgets.from_groups(groups, size, delta)
-            found[i, j] = victim_risk(assign(budgets, scheme, **settings), "victim")
+            found[i, j] = _risk(budgets, scheme, settings)
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
     alone = Budgets.from_groups([("victim", 1.0, victim_epsilon)], size, delta)
-    baseline = victim_risk(assign(alone, scheme, **settings), "victim")[0]
+    baseline = _risk(alone, scheme, settings)[0]
     return RiskTable(
         victim_epsilon=float(victim_epsilon),
         delta=float(delta),
@@ -100,3 +100,14 @@ def risk_table(
         backward=found[:, :, 2],
         baseline=baseline,
     )
+
+
+def _risk(
+    budgets: Budgets, strategy: Strategy, settings: dict[str, Any]
+) -> tuple[float, float, float]:
+    """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
+    plan = assign(budgets, strategy, **settings)
+    found = exposure(plan, int(budgets.group_index[0]))
+    ends = found.advantage.upper, found.forward.upper, found.backward.upper
+    advantage, forward, backward = map(float, ends)
+    return advantage, forward, backward

@@ -102,8 +102,9 @@ def theory_figure(
 ) -> Figure:
     """Return the greatest advantage that each plan allows, and the measured one beside it.
 
-    bounds: from the plans (`Exposure.advantage`), by what is compared. measured: under the same
-    names; at most the bound, up to sampling error. Raises `InputError` for other names.
+    bounds: from the plans (`contract.Exposure.advantage`), by what is compared. measured:
+    under the same names; at most the bound, up to sampling error. Raises `InputError` for
+    other names.
     """
     if not bounds or (measured is not None and list(measured) != list(bounds)):
         raise InputError(f"measured: not one for each of {list(bounds)}")

@@ -1,0 +1,31 @@
+"""One plan for all worlds of an audit: a plan that differs gives the target away by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from apiece.errors import InputError
+from apiece.plan import Plan
+
+
+def one_plan(*plans: Plan) -> Plan:
+    """Return the plan that all worlds of an audit share; raise `InputError` if they differ.
+
+    A plan made again without the target differs in its rates and noise, so it shows by itself
+    whether the target took part, whatever is trained with it.
+    """
+    if not plans:
+        raise InputError("plans: none given")
+    for at, plan in enumerate(plans[1:], start=1):
+        if plan.hash() != plans[0].hash():
+            raise InputError(
+                f"plan of world {at}: differs from that of world 0; make one plan with the target "
+                "and use it in every world, or the plan itself gives the target away"
+            )
+        own, first = plan.group_index, plans[0].group_index
+        if own is not None and first is not None and not np.array_equal(own, first):
+            raise InputError(
+                f"plan of world {at}: its records are in other groups than in world 0; bind one "
+                "plan to one table of budgets"
+            )
+    return plans[0]

@@ -1,0 +1,73 @@
+"""Exposure: what one record faces under a plan, whatever the data and whoever attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from apiece.accounting import Bounds
+from apiece.errors import InputError
+from apiece.plan import Plan, excess_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exposure:
+    """What the target faces when the others ask as they do in `plan`.
+
+    label: what the others do. changed: how many of them ask for something else than in the first
+    plan. epsilon: what the target is charged at its δ, at most what it asked. advantage: bounds on
+    the largest TPR − FPR of any membership test. forward, backward: Δ-divergence of the target's
+    curve from the plan's reference at its (ε, δ): more, and less, vulnerable than promised.
+    """
+
+    label: str
+    changed: int
+    plan: Plan = field(repr=False)
+    group: int = field(repr=False)
+    epsilon: Bounds = field(repr=False)
+    advantage: Bounds = field(repr=False)
+    forward: Bounds = field(repr=False)
+    backward: Bounds = field(repr=False)
+
+    def to_dict(self) -> dict[str, float | str]:
+        """Return the figures as JSON types, upper ends."""
+        stage = self.plan.stages[0]
+        return {
+            "others": self.label,
+            "epsilon_spent": float(self.epsilon.upper),
+            "advantage": float(self.advantage.upper),
+            "excess": float(self.forward.upper),
+            "excess_backward": float(self.backward.upper),
+            "sampling_probability": float(stage.sampling_probability[self.group]),
+            "noise_multiplier": float(stage.noise_stddev / stage.clip_norm[self.group]),
+        }
+
+
+def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Exposure:
+    """Return what a record of `group` faces under `plan`, against the plan's reference.
+
+    ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
+    """
+    curve = plan.curve(group, method="pld")
+    charged = curve if plan.method == "pld" else plan.curve(group)
+    gap = excess_of(plan, group, curve)
+    return Exposure(
+        label=label,
+        changed=changed,
+        plan=plan,
+        group=group,
+        epsilon=charged.epsilon(float(plan.budgets.delta[group])),
+        advantage=curve.advantage(),
+        forward=gap.forward,
+        backward=gap.backward,
+    )
+
+
+def worst(exposures: Sequence[Exposure]) -> Exposure:
+    """Return the one in which the target is most vulnerable: by forward Δ, ties by advantage.
+
+    Raises `InputError` where there is none to choose from.
+    """
+    if not exposures:
+        raise InputError("exposures: none given; give what budget_manipulation or collusion found")
+    return max(exposures, key=lambda e: (float(e.forward.upper), float(e.advantage.upper)))

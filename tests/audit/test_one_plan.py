@@ -1,0 +1,31 @@
+"""The worlds of an audit share one plan."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from apiece.assignment import Sample, assign
+from apiece.audit import one_plan
+from apiece.budgets import Budgets
+from apiece.errors import InputError
+
+from .worlds import plan
+
+
+def honest(size: int) -> Budgets:
+    return Budgets(np.full(size, 8.0), 1e-6, ids=np.arange(size) + 1000)
+
+
+def test_plans_that_differ_between_worlds_are_refused() -> None:
+    with_target = assign(honest(40), Sample(), steps=5, expected_batch_size=8, clip_norm=1.0)
+    without = assign(honest(39), Sample(), steps=5, expected_batch_size=8, clip_norm=1.0)
+    assert one_plan(with_target, with_target) is with_target
+    with pytest.raises(InputError, match="differs"):
+        one_plan(with_target, without)
+    other = replace(plan(size=40, batch=10.0), group_index=np.arange(40) % 2, ids=np.arange(40))
+    swapped = replace(other, group_index=1 - np.arange(40) % 2)
+    with pytest.raises(InputError, match="other groups"):
+        one_plan(other, swapped)
+    with pytest.raises(InputError, match="none"):
+        one_plan()
