@@ -148,9 +148,9 @@ def test_a_strict_minority_is_not_accepted(other: float, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_a_search_finds_no_plan_that_is_accepted_and_harms(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = accepted_though_harmful(0.02)
-    assert worst(objective, rounds=4, starts=24) <= 1e-4
+    assert worst(objective, rounds=2, starts=18) <= 1e-4
     monkeypatch.setattr(verification, "baseline_for", moving_baseline)
-    assert worst(objective, rounds=2, starts=24) > 0.005  # the control
+    assert worst(objective, rounds=0, starts=18) > 0.005  # the control
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_search_against_enforce_finds_nothing(public: int) -> None:
         )
         return true_harm(plan)
 
-    assert worst(objective, rounds=2, starts=12) <= bound
+    assert worst(objective, rounds=1, starts=6) <= bound
 
 
 @pytest.mark.parametrize("noise", ["strictest", "loosest", "mean", "batch"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any, cast
 
 from apiece.assignment.hybrid import Hybrid
@@ -38,6 +39,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     )
 }
 
+KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
 ATTEMPTS = 12  # each aims twice as far below as the one before
 
 __all__ = [
@@ -81,7 +83,8 @@ def assign(
     was asked. Where a first plan spends more, by the rounding of a solver or of two routes of
     the accountant, the groups concerned are aimed lower and it is made again; a plan that fails is
     never returned. A plan that is made to break promises, for comparison, says so in
-    `plan.objections`.
+    `plan.objections`. Bounds Δ̄ are kept by Uniform, Scale and Hybrid; of other strategies' plans
+    `plan.notes` says that they may not be, and no release is made where they are not.
 
     Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
     `InfeasibleError` where no plan meets the request or its budgets are past the accountant's
@@ -108,10 +111,22 @@ def assign(
         except RangeError as error:
             raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
         if verification.ok:
-            return plan
+            return _noted(plan)
         request = request.lower(verification.epsilon_spent, attempt)
     verification.require()
     return plan
+
+
+def _noted(plan: Plan) -> Plan:
+    """Return the plan, saying so where there are bounds Δ̄ to which its strategy pays no heed."""
+    bounds = plan.budgets.excess
+    if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():
+        return plan
+    note = (
+        f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says whether "
+        "they hold, contract.enforce makes a plan that keeps them; a release is refused otherwise"
+    )
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def strategy_named(name: str, **options: object) -> Strategy:

@@ -2,11 +2,11 @@
 
 from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.likelihood import PrivacyScores, lira, lira_each, privacy_scores
-from apiece.audit.one_plan import one_plan
 from apiece.audit.one_run import one_run, one_run_by_group
 from apiece.audit.records import ShadowScores
 from apiece.audit.rmia import loss_scores, rmia
 from apiece.audit.roc import Roc, roc, roc_by_group
+from apiece.audit.shared_plan import one_plan
 from apiece.audit.splits import biregular, one_target
 from apiece.audit.trend import (
     Difference,

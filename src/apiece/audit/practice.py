@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.audit.likelihood import PrivacyScores, privacy_scores
-from apiece.audit.one_plan import one_plan
 from apiece.audit.records import ShadowScores, positions
 from apiece.audit.shadows import Pool, ShadowJob
+from apiece.audit.shared_plan import one_plan
 from apiece.audit.splits import one_target
 from apiece.audit.stacked import StackedModel
 from apiece.audit.stacked_training import Recipe

@@ -14,7 +14,7 @@ from apiece.assignment import strategy_named
 from apiece.budgets import refuse_absurd
 from apiece.cli._inputs import parse_option
 from apiece.cli._output import echo
-from apiece.contract.risk import RiskTable, risk_table
+from apiece.contract import RiskTable, risk_table
 from apiece.errors import InputError
 
 EXAMPLE = """

@@ -1,6 +1,7 @@
 """Plan: the one object that the engine runs and the accountant reads."""
 
-from apiece.plan.model import COMBINE, RELATION, Group, Plan
+from apiece.plan.group import Group, GroupStage
+from apiece.plan.model import COMBINE, RELATION, Plan
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
@@ -10,6 +11,7 @@ __all__ = [
     "COMBINE",
     "RELATION",
     "Group",
+    "GroupStage",
     "Measures",
     "Plan",
     "Reference",

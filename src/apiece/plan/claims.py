@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from apiece._types import Floats
 from apiece.errors import ApieceError, DataError, RangeError
-from apiece.plan.verification import MEASURED
-
-if TYPE_CHECKING:
-    from apiece.plan.model import Plan
+from apiece.plan.numbers import Numbers, steps_of
+from apiece.plan.verification import MEASURED, Measures, verify
 
 SLACK = (
     1e-6  # relative for ε, absolute for the others: what two builds of one accountant may differ
 )
 Column = list[float | None] | None
+
+
+class Measured(Numbers, Protocol):
+    """A plan's numbers with what they were found to spend and risk."""
+
+    @property
+    def epsilon_spent(self) -> Floats:
+        """See `Plan`."""
+
+    @property
+    def measures(self) -> Measures:
+        """See `Plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,7 @@ class Claims:
     excess_forward: Column
     excess_backward: Column
 
-    def require(self, plan: Plan) -> None:
+    def require(self, plan: Measured) -> None:
         """Raise unless `plan`, recomputed from its own numbers, is as claimed.
 
         `DataError` where a field is not what the parameters give; `VerificationError` where a
@@ -53,15 +64,16 @@ class Claims:
                 f"plan: its numbers are past the accountant's range ({error}); make the plan again"
             ) from None
 
-    def _require(self, plan: Plan) -> None:
-        if self.steps != plan.steps:
-            raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
-        if self.releasable != plan.releasable:
+    def _require(self, plan: Measured) -> None:
+        steps, releasable = steps_of(plan), not plan.objections
+        if self.steps != steps:
+            raise DataError(f"plan: steps = {self.steps}, but its stages have {steps}")
+        if self.releasable != releasable:
             raise DataError(
                 f"plan: releasable is {self.releasable}, with {len(plan.objections)} objections; "
                 "give what to_json wrote"
             )
-        if plan.worst_paths is not None and plan.releasable:
+        if plan.worst_paths is not None and releasable:
             raise DataError("plan: its coins are revealed, so it has objections; none is given")
         if self.noise_multiplier is not None:
             stage = plan.stages[0]
@@ -71,13 +83,13 @@ class Claims:
                 self.noise_multiplier,
                 stage.noise_stddev / stage.clip_norm,
             )
-        if plan.releasable:
-            plan.verify().require()
+        if releasable:
+            verify(plan.budgets, plan.epsilon_spent, None).require()
         _same(plan, "epsilon_spent", self.epsilon_spent, plan.epsilon_spent)
         if plan.budgets.excess is not None and len(plan.budgets) <= MEASURED:
             self._compare_measures(plan)
 
-    def _compare_measures(self, plan: Plan) -> None:
+    def _compare_measures(self, plan: Measured) -> None:
         measures = plan.measures
         for name, claimed, found in (
             ("advantage", self.advantage, measures.advantage),
@@ -89,7 +101,7 @@ class Claims:
             _same(plan, name, claimed, found)
 
 
-def _same(plan: Plan, name: str, claimed: Column, found: np.ndarray) -> None:
+def _same(plan: Measured, name: str, claimed: Column, found: np.ndarray) -> None:
     """Raise `DataError` unless a claimed column is the one found; an absent one claims nothing."""
     if claimed is None or all(value is None for value in claimed):
         return

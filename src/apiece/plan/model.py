@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,8 +16,10 @@ from apiece._types import Floats, Integers
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets
 from apiece.errors import InputError, unknown
-from apiece.mechanisms import Composed, Mechanism
+from apiece.mechanisms import Mechanism
 from apiece.plan import serial
+from apiece.plan.group import Group, groups_of
+from apiece.plan.numbers import mechanism_of, steps_of
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
@@ -26,29 +27,15 @@ from apiece.plan.verification import (
     Measures,
     Verification,
     measure,
-    require,
+    require_bounds,
     spending,
+    strictest,
     verify,
 )
 
 RELATION = "add_remove"
 COMBINE = ("continue", "average")
 COUNTS = ("exact", "released")
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One budget group of a single-stage plan, for reading."""
-
-    name: str
-    records: int
-    epsilon: float
-    delta: float
-    excess: float | None
-    sampling_probability: float
-    clip_norm: float
-    noise_multiplier: float
-    saturated: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,11 +118,11 @@ class Plan:
     @property
     def steps(self) -> int:
         """How many updates in total."""
-        return sum(stage.steps for stage in self.stages)
+        return steps_of(self)
 
     @property
     def releasable(self) -> bool:
-        """Whether the plan keeps every promise; if not, `objections` says why."""
+        """Whether the plan has no objections: each group's (ε, δ) is kept. `require` checks Δ̄."""
         return not self.objections
 
     @property
@@ -154,36 +141,17 @@ class Plan:
         """Standard deviation of the noise on the sum; for a plan of one stage."""
         return self._stage.noise_stddev
 
-    @property
-    def groups(self) -> Iterator[Group]:
-        """The groups of a plan of one stage, one by one."""
-        stage, budgets = self._stage, self.budgets
-        for g in range(len(budgets)):
-            yield Group(
-                name=str(budgets.name[g]),
-                records=int(budgets.records[g]),
-                epsilon=float(budgets.epsilon[g]),
-                delta=float(budgets.delta[g]),
-                excess=None if budgets.excess is None else float(budgets.excess[g]),
-                sampling_probability=float(stage.sampling_probability[g]),
-                clip_norm=float(stage.clip_norm[g]),
-                noise_multiplier=stage.noise_stddev / float(stage.clip_norm[g]),
-                saturated=bool(self.saturated[g]),
-            )
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups, in the order of every per-group array; of any number of stages."""
+        return groups_of(self)
 
     def mechanism_for(self, group: int | str) -> Mechanism:
         """Return what is done to a record of `group` (a position or a name), all stages together.
 
         With revealed coins this is the record's worst path, on which no coin hides anything.
         """
-        g = self._position(group)
-        if self.worst_paths is not None:
-            taken = [stage for s, stage in enumerate(self.stages) if self.worst_paths[g, s]]
-            taken = [replace(stage, participation=None) for stage in taken]
-        else:
-            taken = list(self.stages)
-        parts = [m for stage in taken if (m := stage.mechanism(g)) is not None]
-        return parts[0] if len(parts) == 1 else Composed(*parts)
+        return mechanism_of(self, self._position(group))
 
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
         """Return the privacy curve of a record of `group`, by `method` or else the plan's own."""
@@ -197,7 +165,7 @@ class Plan:
     @cached_property
     def measures(self) -> Measures:
         """What each group spends and risks, from the plan's own numbers; computed once."""
-        return measure(self)
+        return measure(self, self.epsilon_spent)
 
     def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:
         """Return, for each group, the ε recomputed from the plan alone beside what was asked.
@@ -207,7 +175,15 @@ class Plan:
         more. Raises `InputError` where records are missing; never for a broken promise: read
         `.ok`, `.kept`, or call `.require()`.
         """
-        return verify(self, budgets, method or self.method)
+        own = method in (None, self.method)
+        spent = self.epsilon_spent if own else spending(self, str(method))
+        if budgets is None:
+            return verify(self.budgets, spent, None)
+        bound = self if self.group_index is not None else self.bind(budgets)
+        assert bound.group_index is not None
+        assert bound.ids is not None
+        asked = strictest(len(self.budgets), bound.group_index, bound.ids, budgets)
+        return verify(self.budgets, spent, asked)
 
     def require(self) -> None:
         """Raise unless this plan may make a release: nothing is believed, all is recomputed.
@@ -215,7 +191,15 @@ class Plan:
         `InputError` where it has objections, `VerificationError` where a group's ε, or forward Δ
         (more vulnerable than its bound allows), is not kept by the plan's own numbers.
         """
-        require(self)
+        if self.objections:
+            raise InputError(
+                f"plan: not fit for a release ({self.objections[0]}); use another strategy, or "
+                "give a seed to run it as an experiment"
+            )
+        self.verify().require()
+        bounds = self.budgets.excess
+        if bounds is not None and (bounds < 1).any():
+            require_bounds(self, self.measures)
 
     def bind(self, budgets: Budgets) -> Plan:
         """Return this plan with the records of `budgets`, which must have the same groups.
@@ -260,7 +244,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the public part of the plan with its measures: everything but who is where."""
-        return serial.with_measures(self)
+        return serial.with_measures(self, self.measures)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return `to_dict` as JSON; every number survives the round trip exactly."""

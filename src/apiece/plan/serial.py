@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +11,11 @@ from apiece import _json
 from apiece.budgets import BudgetGroups
 from apiece.errors import DataError
 from apiece.plan.claims import Claims
+from apiece.plan.numbers import Numbers, steps_of
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
-
-if TYPE_CHECKING:
-    from apiece.plan.model import Plan
+from apiece.plan.verification import Measures
 
 MOST_STEPS, MOST_RECORDS = 10**9, 10**12
 _MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
@@ -82,16 +81,16 @@ _GROUP_OPTIONAL: dict[str, _json.Reader[Any]] = {
 }
 
 
-def parameters(plan: Plan) -> dict[str, Any]:
+def parameters(plan: Numbers) -> dict[str, Any]:
     """Return budgets and parameters; a single stage's fields lie at the top level."""
     top: dict[str, Any] = {
         "strategy": plan.strategy,
         "relation": plan.relation,
         "method": plan.method,
-        "steps": plan.steps,
+        "steps": steps_of(plan),
         "clip_norm": plan.clip_norm,
         "reference": _reference(plan),
-        "releasable": plan.releasable,
+        "releasable": not plan.objections,
         "objections": list(plan.objections),
         "counts": plan.counts,
         "notes": list(plan.notes),
@@ -116,9 +115,9 @@ def parameters(plan: Plan) -> dict[str, Any]:
     return top | {"groups": _rows(columns)}
 
 
-def with_measures(plan: Plan) -> dict[str, Any]:
+def with_measures(plan: Numbers, measures: Measures) -> dict[str, Any]:
     """Return `parameters` with what each group spends beside them."""
-    data, measures = parameters(plan), plan.measures
+    data = parameters(plan)
     columns = {
         "epsilon_spent": measures.epsilon_spent,
         "advantage": measures.advantage,
@@ -133,12 +132,12 @@ def with_measures(plan: Plan) -> dict[str, Any]:
     return data
 
 
-def _reference(plan: Plan) -> dict[str, Any]:
+def _reference(plan: Numbers) -> dict[str, Any]:
     assert plan.reference is not None  # set when the plan was made
     return dataclasses.asdict(plan.reference)
 
 
-def _budget_columns(plan: Plan) -> dict[str, list[Any]]:
+def _budget_columns(plan: Numbers) -> dict[str, list[Any]]:
     budgets = plan.budgets
     columns = {
         "name": budgets.name.tolist(),

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import accounting
-from apiece._types import Floats
+from apiece._types import Floats, Integers
 from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve
 from apiece.accounting.near import upper_epsilons
-from apiece.budgets import Budgets
+from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.plan.numbers import Numbers, mechanism_of
 from apiece.plan.stage import Stage
-
-if TYPE_CHECKING:
-    from apiece.plan.model import Plan
 
 MEASURED = 64
 QUICK = 32
@@ -80,9 +78,8 @@ class Verification:
         )
 
 
-def measure(plan: Plan) -> Measures:
-    """Return what `plan` spends and risks."""
-    spent = plan.epsilon_spent
+def measure(plan: Numbers, spent: Floats) -> Measures:
+    """Return what `plan` spends, which is known, and risks."""
     if len(plan.budgets) > MEASURED:
         return Measures(spent, None, None, None)
     curves = _curves(plan, "pld")
@@ -93,7 +90,7 @@ def measure(plan: Plan) -> Measures:
     return Measures(spent, advantage, forward, backward)
 
 
-def baseline_for(plan: Plan, group: int) -> Mechanism:
+def baseline_for(plan: Numbers, group: int) -> Mechanism:
     """Return the uniform mechanism that a record of `group` compares its own with.
 
     All records with the same (ε, δ), at the plan's reference; calibrated with the plan's own
@@ -111,9 +108,9 @@ def baseline_for(plan: Plan, group: int) -> Mechanism:
     return reference.mechanism(float(z))
 
 
-def excess_of(plan: Plan, group: int, curve: PrivacyCurve) -> Excess:
+def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
     """Return Δ between a group's baseline and its own curve; 0 where they are the same."""
-    baseline, own = baseline_for(plan, group), plan.mechanism_for(group)
+    baseline, own = baseline_for(plan, group), mechanism_of(plan, group)
     if _same(baseline, own):
         zero = Bounds(0.0, 0.0)
         return Excess(zero, zero, zero)
@@ -132,29 +129,25 @@ def _same(one: Mechanism, other: Mechanism) -> bool:
     return False
 
 
-def verify(plan: Plan, budgets: Budgets | None, method: str) -> Verification:
-    """Return the verification of `plan` against `budgets`, or what it was made for."""
-    own = plan.budgets
-    spent = plan.epsilon_spent if method == plan.method else spending(plan, method)
-    asked, asked_delta = own.epsilon, own.delta
-    if budgets is not None:
-        asked, asked_delta = _strictest(plan, budgets)
-    kept = (spent <= asked) & (own.delta <= asked_delta)
-    return Verification(own.name, asked, own.delta, spent, kept)
+def verify(own: BudgetGroups, spent: Floats, asked: tuple[Floats, Floats] | None) -> Verification:
+    """Return the verification of what is `spent` by the groups of a plan.
+
+    asked: the strictest ε and δ of the records of each group (see `strictest`); what the plan was
+    made for if None.
+    """
+    epsilon, delta = (own.epsilon, own.delta) if asked is None else asked
+    kept = (spent <= epsilon) & (own.delta <= delta)
+    return Verification(own.name, epsilon, own.delta, spent, kept)
 
 
-def require(plan: Plan) -> None:
-    """Raise unless `plan` may make a release; see `Plan.require`."""
-    if plan.objections:
-        raise InputError(
-            f"plan: not fit for a release ({plan.objections[0]}); use another strategy, or give a "
-            "seed to run it as an experiment"
-        )
-    plan.verify().require()
-    bounds = plan.budgets.excess
-    if bounds is None or not (bounds < 1).any():
+def require_bounds(plan: Numbers, measures: Measures) -> None:
+    """Raise `VerificationError` where a group is more vulnerable than its bound Δ̄ allows."""
+    bounds, forward = plan.budgets.excess, measures.forward
+    if bounds is None:
         return
-    forward = _forward(plan)
+    if forward is None:  # of many groups
+        found = [excess_of(plan, g, curve) for g, curve in enumerate(_curves(plan, "pld"))]
+        forward = np.array([apart.forward.upper for apart in found])
     broken = ~(forward <= bounds)
     if broken.any():
         g = int(np.argmax(np.where(broken, forward - bounds, -np.inf)))
@@ -164,15 +157,7 @@ def require(plan: Plan) -> None:
         )
 
 
-def _forward(plan: Plan) -> Floats:
-    """Return an upper bound on each group's forward Δ, however many groups there are."""
-    if plan.measures.forward is not None:
-        return plan.measures.forward
-    found = [excess_of(plan, g, curve) for g, curve in enumerate(_curves(plan, "pld"))]
-    return np.array([apart.forward.upper for apart in found])
-
-
-def spending(plan: Plan, method: str) -> Floats:
+def spending(plan: Numbers, method: str) -> Floats:
     """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve.
 
     Of a plan with many distinct mechanisms every one is looked at where its budget says that ε
@@ -188,7 +173,7 @@ def spending(plan: Plan, method: str) -> Floats:
             return _spending_of(plan, stage, method)
 
     for g, same in zip(first, members, strict=True):
-        curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
+        curve = privacy_curve(mechanism_of(plan, int(g)), method=method)
         spent[same] = _at_each(curve, delta[same])
     return spent
 
@@ -199,7 +184,7 @@ def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
     return np.asarray(curve.epsilon(distinct).upper)[place.reshape(delta.shape)]
 
 
-def _spending_by_coin(plan: Plan, stage: Stage, method: str) -> Floats:
+def _spending_by_coin(plan: Numbers, stage: Stage, method: str) -> Floats:
     """Return `spending` of a stage that records join by a coin: one curve for all coins.
 
     A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
@@ -232,7 +217,7 @@ def amplified(epsilon: Floats, joins: Floats) -> Floats:
     return np.asarray(np.where(epsilon < 1, small, large) * (1 + 64 * ULP))
 
 
-def _spending_of(plan: Plan, stage: Stage, method: str) -> Floats:
+def _spending_of(plan: Numbers, stage: Stage, method: str) -> Floats:
     """Return `spending` of a plan of one stage without coins."""
     spent = np.zeros(len(plan.budgets))
     takes_part = stage.sampling_probability > 0
@@ -248,7 +233,7 @@ def _spending_of(plan: Plan, stage: Stage, method: str) -> Floats:
     return spent
 
 
-def _distinct(plan: Plan) -> tuple[npt.NDArray[np.intp], list[npt.NDArray[np.intp]]]:
+def _distinct(plan: Numbers) -> tuple[npt.NDArray[np.intp], list[npt.NDArray[np.intp]]]:
     """Return one group of each distinct mechanism, and the groups that share it."""
     columns: list[npt.NDArray[Any]] = []
     for stage in plan.stages:
@@ -266,32 +251,33 @@ def _distinct(plan: Plan) -> tuple[npt.NDArray[np.intp], list[npt.NDArray[np.int
     return order[new], members
 
 
-def _curves(plan: Plan, method: str) -> list[PrivacyCurve]:
+def _curves(plan: Numbers, method: str) -> list[PrivacyCurve]:
     """Return each group's curve; equal mechanisms share one."""
     curves: dict[int, PrivacyCurve] = {}
     for g, same in zip(*_distinct(plan), strict=True):
-        curve = privacy_curve(plan.mechanism_for(int(g)), method=method)
+        curve = privacy_curve(mechanism_of(plan, int(g)), method=method)
         curves |= {int(member): curve for member in same}
     return [curves[g] for g in range(len(plan.budgets))]
 
 
-def _strictest(plan: Plan, budgets: Budgets) -> tuple[Floats, Floats]:
-    """Return the smallest ε and the smallest δ that any record of each plan group asked."""
-    if plan.group_index is None or plan.ids is None:
-        plan = plan.bind(budgets)
-    assert plan.group_index is not None
-    assert plan.ids is not None
+def strictest(
+    groups: int, index: Integers, ids: npt.NDArray[Any], budgets: Budgets
+) -> tuple[Floats, Floats]:
+    """Return the smallest ε and the smallest δ that any record of each of the groups asked.
+
+    index, ids: the group and the id of each record of the plan, joined to `budgets` by id. Raises
+    `InputError` where `budgets` lack one.
+    """
     order = np.argsort(budgets.ids, kind="stable")
-    found = np.searchsorted(budgets.ids, plan.ids, sorter=order)
+    found = np.searchsorted(budgets.ids, ids, sorter=order)
     place = order[np.minimum(found, len(budgets) - 1)]
-    missing = budgets.ids[place] != plan.ids
+    missing = budgets.ids[place] != ids
     if missing.any():
         raise InputError(
-            f"budgets: no record with id {plan.ids[missing][0]!s} ({int(missing.sum())} of the "
+            f"budgets: no record with id {ids[missing][0]!s} ({int(missing.sum())} of the "
             "plan's records are missing); give the budgets of every record of the plan"
         )
-    epsilon = np.full(len(plan.budgets), np.inf)
-    delta = np.full(len(plan.budgets), np.inf)
-    np.minimum.at(epsilon, plan.group_index, budgets.epsilon[place])
-    np.minimum.at(delta, plan.group_index, budgets.delta[place])
+    epsilon, delta = np.full(groups, np.inf), np.full(groups, np.inf)
+    np.minimum.at(epsilon, index, budgets.epsilon[place])
+    np.minimum.at(delta, index, budgets.delta[place])
     return epsilon, delta

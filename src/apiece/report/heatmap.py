@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from apiece._types import Floats
-from apiece.contract.risk import RiskTable
+from apiece.contract import RiskTable
 
 
 def risk_map(table: RiskTable) -> Figure:

@@ -1,0 +1,91 @@
+"""Group: what one budget group asked, and what is done to it in each stage, for reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from apiece.errors import InputError
+from apiece.plan.numbers import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStage:
+    """What one stage does to the records of a group.
+
+    participation: the chance of joining the stage at all, 1 where every record takes part.
+    """
+
+    steps: int
+    sampling_probability: float
+    clip_norm: float
+    noise_multiplier: float
+    participation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One budget group of a plan: how many records, what they asked, what is done to them.
+
+    excess: the bound Δ̄ asked, None where none was. stages: in the order of the plan's.
+    `sampling_probability`, `clip_norm` and `noise_multiplier` are those of all stages, where these
+    agree, as in a plan of one stage; where they do not, reading one raises `InputError`.
+    """
+
+    name: str
+    records: int
+    epsilon: float
+    delta: float
+    excess: float | None
+    saturated: bool
+    stages: tuple[GroupStage, ...]
+
+    @property
+    def sampling_probability(self) -> float:
+        """The chance of joining a step."""
+        return self._common("sampling_probability")
+
+    @property
+    def clip_norm(self) -> float:
+        """The bound on a record's gradient norm."""
+        return self._common("clip_norm")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise over the clip norm."""
+        return self._common("noise_multiplier")
+
+    def _common(self, name: str) -> float:
+        values = [float(getattr(stage, name)) for stage in self.stages]
+        if any(value != values[0] for value in values):
+            raise InputError(
+                f"group {self.name}: {name} differs between its stages; read group.stages[i].{name}"
+            )
+        return values[0]
+
+
+def groups_of(plan: Numbers) -> tuple[Group, ...]:
+    """Return the groups of `plan`, in the order of every per-group array."""
+    budgets = plan.budgets
+    return tuple(
+        Group(
+            name=str(budgets.name[g]),
+            records=int(budgets.records[g]),
+            epsilon=float(budgets.epsilon[g]),
+            delta=float(budgets.delta[g]),
+            excess=None if budgets.excess is None else float(budgets.excess[g]),
+            saturated=bool(plan.saturated[g]),
+            stages=tuple(
+                GroupStage(
+                    steps=stage.steps,
+                    sampling_probability=float(stage.sampling_probability[g]),
+                    clip_norm=float(stage.clip_norm[g]),
+                    noise_multiplier=stage.noise_stddev / float(stage.clip_norm[g]),
+                    participation=(
+                        1.0 if stage.participation is None else float(stage.participation[g])
+                    ),
+                )
+                for stage in plan.stages
+            ),
+        )
+        for g in range(len(budgets))
+    )

@@ -1,0 +1,89 @@
+"""Numbers: what verification and files read of a plan, so that they need not know `Plan`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from apiece._types import Mask
+from apiece.budgets import BudgetGroups
+from apiece.mechanisms import Composed, Mechanism
+from apiece.plan.reference import Reference
+from apiece.plan.schedule import Schedule
+from apiece.plan.stage import Stage
+
+
+class Numbers(Protocol):
+    """The public numbers of a plan, as `Plan` describes them; a `Plan` has them all."""
+
+    @property
+    def strategy(self) -> str:
+        """See `Plan`."""
+
+    @property
+    def clip_norm(self) -> float:
+        """See `Plan`."""
+
+    @property
+    def budgets(self) -> BudgetGroups:
+        """See `Plan`."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """See `Plan`."""
+
+    @property
+    def saturated(self) -> Mask:
+        """See `Plan`."""
+
+    @property
+    def relation(self) -> str:
+        """See `Plan`."""
+
+    @property
+    def method(self) -> str:
+        """See `Plan`."""
+
+    @property
+    def combine(self) -> str:
+        """See `Plan`."""
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """See `Plan`."""
+
+    @property
+    def worst_paths(self) -> Mask | None:
+        """See `Plan`."""
+
+    @property
+    def counts(self) -> str:
+        """See `Plan`."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `Plan`."""
+
+    @property
+    def learning_rate(self) -> Schedule | None:
+        """See `Plan`."""
+
+    @property
+    def reference(self) -> Reference | None:
+        """See `Plan`."""
+
+
+def steps_of(plan: Numbers) -> int:
+    """Return how many updates there are in all stages."""
+    return sum(stage.steps for stage in plan.stages)
+
+
+def mechanism_of(plan: Numbers, group: int) -> Mechanism:
+    """Return what is done to a record of `group`; see `Plan.mechanism_for`."""
+    if plan.worst_paths is not None:
+        taken = [stage for s, stage in enumerate(plan.stages) if plan.worst_paths[group, s]]
+        taken = [replace(stage, participation=None) for stage in taken]
+    else:
+        taken = list(plan.stages)
+    parts = [m for stage in taken if (m := stage.mechanism(group)) is not None]
+    return parts[0] if len(parts) == 1 else Composed(*parts)
