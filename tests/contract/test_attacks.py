@@ -159,7 +159,7 @@ def test_the_worst_coalition_under_sample_asks_for_little() -> None:
 
 def test_those_with_most_to_withhold_collude_first() -> None:
     budgets = Budgets(np.r_[np.full(50, 1.0), np.full(50, 8.0)], 1e-6)
-    run = {"shares": [0.2], "epsilons": [1.0], "steps": 1, "expected_batch_size": 10}
+    run = {"shares": [0.2], "epsilons": [1.0], "steps": 5, "expected_batch_size": 50}
     rows = contract.collusion(budgets, 0, **run)  # type: ignore[arg-type]
     assert rows[1].plan.budgets.records.tolist() == [70, 30]
     assert rows[1].changed == 20

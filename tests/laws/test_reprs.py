@@ -118,6 +118,7 @@ PUBLIC = [
     "datasets.schema.Skip",
     "ledger.chain.Entry",
     "ledger.chain.Head",
+    "plan.claims.Claims",
     "plan.group.Group",
     "plan.group.GroupStage",
     "plan.reference.Reference",
