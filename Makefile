@@ -24,11 +24,11 @@ test: $(STAMP)   ## the tests, under 15 minutes on two cores
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 -q
 
-check: $(STAMP)  ## format, lint, strict types, import layers
+check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_structure.py
 
 format: $(STAMP)  ## put the code in form
 	$(BIN)/ruff format .

@@ -8,13 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Mask
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.assignment.request import Request
 from apiece.assignment.solve import ROUND, uniform_noise
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.errors import BudgetError, InfeasibleError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
+from apiece.numerics import narrowed
 from apiece.plan import Plan, Stage
 
 PASSES = 4
@@ -120,12 +121,12 @@ def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
     """
     # δ falls with its level, so reading it at most here bounds it beyond, and is negligible
     reach = float(np.max(curve.epsilon(float(delta.min()) * 1e-3).upper))
-    low, high = np.full(epsilon.shape, -60.0), np.zeros(epsilon.shape)
-    for _ in range(40):
-        middle = (low + high) / 2
+
+    def keeps(log_pi: Floats) -> Mask:
         # log(1 + (e^ε − 1)/π) without overflow
-        level = epsilon + np.logaddexp(-epsilon, -middle + np.log(-np.expm1(-epsilon)))
-        spent = np.exp(middle) * np.asarray(curve.delta(np.minimum(level, reach)).upper)
-        keeps = spent <= delta * (1 - 1e-9)
-        low, high = np.where(keeps, middle, low), np.where(keeps, high, middle)
-    return np.asarray(np.exp(low))
+        level = epsilon + np.logaddexp(-epsilon, -log_pi + np.log(-np.expm1(-epsilon)))
+        spent = np.exp(log_pi) * np.asarray(curve.delta(np.minimum(level, reach)).upper)
+        return np.asarray(spent <= delta * (1 - 1e-9))
+
+    log_pi, _ = narrowed(keeps, np.full(epsilon.shape, -60.0), 0.0, rounds=40)
+    return np.asarray(np.exp(log_pi))

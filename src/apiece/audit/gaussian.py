@@ -6,37 +6,23 @@ Source: Dong, Roth, Su 2022 (GDP); Nasr et al. 2023, §4 (auditing through it).
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
-from apiece._types import Floats
+from apiece._types import Floats, Integers
 from apiece.audit.thresholds import Candidates
+from apiece.numerics import gaussian_epsilon_below, last_true
 
+MOST, ROUNDS = 64, 30  # how far and how finely the largest rejected value is sought
 _TAILS = special.expit(np.linspace(-16.0, 9.0, 101))
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Return the ε of a μ-GDP mechanism at `delta`; 0 where δ(0) ≤ delta, rounded down.
 
-    δ(ε) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2).
-
     >>> round(epsilon_from_mu(1.0, 1e-5), 3)
     4.377
     """
-
-    def excess(epsilon: float) -> float:
-        first = special.ndtr(-epsilon / mu + mu / 2)
-        second = np.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
-        return float(first - second - delta)
-
-    if not mu > 0 or excess(0.0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    root, report = optimize.brentq(excess, 0.0, high, xtol=1e-10, full_output=True)
-    low = max(0.0, root - 2e-10)
-    return low if report.converged and excess(low) >= 0 else 0.0
+    return float(gaussian_epsilon_below(mu, delta)) if mu > 0 else 0.0
 
 
 def _fisher(product: Floats) -> Floats:
@@ -67,7 +53,7 @@ def p_values(candidates: Candidates, mu: float) -> Floats:
     return np.asarray(np.minimum(worst, 1.0))
 
 
-def _only(candidates: Candidates, which: npt.NDArray[np.int64]) -> Candidates:
+def _only(candidates: Candidates, which: Integers) -> Candidates:
     return Candidates(
         threshold=candidates.threshold[which],
         true_positives=candidates.true_positives[which],
@@ -84,19 +70,11 @@ def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
     """
     alive = np.arange(len(candidates))
 
-    def rejecting(mu: float) -> npt.NDArray[np.int64]:
-        return alive[p_values(_only(candidates, alive), mu) <= error]
+    def rejects(mu: float) -> bool:
+        nonlocal alive
+        found = alive[p_values(_only(candidates, alive), mu) <= error]
+        alive = found if found.size else alive
+        return found.size > 0
 
-    found = rejecting(0.0)
-    if not found.size:
-        return 0.0, 0
-    alive, low, high = found, 0.0, 1.0
-    while high < 64 and (found := rejecting(high)).size:
-        alive, low, high = found, high, 2 * high
-    for _ in range(30):
-        middle = (low + high) / 2
-        if (found := rejecting(middle)).size:
-            alive, low = found, middle
-        else:
-            high = middle
-    return low, int(alive[0])
+    mu = last_true(rejects, most=MOST, rounds=ROUNDS)
+    return mu, int(alive[0]) if alive.size else 0

@@ -13,6 +13,7 @@ from apiece import _check
 from apiece.audit import gaussian, thresholds
 from apiece.audit.bounds import LowerBound
 from apiece.errors import DataError, unknown
+from apiece.numerics import last_true
 
 METHODS = ("dp", "gdp")
 _TIE_SEED = 20260102
@@ -55,15 +56,7 @@ def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct
 
 def _largest(rejected: Callable[[float], bool]) -> float:
     """Return the largest value known to be rejected, 0 if none; any rejected one is a bound."""
-    if not rejected(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < 64 and rejected(high):
-        low, high = high, 2 * high
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+    return last_true(rejected, most=gaussian.MOST, rounds=gaussian.ROUNDS)
 
 
 def _guess_counts(canaries: int, guesses: int | None) -> list[int]:

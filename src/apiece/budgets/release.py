@@ -18,6 +18,7 @@ from apiece.budgets import discrete
 from apiece.budgets.groups import excess_array
 from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, unknown
+from apiece.numerics import geometric, narrowed
 
 NOISES = ("gaussian", "laplace")
 LARGEST = 500.0  # ε; a larger one is kept by the noise for this, and e^ε stays a number
@@ -124,18 +125,20 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
     if not delta > 2 * discrete.ROUNDING:
         raise _too_small(epsilon, delta)
     epsilon = min(epsilon, LARGEST)
+
+    def enough(variance: float) -> bool:
+        return discrete.gaussian_delta(Fraction(variance), epsilon) <= delta
+
     low, high = 1e-3, 1.0
-    while discrete.gaussian_delta(Fraction(high), epsilon) > delta:
+    while not enough(high):
         low, high = high, high * 4
         if high > WIDEST:
             raise _too_small(epsilon, delta)
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        if discrete.gaussian_delta(Fraction(middle), epsilon) > delta:
-            low = middle
-        else:
-            high = middle
-    variance = Fraction(high).limit_denominator(10**6) + Fraction(1, 10**6)
+    rounds = math.ceil(math.log2(math.log(high / low) / math.log(1.01)))
+    found, _ = narrowed(
+        lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
+    )
+    variance = Fraction(float(found)).limit_denominator(10**6) + Fraction(1, 10**6)
     while discrete.gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
         variance += variance / 100
     return variance
