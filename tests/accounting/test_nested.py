@@ -16,7 +16,7 @@ from apiece.accounting.grid import DEFAULT
 from apiece.accounting.nested import run_pair
 from apiece.accounting.pairs import GaussianPair
 from apiece.errors import RangeError
-from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
+from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
 
 RUN = Repeated(Sampled(Gaussian(2.0), 0.05), 300)
 DELTAS = np.array([1e-3, 1e-6, 1e-10, 1e-15])
@@ -113,3 +113,30 @@ def test_two_rounds_of_laplace_reach_their_pure_bound() -> None:
 def test_past_the_range_is_an_error() -> None:
     with pytest.raises(RangeError):
         privacy_curve(Sampled(RUN, 0.3)).epsilon(1e-90)
+
+
+def levels(noise: float, *coins: tuple[float, int]) -> Repeated:
+    """Coins and repetitions around one Gaussian step, the innermost first."""
+    run: Mechanism = Gaussian(noise)
+    for probability, times in coins:
+        run = Repeated(Sampled(run, probability), times)
+    assert isinstance(run, Repeated)
+    return run
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        levels(1.0, (0.1, 10), (0.1, 20)),
+        levels(1.0, (0.1, 5), (0.3, 5), (0.2, 5)),
+        Composed(*[levels(1 + 0.2 * i, (0.1, 10), (0.1 + 0.05 * i, 5)) for i in range(6)]),
+    ],
+    ids=["two levels", "three levels", "six kinds"],
+)
+def test_advantage_and_epsilon_of_several_levels_are_close(mechanism: Mechanism) -> None:
+    """The lattice of what is composed is finer than the atoms of a run behind a coin."""
+    curve = privacy_curve(mechanism)
+    lower, upper = curve.advantage()
+    assert upper - lower <= 5e-3 * upper
+    lower, upper = curve.epsilon(1e-5)
+    assert upper - lower <= 2e-3 * upper

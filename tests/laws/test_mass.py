@@ -14,7 +14,7 @@ from apiece.accounting.discretise import discretise
 from apiece.accounting.grid import DEFAULT, UNIT
 from apiece.accounting.lattice import Lattice, aligned, cut, log_ratio
 from apiece.accounting.nested import run_pair
-from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair, RunPair, Window
+from apiece.accounting.pairs import AtomsPair, GaussianPair, LaplacePair, Pair, RunPair, Window
 
 CELLS = (1, 1.5, 2, 3, 7, 10, 99.9, 1000, 1001.3)
 
@@ -112,6 +112,45 @@ def test_both_directions_are_dominated_and_dominating(size: int) -> None:
                 assert (less <= exact.upper + slack).all(), (pair, window, step, add)
                 whole = epsilon <= (-math.inf if add and above.jump.q else above.jump.loss)
                 assert (exact.lower <= more + slack)[whole].all(), (pair, window, step, add)
+
+
+def some_atoms(seed: int, size: int) -> Iterator[AtomsPair]:
+    """A few to some hundred atoms, their masses of all sizes, behind a coin or not."""
+    random = np.random.default_rng(seed)
+    for _ in range(size):
+        count = int(10 ** random.uniform(0.5, 2.5))
+        ratio = np.sort(random.normal(size=count)) * 10 ** random.uniform(-2, 0.5)
+        p = np.exp(random.normal(size=count) * random.choice([0.1, 1.0, 8.0]))
+        q = p * np.exp(-ratio)
+        ratio, p, q = ratio + math.log(q.sum() / p.sum()), p / p.sum(), q / q.sum()
+        coin = random.choice([1.0, 10 ** random.uniform(-4, 0)])
+        yield AtomsPair(ratio, q, (0.0, 0.0), 1e-13, coin)
+
+
+@pytest.mark.parametrize("size", [20, pytest.param(400, marks=pytest.mark.slow)])
+def test_sparse_atoms_between_lattice_points(size: int) -> None:
+    """Cells without any atom: both lattices hold both masses, and the profile between theirs."""
+    for pair in some_atoms(size, size):
+        window = pair.window(0.0)
+        ratio = np.log1p(pair.probability * np.expm1(pair.log_ratio))
+        span = float(ratio[-1] - ratio[0])
+        for cells in (7, 99.9, 1001.3):
+            if span / cells > 1:
+                continue
+            below, above = discretise(pair, window, span / cells)
+            assert conserves(below, above), (pair, cells)
+            epsilon = np.linspace(ratio[0] - 0.1, ratio[-1] + 0.1, 57)
+            for add in (False, True):
+                at = -epsilon if add else epsilon
+                loss, mass = (-ratio, pair.mass) if add else (ratio, pair.mass * np.exp(ratio))
+                exact = (np.maximum(-np.expm1(at[:, None] - loss), 0.0) * mass).sum(axis=1)
+                slack = 4 * max(below.rounding, above.rounding) * (1 + np.exp(at))
+                less, more = (one_step(x, at, add=add) for x in (below, above))
+                assert (less <= exact + slack).all(), (pair, cells, add)
+                assert (exact <= more + slack).all(), (pair, cells, add)
+                if pair.mass.max() < 0.3 and cells > 1000:  # no atom outweighs all the others
+                    moved = span / cells * (1 + np.exp(at))  # by what a cell's width can do
+                    assert (exact - less <= 2 * moved).all(), (pair, cells, add)
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.5, 1000.0])

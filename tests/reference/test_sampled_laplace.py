@@ -1,6 +1,7 @@
 """Sampled Laplace: one to three steps against exact values, longer runs against dp-accounting."""
 
 import math
+from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
@@ -144,6 +145,14 @@ def test_longer_runs_agree_with_dp_accounting(count: int) -> None:
 def test_useless_bounds() -> None:
     lower, upper = privacy_curve(Repeated(Sampled(Laplace(2.0), 0.01), 1000)).epsilon(1e-5)
     assert 0.530 < lower <= upper < 0.531
+
+
+def test_one_step_costs_no_more_than_its_pure_epsilon() -> None:
+    """To the last bit: 1/b where that is rounded up, else the number after it."""
+    for b in (0.01, 0.3, 1.0, 3.0, 7.0, 49.0, 1e6):
+        upper = privacy_curve(Laplace(b)).epsilon(1e-25).upper
+        assert Fraction(upper) * Fraction(b) >= 1
+        assert Fraction(math.nextafter(upper, 0.0)) * Fraction(b) < 1
 
 
 def test_pure_bounds_and_tiny_losses() -> None:

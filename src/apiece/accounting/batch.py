@@ -9,14 +9,15 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting import pld, rdp
-from apiece.accounting.bounds import Bounds, Profile
+from apiece.accounting.bounds import Bounds, Profile, tightest
 from apiece.accounting.grid import DEFAULT
-from apiece.accounting.lines import tightest
 from apiece.accounting.sampled import MANY, close, sampled_epsilon
 from apiece.errors import BudgetError, InputError, RangeError, unknown
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
-_METHODS: dict[str, Callable[[Mechanism], Profile]] = {"pld": pld.profile, "rdp": rdp.profile}
+_ACCOUNTS: dict[str, Callable[[Mechanism], Profile]] = {"pld": pld.profile, "rdp": rdp.profile}
+METHODS = tuple(_ACCOUNTS)
+"""Methods for arrays of mechanisms."""
 
 
 def epsilons(
@@ -110,9 +111,9 @@ def upper_bounds(
 
 def account_of(name: str) -> Callable[[Mechanism], Profile]:
     """Return the accountant of one mechanism."""
-    if name not in _METHODS:
-        raise unknown("method", name, _METHODS)
-    return _METHODS[name]
+    if name not in _ACCOUNTS:
+        raise unknown("method", name, METHODS)
+    return _ACCOUNTS[name]
 
 
 def _mechanism(z: float, q: float, steps: float) -> Mechanism:

@@ -10,6 +10,7 @@ import numpy as np
 
 from apiece._types import Bounds as Bounds
 from apiece._types import Floats, Mask
+from apiece.errors import RangeError
 from apiece.numerics import geometric, narrowed
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
@@ -44,16 +45,21 @@ class Best:
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by all profiles at once."""
-        return _tightest([profile.delta(epsilon) for profile in self.profiles])
+        return tightest([profile.delta(epsilon) for profile in self.profiles])
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by all profiles at once."""
-        return _tightest([profile.epsilon(delta) for profile in self.profiles])
+        return tightest([profile.epsilon(delta) for profile in self.profiles])
 
 
-def _tightest(bounds: list[Bounds]) -> Bounds:
-    upper = np.min([b.upper for b in bounds], axis=0)
+def tightest(bounds: list[Bounds]) -> Bounds:
+    """Return the intersection of bounds; raise `RangeError` where it is empty."""
     lower = np.max([b.lower for b in bounds], axis=0)
+    upper = np.min([b.upper for b in bounds], axis=0)
+    if (lower > upper * (1 + 1e-9) + 1e-12).any():
+        raise RangeError(
+            "bounds contradict one another: past the numerical range; please report it"
+        )
     return Bounds(np.minimum(lower, upper), upper)
 
 

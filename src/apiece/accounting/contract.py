@@ -164,52 +164,78 @@ def _balance(halves: _Halves, width: Floats) -> Floats:
 
     A cluster whose mean is too low takes mass from the node above, one whose mean is too high from
     the node below, so that the total P-mass is unchanged. Where the lender has too little, the
-    polygon is not convex, and its convex hull is taken. At the ends, where that has no neighbour,
-    the borrower is trimmed instead.
+    polygon is not convex, and its convex hull is taken. The topmost cluster, if its mean is too
+    low, has no node above: it is trimmed.
     """
-    ends = np.zeros(width.size, dtype=bool)
-    ends[-1] = halves.deficit[-1] > 0
-    for _ in range(50):
-        halves.trimmed(ends)
-        up = np.maximum(halves.deficit, 0.0) / width
-        down = np.append(0.0, np.maximum(-halves.deficit[1:], 0.0) / width[:-1])
-        mass = halves.mass() + up + down
-        mass[1:] -= up[:-1]
-        mass[:-1] -= down[1:]
-        stuck = _hull(mass, width)
-        if stuck is None:
-            return np.asarray(mass)
-        ends[stuck] = True
-        short = mass < 0
-        ends |= short
-        ends[1:] |= short[:-1]
-        ends[:-1] |= short[1:]
-    halves.trimmed(np.ones_like(ends))
+    top = np.zeros(width.size, dtype=bool)
+    top[-1] = halves.deficit[-1] > 0
+    halves.trimmed(top)
+    up = np.maximum(halves.deficit, 0.0) / width
+    down = np.append(0.0, np.maximum(-halves.deficit[1:], 0.0) / width[:-1])
+    mass = halves.mass() + up + down
+    mass[1:] -= up[:-1]
+    mass[:-1] -= down[1:]
+    if _hull(mass, width):
+        return np.asarray(mass)
+    halves.trimmed(np.ones_like(top))
     return halves.mass()
 
 
-def _hull(mass: Floats, width: Floats) -> slice | None:
+def _hull(mass: Floats, width: Floats) -> bool:
     """Spread negative kinks onto their neighbours in place: the polygon's lower convex hull.
 
-    Where an end would have to move, return it; `mass` is then of no use.
+    Both masses are kept. Beside its nodes the polygon is max(P − t·Q, 0), which no profile is
+    below; how it ends there: `_lowered`. Return whether there is such a hull.
     """
     if not (mass < 0).any():
-        return None
-    place = np.append(0.0, np.cumsum(width))
-    before, after = list(range(-1, mass.size)), list(range(1, mass.size + 1))  # of those alive
-    alive = np.ones(mass.size, dtype=bool)
-    todo = [int(k) for k in np.flatnonzero(mass < 0)]
+        return True
+    place = np.append(0.0, np.cumsum(width)).tolist()
+    kinks, size = mass.tolist(), mass.size
+    before, after = list(range(-1, size)), list(range(1, size + 1))  # of those alive
+    todo = np.flatnonzero(mass < 0).tolist()
     while todo:
         node = todo.pop()
-        if not (alive[node] and mass[node] < 0):
+        kink = kinks[node]
+        if not kink < 0:
             continue
         left, right = before[node], after[node]
-        if left < 0 or right == mass.size:
-            return slice(2) if left < 0 else slice(-2, None)
+        if left < 0 or right == size:
+            end = _lowered(kinks, place, after if left < 0 else before, node)
+            if end < 0:
+                return False
+            if left < 0:
+                before[end] = -1
+            else:
+                after[end] = size
+            todo += [end, after[end] if left < 0 else before[end]]
+            continue
         share = (place[node] - place[left]) / (place[right] - place[left])
-        mass[right] += share * mass[node]
-        mass[left] += (1 - share) * mass[node]
-        mass[node], alive[node] = 0.0, False
+        kinks[node] = 0.0
+        kinks[right] += share * kink
+        kinks[left] += (1 - share) * kink
         after[left], before[right] = right, left
         todo += [left, right]
-    return None
+    mass[:] = kinks
+    return True
+
+
+def _lowered(kinks: list[float], place: list[float], inward: list[int], end: int) -> int:
+    """Take away the nodes, from one end on, at which the polygon is not above max(P − t·Q, 0).
+
+    It is lowered to that at the next node, which is returned and is the end now; −1 where there is
+    none. Further inward nothing moves.
+    """
+    node, total, height = end, 0.0, 0.0
+    while height <= 0:
+        total, kinks[node] = total + kinks[node], 0.0
+        node, behind = inward[node], node
+        if not 0 <= node < len(kinks):
+            return -1
+        height += total * abs(place[node] - place[behind])
+    inner = inward[node]
+    if not 0 <= inner < len(kinks):
+        return -1
+    borrowed = height / abs(place[node] - place[inner])
+    kinks[node] += total + borrowed
+    kinks[inner] -= borrowed
+    return node

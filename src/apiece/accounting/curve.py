@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ class PrivacyCurve:
     (4.3772, 0.3829)
     """
 
-    profile: Profile
+    profile: Profile = field(repr=False)
     method: str = "pld"
     mechanism: Mechanism | None = None
     relation: str = RELATION

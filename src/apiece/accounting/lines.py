@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.bounds import Bounds
+from apiece.accounting.bounds import Bounds, tightest
 from apiece.accounting.convolve import Tail
 from apiece.accounting.jumps import Jumps
-from apiece.errors import RangeError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,14 +101,3 @@ class Brackets:
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by the tightest of all."""
         return tightest([bracket.delta(epsilon) for bracket in self.brackets])
-
-
-def tightest(bounds: list[Bounds]) -> Bounds:
-    """Return the intersection of bounds; raise `RangeError` where it is empty."""
-    lower = np.max([b.lower for b in bounds], axis=0)
-    upper = np.min([b.upper for b in bounds], axis=0)
-    if (lower > upper * (1 + 1e-9) + 1e-12).any():
-        raise RangeError(
-            "bounds contradict one another: past the numerical range; please report it"
-        )
-    return Bounds(np.minimum(lower, upper), upper)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting import rdp, renyi
-from apiece.accounting.batch import epsilons
+from apiece.accounting.batch import METHODS, epsilons
 from apiece.accounting.bracket import STEEPEST
 from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.curve import privacy_curve
@@ -31,7 +31,7 @@ from apiece.accounting.lattice import cut, log_ratio
 from apiece.accounting.lines import Line, above_line
 from apiece.accounting.pairs import GaussianPair
 from apiece.accounting.region import Region, choose
-from apiece.errors import RangeError
+from apiece.errors import RangeError, unknown
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
 _RUN = 16  # similar mechanisms that share one choice of settings
@@ -87,6 +87,8 @@ def upper_epsilons(
     some hundreds of distinct mechanisms. Usually less than 0.1 % above the truth, as
     `privacy_curve`; the result depends on the arguments only.
     """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
     columns = (steps, sampling_probability, noise_multiplier)
     order = np.lexsort((*columns[::-1],))
     new = np.zeros(order.size, dtype=bool)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri_exp
+from scipy.special import ndtr, ndtri_exp
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
@@ -306,8 +306,3 @@ def _quadrature(left: Floats, width: Floats) -> Floats:
     for node, weight in zip(_NODES, _WEIGHTS, strict=True):
         total += weight * np.exp(-0.5 * (middle + node * width / 2) ** 2)
     return np.asarray(total * width * (0.5 / math.sqrt(2 * math.pi)))
-
-
-def log_tail(x: float) -> float:
-    """Return log Φ(−x)."""
-    return float(log_ndtr(-x))

@@ -10,20 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting import closed
-from apiece.accounting.bounds import Bounds, Profile, invert
+from apiece.accounting.bounds import Bounds, Profile, invert, tightest
 from apiece.accounting.bracket import bracket
 from apiece.accounting.coarse import Leaves
 from apiece.accounting.discrete import DiscreteProfile, composed
 from apiece.accounting.gdp import GaussianProfile, NothingReleased
 from apiece.accounting.grid import DEFAULT, UNIT, Grid
 from apiece.accounting.lattice import log_ratio
-from apiece.accounting.lines import Brackets, tightest
+from apiece.accounting.lines import Brackets
 from apiece.accounting.nested import run_pair
 from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair, discrete_pair
 from apiece.accounting.region import log_delta
@@ -64,13 +65,23 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
         case ((Sampled(Gaussian(noise_multiplier), probability), 1),):
             return OneSampledStep(noise_multiplier, probability)
         case ((Laplace(scale), 1),):
-            return OneSampledStep(scale, 1.0, closed.laplace)
+            return OneSampledStep(scale, 1.0, closed.laplace, _pure_laplace(scale, 1.0))
         case ((Sampled(Laplace(scale), probability), 1),):
-            return OneSampledStep(scale, probability, closed.laplace)
+            pure = _pure_laplace(scale, probability)
+            return OneSampledStep(scale, probability, closed.laplace, pure)
         case _ if (atoms := _enumerated(steps)) is not None:
             return DiscreteProfile(atoms)
         case _:
             return Composition(tuple((_pair(step, grid), times) for step, times in steps), grid)
+
+
+def _pure_laplace(scale: float, probability: float) -> float:
+    """Return an ε that no loss of a Laplace step behind a coin exceeds: without one, the least."""
+    end = 1 / scale
+    if probability < 1:
+        return log_ratio(end, probability) * (1 + 8 * UNIT)
+    exact = end == math.inf or Fraction(end) * Fraction(scale) >= 1
+    return end if exact else math.nextafter(end, math.inf)
 
 
 _LEAST_PROBABILITY = 1e-250
@@ -110,11 +121,15 @@ def _pair(step: Mechanism, grid: Grid) -> Pair:
 
 @dataclass(frozen=True)
 class OneSampledStep:
-    """The profile of one step behind a coin, from the closed form of the step."""
+    """The profile of one step behind a coin, from the closed form of the step.
+
+    pure: an ε that no loss exceeds.
+    """
 
     noise_multiplier: float
     probability: float
     form: Callable[[float, Floats], Bounds] = closed.gaussian
+    pure: float = math.inf
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound the larger of both directions."""
@@ -128,7 +143,8 @@ class OneSampledStep:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by inverting the closed form."""
-        return invert(self.delta, delta)
+        lower, upper = invert(self.delta, delta)
+        return Bounds(np.minimum(lower, self.pure), np.minimum(upper, self.pure))
 
 
 _FIRST, _SPACING, _LAST = 1.0, 1.2, 16.6

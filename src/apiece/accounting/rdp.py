@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from apiece import _check
 from apiece._types import Floats
 from apiece.accounting import renyi
 from apiece.accounting.bounds import Bounds
@@ -140,53 +139,3 @@ def _largest_order(step: Mechanism) -> float:
             return 70 / min(max(largest, 1e-6), 1.0)
         case _:
             return 1.0
-
-
-def epsilons(
-    *,
-    noise_multiplier: npt.ArrayLike,
-    sampling_probability: npt.ArrayLike,
-    steps: npt.ArrayLike,
-    delta: npt.ArrayLike,
-) -> Bounds:
-    """Return bounds on ε after `steps` of the subsampled Gaussian, for broadcast arrays.
-
-    The best of 40 orders and of 4 × 8 around it, each of which is a valid bound. The lower bound
-    is 0: Rényi accounting has none. noise_multiplier > 0, 0 ≤ sampling_probability ≤ 1,
-    steps ≥ 0 (0: nothing is released), 0 < delta < 1; else `InputError`.
-
-    >>> float(epsilons(noise_multiplier=1.5, sampling_probability=0.04, steps=2250,
-    ...                delta=1e-5).upper.round(3))
-    7.328
-    """
-    z = _check.positive_array("noise_multiplier", noise_multiplier)
-    d = _check.positive_array("delta", delta, below=1.0)
-    q, t = np.asarray(sampling_probability, float), np.asarray(steps, float)
-    if not ((q >= 0) & (q <= 1)).all():
-        raise InputError("sampling_probability: must be in [0, 1] everywhere")
-    if not ((t >= 0) & (t == np.floor(t)) & np.isfinite(t)).all():
-        raise InputError("steps: must be whole numbers of at least 0 everywhere")
-    z, q, t, d = np.broadcast_arrays(z, q, t, d)
-    shape = z.shape
-    z, q, t, d = (np.ravel(a)[:, None] for a in (z, q, t, d))
-    active = (q > 0) & (t > 0)
-    safe_q = np.where(active, q, 1.0)
-
-    def at(orders: Floats) -> Floats:
-        return epsilon_at(t * renyi.sampled_gaussian(z, safe_q, orders), orders, d)
-
-    high = 2 + 2 * np.maximum(
-        z * np.sqrt(2 * np.log(1 / d) / np.maximum(t, 1)), -z * z * np.log(safe_q)
-    )
-    log_high = np.log(high)
-    grid = log_high + np.linspace(-12.0, 0.0, 40)
-    best = np.full(z.shape[0], np.inf)
-    for _ in range(5):
-        values = at(1 + np.exp(grid))
-        best = np.minimum(best, values.min(axis=1))
-        centre = values.argmin(axis=1)[:, None]
-        low = np.take_along_axis(grid, np.maximum(centre - 1, 0), axis=1)
-        top = np.take_along_axis(grid, np.minimum(centre + 1, grid.shape[1] - 1), axis=1)
-        grid = low + (top - low) * np.linspace(0.0, 1.0, 10)[1:-1]
-    upper = np.where(active[:, 0], best, 0.0).reshape(shape)
-    return Bounds(np.zeros(shape), upper)

@@ -12,10 +12,9 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri_exp
 
 from apiece._types import Floats
-from apiece.accounting.bounds import Bounds
+from apiece.accounting.bounds import Bounds, tightest
 from apiece.accounting.contour import Beside, contour
 from apiece.accounting.grid import DEFAULT, Grid
-from apiece.accounting.lines import tightest
 from apiece.accounting.moments import ANGLES, Steps, log_ratio, nodes_needed
 from apiece.accounting.pairs import LARGEST_LOG_RATIO
 

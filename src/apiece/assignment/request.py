@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from apiece import _check, accounting
 from apiece._types import Floats
+from apiece.accounting.batch import METHODS
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan, Reference, Stage
 
-METHODS = ("pld", "rdp")
 SPENT = 1 - 2e-3  # of its budget, from which on a group is taken to have spent it in full
 BACK = 1e-3  # of log ε, by which a broken promise is at least aimed lower, the first time
 
