@@ -230,8 +230,6 @@ def test_bad_input(change: dict[str, float]) -> None:
 
 
 def test_nothing_released_costs_nothing() -> None:
-    free = rdp_epsilons(
-        noise_multiplier=1.0, sampling_probability=0.0, steps=[10, 1], delta=1e-5
-    )
+    free = rdp_epsilons(noise_multiplier=1.0, sampling_probability=0.0, steps=[10, 1], delta=1e-5)
     assert (free.upper == 0).all()
     assert privacy_curve(Composed(), method="rdp").epsilon(1e-5).upper == 0
