@@ -226,6 +226,22 @@ def test_hybrid_wants_a_bound_and_few_budgets() -> None:
         plan_of(Hybrid(0.1), many, expected_batch_size=10)
 
 
+def test_hybrid_by_renyi_accounting_moves_with_its_bound() -> None:
+    settings = {"steps": 1, "expected_batch_size": 500}
+    scale, sample, some = (
+        assign(BUDGETS, strategy, method="rdp", clip_norm=1.0, **settings)  # type: ignore[arg-type]
+        for strategy in (Hybrid(0.0), Hybrid(1.0), Hybrid(0.004))
+    )
+    rates = [plan.stages[0].sampling_probability for plan in (scale, some, sample)]
+    assert (rates[0] == 0.1).all()
+    # the strictest goes below, the loosest above; none farther than without a bound
+    for plan, bound in ((some, 0.004), (sample, 1.0)):
+        apart = plan.measures.forward
+        assert apart is not None and (apart <= bound).all()
+    assert rates[2][0] < rates[1][0] * 0.98 and rates[1][0] < 0.1 * 0.98
+    assert rates[1][2] > 0.1 * 1.02 and some.verify().ok
+
+
 def test_one_record_and_all_equal_budgets() -> None:
     one = plan_of(Sample(), Budgets([2.0], 1e-5), expected_batch_size=1, steps=5)
     assert one.verify().ok

@@ -20,7 +20,9 @@ _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4
 """A calibration aims at this share of the ε asked, and is done when above the second."""
 LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
-_NARROW = 1e-6  # relative, of log z or log q: where ε jumps, the safe side is not sought closer
+_NARROW, _JUMP = 1e-6, 2e-5  # relative, of log z or log q: how close the end of a jump is sought
+_TALL = 0.1  # of log ε within the second: a jump
+_LINES = 5  # steps along the line, before false position and bisection take turns
 
 
 def noise_multipliers(
@@ -122,14 +124,16 @@ def _safe_ends(
     """Return x between `safe` and `unsafe` with _LOOSEST·ε ≤ spent(x) ≤ ε.
 
     `spent` takes some x and their entries. It is monotone and log spent(x) nearly linear with
-    `slope`, so regula falsi on it takes a few steps. `unsafe` is returned where even that spends
-    no more than ε, and NaN where `safe` spends more. Every x returned was evaluated.
+    `slope`, so that steps along the line take a few evaluations. Where they do not, as at noise far
+    below 1, where ε rises in steps, false position and bisection take turns. `unsafe` is returned
+    where even that spends no more than ε, and NaN where `safe` spends more; where ε jumps, the safe
+    end of the jump. Every x returned was evaluated.
     """
     safe, unsafe, x = safe.copy(), unsafe.copy(), guess.copy()
-    best, seen, log_seen = (np.full(x.shape, np.nan) for _ in range(3))
+    best, seen, log_seen, above, below = (np.full(x.shape, np.nan) for _ in range(5))
     slopes = np.full(x.shape, slope)
     k = np.arange(x.size)
-    for _ in range(100):
+    for turn in range(100):
         if not k.size:
             break
         here, wanted, value = x[k], epsilon[k], spent(x[k], k)
@@ -145,12 +149,20 @@ def _safe_ends(
             usable &= found / slopes[k] < 3
         slopes[k[usable]] = found[usable]
         seen[k[near]], log_seen[k[near]] = here[near], log_value[near]
-        step = np.where(near, (math.log(_AIM) + np.log(wanted) - log_value) / slopes[k], np.nan)
+        above[k[~good]], below[k[good]] = log_value[~good], log_value[good]
+        aim = math.log(_AIM) + np.log(wanted)
+        step = np.where(near, (aim - log_value) / slopes[k], np.nan)
         step = np.where(near, step, (np.where(good, unsafe[k], safe[k]) - here) / 2)
-        low, high = np.minimum(safe[k], unsafe[k]), np.maximum(safe[k], unsafe[k])
         x[k] = here + step
+        if turn >= _LINES:
+            share = (aim - below[k]) / (above[k] - below[k]) if turn % 2 else np.full(k.shape, 0.5)
+            share = np.where(np.isfinite(share), np.clip(share, 0.01, 0.99), 0.5)
+            x[k] = safe[k] + share * (unsafe[k] - safe[k])
+        low, high = np.minimum(safe[k], unsafe[k]), np.maximum(safe[k], unsafe[k])
         # at the end of resolution, or where only the safe end itself is left to try
-        narrow = ~done & (high - low < _NARROW * np.maximum(1.0, np.abs(low)))
+        jumps = ~(above[k] - below[k] < _TALL)
+        narrow = high - low < np.where(jumps, _JUMP, _NARROW) * np.maximum(1.0, np.abs(low))
+        narrow &= ~done
         ended = narrow & ~np.isnan(best[k])
         x[k[narrow]] = safe[k[narrow]]
         outside = ~narrow & ~((low < x[k]) & (x[k] < high))

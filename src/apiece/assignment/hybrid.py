@@ -144,8 +144,11 @@ class _Group:
         return Repeated(step, self.request.steps)
 
     def curve(self, q: float) -> PrivacyCurve:
-        """Return its privacy curve."""
-        return privacy_curve(self.mechanism(q), method=self.request.method)
+        """Return its privacy curve, by PLD whatever the noise is calibrated with.
+
+        Δ needs lower bounds too, which Rényi accounting has none of; as plans measure Δ.
+        """
+        return privacy_curve(self.mechanism(q), method="pld")
 
     def limit(self, q: float, bound: float) -> float:
         """Return q if Δ ≤ bound there, else the farthest rate towards it where that holds."""

@@ -29,6 +29,7 @@ DELTAS = 13
 NEARLY = 1e-6  # relative distance of δ's that are looked at as one: the smallest
 FINE = 1000  # points of a table between nodes
 START = float(np.log(0.01))
+CLOSE = 0.02  # of log q, to which the end of a jump of ε is sought
 CELLS = (256, 24)  # a population is summed up by so many cells in ε and in δ
 
 Mechanisms = Callable[[Floats], tuple[Floats, Floats]]
@@ -105,15 +106,21 @@ def _beyond(
 ) -> float:
     """Return log q not far below (or above) where ε meets the target; at most 0.
 
-    ε grows about as q, or as log q where it is large: so steps are taken in log ε.
+    ε grows about as q, or as log q where it is large: so steps are taken in log ε. Where it jumps
+    past the target, they would not end: they stay between the rates known to lie on either side.
     """
-    log_q, step = START, 0.0
+    log_q, below, above = START, -np.inf, np.inf
     while True:
         room = float(np.log(target / epsilon(log_q, delta)))
-        if ((room <= 0 if up else room >= 0) and abs(room) < 0.1) or (up and log_q == 0 < room):
+        below, above = (max(below, log_q), above) if room >= 0 else (below, min(above, log_q))
+        near = abs(room) < 0.1 or above - below < CLOSE
+        if ((room <= 0 if up else room >= 0) and near) or log_q == 0 < room:
             return log_q
-        step = room + (0.03 if up else -0.03)
-        log_q = min(log_q + step, 0.0)
+        log_q = min(log_q + room + (0.03 if up else -0.03), 0.0)
+        if not below < log_q < above:
+            log_q = (below + above) / 2
+        if above - below < CLOSE:
+            log_q = above if up else below
         if log_q < np.log(1e-12):
             raise RangeError("sampling probability: below 1e-12 for the strictest budget")
 
