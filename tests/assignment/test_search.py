@@ -1,8 +1,7 @@
 """A search for requests that a planner crashes at, hands its own failure back for, or over-spends.
 
-`make test` plans a few dozen at random; the slow test 200 for each strategy. `requests` judges each
-outcome by the request alone. Run as a script it prints counts and times:
-`python tests/assignment/test_search.py 0 200`.
+`make test` plans a few dozen at random; the slow test 200 for each strategy, and prints its counts.
+`requests` judges each outcome by the request alone, and over-spending by an accountant of others.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, VerificationError
 from apiece.plan import Plan
 
-from .requests import VARIANTS, Case, broken, case, describe, judge, wrong_refusal
+from .requests import VARIANTS, Case, broken, case, describe, judge, overspent, wrong_refusal
 
 QUICK = ("uniform", "scale", "sequential", "threshold", "jorgensen", "sample")
 
@@ -124,6 +123,10 @@ def test_the_judge_sees_a_broken_plan_and_a_wrong_refusal() -> None:
     assert broken(kept, plan) is None
     stage = dataclasses.replace(plan.stages[0], noise_stddev=plan.noise_stddev * 0.99)
     assert broken(kept, dataclasses.replace(plan, stages=(stage,))) is not None
+    # the accountant of others sees it too, whatever the plan's own verification says
+    stage = dataclasses.replace(plan.stages[0], noise_stddev=plan.noise_stddev * 0.98)
+    assert overspent(dataclasses.replace(plan, stages=(stage,))) is not None
+    assert overspent(plan) is None
     error = InfeasibleError("no; give 3")
     assert wrong_refusal(kept, error) is not None
     few_steps = dataclasses.replace(some, strategy=Sequential(), steps=1)
