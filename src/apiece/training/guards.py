@@ -21,25 +21,33 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that take gradients, by name, each shared one once.
 
     Raises `InputError` where there is none, and for parameters that have no values yet;
-    `UnsupportedError` for one that is complex or of a type of its own.
+    `UnsupportedError` for one that is complex or of a type of its own, and for hooks on any.
     """
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    for name, parameter in found.items():
+    found: dict[str, nn.Parameter] = {}
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise UnsupportedError(
+                f"model.{name}: a hook on this parameter would see, or expects to change, a "
+                "gradient before clipping and noise; remove it, and change the noisy gradient in "
+                "the optimizer instead"
+            )
+        if not parameter.requires_grad:
+            continue
         if parameter.dtype not in _REAL:
             raise UnsupportedError(
                 f"model: parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}; "
                 "gradients are clipped in real numbers of 16 to 64 bits: hold a complex one as two "
                 "real parts (torch.view_as_complex in the forward), or freeze it"
             )
-    if not found:
-        raise InputError(
-            f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
-        )
-    for name, parameter in found.items():
         if nn.parameter.is_lazy(parameter):
             raise InputError(
                 f"model.{name}: has no shape yet; run the model once on a made-up record first"
             )
+        found[name] = parameter
+    if not found:
+        raise InputError(
+            f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
+        )
     return found
 
 
@@ -48,9 +56,6 @@ def check_modules(model: nn.Module) -> None:
 
     Raises `UnsupportedError` with the module's path and what to use instead.
     """
-    for parameter in model.parameters():
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            _refuse_hooked(model)
     if not any(isinstance(module, _SUSPECTS) for module in model.modules()):
         return
     for path, module in model.named_modules():
@@ -70,16 +75,6 @@ def check_modules(model: nn.Module) -> None:
             raise UnsupportedError(
                 f"model.{path}: {type(module).__name__} keeps running statistics of the records "
                 "without noise; construct it with track_running_stats=False"
-            )
-
-
-def _refuse_hooked(model: nn.Module) -> None:
-    for name, p in model.named_parameters():
-        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
-            raise UnsupportedError(
-                f"model.{name}: a hook on this parameter would see, or expects to change, a "
-                "gradient before clipping and noise; remove it, and change the noisy gradient in "
-                "the optimizer instead"
             )
 
 

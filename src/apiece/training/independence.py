@@ -61,17 +61,17 @@ def examine(path: str, batch: Batch, *, free: bool, closely: bool) -> Finding:
     Raises `UnsupportedError` with the module, or `InputError` for the loss, in which records meet;
     `NotBookable` where book-keeping cannot be taken, and what the model raises.
     """
-    look = _Look(path, free)
+    look = _Look(path, free, again=not closely)
     with trial([batch.clip_norms.device]), _nothing_kept():
         tolerance = as_it_is(batch)
         found, where = look.at(batch, tolerance)
         if found is Finding.MIXED:
-            raise blame(batch, where, tolerance.relative)
+            raise look.refusal(batch, where, tolerance)
         if found is Finding.SAME and not closely:
             return found
         closer = _in_double(look, batch)
         if closer is None and found is Finding.NEAR:
-            raise blame(batch, where, tolerance.relative)
+            raise look.refusal(batch, where, tolerance)
     if closer is None:
         return Finding.UNKNOWN if found is Finding.OTHER_SUM else found
     return closer if found is not Finding.UNKNOWN else found
@@ -100,7 +100,7 @@ def _in_double(look: _Look, batch: Batch) -> Finding | None:
             tolerance = as_it_is(doubled)
             found, where = look.at(doubled, tolerance)
             if found in (Finding.MIXED, Finding.NEAR):
-                raise blame(doubled, where, tolerance.relative)
+                raise look.refusal(doubled, where, tolerance)
             return found
     except InputError:
         raise
@@ -112,6 +112,17 @@ def _in_double(look: _Look, batch: Batch) -> Finding | None:
 class _Look:
     path: str
     free: bool
+    again: bool  # batches of this model and loss were summed before
+
+    def refusal(self, batch: Batch, where: int, tolerance: Tolerance) -> InputError:
+        """Return the error for records that meet, `where` being one of them."""
+        error = blame(batch, where, tolerance.relative)
+        if not self.again:
+            return error
+        return type(error)(
+            f"{error}; the guarantee does not cover the batches summed before: treat what came of "
+            "them as made without privacy"
+        )
 
     def at(self, batch: Batch, tolerance: Tolerance) -> tuple[Finding, int]:
         """Return what is found, and a record at which it is."""
@@ -127,8 +138,11 @@ class _Look:
             seen, weights = _booked(batch, weights, draws)
         else:
             seen = _alone(batch, weights, draws, vectorised=self.path == "functional")
-        other = self._again(batch, weights, draws)
+        other = self._again(batch, weights, draws, vectorised=self.path != "loop")
         lost, where = _of_losses(seen.losses, other.losses, tolerance)
+        if lost is not None and booked:  # by the very same operators: vmap's may round otherwise
+            other = self._again(batch, weights, draws, vectorised=False)
+            lost, where = _of_losses(seen.losses, other.losses, tolerance)
         if lost is None:
             above = math.inf if booked else tolerance.relative  # see `cancellation`
             room = _floor(batch, tolerance)
@@ -145,7 +159,9 @@ class _Look:
                     return (Finding.SAME, 0) if off is None else (Finding.OTHER_SUM, off)
         return (Finding.UNKNOWN if draws.strayed else lost), where
 
-    def _again(self, batch: Batch, weights: torch.Tensor, draws: Draws) -> _Seen:
+    def _again(
+        self, batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool
+    ) -> _Seen:
         """Return what each record gives alone, taken in the opposite order."""
         order = torch.arange(len(batch) - 1, -1, -1, device=weights.device)
         turned = replace(
@@ -154,9 +170,9 @@ class _Look:
             targets=records.select(batch.targets, order),
         )
         try:
-            found = _alone(turned, weights.flip(0), draws, vectorised=self.path != "loop")
+            found = _alone(turned, weights.flip(0), draws, vectorised=vectorised)
         except (RuntimeError, ValueError):
-            if self.path != "book-keeping":
+            if not vectorised or self.path != "book-keeping":
                 raise
             found = _alone(turned, weights.flip(0), draws, vectorised=False)
         return _Seen(found.losses.flip(0), found.norms.flip(0), found.total)

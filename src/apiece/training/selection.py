@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from apiece.errors import InputError, UnsupportedError
+from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.training import functional
 from apiece.training.ambient import attempt
 from apiece.training.bookkeeping import clip_in_parts
 from apiece.training.clipped import ClippedSum
 from apiece.training.independence import Finding, examine
-from apiece.training.records import Batch
+from apiece.training.records import Batch, select
 from apiece.training.state import State
 from apiece.training.tape import NotBookable
-from apiece.training.uses import Uses, uses_of
+from apiece.training.uses import Uses, enlarged, uses_of
 
 How = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
 
@@ -58,13 +59,15 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
     roots = {"model": batch.model, "loss_fn": batch.loss_fn}
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
-        path = _looked_at(method, path, batch, uses)
+        path, size = _looked_at(method, path, batch, uses), len(batch)
+        if size > uses.largest:
+            path, size = _enlarged(method, path, batch, uses)
         clipped = _take(path, batch, free=method == "auto")
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
         if method == "auto":
             known[how] = path
         uses.batches += 1
-        uses.looked(len(batch))
+        uses.looked(size)
     return clipped
 
 
@@ -114,6 +117,30 @@ def _looked_at(method: str, path: str | None, batch: Batch, uses: Uses) -> str:
             raise _not_exact(found.value)
         path = None  # by another path then, from now on
     return "functional"
+
+
+def _enlarged(method: str, path: str, batch: Batch, uses: Uses) -> tuple[str, int]:
+    """Look at a larger batch, of this one's records, and return the path and the size looked at.
+
+    A model that cannot run it is looked at again when a batch is larger. Where the caller insists
+    on a path that takes records one at a time, the size of the batch is of no account.
+    """
+    size = enlarged(len(batch))
+    if method in ("functional", "loop"):
+        return path, size
+    index = torch.arange(size, device=batch.clip_norms.device) % len(batch)
+    larger = replace(
+        batch,
+        inputs=select(batch.inputs, index),
+        targets=select(batch.targets, index),
+        clip_norms=batch.clip_norms[index],
+    )
+    try:
+        return _looked_at(method, path, larger, uses), size
+    except (InputError, StateError):
+        raise
+    except Exception:  # whatever a model raises that has room for no more
+        return path, len(batch)
 
 
 def _not_exact(reason: str) -> UnsupportedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from typing import Any, Protocol
 
 import torch
@@ -45,9 +46,10 @@ def check_same(model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
     Of one that was frozen there is no gradient any more, and one that took another's place, or
     was unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
     """
-    now = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if now.keys() == parameters.keys() and all(now[name] is p for name, p in parameters.items()):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if len(trained) == len(parameters) and all(map(operator.is_, trained, parameters.values())):
         return
+    now = {name: p for name, p in model.named_parameters() if p.requires_grad}
     frozen, added = sorted(parameters.keys() - now.keys()), sorted(now.keys() - parameters.keys())
     other = sorted(
         name for name in now.keys() & parameters.keys() if now[name] is not parameters[name]

@@ -1,0 +1,117 @@
+"""How often a model is looked at, and at which sizes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apiece.errors import UnsupportedError
+from apiece.training import clip_and_sum, selection, uses
+
+
+class Beyond(nn.Module):
+    """Does something to batches of more than so many records."""
+
+    def __init__(self, size, does):
+        super().__init__()
+        self.layer, self.size, self.does = nn.Linear(4, 1), size, does
+
+    def forward(self, x):
+        h = self.layer(x)
+        return self.does(h) if len(x) > self.size else h
+
+
+def centred(h):
+    return h - h.mean(0)
+
+
+def no_room(h):
+    raise IndexError(f"no room for {len(h)}")
+
+
+def squares(out, y):
+    return (out[:, 0] - y).square()
+
+
+def sums(model, sizes, **options):
+    return [clip_and_sum(model, squares, torch.randn(n, 4), torch.randn(n), 0.1, **options)
+            for n in sizes]  # fmt: skip
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The sizes that are looked at."""
+    sizes, examine = [], selection.examine
+
+    def counted(path, batch, **options):
+        sizes.append(len(batch))
+        return examine(path, batch, **options)
+
+    monkeypatch.setattr(selection, "examine", counted)
+    return sizes
+
+
+class Never:
+    def random(self):
+        return 1.0
+
+
+@pytest.mark.parametrize(("first", "beyond"), [(20, 24), (100, 130), (9, 20)])
+def test_mixing_beyond_the_first_batch_is_refused_at_once(first, beyond):
+    with pytest.raises(UnsupportedError, match="depends on the other records"):
+        sums(Beyond(beyond, centred), [first])
+
+
+def test_sizes_of_poisson_batches_do_not_make_looks(looks, monkeypatch):
+    monkeypatch.setattr(uses, "_coin", Never())
+    sizes = np.random.default_rng(0).poisson(64, 400)
+    sums(nn.Linear(4, 1), sizes)
+    assert len(looks) <= 4
+    assert max(looks) >= max(sizes)  # and yet none was larger than what was looked at
+
+
+def test_a_batch_larger_than_those_looked_at_is_looked_at(looks, monkeypatch):
+    monkeypatch.setattr(uses, "_coin", Never())
+    model = Beyond(150, centred)
+    sums(model, [50, 50, 60])
+    assert max(looks) < 150
+    with pytest.raises(UnsupportedError):
+        sums(model, [151])
+
+
+def test_a_model_without_room_for_more_is_looked_at_as_it_is(looks, monkeypatch):
+    monkeypatch.setattr(uses, "_coin", Never())
+    sums(Beyond(12, no_room), [10, 10, 11, 12, 12, 12])
+    assert looks.count(11) == looks.count(12) == 1
+
+
+@pytest.mark.parametrize("method", ["functional", "loop"])
+def test_paths_that_take_records_one_at_a_time_have_no_larger_batch(method):
+    sums(Beyond(24, centred), [20, 30], method=method)
+
+
+class Late(Beyond):
+    calls = 0
+
+    def forward(self, x):
+        h = self.layer(x)
+        return centred(h) if self.calls > 2 and len(x) > 1 else h
+
+
+def test_what_fails_later_says_that_the_sums_before_are_not_covered(monkeypatch):
+    class Always:
+        def random(self):
+            return 0.0
+
+    monkeypatch.setattr(uses, "_coin", Always())
+    model = Late(0, centred)
+    for _ in range(3):
+        sums(model, [6])
+    model.calls = 3
+    with pytest.raises(UnsupportedError, match="does not cover the batches summed before"):
+        sums(model, [6])
+    model = Late(0, centred)
+    model.calls = 3
+    with pytest.raises(UnsupportedError) as error:
+        sums(model, [6])
+    assert "before: " not in str(error.value)
