@@ -90,7 +90,7 @@ def test_trainers(run):
 
 
 def test_it_sees_a_guard_that_is_off(monkeypatch):
-    monkeypatch.setattr(selection, "_looked_at", lambda *_: "book-keeping")
+    monkeypatch.setattr(selection, "_looked_at", lambda *_, **__: "book-keeping")
     assert movement(MIXING["cumsum at 1"]) > 1.5
     assert movement(MIXING["flip at 0"]) > 2
 
@@ -117,5 +117,5 @@ def test_it_sees_a_mean_over_the_batch():
 def test_it_sees_a_state_that_is_not_compared(monkeypatch):
     monkeypatch.setattr(state.State, "_compare", lambda self, tensors, versions: tensors)
     monkeypatch.setattr(state, "_same", lambda one, other: True)
-    monkeypatch.setattr(selection, "_looked_at", lambda *_: "loop")
+    monkeypatch.setattr(selection, "_looked_at", lambda *_, **__: "loop")
     assert movement(MIXING["keeps: buffer by data"]) > 0  # and not refused

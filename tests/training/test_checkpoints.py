@@ -299,9 +299,9 @@ def test_a_resumed_run_takes_the_path_that_it_took(tmp_path, monkeypatch):
     again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
     looked_at, given = selection._looked_at, []
 
-    def look(method, path, *rest):
+    def look(method, path, *rest, **options):
         given.append(path)
-        return looked_at(method, path, *rest)
+        return looked_at(method, path, *rest, **options)
 
     monkeypatch.setattr(selection, "_looked_at", look)
     again.fit()

@@ -114,4 +114,8 @@ def test_what_fails_later_says_that_the_sums_before_are_not_covered(monkeypatch)
     model.calls = 3
     with pytest.raises(UnsupportedError) as error:
         sums(model, [6])
-    assert "before: " not in str(error.value)
+    assert "summed before" not in str(error.value)
+
+    with pytest.raises(UnsupportedError) as error:
+        sums(Beyond(8, centred), [6])
+    assert "summed before" not in str(error.value)

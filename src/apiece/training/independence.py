@@ -51,17 +51,17 @@ class _Seen:
     total: dict[str, torch.Tensor]
 
 
-def examine(path: str, batch: Batch, *, free: bool, closely: bool) -> Finding:
+def examine(path: str, batch: Batch, *, free: bool, closely: bool, again: bool) -> Finding:
     """Compare every record of the batch with itself alone.
 
     path: "book-keeping", "functional" or "loop". free: whether the model has to keep records apart
     in a batch even where the path takes them one at a time. closely: look in double precision in
-    any case, not only in doubt.
+    any case, not only in doubt. again: whether batches were summed before, which a refusal says.
 
     Raises `UnsupportedError` with the module, or `InputError` for the loss, in which records meet;
     `NotBookable` where book-keeping cannot be taken, and what the model raises.
     """
-    look = _Look(path, free, again=not closely)
+    look = _Look(path, free, again)
     with trial([batch.clip_norms.device]), _nothing_kept():
         tolerance = as_it_is(batch)
         found, where = look.at(batch, tolerance)

@@ -18,7 +18,7 @@ from apiece.training.independence import Finding, examine
 from apiece.training.records import Batch, select
 from apiece.training.state import State
 from apiece.training.tape import NotBookable
-from apiece.training.uses import Uses, enlarged, uses_of
+from apiece.training.uses import enlarged, uses_of
 
 How = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
 
@@ -59,9 +59,10 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
     roots = {"model": batch.model, "loss_fn": batch.loss_fn}
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
-        path, size = _looked_at(method, path, batch, uses), len(batch)
+        again, size = uses.batches > 0, len(batch)
+        path = _looked_at(method, path, batch, again=again, closely=not again)
         if size > uses.largest:
-            path, size = _enlarged(method, path, batch, uses)
+            path, size = _enlarged(method, path, batch, again=again)
         clipped = _take(path, batch, free=method == "auto")
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
         if method == "auto":
@@ -89,12 +90,12 @@ def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
         return functional.clip_one_by_one(batch)
 
 
-def _looked_at(method: str, path: str | None, batch: Batch, uses: Uses) -> str:
+def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, closely: bool) -> str:
     """Look at a batch, and return the path to take: `path`, where one is given and stands."""
-    free, closely = method == "auto", uses.batches == 0
+    free = method == "auto"
     for name in [path] if path is not None else ["book-keeping", "functional", "loop"]:
         try:
-            found = examine(name, batch, free=free, closely=closely)
+            found = examine(name, batch, free=free, closely=closely, again=again)
         except NotBookable as reason:
             if not free:
                 raise _not_exact(str(reason)) from None
@@ -119,7 +120,7 @@ def _looked_at(method: str, path: str | None, batch: Batch, uses: Uses) -> str:
     return "functional"
 
 
-def _enlarged(method: str, path: str, batch: Batch, uses: Uses) -> tuple[str, int]:
+def _enlarged(method: str, path: str, batch: Batch, *, again: bool) -> tuple[str, int]:
     """Look at a larger batch, of this one's records, and return the path and the size looked at.
 
     A model that cannot run it is looked at again when a batch is larger. Where the caller insists
@@ -136,7 +137,7 @@ def _enlarged(method: str, path: str, batch: Batch, uses: Uses) -> tuple[str, in
         clip_norms=batch.clip_norms[index],
     )
     try:
-        return _looked_at(method, path, larger, uses), size
+        return _looked_at(method, path, larger, again=again, closely=False), size
     except (InputError, StateError):
         raise
     except Exception:  # whatever a model raises that has room for no more
