@@ -42,7 +42,7 @@ class Finding(enum.Enum):
     MIXED = "a record gives something else in company, or when it is run again"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Seen:
     """Losses (B,), norms (B,) and Σ factor·gradient by parameter name."""
 

@@ -60,7 +60,7 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
         again, size = uses.batches > 0, len(batch)
-        path = _looked_at(method, path, batch, again=again, closely=not again)
+        path = _looked_at(method, path, batch, again=again, closely=size > uses.largest)
         if size > uses.largest:
             path, size = _enlarged(method, path, batch, again=again)
         clipped = _take(path, batch, free=method == "auto")
