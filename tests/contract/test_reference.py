@@ -150,7 +150,7 @@ def test_a_search_finds_no_plan_that_is_accepted_and_harms(monkeypatch: pytest.M
     objective = accepted_though_harmful(0.02)
     assert worst(objective, rounds=2, starts=18) <= 1e-4
     monkeypatch.setattr(verification, "baseline_for", moving_baseline)
-    assert worst(objective, rounds=0, starts=18) > 0.005  # the control
+    assert worst(objective, rounds=0, starts=18) > 0.002  # the control
 
 
 @pytest.mark.slow
