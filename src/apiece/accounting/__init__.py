@@ -10,13 +10,17 @@ from apiece.accounting.calibration import (
     MuBudget,
     PowerBudget,
     calibrate,
+    safe_end,
 )
-from apiece.accounting.curve import PrivacyCurve, privacy_curve
+from apiece.accounting.curve import METHODS, RELATION, PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import Excess, excess
 from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_probabilities
+from apiece.accounting.near import upper_epsilons
 
 __all__ = [
     "LEAST_NOISE",
+    "METHODS",
+    "RELATION",
     "AdvantageBudget",
     "Bounds",
     "Calibration",
@@ -31,5 +35,7 @@ __all__ = [
     "excess",
     "noise_multipliers",
     "privacy_curve",
+    "safe_end",
     "sampling_probabilities",
+    "upper_epsilons",
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.near import upper_epsilons
+from apiece.accounting import upper_epsilons
 from apiece.assignment.request import Request
 from apiece.assignment.solve import noise
 from apiece.errors import RangeError

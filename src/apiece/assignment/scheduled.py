@@ -9,8 +9,7 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting import privacy_curve
-from apiece.accounting.calibration import safe_end
+from apiece.accounting import privacy_curve, safe_end
 from apiece.assignment.solve import MANY, ROUND
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled

@@ -1,13 +1,14 @@
 """What a trained model really leaks, and about whom."""
 
 from apiece.audit.bounds import LowerBound, lower_bound
-from apiece.audit.likelihood import PrivacyScores, lira, lira_each, privacy_scores
+from apiece.audit.likelihood import VARIANTS, PrivacyScores, lira, lira_each, privacy_scores
 from apiece.audit.one_run import one_run, one_run_by_group
-from apiece.audit.records import ShadowScores
+from apiece.audit.records import ShadowScores, join, read_arrays
 from apiece.audit.rmia import loss_scores, rmia
 from apiece.audit.roc import Roc, roc, roc_by_group
 from apiece.audit.shared_plan import one_plan
 from apiece.audit.splits import biregular, one_target
+from apiece.audit.summary import LEAST_MODELS, shadow_findings
 from apiece.audit.trend import (
     Difference,
     Rise,
@@ -18,6 +19,8 @@ from apiece.audit.trend import (
 )
 
 __all__ = [
+    "LEAST_MODELS",
+    "VARIANTS",
     "Difference",
     "LowerBound",
     "PrivacyScores",
@@ -26,6 +29,7 @@ __all__ = [
     "ShadowScores",
     "Trend",
     "biregular",
+    "join",
     "jonckheere_terpstra",
     "lira",
     "lira_each",
@@ -36,9 +40,11 @@ __all__ = [
     "one_run_by_group",
     "one_target",
     "privacy_scores",
+    "read_arrays",
     "rmia",
     "roc",
     "roc_by_group",
+    "shadow_findings",
     "share_that_rises",
     "student_t",
 ]

@@ -98,7 +98,7 @@ def _canary_table(flags: dict[str, Any]) -> Any:
 
     With --coins, the two files are joined by record id, whatever the order of their rows.
     """
-    from apiece.audit.records import join
+    from apiece.audit import join
     from apiece.datasets import texts
 
     coined = [flags["included"], *([flags["group"]] if flags["group"] else [])]
@@ -125,8 +125,7 @@ def _columns(flags: dict[str, Any], path: Path, names: list[str]) -> Any:
 
 def of_shadows(flags: dict[str, Any]) -> dict[str, Any]:
     """LiRA by group from the stored confidences of shadow models."""
-    from apiece.audit.records import ShadowScores
-    from apiece.audit.summary import shadow_findings
+    from apiece.audit import ShadowScores, shadow_findings
 
     shadows = ShadowScores.load(flags["shadows"])
     return {"audit": "shadow models", **shadow_findings(shadows, variant=flags["variant"])}
@@ -136,8 +135,8 @@ def of_model(flags: dict[str, Any]) -> dict[str, Any]:
     """The loss-threshold test of a model of torch.export, with one-run bounds."""
     import numpy as np
 
+    from apiece.audit import read_arrays
     from apiece.audit.models import audit_scores, exported_model, model_confidences
-    from apiece.audit.records import read_arrays
 
     if flags["members"] is None or flags["others"] is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")

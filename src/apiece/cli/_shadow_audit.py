@@ -9,13 +9,13 @@ from apiece import _check
 from apiece.errors import unknown
 
 if TYPE_CHECKING:
-    from apiece.audit.records import ShadowScores
+    from apiece.audit import ShadowScores
     from apiece.audit.shadows import Mapper, ShadowJob
 
 
 def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
     """LiRA by group from shadow models of a run's table, trained here or resumed."""
-    from apiece.audit.summary import shadow_findings
+    from apiece.audit import shadow_findings
 
     job = _shadow_job(flags)
     scores = _trained(job, flags)
@@ -29,8 +29,7 @@ def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
 
 def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     """The shadow models of a run's table; what is wrong with the flags is found before training."""
-    from apiece.audit.likelihood import VARIANTS
-    from apiece.audit.summary import LEAST_MODELS
+    from apiece.audit import LEAST_MODELS, VARIANTS
     from apiece.audit.tables import half_plan, table_job
     from apiece.budgets import Budgets
     from apiece.training.tabular import read_job

@@ -13,8 +13,7 @@ import click
 
 from apiece import _check
 from apiece._text import plain
-from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.accounting.curve import METHODS, RELATION
+from apiece.accounting import METHODS, RELATION, PrivacyCurve, privacy_curve
 from apiece.cli._inputs import read_text
 from apiece.cli._output import echo
 from apiece.errors import ApieceError, InputError
@@ -217,7 +216,7 @@ def _asked(document: dict[str, Any]) -> str:
 
 def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:
     from apiece._files import write_whole
-    from apiece.report.curve_figures import png, privacy_curves
+    from apiece.report import png, privacy_curves
 
     labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
     write_whole(path, png(privacy_curves(dict(zip(labels, curves, strict=True)))))

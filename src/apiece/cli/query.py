@@ -138,7 +138,7 @@ def _log(path: Path | None) -> Callable[[str], None]:
 
 
 def _table(answer: dict[str, Any]) -> str:
-    from apiece.queries.estimates import FIELDS
+    from apiece.queries import FIELDS
 
     lines = []
     for group in answer["groups"]:

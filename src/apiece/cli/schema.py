@@ -34,8 +34,7 @@ def command(
     that is a packaged table (adult, german, credit_default) prints its filled-in schema instead.
     """
     from apiece._files import write_new
-    from apiece.datasets import PACKAGED, read_header, require, template
-    from apiece.datasets.packaged import schema_text
+    from apiece.datasets import PACKAGED, read_header, require, schema_text, template
 
     if str(data) in PACKAGED:
         text = schema_text(str(data))

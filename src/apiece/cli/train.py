@@ -16,7 +16,7 @@ from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
-    from apiece.training.spending import PlannedSpending
+    from apiece.training import PlannedSpending
     from apiece.training.tabular import Job, Prepared
 
 EXAMPLE = """
@@ -143,8 +143,7 @@ def _planned(
     spending: dict[str, PlannedSpending], prepared: Prepared, strategy: str, step: int
 ) -> str:
     """Return what a model has spent so far by its plan, whatever happened in training."""
-    from apiece.training.callbacks import describe
-    from apiece.training.spending import PlannedSpending
+    from apiece.training import PlannedSpending, describe
 
     if strategy not in spending:
         spending[strategy] = PlannedSpending(prepared.plans[strategy])

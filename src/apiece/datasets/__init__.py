@@ -3,10 +3,10 @@
 from apiece.datasets.cells import as_numbers, column, positions, require, texts
 from apiece.datasets.cifar import cifar_folder, cifar_parquet
 from apiece.datasets.dialect import PLAIN, Dialect
-from apiece.datasets.encode import Encoded, encode, encode_labels
+from apiece.datasets.encode import Encoded, encode, encode_labels, feature_names
 from apiece.datasets.idx import idx_folder, read_idx
 from apiece.datasets.images import Images
-from apiece.datasets.packaged import PACKAGED, load, packaged_schema
+from apiece.datasets.packaged import PACKAGED, load, matching, packaged_schema, schema_text
 from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
 from apiece.datasets.svhn import svhn_mat
 from apiece.datasets.tables import read_header, read_table
@@ -28,8 +28,10 @@ __all__ = [
     "column",
     "encode",
     "encode_labels",
+    "feature_names",
     "idx_folder",
     "load",
+    "matching",
     "packaged_schema",
     "positions",
     "read_header",
@@ -37,6 +39,7 @@ __all__ = [
     "read_schema",
     "read_table",
     "require",
+    "schema_text",
     "svhn_mat",
     "template",
     "texts",

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece._types import Floats, Integers
-from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve
-from apiece.accounting.near import upper_epsilons
+from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve, upper_epsilons
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled

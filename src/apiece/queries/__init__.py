@@ -1,5 +1,6 @@
 """Private queries over tables, with an individual charge."""
 
+from apiece.queries.estimates import FIELDS
 from apiece.queries.grammar import Query, parse
 from apiece.queries.noise import rounded_gaussians
 from apiece.queries.schema import Schema
@@ -7,6 +8,7 @@ from apiece.queries.session import Answer, Session
 from apiece.queries.table import Table, register
 
 __all__ = [
+    "FIELDS",
     "Answer",
     "Query",
     "Schema",

@@ -1,7 +1,7 @@
 """The training engine: sampling, clipping and noise for each record at its own budget."""
 
 from apiece.training.batches import poisson_batches
-from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard
+from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard, describe
 from apiece.training.clipped import ClippedSum
 from apiece.training.clipping import clip_and_sum
 from apiece.training.filtered import FilteredTrainer
@@ -25,5 +25,6 @@ __all__ = [
     "Trainer",
     "add_noise",
     "clip_and_sum",
+    "describe",
     "poisson_batches",
 ]

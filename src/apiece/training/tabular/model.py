@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from apiece.datasets import Categorical, Numeric, encode
-from apiece.datasets.encode import feature_names
-from apiece.datasets.schema import Schema, from_dict
+from apiece.datasets import Categorical, Numeric, Schema, encode, feature_names
+from apiece.datasets.schema import from_dict
 from apiece.errors import DataError
 from apiece.training.tabular.people import Records
 

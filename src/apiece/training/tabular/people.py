@@ -19,12 +19,13 @@ from apiece.datasets import (
     encode,
     encode_labels,
     load,
+    matching,
     packaged_schema,
     read_schema,
     read_table,
     texts,
 )
-from apiece.datasets.packaged import describe, matching
+from apiece.datasets.packaged import describe
 from apiece.errors import BudgetError, DataError, InputError
 from apiece.training.tabular import doubts
 from apiece.training.tabular.config import Job
