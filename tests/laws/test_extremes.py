@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting import (
+    PrivacyCurve,
+    epsilons,
+    noise_multipliers,
+    privacy_curve,
+    sampling_probabilities,
+)
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.curve import METHODS
 from apiece.errors import ApieceError, InputError, RangeError
@@ -100,6 +106,46 @@ def test_extreme_arguments(name: str, method: str) -> None:
         return
     for question, argument, answer in answers(curve):
         assert answer is None or sound(question, argument, answer), (question, argument, answer)
+
+
+USUAL = {
+    "noise_multiplier": 1.0,
+    "sampling_probability": 0.1,
+    "steps": 20,
+    "delta": 1e-5,
+    "epsilon": 1.0,
+}
+ODD: dict[str, tuple[Any, ...]] = {
+    "noise_multiplier": (1e-300, 1e300, 0.0, math.nan, math.inf, [], 1 + 0j, "x", None),
+    "sampling_probability": (5e-324, 1e-300, 0.0, 1 - 1e-16, 1.0, 2.0, math.nan, []),
+    "steps": (1, 1e14, 10**400, 0, 1.5, math.nan, []),
+    "delta": (5e-324, 1e-300, 1 - 1e-16, 0.0, math.nan, []),
+    "epsilon": (5e-324, 1e300, math.inf, math.nan, []),
+}
+SOLVERS = {"noise_multiplier": noise_multipliers, "sampling_probability": sampling_probabilities}
+
+
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+@pytest.mark.parametrize("name", [n for n in ODD if n != "epsilon"])
+def test_extreme_arrays(name: str, method: str) -> None:
+    for value in ODD[name]:
+        given = {**USUAL, name: value}
+        del given["epsilon"]
+        answer = attempt(lambda: epsilons(**given, method=method))  # noqa: B023
+        assert answer is None or sound("epsilon", value, answer), (name, value, answer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+@pytest.mark.parametrize("sought", SOLVERS)
+def test_extreme_calibrations_of_arrays(sought: str, method: str) -> None:
+    for name in ODD:
+        for value in ODD[name] if name != sought else ():
+            given = {**USUAL, name: value}
+            del given[sought]
+            answer = attempt(lambda: SOLVERS[sought](**given, method=method))  # noqa: B023
+            whole = answer is None or (np.shape(answer) == np.shape(value))
+            assert whole and (answer is None or (np.asarray(answer) >= 0).all()), (name, value)
 
 
 def test_what_must_be_answered_is() -> None:

@@ -69,6 +69,23 @@ def distinct(columns: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
 
 
 def _bounds(account: Callable[[Mechanism], Profile], columns: Floats) -> Bounds:
+    """Return bounds for columns (z, q, steps, δ), 0 and ∞ where the arithmetic tells nothing.
+
+    Raises `RangeError` where it fails.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            lower, upper = _computed(account, columns)
+    except (OverflowError, ZeroDivisionError) as error:
+        raise RangeError(
+            f"past the numerical range ({error}); use noise, probabilities and counts of usual "
+            "sizes"
+        ) from None
+    nothing = np.isnan(lower) | np.isnan(upper)
+    return Bounds(np.where(nothing, 0.0, lower), np.where(nothing, np.inf, upper))
+
+
+def _computed(account: Callable[[Mechanism], Profile], columns: Floats) -> Bounds:
     """Return bounds for columns (z, q, steps, δ), sorted so that equal mechanisms are neighbours.
 
     All at once as far as that gives close bounds; the others one after another, as their arrays
@@ -134,7 +151,7 @@ def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
 def _checked(name: str, values: npt.ArrayLike) -> Floats:
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name}: not numbers; give an array of numbers") from None
     error: type[InputError] = InputError
     match name:

@@ -55,7 +55,7 @@ def noise_multipliers(
     def spent(log_z: Floats, k: npt.NDArray[np.intp]) -> Floats:
         return upper_bounds(account, np.exp(log_z), q[k], t[k], d[k])
 
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):
         guess = -0.5 * np.log(np.log1p((_mu(eps, d) / q) ** 2 / t))
     log_z = _safe_ends(spent, eps, np.clip(guess, bottom, top), top, bottom, -1.3)
     if np.isnan(log_z).any():
@@ -100,8 +100,9 @@ def sampling_probabilities(
     def spent(log_q: Floats, k: npt.NDArray[np.intp]) -> Floats:
         return upper_bounds(account, z[k], np.exp(log_q), t[k], d[k])
 
-    rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
-    first = np.log(np.where(start > 0, start, rough))
+    with np.errstate(all="ignore"):
+        rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
+        first = np.log(np.where(start > 0, start, rough))
     log_q = _safe_ends(spent, eps, np.clip(first, bottom, -1e-6), bottom, top, 1.1)
     out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
     return np.asarray(out[member].reshape(shape))
@@ -129,7 +130,8 @@ def _safe_ends(
     where even that spends no more than ε, and NaN where `safe` spends more; where ε jumps, the safe
     end of the jump. Every x returned was evaluated.
     """
-    safe, unsafe, x = safe.copy(), unsafe.copy(), guess.copy()
+    x = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
+    safe, unsafe = safe.copy(), unsafe.copy()
     best, seen, log_seen, above, below = (np.full(x.shape, np.nan) for _ in range(5))
     slopes = np.full(x.shape, slope)
     k = np.arange(x.size)
