@@ -12,7 +12,7 @@ from apiece.accounting import pld, rdp
 from apiece.accounting.bounds import Bounds, Profile, tightest
 from apiece.accounting.grid import DEFAULT
 from apiece.accounting.sampled import MANY, close, sampled_epsilon
-from apiece.errors import BudgetError, InputError, RangeError, unknown
+from apiece.errors import ApieceError, BudgetError, InputError, RangeError, unknown
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
 _ACCOUNTS: dict[str, Callable[[Mechanism], Profile]] = {"pld": pld.profile, "rdp": rdp.profile}
@@ -76,7 +76,9 @@ def _bounds(account: Callable[[Mechanism], Profile], columns: Floats) -> Bounds:
     try:
         with np.errstate(all="ignore"):
             lower, upper = _computed(account, columns)
-    except (OverflowError, ZeroDivisionError) as error:
+    except ApieceError:
+        raise
+    except (OverflowError, ZeroDivisionError, ValueError) as error:  # of math functions
         raise RangeError(
             f"past the numerical range ({error}); use noise, probabilities and counts of usual "
             "sizes"
