@@ -1,6 +1,6 @@
 """From a mechanism to its privacy curve, and back from a promise to parameters."""
 
-from apiece.accounting.batch import epsilons
+from apiece.accounting.batch import BATCH_METHODS, epsilons
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.calibration import (
     AdvantageBudget,
@@ -18,6 +18,7 @@ from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_
 from apiece.accounting.near import upper_epsilons
 
 __all__ = [
+    "BATCH_METHODS",
     "LEAST_NOISE",
     "METHODS",
     "RELATION",

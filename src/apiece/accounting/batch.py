@@ -16,7 +16,7 @@ from apiece.errors import ApieceError, BudgetError, InputError, RangeError, unkn
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 
 _ACCOUNTS: dict[str, Callable[[Mechanism], Profile]] = {"pld": pld.profile, "rdp": rdp.profile}
-METHODS = tuple(_ACCOUNTS)
+BATCH_METHODS = tuple(_ACCOUNTS)
 """Methods for arrays of mechanisms."""
 
 
@@ -131,7 +131,7 @@ def upper_bounds(
 def account_of(name: str) -> Callable[[Mechanism], Profile]:
     """Return the accountant of one mechanism."""
     if name not in _ACCOUNTS:
-        raise unknown("method", name, METHODS)
+        raise unknown("method", name, BATCH_METHODS)
     return _ACCOUNTS[name]
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting import rdp, renyi
-from apiece.accounting.batch import METHODS, epsilons
+from apiece.accounting.batch import BATCH_METHODS, epsilons
 from apiece.accounting.bracket import STEEPEST
 from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.curve import privacy_curve
@@ -87,8 +87,8 @@ def upper_epsilons(
     some hundreds of distinct mechanisms. Usually less than 0.1 % above the truth, as
     `privacy_curve`; the result depends on the arguments only.
     """
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    if method not in BATCH_METHODS:
+        raise unknown("method", method, BATCH_METHODS)
     columns = (steps, sampling_probability, noise_multiplier)
     order = np.lexsort((*columns[::-1],))
     new = np.zeros(order.size, dtype=bool)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from apiece import _check, accounting
 from apiece._types import Floats
-from apiece.accounting.batch import METHODS
+from apiece.accounting import BATCH_METHODS
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan, Reference, Stage
@@ -43,8 +43,8 @@ class Request:
         batch = _check.positive("expected_batch_size", self.expected_batch_size)
         put(self, "expected_batch_size", batch)
         put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
+        if self.method not in BATCH_METHODS:
+            raise unknown("method", self.method, BATCH_METHODS)
         if not batch <= len(self.budgets):
             raise InputError(
                 f"expected_batch_size = {batch:g}: there are {len(self.budgets)} records; give at "

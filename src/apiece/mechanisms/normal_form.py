@@ -26,6 +26,7 @@ def flatten(mechanism: Mechanism) -> tuple[tuple[Mechanism, int], ...]:
 
     Raises `RangeError` for more than 10¹⁵ steps in all.
 
+    >>> from apiece.mechanisms import Laplace
     >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
     ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3), \
 (Laplace(noise_multiplier=2.0), 3))
