@@ -292,7 +292,10 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
     known |= {"training.chain.Use", "audit.poisson.Batch"}  # made with marks
-    known |= {"ledger.ledger.Ledger", "mechanisms.algebra.Composed"}  # a URL without password; parameters
+    known |= {
+        "ledger.ledger.Ledger",
+        "mechanisms.algebra.Composed",
+    }  # a URL without password; parameters
     assert own <= known, f"these write their own repr; build them for real above: {own - known}"
 
 
