@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from apiece import accounting
-from apiece.accounting import pld
-from apiece.accounting.gdp import GaussianProfile
-from apiece.accounting.pairs import GaussianPair
+from apiece.accounting.closed.gaussian import GaussianProfile
+from apiece.accounting.lattice import profile as pld
+from apiece.accounting.lattice.pairs import GaussianPair
 
 STEPS, DELTA = 1465, 1e-5
 ACCURACY = 1e-3

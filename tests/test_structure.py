@@ -41,7 +41,6 @@ DEEP = {
     "cli.train > training.tabular.prepare_again",
     "cli.train > training.tabular.read_job",
     "cli.train > training.tabular.run",
-    "ledger.plans > accounting.rdp.divergence",
     "training.tabular.model > datasets.schema.from_dict",
     "training.tabular.people > datasets.packaged.describe",
 }

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece._types import Floats
-from apiece.accounting import Bounds, closed
+from apiece.accounting import Bounds
 from apiece.accounting.bounds import invert
+from apiece.accounting.closed import forms as closed
 
 laws = settings(max_examples=150, derandomize=True, deadline=None)
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from apiece._types import Floats
-from apiece.accounting import epsilons, pld
-from apiece.accounting.grid import Grid
-from apiece.accounting.moments import Steps, gauss_legendre, log_modulus
-from apiece.accounting.pairs import GaussianPair
-from apiece.accounting.sampled import sampled_epsilon
+from apiece.accounting import epsilons
+from apiece.accounting.contour.moments import Steps, gauss_legendre, log_modulus
+from apiece.accounting.contour.profile import sampled_epsilon
+from apiece.accounting.lattice import profile as pld
+from apiece.accounting.lattice.grid import Grid
+from apiece.accounting.lattice.pairs import GaussianPair
 
 
 def steps(z: float, q: float, reach: float = 7.5, count: int = 224) -> Steps:

@@ -8,8 +8,10 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from apiece._types import Floats
-from apiece.accounting import Bounds, PrivacyCurve, gdp, privacy_curve, rdp
+from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
 from apiece.accounting.bounds import Best
+from apiece.accounting.closed import gaussian as gdp
+from apiece.accounting.renyi import profile as rdp
 from apiece.errors import InputError, OptionError, RangeError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
 

@@ -9,8 +9,9 @@ from click.testing import CliRunner
 
 from apiece import privacy_curve
 from apiece._types import Floats
-from apiece.accounting import closed, pld
-from apiece.accounting.grid import DEFAULT
+from apiece.accounting.closed import forms as closed
+from apiece.accounting.lattice import profile as pld
+from apiece.accounting.lattice.grid import DEFAULT
 from apiece.cli import group
 from apiece.errors import RangeError, UnsupportedError
 from apiece.mechanisms import (

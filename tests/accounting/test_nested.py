@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from apiece._types import Floats
-from apiece.accounting import closed, pld, privacy_curve
+from apiece.accounting import privacy_curve
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.grid import DEFAULT
-from apiece.accounting.nested import run_pair
-from apiece.accounting.pairs import GaussianPair
+from apiece.accounting.closed import forms as closed
+from apiece.accounting.lattice import profile as pld
+from apiece.accounting.lattice.coins import run_pair
+from apiece.accounting.lattice.grid import DEFAULT
+from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.errors import RangeError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
 

@@ -8,11 +8,12 @@ import numpy.typing as npt
 import pytest
 from scipy import integrate
 
-from apiece.accounting import closed, pld
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.gdp import GaussianProfile
-from apiece.accounting.grid import DEFAULT, Grid
-from apiece.accounting.pairs import GaussianPair, Pair
+from apiece.accounting.closed import forms as closed
+from apiece.accounting.closed.gaussian import GaussianProfile
+from apiece.accounting.lattice import profile as pld
+from apiece.accounting.lattice.grid import DEFAULT, Grid
+from apiece.accounting.lattice.pairs import GaussianPair, Pair
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import Gaussian, Laplace, Repeated, Sampled
 

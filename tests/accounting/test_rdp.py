@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.accounting import epsilons, privacy_curve, rdp, renyi
+from apiece.accounting import epsilons, privacy_curve
+from apiece.accounting.renyi import divergences as renyi
+from apiece.accounting.renyi import profile as rdp
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
 

@@ -9,12 +9,19 @@ import numpy as np
 import pytest
 
 from apiece._types import Floats
-from apiece.accounting import closed
-from apiece.accounting.discretise import discretise
-from apiece.accounting.grid import DEFAULT, UNIT
-from apiece.accounting.lattice import Lattice, aligned, cut, log_ratio
-from apiece.accounting.nested import run_pair
-from apiece.accounting.pairs import AtomsPair, GaussianPair, LaplacePair, Pair, RunPair, Window
+from apiece.accounting.closed import forms as closed
+from apiece.accounting.lattice.cells import Lattice, aligned, cut, log_ratio
+from apiece.accounting.lattice.coins import run_pair
+from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.grid import DEFAULT, UNIT
+from apiece.accounting.lattice.pairs import (
+    AtomsPair,
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    RunPair,
+    Window,
+)
 
 CELLS = (1, 1.5, 2, 3, 7, 10, 99.9, 1000, 1001.3)
 

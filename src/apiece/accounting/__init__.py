@@ -15,7 +15,8 @@ from apiece.accounting.calibration import (
 from apiece.accounting.curve import METHODS, RELATION, PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import Excess, excess
 from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_probabilities
-from apiece.accounting.near import upper_epsilons
+from apiece.accounting.lattice.guided import upper_epsilons
+from apiece.accounting.renyi.profile import divergence as renyi_divergence
 
 __all__ = [
     "BATCH_METHODS",
@@ -36,6 +37,7 @@ __all__ = [
     "excess",
     "noise_multipliers",
     "privacy_curve",
+    "renyi_divergence",
     "safe_end",
     "sampling_probabilities",
     "upper_epsilons",

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting import pld, rdp
 from apiece.accounting.bounds import Bounds, Profile, tightest
-from apiece.accounting.grid import DEFAULT
-from apiece.accounting.sampled import MANY, close, sampled_epsilon
+from apiece.accounting.contour.profile import MANY, close, sampled_epsilon
+from apiece.accounting.lattice import profile as pld
+from apiece.accounting.lattice.grid import DEFAULT
+from apiece.accounting.renyi import profile as rdp
 from apiece.errors import ApieceError, BudgetError, InputError, RangeError, unknown
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from apiece import _check
-from apiece.accounting import gdp
+from apiece.accounting.closed import gaussian as gdp
 from apiece.accounting.curve import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import excess
 from apiece.errors import InfeasibleError, InputError, RangeError

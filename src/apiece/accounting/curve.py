@@ -223,14 +223,14 @@ def _profile(mechanism: Mechanism, method: str) -> Profile:
 def _interpreted(mechanism: Mechanism, method: str) -> Profile:
     """Interpret `mechanism` by one accountant; imported here so that others cost nothing."""
     if method == "rdp":
-        from apiece.accounting import rdp
+        from apiece.accounting.renyi import profile as rdp
 
         return rdp.profile(mechanism)
     if method == "gdp":
-        from apiece.accounting import gdp
+        from apiece.accounting.closed import gaussian as gdp
 
         return gdp.profile(mechanism)
-    from apiece.accounting import pld
+    from apiece.accounting.lattice import profile as pld
 
     return pld.profile(mechanism)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting.rdp import divergence
+from apiece.accounting import renyi_divergence
 from apiece.errors import BudgetError, InputError
 from apiece.filters import renyi_budget
 from apiece.ledger import units
@@ -26,7 +26,7 @@ def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
     groups = range(len(plan.budgets))
     if ledger.order is not None:
         order = np.array([ledger.order])
-        return np.array([float(divergence(plan.mechanism_for(g), order)[0]) for g in groups])
+        return np.array([float(renyi_divergence(plan.mechanism_for(g), order)[0]) for g in groups])
     total = np.zeros(len(plan.budgets))
     for stage in plan.stages:
         ratio = np.where(stage.sampling_probability > 0, stage.clip_norm / stage.noise_stddev, 0.0)
@@ -119,7 +119,7 @@ def account_epsilon(plan: Plan, order: float, times: int = 1) -> Floats:
     """
     found = np.array([order])
     losses = np.array(
-        [float(divergence(plan.mechanism_for(g), found)[0]) for g in range(len(plan.budgets))]
+        [float(renyi_divergence(plan.mechanism_for(g), found)[0]) for g in range(len(plan.budgets))]
     )
     zero = renyi_budget(0.0, plan.budgets.delta, order)
     return np.asarray((losses * times - zero) * (1 + 2.0**-40) + units.UNIT)

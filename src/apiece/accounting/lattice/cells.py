@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.grid import UNIT
-from apiece.accounting.pairs import Pair, Window
+from apiece.accounting.lattice.grid import UNIT
+from apiece.accounting.lattice.pairs import Pair, Window
 
 _ROUNDED = 16 * UNIT
 _FEWEST = 4  # cells between atoms, so that what lies between has a lattice point of its own

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.coarse import (
+from apiece.accounting.lattice.cells import cut
+from apiece.accounting.lattice.estimates import (
     Coarse,
     Leaves,
     cumulant,
@@ -24,9 +25,8 @@ from apiece.accounting.coarse import (
     view,
     with_jumps,
 )
-from apiece.accounting.grid import Grid
-from apiece.accounting.lattice import cut
-from apiece.accounting.pairs import Window
+from apiece.accounting.lattice.grid import Grid
+from apiece.accounting.lattice.pairs import Window
 
 _GLANCE = 2**15  # points of a first look
 _STEEPEST = 2000.0

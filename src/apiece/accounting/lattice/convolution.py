@@ -26,8 +26,8 @@ import numpy.typing as npt
 from scipy import fft
 
 from apiece._types import Floats
-from apiece.accounting.grid import UNIT
-from apiece.accounting.lattice import Lattice
+from apiece.accounting.lattice.cells import Lattice
+from apiece.accounting.lattice.grid import UNIT
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
 _UNDERFLOWS = 1e-280

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.grid import UNIT
-from apiece.accounting.lattice import (
+from apiece.accounting.lattice.cells import (
     Cells,
     Lattice,
     inner,
@@ -28,7 +27,8 @@ from apiece.accounting.lattice import (
     lowest_end,
     lowest_mean,
 )
-from apiece.accounting.pairs import Pair, Window
+from apiece.accounting.lattice.grid import UNIT
+from apiece.accounting.lattice.pairs import Pair, Window
 
 
 def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.grid import UNIT
-from apiece.accounting.moments import Steps, Weights, log_modulus
+from apiece.accounting.contour.moments import Steps, Weights, log_modulus
+from apiece.accounting.lattice.grid import UNIT
 
 _LOG_ERROR = math.log(1e-8)  # relative error of δ aimed at, for each of its causes
 _FREQUENCIES = np.geomspace(3.0, 400.0, 18)
@@ -36,7 +36,7 @@ _CLOSER = (1.1, 2.0, 8.0, 32.0)
 
 
 class Beside(NamedTuple):
-    """What is in no window: told apart outright, and jumps J, as in `jumps`; all (K, 1).
+    """What is in no window: told apart outright, and jumps J (`lattice.truncation`); (K, 1).
 
     outside: probability of the former. p, q: the latter's in both worlds, each (low, high).
     log_fall: log of a bound on Q(J, total loss ≤ 0), which grows as e^{rate·ε}.

@@ -17,7 +17,7 @@ from scipy.special import ndtr, ndtri_exp
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.grid import UNIT
+from apiece.accounting.lattice.grid import UNIT
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms
 
@@ -31,7 +31,7 @@ class Window(NamedTuple):
     """An interval of ρ and (bounds from above on) what lies outside it.
 
     outside_p is for the pair's P, coin included. What lies between high and top is a jump
-    (`jumps`); where nothing does, top is high.
+    (`lattice.truncation`); where nothing does, top is high.
     """
 
     low: float

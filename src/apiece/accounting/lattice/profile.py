@@ -1,8 +1,8 @@
 """From a mechanism to its privacy profile, by privacy-loss distributions.
 
 A mechanism is flattened to independent steps; each becomes a dominating pair; pairs are put on a
-lattice from above and from below (`discretise`) and composed (`convolve`) around the δ that is
-asked for (`region`). Plain Gaussians and single steps have closed forms.
+lattice from above and from below (`dominating`) and composed (`convolution`) around the δ that is
+asked for (`settings`). Plain Gaussians and single steps have closed forms.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from functools import lru_cache
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting import closed
 from apiece.accounting.bounds import Bounds, Profile, invert, tightest
-from apiece.accounting.bracket import bracket
-from apiece.accounting.coarse import Leaves
-from apiece.accounting.discrete import DiscreteProfile, composed
-from apiece.accounting.gdp import GaussianProfile, NothingReleased
-from apiece.accounting.grid import DEFAULT, UNIT, Grid
-from apiece.accounting.lattice import log_ratio
-from apiece.accounting.lines import Brackets
-from apiece.accounting.nested import run_pair
-from apiece.accounting.pairs import GaussianPair, LaplacePair, Pair, discrete_pair
-from apiece.accounting.region import log_delta
-from apiece.accounting.sampled import MANY, close, sampled_epsilon
+from apiece.accounting.closed import forms
+from apiece.accounting.closed.enumeration import DiscreteProfile, composed
+from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased
+from apiece.accounting.contour.profile import MANY, close, sampled_epsilon
+from apiece.accounting.lattice.cells import log_ratio
+from apiece.accounting.lattice.coins import run_pair
+from apiece.accounting.lattice.estimates import Leaves
+from apiece.accounting.lattice.grid import DEFAULT, UNIT, Grid
+from apiece.accounting.lattice.interpolants import Brackets
+from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair, Pair, discrete_pair
+from apiece.accounting.lattice.refinement import bracket
+from apiece.accounting.lattice.settings import log_delta
 from apiece.errors import RangeError, UnsupportedError
 from apiece.mechanisms import (
     Atoms,
@@ -65,10 +65,10 @@ def profile(mechanism: Mechanism, grid: Grid = DEFAULT) -> Profile:
         case ((Sampled(Gaussian(noise_multiplier), probability), 1),):
             return OneSampledStep(noise_multiplier, probability)
         case ((Laplace(scale), 1),):
-            return OneSampledStep(scale, 1.0, closed.laplace, _pure_laplace(scale, 1.0))
+            return OneSampledStep(scale, 1.0, forms.laplace, _pure_laplace(scale, 1.0))
         case ((Sampled(Laplace(scale), probability), 1),):
             pure = _pure_laplace(scale, probability)
-            return OneSampledStep(scale, probability, closed.laplace, pure)
+            return OneSampledStep(scale, probability, forms.laplace, pure)
         case _ if (atoms := _enumerated(steps)) is not None:
             return DiscreteProfile(atoms)
         case _:
@@ -128,7 +128,7 @@ class OneSampledStep:
 
     noise_multiplier: float
     probability: float
-    form: Callable[[float, Floats], Bounds] = closed.gaussian
+    form: Callable[[float, Floats], Bounds] = forms.gaussian
     pure: float = math.inf
 
     def delta(self, epsilon: Floats) -> Bounds:
@@ -137,8 +137,8 @@ class OneSampledStep:
         def inner(log_ratio: Floats) -> Bounds:
             return self.form(self.noise_multiplier, log_ratio)
 
-        one = closed.sampled_remove(inner, self.probability, epsilon)
-        other = closed.sampled_add(inner, self.probability, epsilon)
+        one = forms.sampled_remove(inner, self.probability, epsilon)
+        other = forms.sampled_add(inner, self.probability, epsilon)
         return Bounds(np.maximum(one.lower, other.lower), np.maximum(one.upper, other.upper))
 
     def epsilon(self, delta: Floats) -> Bounds:
@@ -161,7 +161,7 @@ def _mark(log_delta: Floats, spacing: float) -> Floats:
 class Composition:
     """The profile of a composition of several steps.
 
-    A few ε of sampled Gaussian steps are found by contour integrals (`sampled`). Else δ is divided
+    A few ε of sampled Gaussian steps are found by contour integrals (`contour`). Else δ is divided
     into regions, each computed when first asked for and then kept; where one is too wide for close
     bounds, finer ones are added. An answer never depends on what was asked before.
     """

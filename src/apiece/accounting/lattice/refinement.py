@@ -7,15 +7,15 @@ import math
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.coarse import Leaves
-from apiece.accounting.convolve import TooLongError, side, tail
-from apiece.accounting.discretise import discretise
-from apiece.accounting.grid import Grid
-from apiece.accounting.jumps import jumps
-from apiece.accounting.lattice import aligned, log_ratio
-from apiece.accounting.lines import Bracket, Brackets, Line, above_line, below_line
-from apiece.accounting.pairs import told_apart
-from apiece.accounting.region import Region, choose
+from apiece.accounting.lattice.cells import aligned, log_ratio
+from apiece.accounting.lattice.convolution import TooLongError, side, tail
+from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.estimates import Leaves
+from apiece.accounting.lattice.grid import Grid
+from apiece.accounting.lattice.interpolants import Bracket, Brackets, Line, above_line, below_line
+from apiece.accounting.lattice.pairs import told_apart
+from apiece.accounting.lattice.settings import Region, choose
+from apiece.accounting.lattice.truncation import jumps
 from apiece.errors import RangeError
 
 _NEARLY = 3.0  # times the gap wanted, up to which refining is given a second chance

@@ -2,7 +2,7 @@
 
 All settings are chosen by array operations, coarsely at first; entries whose bounds do not lie as
 close as is wanted are looked at again, with more nodes, and with losses cut where heavy tails
-would otherwise spoil every tilt (`jumps`). None of this affects soundness.
+would otherwise spoil every tilt (`lattice.truncation`). None of this affects soundness.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from scipy.special import ndtr, ndtri_exp
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, tightest
-from apiece.accounting.contour import Beside, contour
-from apiece.accounting.grid import DEFAULT, Grid
-from apiece.accounting.moments import ANGLES, Steps, log_ratio, nodes_needed
-from apiece.accounting.pairs import LARGEST_LOG_RATIO
+from apiece.accounting.contour.integral import Beside, contour
+from apiece.accounting.contour.moments import ANGLES, Steps, log_ratio, nodes_needed
+from apiece.accounting.lattice.grid import DEFAULT, Grid
+from apiece.accounting.lattice.pairs import LARGEST_LOG_RATIO
 
 _OUTSIDE = 1e-6  # share of δ that may be told apart outright, on either side
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640, 900)  # of nodes

@@ -1,7 +1,7 @@
 """Discrete mechanisms: a profile is a sum over atoms, none of its terms negative.
 
 Compositions are enumerated as long as they have few distinct losses; beyond, the lattice takes
-them (`pairs.discrete_pair`).
+them (`lattice.pairs.discrete_pair`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, invert
-from apiece.accounting.grid import UNIT
+from apiece.accounting.lattice.grid import UNIT
 from apiece.mechanisms import Atoms
 
 _CELLS = 1 << 20  # numbers in an array

@@ -10,7 +10,7 @@ its Q-mass (connect the dots: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022)
 the two sides are told apart outright. The variance of the loss grows by at most h²/4, typically
 h²/6.
 
-Below: see `contract`.
+Below: see `dominated`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import math
 
 import numpy as np
 
-from apiece.accounting.contract import contract
-from apiece.accounting.grid import UNIT
-from apiece.accounting.lattice import Cells, Lattice, cells, jump, log_ratio
-from apiece.accounting.pairs import Pair, RunPair, Window
+from apiece.accounting.lattice.cells import Cells, Lattice, cells, jump, log_ratio
+from apiece.accounting.lattice.dominated import contract
+from apiece.accounting.lattice.grid import UNIT
+from apiece.accounting.lattice.pairs import Pair, RunPair, Window
 
 
 def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattice]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, tightest
-from apiece.accounting.convolve import Tail
-from apiece.accounting.jumps import Jumps
+from apiece.accounting.lattice.convolution import Tail
+from apiece.accounting.lattice.truncation import Jumps
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.convolve import log_moment, side
-from apiece.accounting.grid import UNIT
-from apiece.accounting.lattice import Lattice
+from apiece.accounting.lattice.cells import Lattice
+from apiece.accounting.lattice.convolution import log_moment, side
+from apiece.accounting.lattice.grid import UNIT
 
 
 class Jumps(NamedTuple):

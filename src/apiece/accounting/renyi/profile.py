@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting import renyi
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.gdp import NothingReleased
+from apiece.accounting.closed.gaussian import NothingReleased
+from apiece.accounting.renyi import divergences
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (
     Gaussian,
@@ -98,15 +98,15 @@ def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
 def _step(step: Mechanism, orders: Floats) -> Floats:
     match step:
         case Gaussian(noise_multiplier):
-            return renyi.gaussian(noise_multiplier, orders)
+            return divergences.gaussian(noise_multiplier, orders)
         case Laplace(noise_multiplier):
-            return renyi.laplace(noise_multiplier, orders)
+            return divergences.laplace(noise_multiplier, orders)
         case Sampled(Gaussian(noise_multiplier), probability):
-            return renyi.sampled_gaussian(noise_multiplier, probability, orders)
+            return divergences.sampled_gaussian(noise_multiplier, probability, orders)
         case Sampled(Laplace(noise_multiplier), probability):
-            return renyi.sampled_laplace(noise_multiplier, probability, orders)
+            return divergences.sampled_laplace(noise_multiplier, probability, orders)
         case _ if (atoms := atoms_of(step)) is not None and not atoms.outside_p:
-            return renyi.discrete(atoms, orders)
+            return divergences.discrete(atoms, orders)
         case _:
             raise UnsupportedError(
                 f"method 'rdp': no exact Rényi divergence of {step!r}; use method 'pld'"

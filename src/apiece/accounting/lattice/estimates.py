@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.pairs import Pair, Window
+from apiece.accounting.lattice.pairs import Pair, Window
 
 Leaves = tuple[tuple[Pair, int], ...]
 _CELLS = 384

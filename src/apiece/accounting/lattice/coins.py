@@ -1,6 +1,6 @@
 """A coin before a whole composition: its loss distribution, atom by atom, from below and above.
 
-The composition's lattice pairs (`discretise`) are composed as ever, but here every mass is wanted,
+The composition's lattice pairs (`dominating`) are composed as ever, but here every mass is wanted,
 not δ at one ε. One tilt tells the masses near its mean; so several are taken, and each mass is read
 off where its error, |error of w|·E[r^λ]·e^{−λℓ}, is least. Masses less their errors are a part of
 a dominated pair, masses plus their errors contain a dominating one, and with a coin in front both
@@ -19,11 +19,11 @@ import numpy as np
 from scipy import fft
 
 from apiece._types import Floats
-from apiece.accounting.coarse import Leaves, gaps, renyi_tilt, view
-from apiece.accounting.convolve import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
-from apiece.accounting.discretise import discretise
-from apiece.accounting.grid import UNIT, Grid
-from apiece.accounting.pairs import AtomsPair, RunPair, Window, told_apart
+from apiece.accounting.lattice.convolution import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
+from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.estimates import Leaves, gaps, renyi_tilt, view
+from apiece.accounting.lattice.grid import UNIT, Grid
+from apiece.accounting.lattice.pairs import AtomsPair, RunPair, Window, told_apart
 from apiece.errors import RangeError
 
 _FAINTEST = 1e-17  # δ down to which masses are to be told

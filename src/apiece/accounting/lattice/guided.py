@@ -19,18 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting import rdp, renyi
 from apiece.accounting.batch import BATCH_METHODS, epsilons
-from apiece.accounting.bracket import STEEPEST
-from apiece.accounting.convolve import TooLongError, side, tail
 from apiece.accounting.curve import privacy_curve
-from apiece.accounting.discretise import dominating
-from apiece.accounting.grid import DEFAULT
-from apiece.accounting.jumps import jumps
-from apiece.accounting.lattice import cut, log_ratio
-from apiece.accounting.lines import Line, above_line
-from apiece.accounting.pairs import GaussianPair
-from apiece.accounting.region import Region, choose
+from apiece.accounting.lattice.cells import cut, log_ratio
+from apiece.accounting.lattice.convolution import TooLongError, side, tail
+from apiece.accounting.lattice.dominating import dominating
+from apiece.accounting.lattice.grid import DEFAULT
+from apiece.accounting.lattice.interpolants import Line, above_line
+from apiece.accounting.lattice.pairs import GaussianPair
+from apiece.accounting.lattice.refinement import STEEPEST
+from apiece.accounting.lattice.settings import Region, choose
+from apiece.accounting.lattice.truncation import jumps
+from apiece.accounting.renyi import divergences
+from apiece.accounting.renyi import profile as rdp
 from apiece.errors import RangeError, unknown
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
@@ -258,11 +259,11 @@ def _run_rdp(entries: list[_Entry]) -> list[Floats]:
     orders = np.tile(1 + np.geomspace(1e-3, high, count), (len(entries), 1))
     z, q, t = (np.array([e[k] for e in entries])[:, None] for k in range(3))
     sought = [np.quantile(e.delta, np.linspace(0, 1, _SOUGHT)) for e in entries]
-    tried: list[tuple[Floats, Floats]] = [(orders, t * renyi.sampled_gaussian(z, q, orders))]
+    tried: list[tuple[Floats, Floats]] = [(orders, t * divergences.sampled_gaussian(z, q, orders))]
     for width, points in _CLOSER:
         rows = zip(*tried[-1], sought, strict=True)
         orders = np.array([_closer(*row, width, points) for row in rows])
-        tried.append((orders, t * renyi.sampled_gaussian(z, q, orders)))
+        tried.append((orders, t * divergences.sampled_gaussian(z, q, orders)))
     out = []
     for row, entry in enumerate(entries):
         orders, divergence = (np.concatenate([pair[k][row] for pair in tried[1:]]) for k in (0, 1))

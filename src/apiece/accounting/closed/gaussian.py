@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting import closed
 from apiece.accounting.bounds import Bounds, invert
+from apiece.accounting.closed import forms
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Gaussian, Mechanism, flatten
 
@@ -21,7 +21,7 @@ class GaussianProfile:
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) in closed form."""
-        return closed.gaussian(self.noise_multiplier, epsilon)
+        return forms.gaussian(self.noise_multiplier, epsilon)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by inverting the closed form."""

@@ -1,0 +1,1 @@
+"""Exact answers: formulas for one step and for plain Gaussians, sums over few atoms."""

@@ -1,0 +1,1 @@
+"""Answers for sampled Gaussian steps of one kind, many compositions at once, by an integral."""

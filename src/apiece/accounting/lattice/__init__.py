@@ -1,0 +1,1 @@
+"""Answers for every mechanism: losses on a lattice, composed by FFT, from above and from below."""

@@ -1,0 +1,1 @@
+"""Upper bounds by Rényi divergences, which add up under composition."""
