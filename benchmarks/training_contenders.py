@@ -14,7 +14,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from apiece.training import ChaCha20Stream, add_noise, clip_and_sum
-from apiece.training.pace import records_at_a_time
+from apiece.training.clipping.paths.pace import records_at_a_time
 
 Step = Callable[[], None]
 LOSS = nn.CrossEntropyLoss(reduction="none")

@@ -32,9 +32,10 @@ def test_a_strategy() -> None:
 
 
 def test_a_layer_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    from apiece.training import clip_and_sum, rules
+    from apiece.training import clip_and_sum
+    from apiece.training.clipping.rules import table
 
-    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    monkeypatch.setattr(table, "RULES", dict(table.RULES))
     names = run("class Gain")
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), names["Gain"](4), torch.nn.Linear(4, 2))

@@ -26,7 +26,7 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Schedule, Stage
 from apiece.training import Trainer
-from apiece.training.selection import chosen
+from apiece.training.clipping.selection import chosen
 
 SAVE_EVERY = 7
 

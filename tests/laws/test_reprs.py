@@ -59,19 +59,19 @@ HOLDS = {
     "sensitivity.noise.BoundedSum": "total bounds",
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "training.batches.Bucket": "records rates",
-    "training.chain.Use": "right left",
+    "training.clipping.paths.chain.Use": "right left",
     "training.charged.Charge": "included",
-    "training.clipped.ClippedSum": "gradients norms losses clip_norms",
-    "training.contributions.Lookups": "index left",
-    "training.contributions.Outer": "left right",
-    "training.contributions.Products": "left right",
-    "training.contributions.Rows": "gradients",
-    "training.contributions.Slices": "parts",
-    "training.convolution.Convolution": "inputs outputs",
-    "training.independence._Seen": "losses norms total",
+    "training.clipping.clipped.ClippedSum": "gradients norms losses clip_norms",
+    "training.clipping.rules.contributions.Lookups": "index left",
+    "training.clipping.rules.contributions.Outer": "left right",
+    "training.clipping.rules.contributions.Products": "left right",
+    "training.clipping.rules.contributions.Rows": "gradients",
+    "training.clipping.rules.contributions.Slices": "parts",
+    "training.clipping.rules.convolution.Convolution": "inputs outputs",
+    "training.clipping.independence.check._Seen": "losses norms total",
     "training.randomness.Streams": "key",
-    "training.records.Batch": "inputs targets clip_norms",
-    "training.recurrent._Use": "inputs hidden of_inputs of_hidden",
+    "training.clipping.records.Batch": "inputs targets clip_norms",
+    "training.clipping.rules.recurrent._Use": "inputs hidden of_inputs of_hidden",
     "training.sources.Items": "dataset",
     "training.sources.Tensors": "inputs targets",
     "training.tabular.config.Job": "ledger",
@@ -79,8 +79,8 @@ HOLDS = {
     "training.tabular.people.Records": "features labels",
     "training.tabular.prepared.Prepared": "people plans",
     "training.tabular.unfinished.Unfinished": "coins",
-    "training.tape.Call": "args kwargs outputs edges",
-    "training.tape.Tape": "calls",
+    "training.clipping.paths.tape.Call": "args kwargs outputs edges",
+    "training.clipping.paths.tape.Tape": "calls",
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
@@ -140,9 +140,9 @@ PUBLIC = [
     "sensitivity.bounds.Maximum",
     "sensitivity.neural.ModelLoss",
     "sensitivity.noise.HeterogeneousNoise",
-    "training.independence._Look",
-    "training.uses.Uses",
-    "training.widening.Tolerance",
+    "training.clipping.independence.check._Look",
+    "training.clipping.independence.uses.Uses",
+    "training.clipping.independence.widening.Tolerance",
     "training.callbacks.Progress",
     "training.checkpoints.Folder",
     "training.distributed.Processes",
@@ -150,7 +150,7 @@ PUBLIC = [
     "training.tabular.config.Share",
     "training.tabular.model.TabularModel",
     "training.tabular.run._Trained",
-    "training.tape.Unit",
+    "training.clipping.paths.tape.Unit",
 ]
 # Mechanisms and their accounting: they know no records.
 PUBLIC_PACKAGES = ("accounting.", "mechanisms.")
@@ -291,7 +291,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
         and Path(vars(k)[name].__code__.co_filename).name == Path(module.__file__).name
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
-    known |= {"training.chain.Use", "audit.poisson.Batch"}  # made with marks
+    known |= {"training.clipping.paths.chain.Use", "audit.poisson.Batch"}  # made with marks
     known |= {
         "ledger.ledger.Ledger",
         "mechanisms.algebra.Composed",

@@ -8,7 +8,7 @@ import torch
 
 from apiece.errors import InputError
 from apiece.training import FilteredTrainer, clip_and_sum
-from apiece.training.records import select
+from apiece.training.clipping.records import select
 
 SIZE = 12
 TYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}

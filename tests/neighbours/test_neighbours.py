@@ -5,7 +5,9 @@ import torch
 
 from apiece import Budgets, Scale, assign
 from apiece.errors import InputError
-from apiece.training import Trainer, clip_and_sum, selection, state
+from apiece.training import Trainer, clip_and_sum
+from apiece.training.clipping import selection
+from apiece.training.clipping.independence import state
 
 from .harness import METHODS, PRECISIONS, Refused, filtered, movement
 from .zoo import HONEST, MIXING, RANDOM, case

@@ -10,7 +10,8 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
-from apiece.training import Trainer, ambient, clip_and_sum, selection
+from apiece.training import Trainer, clip_and_sum
+from apiece.training.clipping import ambient, selection
 
 BUDGETS = Budgets.from_groups([("a", 20, 50.0), ("b", 40, 100.0)], 60, 1e-5)
 

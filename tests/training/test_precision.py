@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
-from apiece.training.selection import chosen
+from apiece.training.clipping.selection import chosen
 
 RECORDS = 2048
 KINDS = {

@@ -2,8 +2,7 @@
 
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard, describe
-from apiece.training.clipped import ClippedSum
-from apiece.training.clipping import clip_and_sum
+from apiece.training.clipping import ClippedSum, clip_and_sum
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream, Streams

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from apiece.training.clipped import ClippedSum
+from apiece.training.clipping import ClippedSum
 
 
 @dataclass(frozen=True, slots=True)

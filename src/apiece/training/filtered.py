@@ -13,13 +13,18 @@ from torch import nn
 from apiece import _check
 from apiece._types import Floats, Mask
 from apiece.errors import InputError, VerificationError
-from apiece.training import guards, records
-from apiece.training.ambient import model_randomness
-from apiece.training.clipped import ClippedSum
-from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
+from apiece.training.clipping import (
+    ClippedSum,
+    LossFunction,
+    State,
+    clip_and_sum,
+    empty_sum,
+    guards,
+    model_randomness,
+    records,
+)
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream
-from apiece.training.state import State
 from apiece.training.updates import Updates, check_holds, check_same
 
 _ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more

@@ -8,7 +8,7 @@ import torch
 
 from apiece import _check
 from apiece.errors import InputError
-from apiece.training.clipped import ClippedSum
+from apiece.training.clipping import ClippedSum
 from apiece.training.randomness import Generator, normals
 
 _BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance

@@ -13,8 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from apiece.errors import DataError
-from apiece.training import records
-from apiece.training.ambient import model_randomness
+from apiece.training.clipping import model_randomness, records
 
 Indices = npt.NDArray[np.int64]
 PROBES = 4096  # items of a map-style dataset that a fingerprint reads; all, if there are no more

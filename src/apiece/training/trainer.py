@@ -17,19 +17,24 @@ from apiece import _check
 from apiece._types import Mask
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
-from apiece.training import guards, selection
-from apiece.training.ambient import model_randomness
 from apiece.training.batches import PoissonSampler, bound_index, participants, taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import Folder, Journal
-from apiece.training.clipped import ClippedSum
-from apiece.training.clipping import LossFunction, clip_and_sum, empty_sum
+from apiece.training.clipping import (
+    ClippedSum,
+    LossFunction,
+    State,
+    clip_and_sum,
+    empty_sum,
+    guards,
+    model_randomness,
+    selection,
+)
 from apiece.training.distributed import Processes
 from apiece.training.noise import add_noise
 from apiece.training.randomness import Streams
 from apiece.training.sources import source_of
 from apiece.training.stages import OutputAverage, Restarts, stage_of
-from apiece.training.state import State
 from apiece.training.updates import Scheduler, Updates, check_holds, check_same
 
 

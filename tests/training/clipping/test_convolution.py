@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.training.convolution import Convolution, convolution, pad
+from apiece.training.clipping.rules.convolution import Convolution, convolution, pad
 
 CASES = {
     "stride and padding": (nn.Conv2d(1, 16, 8, stride=2, padding=3), "columns"),

@@ -11,11 +11,11 @@ import math
 import torch
 from torch import nn
 
-from apiece.training.chain import Use
-from apiece.training.clipped import ClippedSum, clip_factors
-from apiece.training.contributions import blank
-from apiece.training.kernels import least_norm, product, row_norms
-from apiece.training.records import Batch
+from apiece.training.clipping.clipped import ClippedSum, clip_factors
+from apiece.training.clipping.paths.chain import Use
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules.contributions import blank
+from apiece.training.clipping.rules.kernels import least_norm, product, row_norms
 
 
 def is_dense(uses: list[Use]) -> bool:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from apiece.training import records
-from apiece.training.precision import is_coarse
-from apiece.training.records import Batch
+from apiece.training.clipping import records
+from apiece.training.clipping.precision import is_coarse
+from apiece.training.clipping.records import Batch
 
 _LARGEST = 1 << 27  # parameters up to which a copy in double precision is made
 

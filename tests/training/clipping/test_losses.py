@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError
-from apiece.training import losses
+from apiece.training.clipping.paths import losses
 
 
 def by_autograd(loss_fn, outputs, targets):

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import records
-from apiece.training.draws import Draws
-from apiece.training.records import Batch
+from apiece.training.clipping import records
+from apiece.training.clipping.independence.draws import Draws
+from apiece.training.clipping.records import Batch
 
 
 def blame(batch: Batch, place: int, room: float) -> InputError:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from apiece.training import kernels
-from apiece.training.clipped import slack
+from apiece.training.clipping.clipped import slack
+from apiece.training.clipping.rules import kernels
 
 ROWS = {
     "constant": lambda n: torch.full((n,), 1.1),

@@ -15,19 +15,20 @@ import torch
 from torch import nn
 from torch.func import functional_call, vjp, vmap
 
-from apiece.training import attention, records, recurrent
-from apiece.training.chain import chain_of, walk
-from apiece.training.chain import contributions as of_uses
-from apiece.training.clipped import ClippedSum, add_up, clip_factors
-from apiece.training.contributions import Contribution, Rows, join
-from apiece.training.dense import clip_dense, is_dense
-from apiece.training.functional import places_of, vectorised
-from apiece.training.kernels import remembering, row_squares
-from apiece.training.pace import records_at_a_time
-from apiece.training.pooling import fast_pooling
-from apiece.training.precision import single, wide
-from apiece.training.records import Batch
-from apiece.training.tape import Call, NotBookable, recording, units_of
+from apiece.training.clipping import records
+from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
+from apiece.training.clipping.paths.chain import chain_of, walk
+from apiece.training.clipping.paths.chain import contributions as of_uses
+from apiece.training.clipping.paths.dense import clip_dense, is_dense
+from apiece.training.clipping.paths.functional import places_of, vectorised
+from apiece.training.clipping.paths.pace import records_at_a_time
+from apiece.training.clipping.paths.pooling import fast_pooling
+from apiece.training.clipping.paths.tape import Call, NotBookable, recording, units_of
+from apiece.training.clipping.precision import single, wide
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules import attention, recurrent
+from apiece.training.clipping.rules.contributions import Contribution, Rows, join
+from apiece.training.clipping.rules.kernels import remembering, row_squares
 
 Gradients = list[torch.Tensor | None]
 Passed = tuple[Call, Gradients]  # a call, and the gradients of its outputs

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training import records
+from apiece.training.clipping import records
 
 _CACHE = 1 << 22  # values that a part of a batch may leave behind: half of a third-level cache
 _WORTH = 4  # a part must leave this many values for each parameter, which it has to pass over

@@ -17,16 +17,17 @@ from dataclasses import dataclass, replace
 import torch
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import functional, records
-from apiece.training.ambient import trial
-from apiece.training.bookkeeping import clip_in_parts, parts_of
-from apiece.training.clipped import clip_factors
-from apiece.training.draws import Draws
-from apiece.training.kernels import row_squares
-from apiece.training.mixing import blame
-from apiece.training.precision import single, wide
-from apiece.training.records import Batch
-from apiece.training.widening import Tolerance, as_it_is, widened
+from apiece.training.clipping import records
+from apiece.training.clipping.ambient import trial
+from apiece.training.clipping.clipped import clip_factors
+from apiece.training.clipping.independence.blame import blame
+from apiece.training.clipping.independence.draws import Draws
+from apiece.training.clipping.independence.widening import Tolerance, as_it_is, widened
+from apiece.training.clipping.paths import functional
+from apiece.training.clipping.paths.bookkeeping import clip_in_parts, parts_of
+from apiece.training.clipping.precision import single, wide
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules.kernels import row_squares
 
 _CELLS = 1 << 24  # entries of per-record gradients at a time
 _HUGE = 1e15  # norms beyond which squares may overflow in one way of adding and not in another

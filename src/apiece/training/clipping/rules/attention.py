@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import Contribution, Rows, products
+from apiece.training.clipping.rules.contributions import Contribution, Rows, products
 
 _KNOWN = {"key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal"}
 

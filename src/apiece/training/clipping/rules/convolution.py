@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import (
+from apiece.training.clipping.rules.contributions import (
     KEEP,
     Contribution,
     Slices,
@@ -18,7 +18,7 @@ from apiece.training.contributions import (
     cancellation,
     made_again,
 )
-from apiece.training.kernels import Squares, row_squares
+from apiece.training.clipping.rules.kernels import Squares, row_squares
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache

@@ -12,11 +12,11 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from apiece.training import records
-from apiece.training.clipped import ClippedSum, add_up, clip_factors
-from apiece.training.kernels import row_squares
-from apiece.training.precision import single, wide
-from apiece.training.records import Batch, Parameters
+from apiece.training.clipping import records
+from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
+from apiece.training.clipping.precision import single, wide
+from apiece.training.clipping.records import Batch, Parameters
+from apiece.training.clipping.rules.kernels import row_squares
 
 Gradients = dict[str, torch.Tensor]
 _CELLS = 1 << 26  # entries of per-record gradients at a time

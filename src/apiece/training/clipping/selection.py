@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, StateError, UnsupportedError
-from apiece.training import functional
-from apiece.training.ambient import attempt
-from apiece.training.bookkeeping import clip_in_parts
-from apiece.training.clipped import ClippedSum
-from apiece.training.independence import Finding, examine
-from apiece.training.records import Batch, select
-from apiece.training.state import State
-from apiece.training.tape import NotBookable
-from apiece.training.uses import enlarged, uses_of
+from apiece.training.clipping.ambient import attempt
+from apiece.training.clipping.clipped import ClippedSum
+from apiece.training.clipping.independence.check import Finding, examine
+from apiece.training.clipping.independence.state import State
+from apiece.training.clipping.independence.uses import enlarged, uses_of
+from apiece.training.clipping.paths import functional
+from apiece.training.clipping.paths.bookkeeping import clip_in_parts
+from apiece.training.clipping.paths.tape import NotBookable
+from apiece.training.clipping.records import Batch, select
 
 How = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
 

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from apiece.training.contributions import Contribution, join
-from apiece.training.kernels import ACTIVATIONS, by_onednn, linear
-from apiece.training.losses import with_gradient
-from apiece.training.precision import is_highest
-from apiece.training.records import Batch
-from apiece.training.rules import RULES
+from apiece.training.clipping.paths.losses import with_gradient
+from apiece.training.clipping.precision import is_highest
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules.contributions import Contribution, join
+from apiece.training.clipping.rules.kernels import ACTIVATIONS, by_onednn, linear
+from apiece.training.clipping.rules.table import RULES
 
 _aten = torch.ops.aten
 _ROWS = 32  # batches that oneDNN multiplies are filled up to a multiple of this

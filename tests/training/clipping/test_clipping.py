@@ -7,15 +7,11 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import (
-    bookkeeping,
-    clip_and_sum,
-    contributions,
-    convolution,
-    pace,
-    records,
-)
-from apiece.training.selection import _chosen
+from apiece.training import clip_and_sum
+from apiece.training.clipping import records
+from apiece.training.clipping.paths import bookkeeping, pace
+from apiece.training.clipping.rules import contributions, convolution
+from apiece.training.clipping.selection import _chosen
 
 
 def one_at_a_time(model, loss_fn, inputs, targets, clip_norms):

@@ -11,8 +11,8 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils import parametrize
 
-from apiece.training import records
-from apiece.training.rules import Rule, rule_for
+from apiece.training.clipping import records
+from apiece.training.clipping.rules.table import Rule, rule_for
 
 
 class NotBookable(Exception):  # noqa: N818 - a signal, not an error: another path takes over

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.records import LossFunction, check_losses
+from apiece.training.clipping.records import LossFunction, check_losses
 
 _aten: Any = torch.ops.aten
 

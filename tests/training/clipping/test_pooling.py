@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from apiece.training import clip_and_sum, pooling
+from apiece.training import clip_and_sum
+from apiece.training.clipping.paths import pooling
 
 SHAPES = {
     "overlapping": ((3, 16, 9, 9), {"kernel_size": 2, "stride": 1}),

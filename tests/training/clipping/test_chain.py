@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.training import chain, clip_and_sum, kernels
-from apiece.training.records import Batch
+from apiece.training import clip_and_sum
+from apiece.training.clipping.paths import chain
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules import kernels
 
 
 def loss_fn(outputs, targets):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import Contribution, Rows, products
+from apiece.training.clipping.rules.contributions import Contribution, Rows, products
 
 _GATES: dict[type[nn.Module], int] = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 

@@ -8,8 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.contributions import Contribution, Lookups, Outer, Rows, products
-from apiece.training.convolution import convolution
+from apiece.training.clipping.rules.contributions import (
+    Contribution,
+    Lookups,
+    Outer,
+    Rows,
+    products,
+)
+from apiece.training.clipping.rules.convolution import convolution
 
 Contributions = dict[str, Contribution]
 Rule = Callable[[Any, tuple[torch.Tensor, ...], torch.Tensor], Contributions]

@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from apiece.errors import UnsupportedError
-from apiece.training import clip_and_sum, selection, uses
+from apiece.training import clip_and_sum
+from apiece.training.clipping import selection
+from apiece.training.clipping.independence import uses
 
 
 class Beyond(nn.Module):

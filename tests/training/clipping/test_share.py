@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.training import bookkeeping, clip_and_sum, clipped, contributions, dense, functional
+from apiece.training import clip_and_sum
+from apiece.training.clipping import clipped
+from apiece.training.clipping.guards import LEAST_BOUND
+from apiece.training.clipping.paths import bookkeeping, dense, functional
+from apiece.training.clipping.rules import contributions
 from apiece.training.filtered import _ROOM
-from apiece.training.guards import LEAST_BOUND
 
 RECORDS = 3
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from apiece import _check
 from apiece.errors import unknown
-from apiece.training import guards, records
-from apiece.training.clipped import ClippedSum, add_up
-from apiece.training.precision import wide
-from apiece.training.records import LossFunction as LossFunction
-from apiece.training.selection import clip_by
+from apiece.training.clipping import guards, records
+from apiece.training.clipping.clipped import ClippedSum, add_up
+from apiece.training.clipping.precision import wide
+from apiece.training.clipping.records import LossFunction as LossFunction
+from apiece.training.clipping.selection import clip_by
 
 METHODS = ("auto", "book-keeping", "functional", "loop")
 

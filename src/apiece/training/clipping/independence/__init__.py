@@ -1,0 +1,1 @@
+"""Whether a record's loss and gradient are its own: what is checked, and when."""

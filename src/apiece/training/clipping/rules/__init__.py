@@ -1,0 +1,1 @@
+"""What each layer's parameters give each record: one rule a kind of layer."""
