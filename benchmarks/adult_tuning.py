@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from apiece.datasets import load
-from apiece.training.tabular import prepare, read_job, run
+from apiece.jobs import prepare, read_job, run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "adult.toml"
 GRID = [(256, 500), (512, 250), (512, 500), (512, 1000)]

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from apiece import cli
-from apiece.datasets.schema import from_dict
+from apiece.datasets import Schema
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "main-job.md"]
@@ -42,7 +42,7 @@ def test_there_are_commands() -> None:
 
 
 def test_the_config_and_the_schema_parse() -> None:
-    from apiece.training.tabular import job_from_dict
+    from apiece.jobs import job_from_dict
 
     config, schema = blocks(ROOT / "docs" / "main-job.md", "toml")
     job = job_from_dict(tomllib.loads(config), name="docs", changes={})
@@ -51,7 +51,7 @@ def test_the_config_and_the_schema_parse() -> None:
     )
     for key in ("test_share", "strategy", "batch_size", "steps", "clip_norm", "learning_rate"):
         assert getattr(job, key) == getattr(defaults, key), f"the default of {key} is another"
-    assert set(from_dict(tomllib.loads(schema), "docs").columns) == {
+    assert set(Schema.from_dict(tomllib.loads(schema), "docs").columns) == {
         "age",
         "capital_gain",
         "workclass",
@@ -70,8 +70,7 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
 def test_examples_are_jobs(path: Path) -> None:
-    from apiece.training.tabular import read_job
-    from apiece.training.tabular.people import read_people
+    from apiece.jobs import read_job, read_people
 
     job = read_job(path)
     people = read_people(job)

@@ -20,11 +20,11 @@ from apiece._text import figure_text, plain, plain_lines
 from apiece.audit import roc
 from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
+from apiece.jobs.release import checklist
 from apiece.report import closing_table, render
 from apiece.report.audit_figures import roc_figure, theory_figure
 from apiece.report.curve_figures import privacy_curves
 from apiece.report.figures import budgets as budgets_figure
-from apiece.training.tabular.release import checklist
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
 NAMES = [

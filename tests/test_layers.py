@@ -14,6 +14,7 @@ LAYERS = [
     "__init__",
     "cli",
     "report",
+    "jobs",
     "adapters",
     "contract",
     "audit",
@@ -37,7 +38,7 @@ LAYERS = [
     "_types",
     "errors",
 ]
-TORCH = {"training", "audit", "pate", "adapters", "sensitivity"}
+TORCH = {"jobs", "training", "audit", "pate", "adapters", "sensitivity"}
 
 
 def layer(path: Path) -> str:

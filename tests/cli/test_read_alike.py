@@ -9,9 +9,8 @@ from apiece.budgets import Budgets
 from apiece.cli import run
 from apiece.datasets import Dialect
 from apiece.errors import ApieceError
+from apiece.jobs import job_from_dict, read_people
 from apiece.ledger import Ledger
-from apiece.training.tabular import job_from_dict
-from apiece.training.tabular.people import read_people
 
 SCHEMA = """
 [columns.age]

@@ -106,7 +106,7 @@ def test_a_run_folder_runs_again_and_gives_the_same(table: Any, tmp_path: Path) 
 def test_the_model_loads_and_predicts(table: Any, tmp_path: Path) -> None:
     import torch
 
-    from apiece.training.tabular import load_model
+    from apiece.jobs import load_model
 
     assert cli.run([*table(), "--hidden", "4"]) == 0
     content = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
@@ -293,7 +293,7 @@ def test_bad_schedules_are_refused(case: str, table: Any, tmp_path: Path, capsys
 
 
 def test_a_strategy_s_own_settings_and_an_option_over_them() -> None:
-    from apiece.training.tabular import job_from_dict
+    from apiece.jobs import job_from_dict
 
     sections = {
         "data": {"source": "german"},
@@ -340,8 +340,8 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
     """With one record faulty, the model is the one of a run in which it cannot contribute."""
     import torch
 
-    from apiece.training.tabular import job_from_dict, prepare, run
-    from apiece.training.tabular.run import Prepared
+    from apiece.jobs import job_from_dict, prepare, run
+    from apiece.jobs.run import Prepared
 
     (tmp_path / "schema.toml").write_text(SCHEMA)
     people().to_csv(tmp_path / "people.csv", index=False)
@@ -433,7 +433,7 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
 ) -> None:
     """Its split was drawn by the operating system, and is drawn again as it was."""
     from apiece.cli.train import job_from_flags
-    from apiece.training.tabular import prepare, prepare_again, run
+    from apiece.jobs import prepare, prepare_again, run
 
     table()
     settings = {"data": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}

@@ -19,9 +19,9 @@ import torch
 
 from apiece import cli
 from apiece.errors import AnalysisError
+from apiece.jobs import job_from_dict, prepare
+from apiece.jobs.charged import charge_training
 from apiece.ledger import Ledger, suggest_order
-from apiece.training.charged import charge_training
-from apiece.training.tabular import job_from_dict, prepare
 
 SCHEMA = """
 [columns.age]

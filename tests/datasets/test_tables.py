@@ -14,6 +14,7 @@ from apiece.datasets import (
     PACKAGED,
     Categorical,
     Numeric,
+    Schema,
     encode,
     encode_labels,
     load,
@@ -24,7 +25,6 @@ from apiece.datasets import (
     template,
 )
 from apiece.datasets.packaged import matching
-from apiece.datasets.schema import from_dict
 from apiece.errors import DataError, OptionError
 
 DATA = Path(__file__).parents[2] / "src" / "apiece" / "datasets" / "data"
@@ -179,7 +179,7 @@ def test_bad_schemas_are_refused(case: str, tmp_path: Path) -> None:
 def test_schemas_survive_the_round_trip() -> None:
     for name in PACKAGED:
         schema = packaged_schema(name)
-        assert from_dict(schema.to_dict(), name) == schema
+        assert Schema.from_dict(schema.to_dict(), name) == schema
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ HOLDS = {
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "training.batches.Bucket": "records rates",
     "training.clipping.paths.chain.Use": "right left",
-    "training.charged.Charge": "included",
+    "jobs.charged.Charge": "included",
     "training.clipping.clipped.ClippedSum": "gradients norms losses clip_norms",
     "training.clipping.rules.contributions.Lookups": "index left",
     "training.clipping.rules.contributions.Outer": "left right",
@@ -74,11 +74,11 @@ HOLDS = {
     "training.clipping.rules.recurrent._Use": "inputs hidden of_inputs of_hidden",
     "training.sources.Items": "dataset",
     "training.sources.Tensors": "inputs targets",
-    "training.tabular.config.Job": "ledger",
-    "training.tabular.people.People": "train test budgets",
-    "training.tabular.people.Records": "features labels",
-    "training.tabular.prepared.Prepared": "people plans",
-    "training.tabular.unfinished.Unfinished": "coins",
+    "jobs.config.Job": "ledger",
+    "jobs.people.People": "train test budgets",
+    "jobs.people.Records": "features labels",
+    "jobs.prepared.Prepared": "people plans",
+    "jobs.unfinished.Unfinished": "coins",
     "training.clipping.paths.tape.Call": "args kwargs outputs edges",
     "training.clipping.paths.tape.Tape": "calls",
 }
@@ -147,9 +147,9 @@ PUBLIC = [
     "training.checkpoints.Folder",
     "training.distributed.Processes",
     "training.spending.Spent",
-    "training.tabular.config.Share",
-    "training.tabular.model.TabularModel",
-    "training.tabular.run._Trained",
+    "jobs.config.Share",
+    "jobs.model.TabularModel",
+    "jobs.run._Trained",
     "training.clipping.paths.tape.Unit",
 ]
 # Mechanisms and their accounting: they know no records.
@@ -158,7 +158,7 @@ PUBLIC_PACKAGES = ("accounting.", "mechanisms.")
 PERSONAL = {"ids", "norms", "losses", "included", "scores", "group_index", "inputs", "targets"}
 PERSONAL |= {"people", "features", "faulty", "confidences", "pixels", "password", "key"}
 # … where they speak of something else: a count, the name of a column.
-EXCUSED = {"ledger.verify.Verification": {"people"}, "training.tabular.config.Job": {"ids"}}
+EXCUSED = {"ledger.verify.Verification": {"people"}, "jobs.config.Job": {"ids"}}
 EXCUSED |= {"ledger.chain.Last": {"people"}, "ledger.trail.Trail": {"people"}}
 
 

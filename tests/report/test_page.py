@@ -10,9 +10,9 @@ import pytest
 
 from apiece.assignment import assign
 from apiece.budgets import Budgets
+from apiece.jobs.release import checklist
 from apiece.report import closing_table, render
 from apiece.report.closing import beats, spent_text
-from apiece.training.tabular.release import checklist
 
 
 @pytest.fixture(scope="module")

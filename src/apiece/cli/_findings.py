@@ -165,8 +165,7 @@ def of_run(flags: dict[str, Any]) -> dict[str, Any]:
 
     from apiece.audit import roc
     from apiece.audit.models import audit_scores, model_confidences
-    from apiece.training.tabular import load_model, read_job
-    from apiece.training.tabular.people import read_people
+    from apiece.jobs import load_model, read_job, read_people
 
     run: Path = flags["run"]
     people = read_people(read_job(run / "config.toml"))

@@ -32,8 +32,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     from apiece.audit import LEAST_MODELS, VARIANTS
     from apiece.audit.tables import half_plan, table_job
     from apiece.budgets import Budgets
-    from apiece.training.tabular import read_job
-    from apiece.training.tabular.people import read_people
+    from apiece.jobs import read_job, read_people
 
     models = _check.count("models", flags["models"], least=LEAST_MODELS)
     _check.count("processes", flags["processes"])

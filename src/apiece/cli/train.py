@@ -16,8 +16,8 @@ from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
+    from apiece.jobs import Job, Prepared
     from apiece.training import PlannedSpending
-    from apiece.training.tabular import Job, Prepared
 
 EXAMPLE = """
 \b
@@ -69,8 +69,8 @@ def command(
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
+    from apiece.jobs import run
     from apiece.report import closing_table, render
-    from apiece.training.tabular import run
 
     if resume is None:
         prepared, out = fresh(config, compare, flags)
@@ -120,7 +120,7 @@ def _tell(doubts: list[str]) -> None:
 
 def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Prepared, Path]:
     """Return the job of a config and options, checked, and the new run folder for it."""
-    from apiece.training.tabular import free_folder, prepare
+    from apiece.jobs import free_folder, prepare
 
     job = job_from_flags(config, compare, flags)
     out = Path(job.out) if job.out else free_folder(Path("runs"), job.name)
@@ -129,7 +129,7 @@ def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Pr
 
 def interrupted(out: Path, given: dict[str, Any]) -> Prepared:
     """Return the run that was interrupted in `out`; of all settings only --ledger may be given."""
-    from apiece.training.tabular import prepare_again
+    from apiece.jobs import prepare_again
 
     others = [k for k, value in given.items() if k != "ledger" and value not in (None, (), False)]
     if others:
@@ -152,7 +152,7 @@ def _planned(
 
 def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) -> Job:
     """Return the job that a config and options describe; options win."""
-    from apiece.training.tabular import job_from_dict, read_job
+    from apiece.jobs import job_from_dict, read_job
 
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
     if "data" in changes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from apiece.datasets.schema import Schema, from_dict
+from apiece.datasets.schema import Schema
 from apiece.errors import unknown
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def describe(name: str) -> Packaged:
 
 def packaged_schema(name: str) -> Schema:
     """Return the public schema of a packaged table, from its published documentation."""
-    return from_dict(tomllib.loads(schema_text(name)), name)
+    return Schema.from_dict(tomllib.loads(schema_text(name)), name)
 
 
 def schema_text(name: str) -> str:

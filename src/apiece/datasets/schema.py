@@ -68,6 +68,20 @@ class Schema:
     name: str
     columns: Mapping[str, Column]
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], name: str) -> Schema:
+        """Return the schema in `data`, whose one key `columns` maps names to declarations.
+
+        Raises `DataError` where it holds anything else.
+
+        >>> Schema.from_dict({"columns": {"age": {"kind": "numeric", "lower": 0, "upper": 9}}}, "x")
+        Schema(name='x', columns={'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())})
+        """
+        columns = data.get("columns")
+        if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:
+            raise DataError(f"schema {name}: it must hold tables [columns.NAME] and nothing else")
+        return cls(name, {key: _column(key, value, name) for key, value in columns.items()})
+
     def features(self, *, but: set[str]) -> dict[str, Numeric | Categorical]:
         """Return the columns that make features: all declared but skipped ones and those in `but`.
 
@@ -109,19 +123,7 @@ def read_schema(path: str | Path) -> Schema:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"schema {path}: cannot be read ({error}); give a TOML file") from None
-    return from_dict(data, path.name)
-
-
-def from_dict(data: Mapping[str, Any], name: str) -> Schema:
-    """Return the schema in `data`, whose one key `columns` maps column names to declarations.
-
-    >>> from_dict({"columns": {"age": {"kind": "numeric", "lower": 0, "upper": 9}}}, "x").columns
-    {'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())}
-    """
-    columns = data.get("columns")
-    if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:
-        raise DataError(f"schema {name}: it must hold tables [columns.NAME] and nothing else")
-    return Schema(name, {key: _column(key, value, name) for key, value in columns.items()})
+    return Schema.from_dict(data, path.name)
 
 
 _KEYS = {

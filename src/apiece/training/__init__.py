@@ -2,6 +2,8 @@
 
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard, describe
+from apiece.training.checkpoints import Folder as CheckpointFolder
+from apiece.training.checkpoints import write_atomically
 from apiece.training.clipping import ClippedSum, clip_and_sum
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise
@@ -12,6 +14,7 @@ from apiece.training.trainer import Trainer
 
 __all__ = [
     "ChaCha20Stream",
+    "CheckpointFolder",
     "ClippedSum",
     "Evaluation",
     "FilteredTrainer",
@@ -26,4 +29,5 @@ __all__ = [
     "clip_and_sum",
     "describe",
     "poisson_batches",
+    "write_atomically",
 ]

@@ -7,8 +7,8 @@ import pytest
 
 from apiece.datasets import Categorical, Numeric, Schema, Skip, encode
 from apiece.errors import DataError, InputError
-from apiece.training.tabular import job_from_dict
-from apiece.training.tabular.doubts import (
+from apiece.jobs import job_from_dict
+from apiece.jobs.doubts import (
     of_rows,
     of_schema,
     refuse_too_wide,

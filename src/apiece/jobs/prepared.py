@@ -9,11 +9,11 @@ from typing import Any
 from apiece.assignment import assign, schedule_noise
 from apiece.budgets import cap_note
 from apiece.errors import UnsupportedError
+from apiece.jobs.config import Job
+from apiece.jobs.folder import refuse_used
+from apiece.jobs.people import People, read_people
+from apiece.jobs.unfinished import Unfinished, reopen
 from apiece.plan import Plan
-from apiece.training.tabular.config import Job
-from apiece.training.tabular.folder import refuse_used
-from apiece.training.tabular.people import People, read_people
-from apiece.training.tabular.unfinished import Unfinished, reopen
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from apiece.datasets import Categorical, Encoded, Numeric, Schema, column, texts
 from apiece.errors import DataError, InputError
-from apiece.training.tabular.config import Job
+from apiece.jobs.config import Job
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from apiece.errors import StateError
-from apiece.training.checkpoints import Folder, write_atomically
-from apiece.training.tabular.config import Job, read_job
+from apiece.jobs.config import Job, read_job
+from apiece.training import CheckpointFolder, write_atomically
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -53,14 +53,14 @@ class Unfinished:
 
     def made(self) -> int:
         """Return how many steps the checkpoints hold, all models together."""
-        states = [Folder(path.parent).state for path in self.folder.glob("*/state.pt")]
+        states = [CheckpointFolder(path.parent).state for path in self.folder.glob("*/state.pt")]
         return sum(int(torch.load(path, weights_only=True)["step"]) for path in states)
 
     def clear(self) -> None:
         """Delete what makes it a run to be resumed, then the keys, then everything."""
         self._note.unlink(missing_ok=True)
         for path in self.folder.glob("*/key"):
-            Folder(path.parent).finish()
+            CheckpointFolder(path.parent).finish()
         shutil.rmtree(self.folder)
 
 

@@ -9,8 +9,8 @@ import torch
 
 from apiece.datasets import Numeric
 from apiece.errors import DataError
-from apiece.training.tabular import load_model
-from apiece.training.tabular.model import TabularModel, build, to_bytes
+from apiece.jobs import load_model
+from apiece.jobs.model import TabularModel, build, to_bytes
 
 
 def content(folder: Path, hidden: tuple[int, ...] = (4,)) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_a_huge_network_is_not_made(
     def refuse(*_: Any) -> None:
         raise AssertionError("made")
 
-    monkeypatch.setattr("apiece.training.tabular.model.build", refuse)
+    monkeypatch.setattr("apiece.jobs.model.build", refuse)
     with pytest.raises(DataError, match="not an apiece model") as error:
         load_model(tmp_path / "bad.pt")
     assert "\n" not in str(error.value)

@@ -16,9 +16,8 @@ import torch
 from torch import nn
 
 from apiece.datasets import Categorical, Numeric, Schema, encode, feature_names
-from apiece.datasets.schema import from_dict
 from apiece.errors import DataError
-from apiece.training.tabular.people import Records
+from apiece.jobs.people import Records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +105,7 @@ def load_model(path: str | Path) -> TabularModel:
     try:
         _check_stored(Path(path))
         content: Any = torch.load(path, weights_only=True, map_location="cpu")
-        schema = from_dict({"columns": content["columns"]}, str(path))
+        schema = Schema.from_dict({"columns": content["columns"]}, str(path))
         columns = schema.features(but=set())
         classes, hidden = tuple(content["classes"]), tuple(content["hidden"])
         size = len(feature_names(columns))

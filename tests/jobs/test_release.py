@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apiece.training.tabular.release import checklist
+from apiece.jobs.release import checklist
 
 
 def metrics() -> dict[str, Any]:

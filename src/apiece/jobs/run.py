@@ -18,19 +18,17 @@ from torch import nn
 from apiece import __version__
 from apiece.accounting import privacy_curve
 from apiece.errors import InputError
+from apiece.jobs.config import TUNED, Job, complete
+from apiece.jobs.folder import RunFolder, refuse_used
+from apiece.jobs.model import TabularModel, accuracy, build, to_bytes
+from apiece.jobs.prepared import Prepared
+from apiece.jobs.release import checklist
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
-from apiece.training.callbacks import Progress
-from apiece.training.randomness import Streams
-from apiece.training.tabular.config import TUNED, Job, complete
-from apiece.training.tabular.folder import RunFolder, refuse_used
-from apiece.training.tabular.model import TabularModel, accuracy, build, to_bytes
-from apiece.training.tabular.prepared import Prepared
-from apiece.training.tabular.release import checklist
-from apiece.training.trainer import Trainer
+from apiece.training import Progress, Streams, Trainer
 
 if TYPE_CHECKING:
-    from apiece.training.charged import Charge
+    from apiece.jobs.charged import Charge
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
@@ -100,8 +98,8 @@ def _charge(prepared: Prepared) -> Charge | None:
     job = prepared.job
     if job.ledger is None or job.analysis is None:
         return None
+    from apiece.jobs.charged import Charge, charge_training
     from apiece.ledger import Ledger
-    from apiece.training.charged import Charge, charge_training
 
     ledger = Ledger.open(job.ledger, create=False)
     if prepared.resumed and ledger.status(job.analysis) == "committed":

@@ -12,6 +12,7 @@ from apiece import _check
 from apiece.budgets import Budgets, budget_column, capped, ids_column
 from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
+    PACKAGED,
     Categorical,
     Numeric,
     Schema,
@@ -25,10 +26,9 @@ from apiece.datasets import (
     read_table,
     texts,
 )
-from apiece.datasets.packaged import describe
 from apiece.errors import BudgetError, DataError, InputError
-from apiece.training.tabular import doubts
-from apiece.training.tabular.config import Job
+from apiece.jobs import doubts
+from apiece.jobs.config import Job
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
 
 def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
     if job.packaged and job.schema is None:
-        return frame, packaged_schema(job.source), job.label or describe(job.source).label
+        return frame, packaged_schema(job.source), job.label or PACKAGED[job.source].label
     if job.label is None:
         raise InputError("label: missing; give --label with the name of the column to predict")
     column(frame, job.label, "label")
@@ -130,7 +130,7 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
 
 def _split(frame: pd.DataFrame, job: Job, seed: int | None) -> npt.NDArray[np.bool_]:
     """Return who is trained on: by the split column, or by one coin a record."""
-    split = job.split or (describe(job.source).split if job.packaged else None)
+    split = job.split or (PACKAGED[job.source].split if job.packaged else None)
     if split is None:
         coins = np.random.default_rng(seed).random(len(frame))
         trained = coins >= job.test_share
