@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from apiece.audit import Roc
-from apiece.report.audit_figures import roc_figure, share_figure, spaghetti_figure, theory_figure
-from apiece.report.curve_figures import png
+from apiece.reporting.audit_figures import roc_figure, share_figure, spaghetti_figure, theory_figure
+from apiece.reporting.curve_figures import png
 
 RESULTS = Path(__file__).parent / "results"
 

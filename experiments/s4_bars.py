@@ -28,7 +28,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from apiece.assignment import Uniform, assign
 from apiece.budgets import Budgets
 from apiece.filters import gaussian_epsilon
-from apiece.report.sensitivity_figures import (
+from apiece.reporting.sensitivity_figures import (
     partial_sensitivity_histograms,
     partial_sensitivity_maps,
     save,

@@ -21,10 +21,10 @@ from apiece.audit import roc
 from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
 from apiece.jobs.release import checklist
-from apiece.report import closing_table, render
-from apiece.report.audit_figures import roc_figure, theory_figure
-from apiece.report.curve_figures import privacy_curves
-from apiece.report.figures import budgets as budgets_figure
+from apiece.reporting import closing_table, render
+from apiece.reporting.audit_figures import roc_figure, theory_figure
+from apiece.reporting.curve_figures import privacy_curves
+from apiece.reporting.figures import budgets as budgets_figure
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
 NAMES = [

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "apiece"
 LAYERS = [
     "__init__",
     "cli",
-    "report",
+    "reporting",
     "jobs",
     "adapters",
     "contract",

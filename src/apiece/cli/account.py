@@ -216,7 +216,7 @@ def _asked(document: dict[str, Any]) -> str:
 
 def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:
     from apiece._files import write_whole
-    from apiece.report import png, privacy_curves
+    from apiece.reporting import png, privacy_curves
 
     labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
     write_whole(path, png(privacy_curves(dict(zip(labels, curves, strict=True)))))

@@ -57,7 +57,7 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
         progress=_progress if sys.stderr.isatty() else None,
     )
     if figure is not None:
-        from apiece.report import png, risk_map
+        from apiece.reporting import png, risk_map
 
         write_whole(figure, png(risk_map(table)))
     echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))

@@ -176,7 +176,7 @@ def _gaussian_line(found: dict[str, Any]) -> str:
 
 
 def _draw(query: Query, path: Path) -> None:
-    from apiece.report import partial_sensitivity_surface, save
+    from apiece.reporting import partial_sensitivity_surface, save
 
     if len(query.attributes) != 2:
         raise InputError(

@@ -70,7 +70,7 @@ def command(
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
     from apiece.jobs import run
-    from apiece.report import closing_table, render
+    from apiece.reporting import closing_table, render
 
     if resume is None:
         prepared, out = fresh(config, compare, flags)

@@ -5,8 +5,8 @@ import pytest
 
 from apiece.audit import roc
 from apiece.errors import InputError
-from apiece.report import audit_figures as figures
-from apiece.report.curve_figures import png
+from apiece.reporting import audit_figures as figures
+from apiece.reporting.curve_figures import png
 
 
 def test_roc_figure_draws_each_group_and_the_diagonal() -> None:

@@ -11,8 +11,8 @@ import pytest
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.jobs.release import checklist
-from apiece.report import closing_table, render
-from apiece.report.closing import beats, spent_text
+from apiece.reporting import closing_table, render
+from apiece.reporting.closing import beats, spent_text
 
 
 @pytest.fixture(scope="module")

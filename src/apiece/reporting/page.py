@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from apiece._text import plain
-from apiece.report import figures
-from apiece.report.closing import accuracy_text, beats, release_title, spent_text
+from apiece.reporting import figures
+from apiece.reporting.closing import accuracy_text, beats, release_title, spent_text
 
 _SHOWN = 40  # rows of a table; plan.json has every group
 
@@ -22,7 +22,7 @@ def render(metrics: dict[str, Any]) -> str:
     from markupsafe import Markup
 
     environment = Environment(
-        loader=PackageLoader("apiece.report"),
+        loader=PackageLoader("apiece.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,

@@ -1,0 +1,17 @@
+"""Figures, the closing table and the self-contained HTML page; sees results, never models."""
+
+from apiece.reporting.closing import closing_table
+from apiece.reporting.curve_figures import png, privacy_curves
+from apiece.reporting.heatmap import risk_map
+from apiece.reporting.page import render
+from apiece.reporting.sensitivity_figures import partial_sensitivity_surface, save
+
+__all__ = [
+    "closing_table",
+    "partial_sensitivity_surface",
+    "png",
+    "privacy_curves",
+    "render",
+    "risk_map",
+    "save",
+]
