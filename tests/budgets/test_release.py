@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -12,56 +11,9 @@ import pytest
 
 from apiece.assignment import Scale, assign
 from apiece.budgets import BudgetHistogram, Budgets, discrete, release_histogram
-from apiece.budgets.populations import exponential_skew, log_uniform, per_class, three_groups
+from apiece.budgets.populations import log_uniform
 from apiece.budgets.release import gaussian_variance
 from apiece.errors import BudgetError, InfeasibleError, InputError
-
-
-def test_three_groups_of_the_papers() -> None:
-    assert three_groups(1000, 1e-5).groups.records.tolist() == [340, 430, 230]
-    assert three_groups(1000, 1e-5).groups.epsilon.tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("skew", [-0.2, 0.2])
-def test_exponential_skew_leans(skew: float) -> None:
-    groups = exponential_skew(50000, 1e-5, skew=skew).groups
-    assert groups.records.sum() == 50000
-    assert (np.sign(np.diff(groups.records)) == np.sign(skew)).all()
-    assert (groups.epsilon[0], groups.epsilon[-1]) == (0.5, 1.0)
-    with pytest.raises(BudgetError, match="skew = "):
-        exponential_skew(100, 1e-5, skew=0.5)
-
-
-def test_per_class_and_log_uniform() -> None:
-    with pytest.raises(BudgetError, match="no budget for class 2"):
-        per_class([1, 2], {1: 1.0}, 1e-5)
-    epsilon = log_uniform(500, 1e-5, low=0.1, high=10, generator=np.random.default_rng(0)).epsilon
-    assert 0.1 <= epsilon.min() < epsilon.max() <= 10
-    assert abs(np.log(epsilon).mean()) < 0.2
-
-
-def chi_square(sample: list[int], weight: dict[int, float]) -> float:
-    total, seen = sum(weight.values()), Counter(sample)
-    return sum(
-        (seen[x] - len(sample) * w / total) ** 2 / (len(sample) * w / total)
-        for x, w in weight.items()
-        if len(sample) * w / total > 5
-    )
-
-
-def test_discrete_noise_has_its_distribution() -> None:
-    below = random.Random(7).randrange
-    size = 4000
-    gaussian = [discrete.gaussian(Fraction(9, 4), below) for _ in range(size)]
-    normal = {x: math.exp(-(x**2) / 4.5) for x in range(-12, 13)}
-    laplace = [discrete.laplace(Fraction(3, 2), below) for _ in range(size)]
-    double = {x: math.exp(-abs(x) / 1.5) for x in range(-25, 26)}
-    # about 11 and 15 cells: 99.99 % points are 37 and 45
-    assert chi_square(gaussian, normal) < 45
-    assert chi_square(laplace, double) < 55
-    # a negative control: the same samples against a slightly wrong scale
-    assert chi_square(gaussian, {x: math.exp(-(x**2) / 6.0) for x in range(-12, 13)}) > 55
-    assert chi_square(laplace, {x: math.exp(-abs(x) / 1.9) for x in range(-25, 26)}) > 55
 
 
 def test_gaussian_variance_keeps_epsilon_and_delta() -> None:

@@ -1,0 +1,103 @@
+"""The tests mirror the sources: `tests/PACKAGE/test_MODULE.py` tests `PACKAGE/MODULE.py`.
+
+What a module is tested by then lies where a reader looks for it. MIRROR names the modules that
+are tested only through others; it may only become shorter.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+MIRROR = {
+    "": "_check _files _json _text _types errors",
+    "accounting": """
+        bounds bracket coarse contract convolve discretise gdp grid inverses jumps lattice
+        lines moments pairs region renyi sampled
+    """,
+    "assignment": """
+        follow hybrid jorgensen nearest published request rounds sample scale sequential
+        solve threshold uniform waste
+    """,
+    "audit": """
+        gaussian one_run rmia roc stacked_module stacked_training summary tables thresholds
+        trend
+    """,
+    "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
+    "contract": "check enforce exposure risk",
+    "datasets": "cells cifar dialect encode idx packaged schema svhn template",
+    "ledger": """
+        accounts address analyses anchor chain charging codec database digests directory
+        enrolment export opening people schema trail units verify
+    """,
+    "mechanisms": """
+        atoms discrete_gaussian discrete_laplace finite gaussian laplace normal_form serial
+    """,
+    "plan": """
+        claims group model numbers reference schedule serial stage verification
+    """,
+    "queries": """
+        cells conditions dialect estimates features people scan schema sources
+    """,
+    "report": "closing figures heatmap",
+    "sensitivity": "partial",
+    "training": """
+        ambient attention bookkeeping charged clipped contributions dense draws functional
+        guards independence mixing noise pace randomness records recurrent rules selection
+        sources spending stages state tape uses widening
+    """,
+    "training/tabular": "config doubts folder model people prepared release run unfinished",
+}
+
+
+def untested(source: Path, tests: Path) -> set[str]:
+    """Return "PACKAGE/MODULE" of each module that has no test file of its own."""
+    modules = [p.relative_to(source) for p in source.rglob("*.py") if p.name != "__init__.py"]
+    return {
+        str(m.with_suffix(""))
+        for m in modules
+        if not (tests / m.parent / f"test_{m.stem.lstrip('_')}.py").exists()
+    }
+
+
+def strangers(source: Path, tests: Path) -> set[str]:
+    """Return the folders of tests that are called like no package, and hold tests all the same."""
+    return {
+        str(p.parent.relative_to(tests))
+        for p in tests.rglob("test_*.py")
+        if not (source / p.parent.relative_to(tests)).is_dir()
+    }
+
+
+def test_every_module_has_its_own_test() -> None:
+    known = {
+        f"{package}/{name}".removeprefix("/")
+        for package, names in MIRROR.items()
+        for name in names.split()
+    }
+    found = untested(ROOT / "src" / "apiece", ROOT / "tests")
+    assert not found - known, "write tests/PACKAGE/test_MODULE.py for these"
+    assert not known - found, "these have a test of their own, or are gone: take them off the list"
+
+
+def test_other_folders_of_tests_are_these() -> None:
+    """Properties of everything, comparisons with others, and what needs many runs."""
+    assert strangers(ROOT / "src" / "apiece", ROOT / "tests") == {
+        "faults",
+        "laws",
+        "neighbours",
+        "reference",
+        "statistical",
+    }
+
+
+def test_a_module_without_a_test_is_seen(tmp_path: Path) -> None:
+    for name in ("src/a/one.py", "src/a/_two.py", "src/a/__init__.py", "tests/a/test_one.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert untested(tmp_path / "src", tmp_path / "tests") == {"a/_two"}
+    (tmp_path / "tests/a/test_two.py").touch()
+    assert untested(tmp_path / "src", tmp_path / "tests") == set()
+    assert strangers(tmp_path / "src", tmp_path / "tests") == set()
+    (tmp_path / "tests/b").mkdir()
+    (tmp_path / "tests/b/test_x.py").touch()
+    assert strangers(tmp_path / "src", tmp_path / "tests") == {"b"}
