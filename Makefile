@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: help quickstart test test-all check format install clean
+.PHONY: help quickstart test test-all check docs format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -30,9 +30,13 @@ check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_structure.py
 
+docs: $(STAMP)   ## guides and API reference as static pages in site/; any warning fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "to read them: $(BIN)/python -m http.server --directory site"
+
 format: $(STAMP)  ## put the code in form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:           ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

@@ -68,6 +68,14 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0.98 * a <= s <= a for a, s in zip(asked, spent, strict=True))
 
 
+@pytest.mark.parametrize("page", ["index", "how-to"])
+def test_short_examples_run(page: str) -> None:
+    found = blocks(ROOT / "docs" / f"{page}.md", "python")
+    assert found
+    for block in found:
+        exec(compile(block, f"{page}.md", "exec"), {})
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
 def test_examples_are_jobs(path: Path) -> None:
     from apiece.jobs import read_job, read_people

@@ -1,0 +1,57 @@
+"""The site: each page is in its navigation, each public name in its API reference."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import apiece
+
+ROOT = Path(__file__).parents[1]
+NAVIGATION = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:")[1])
+API = {p.name: p.read_text() for p in (ROOT / "docs" / "api").glob("*.md")}
+RENDERED = re.findall(r"^::: apiece\.([\w.]+)$", "\n".join(API.values()), re.MULTILINE)
+
+
+def with_names() -> set[str]:
+    """Return the packages that have public names."""
+    source = ROOT / "src" / "apiece"
+    found = {p.parent.relative_to(source) for p in source.rglob("*/__init__.py")}
+    return {
+        ".".join(p.parts)
+        for p in found
+        if "__all__" in (source / p / "__init__.py").read_text() and p.parts[0] != "cli"
+    }
+
+
+def test_each_page_is_in_the_navigation_once() -> None:
+    there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
+    assert sorted(NAVIGATION) == sorted(there)
+
+
+def test_each_package_is_rendered_once() -> None:
+    assert sorted(RENDERED) == sorted(with_names())
+
+
+@pytest.mark.parametrize("name", sorted(set(apiece.__all__) - {"__version__"}))
+def test_each_public_name_is_under_its_verb(name: str) -> None:
+    assert f"`{name}`" in API["index.md"], "name it in the table of docs/api/index.md"
+    pages = re.findall(rf"^\| \[\w+\]\((\w+\.md)\) \|.*`{name}`", API["index.md"], re.MULTILINE)
+    assert len(pages) == 1
+    rendered = re.findall(r"^::: apiece\.([\w.]+)$", API[pages[0]], re.MULTILINE)
+    named = [n for p in rendered for n in (p, *importlib.import_module(f"apiece.{p}").__all__)]
+    assert name in named
+
+
+def test_what_the_reference_renders_has_public_names() -> None:
+    for package in RENDERED:
+        module = importlib.import_module(f"apiece.{package}")
+        assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert "\n  font: false\n" in settings
+    assert "strict: true" in settings
+    assert not re.findall(r"https?://", settings + (ROOT / "docs/_site/site.css").read_text())
