@@ -15,14 +15,23 @@ ULP: Final = 2.0**-52
 
 
 def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Floats:
-    """Return an upper bound on δ(ε) of μ-Gaussian differential privacy, tight to round-off.
+    """Return an upper bound on δ(ε) of μ-Gaussian differential privacy.
 
-    δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). Arrays broadcast; mu, epsilon > 0.
+    δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). Arrays broadcast.
 
-    Source: Balle and Wang 2018, Thm 8; Dong, Roth, Su 2022, Cor. 1.
+    Args:
+        mu: Positive.
+        epsilon: Positive.
 
-    >>> round(float(gaussian_delta(1.0, 1.0)), 6)
-    0.126937
+    Guarantee:
+        Never below the true δ, and tight to round-off.
+
+    References:
+        Balle and Wang 2018, Thm 8; Dong, Roth, Su 2022, Cor. 1.
+
+    Example:
+        >>> round(float(gaussian_delta(1.0, 1.0)), 6)
+        0.126937
     """
     return np.asarray(numerics.gaussian_delta(mu, epsilon).upper)
 
@@ -30,10 +39,18 @@ def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Floats:
 def gaussian_epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the smallest safe ε with which μ-Gaussian differential privacy is (ε, δ)-DP.
 
-    Rounded up; 0 where mu is 0 or δ(0) ≤ delta already. Arrays broadcast.
+    Arrays broadcast; 0 where mu is 0 or δ(0) ≤ delta already.
 
-    >>> round(float(gaussian_epsilon(0.66616, 1e-5)), 4)
-    2.751
+    Args:
+        mu: At least 0.
+        delta: In (0, 1).
+
+    Guarantee:
+        Rounded up: (ε, δ)-DP holds.
+
+    Example:
+        >>> round(float(gaussian_epsilon(0.66616, 1e-5)), 4)
+        2.751
     """
     return numerics.gaussian_epsilon_above(mu, delta)
 
@@ -41,10 +58,18 @@ def gaussian_epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
 def gaussian_mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the largest safe μ such that μ-Gaussian differential privacy is (ε, δ)-DP.
 
-    Rounded down. Arrays broadcast; epsilon in (0, ∞), delta in (0, 1).
+    Arrays broadcast.
 
-    >>> round(float(gaussian_mu(1.0, 1e-5)), 4)
-    0.2681
+    Args:
+        epsilon: In (0, ∞).
+        delta: In (0, 1).
+
+    Guarantee:
+        Rounded down: (ε, δ)-DP holds at the μ that is returned.
+
+    Example:
+        >>> round(float(gaussian_mu(1.0, 1e-5)), 4)
+        0.2681
     """
     epsilon, delta = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
@@ -70,11 +95,22 @@ def _distinct(epsilon: Floats, delta: Floats) -> tuple[Floats, Floats, npt.NDArr
 def renyi_budget(epsilon: npt.ArrayLike, delta: npt.ArrayLike, order: npt.ArrayLike) -> Floats:
     """Return the largest B such that (order, B)-Rényi privacy is (ε, δ)-DP; ≤ 0 where none is.
 
-    B = ε − log(1−1/α) + log(δα)/(α−1), rounded down. Source: Canonne, Kamath, Steinke 2020,
-    Prop. 12.
+    B = ε − log(1−1/α) + log(δα)/(α−1). Arrays broadcast.
 
-    >>> round(float(renyi_budget(1.0, 1e-5, 24.0)), 3)
-    0.68
+    Args:
+        epsilon: In (0, ∞).
+        delta: In (0, 1).
+        order: The Rényi order α, in (1, ∞).
+
+    Guarantee:
+        Rounded down: (ε, δ)-DP holds at the B that is returned.
+
+    References:
+        Canonne, Kamath, Steinke 2020, Prop. 12.
+
+    Example:
+        >>> round(float(renyi_budget(1.0, 1e-5, 24.0)), 3)
+        0.68
     """
     epsilon, order = np.asarray(epsilon, np.float64), np.asarray(order, np.float64)
     gain = -np.log1p(-1 / order)
@@ -86,10 +122,15 @@ def best_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the order that lets the most Gaussian noise queries through a Rényi filter.
 
     It maximises B(α)/α, because a Gaussian's Rényi loss is proportional to α; it depends on the
-    budget alone, so it is fixed before any data are seen.
+    budget alone, so it is fixed before any data are seen. Rounded to three digits of α − 1.
 
-    >>> float(best_order(1.0, 1e-5))
-    17.8
+    Args:
+        epsilon: In (0, ∞), one entry a person or a scalar.
+        delta: In (0, 1), the same.
+
+    Example:
+        >>> float(best_order(1.0, 1e-5))
+        17.8
     """
     epsilon, delta = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)

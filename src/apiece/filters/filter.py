@@ -27,20 +27,28 @@ def _budgets(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floa
 class GaussianFilter:
     """Persons take part for as long as Σ s²/S² stays within μ(ε, δ)²; exact for Gaussian noise.
 
-    epsilon, delta: one entry a person, or scalars for a single one (or one shared) account.
+    Args:
+        epsilon: One entry a person, or a scalar for a single one (or one shared) account.
+        delta: The same, in (0, 1).
 
-    Guarantee: whatever analyses of the form sum + N(0, S²) are chosen, adaptively, with norms
-    and S that depend on everything released before, each person's whole transcript is
-    (ε_i, δ_i)-DP under add/remove adjacency, if only the active persons enter each sum. It does
-    not hold for noise that is not Gaussian, nor for a discount by subsampling.
+    Raises:
+        BudgetError: For budgets out of bounds, or shapes that do not fit.
 
-    Source: Koskela, Tobaben, Honkela 2023, Thm 8; Smith and Thakurta 2022.
+    Guarantee:
+        Whatever analyses of the form sum + N(0, S²) are chosen, adaptively, with norms and S that
+        depend on everything released before, each person's whole transcript is (ε_i, δ_i)-DP under
+        add/remove adjacency, if only the active persons enter each sum. It does not hold for noise
+        that is not Gaussian, nor for a discount by subsampling.
 
-    >>> people = GaussianFilter([0.5, 2.0], 1e-5)
-    >>> [people.admit([1.0, 1.0], noise_stddev=5.0).tolist() for _ in range(3)]
-    [[False, True], [False, True], [False, True]]
-    >>> people.admit([0.5, 1.0], noise_stddev=5.0).tolist()
-    [True, True]
+    References:
+        Koskela, Tobaben, Honkela 2023, Thm 8; Smith and Thakurta 2022.
+
+    Example:
+        >>> people = GaussianFilter([0.5, 2.0], 1e-5)
+        >>> [people.admit([1.0, 1.0], noise_stddev=5.0).tolist() for _ in range(3)]
+        [[False, True], [False, True], [False, True]]
+        >>> people.admit([0.5, 1.0], noise_stddev=5.0).tolist()
+        [True, True]
     """
 
     __slots__ = ("_meter", "delta", "epsilon")
@@ -51,22 +59,43 @@ class GaussianFilter:
         self._meter = Meter(mu * mu * (1 - 2 * ULP))
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
-        """Charge every person who can pay for this analysis; return who can: the active ones.
+        """Return who can pay for this analysis and takes part, and charge them.
 
-        norms: bound on each person's contribution, or one for all; 0 is free. noise_stddev: of
-        the noise on the sum. Call it before the sum is used, with norms that are current or
-        enforced as clip bounds. Nobody is charged where `InputError` is raised.
+        Call it before the sum is used, with norms that are current or enforced as clip bounds.
+        Nobody is charged where an error is raised.
+
+        Args:
+            norms: Bound on each person's contribution, or one for all; 0 is free.
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For norms that are negative or not finite, and for noise that is not
+                positive.
         """
         return self._meter.admit(norms, noise_stddev)
 
     def affordable(self, noise_stddev: float) -> Floats:
-        """Return the largest norm each person can still pay for. Data about people."""
+        """Return the largest norm each person can still pay for. Data about people.
+
+        Args:
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For noise that is not positive.
+        """
         return self._meter.affordable(noise_stddev)
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
-        """Return, per person, the least noise with which they last `steps` charges of clip_norm.
+        """Return, per person, the least noise with which they last `steps` charges of `clip_norm`.
 
         A public parameter: it depends on budgets alone. Take the largest for nobody to drop out.
+
+        Args:
+            clip_norm: Positive; one for all, or one a person.
+            steps: How many charges.
+
+        Raises:
+            InputError: For values out of bounds, or a shape that does not fit.
         """
         return self._meter.noise_stddev(clip_norm, steps)
 
@@ -89,18 +118,27 @@ class GaussianFilter:
 class RenyiFilter:
     """Persons take part for as long as Σ α s²/(2S²) stays within B(ε, δ).
 
-    Source: Feldman and Zrnic 2021, Algorithm 1.
+    Args:
+        epsilon: One entry a person, or a scalar.
+        delta: The same, in (0, 1).
+        order: The Rényi order α, one or one a person, fixed before any data are seen; None takes
+            `best_order(epsilon, delta)`.
 
-    epsilon, delta, order: one entry a person, or scalars. order: the Rényi order, fixed before
-    any data are seen; None takes `best_order(epsilon, delta)`.
+    Raises:
+        BudgetError: For budgets out of bounds, and for an order too small to reach ε at all.
+        InputError: For an order that is not in (1, ∞).
 
-    Guarantee: as `GaussianFilter`'s, by Rényi divergence of one order (Feldman and Zrnic 2021, Thm
-    2.2), so that it also composes with other mechanisms of known Rényi divergence. Raises
-    `BudgetError` where an order is too small to reach ε at all.
+    Guarantee:
+        As `GaussianFilter`'s, by Rényi divergence of one order, so that it also composes with other
+        mechanisms of known Rényi divergence.
 
-    >>> people = RenyiFilter([0.5, 2.0], 1e-5)
-    >>> people.admit([0.5, 1.0], noise_stddev=5.0).tolist()
-    [True, True]
+    References:
+        Feldman and Zrnic 2021, Algorithm 1 and Thm 2.2.
+
+    Example:
+        >>> people = RenyiFilter([0.5, 2.0], 1e-5)
+        >>> people.admit([0.5, 1.0], noise_stddev=5.0).tolist()
+        [True, True]
     """
 
     __slots__ = ("_meter", "delta", "epsilon", "order")
@@ -126,15 +164,39 @@ class RenyiFilter:
         self._meter = Meter(np.asarray(2 * budget / self.order * (1 - 2 * ULP)), self.order / 2)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
-        """See `GaussianFilter.admit`."""
+        """Return who can pay for this analysis and takes part; charge them. See `GaussianFilter`.
+
+        Args:
+            norms: Bound on each person's contribution, or one for all; 0 is free.
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For norms that are negative or not finite, and for noise that is not
+                positive.
+        """
         return self._meter.admit(norms, noise_stddev)
 
     def affordable(self, noise_stddev: float) -> Floats:
-        """See `GaussianFilter.affordable`."""
+        """Return the largest norm each person can still pay for. Data about people.
+
+        Args:
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For noise that is not positive.
+        """
         return self._meter.affordable(noise_stddev)
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
-        """See `GaussianFilter.noise_stddev`."""
+        """Return, per person, the least noise with which they last `steps` charges of `clip_norm`.
+
+        Args:
+            clip_norm: Positive; one for all, or one a person.
+            steps: How many charges.
+
+        Raises:
+            InputError: For values out of bounds, or a shape that does not fit.
+        """
         return self._meter.noise_stddev(clip_norm, steps)
 
     @property

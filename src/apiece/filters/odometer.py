@@ -16,28 +16,38 @@ from apiece.filters.meter import Meter, checked_orders
 class Odometer:
     """A running, personal bound on the Rényi loss, with no budget set in advance.
 
-    size: persons. order: the Rényi order α, fixed in advance.
+    Readings are data about people.
 
-    Guarantee: let L be the log-likelihood ratio of all that was released, with person i against
-    without, and ρ person i's `loss`, the sum of α s²/(2S²). Then exp((α−1)(L − ρ)) is a
-    supermartingale from 1 on, in both directions, however norms, noise and the moment of stopping
-    depend on what was released. So at every stopping time:
+    Args:
+        size: How many persons.
+        order: The Rényi order α, in (1, ∞), fixed in advance.
 
-    - `epsilon(delta)` is an odometer at a stopping time: E[(1 − e^(ε − L))₊] ≤ δ, where ε is what
-      it reads then. Whoever stops by a rule under which ε never exceeds e is (e, δ)-DP.
-    - `throughout(delta)` is an odometer in the sense of Rogers et al.: with probability at least
-      1 − δ, L ≤ ε at all times at once. It is the larger of the two.
+    Raises:
+        InputError: For values out of bounds.
 
-    Readings are data about people. Source: Feldman and Zrnic 2021, whose Algorithm 2 counts in
-    steps instead; Rogers et al. 2016; the proof is in docs/filters.md.
+    Guarantee:
+        Let L be the log-likelihood ratio of all that was released, with person i against without,
+        and ρ person i's `loss`, the sum of α s²/(2S²). Then exp((α−1)(L − ρ)) is a supermartingale
+        from 1 on, in both directions, however norms, noise and the moment of stopping depend on
+        what was released. So at every stopping time:
 
-    >>> meter = Odometer(2, order=8)
-    >>> for _ in range(3):
-    ...     meter.add([1.0, 0.1], noise_stddev=10.0)
-    >>> meter.loss.round(6).tolist()
-    [0.12, 0.0012]
-    >>> meter.epsilon(1e-5).round(3).tolist(), meter.throughout(1e-5).round(3).tolist()
-    ([1.334, 1.215], [1.765, 1.646])
+        - `epsilon(delta)` is an odometer at a stopping time: E[(1 − e^(ε − L))₊] ≤ δ, where ε is
+          what it reads then. Whoever stops by a rule under which ε never exceeds e is (e, δ)-DP.
+        - `throughout(delta)` is an odometer in the sense of Rogers et al.: with probability at
+          least 1 − δ, L ≤ ε at all times at once. It is the larger of the two.
+
+    References:
+        Feldman and Zrnic 2021, whose Algorithm 2 counts in steps instead; Rogers et al. 2016. The
+        proof is in docs/filters.md.
+
+    Example:
+        >>> meter = Odometer(2, order=8)
+        >>> for _ in range(3):
+        ...     meter.add([1.0, 0.1], noise_stddev=10.0)
+        >>> meter.loss.round(6).tolist()
+        [0.12, 0.0012]
+        >>> meter.epsilon(1e-5).round(3).tolist(), meter.throughout(1e-5).round(3).tolist()
+        ([1.334, 1.215], [1.765, 1.646])
     """
 
     __slots__ = ("_meter", "order")
@@ -50,8 +60,13 @@ class Odometer:
     def add(self, norms: npt.ArrayLike, noise_stddev: float) -> None:
         """Account for one analysis, sum + N(0, noise_stddev²).
 
-        norms: bound on each person's contribution, or one for all; 0 is free. Raises `InputError`
-        for norms that are negative or not finite, and for noise that is not positive.
+        Args:
+            norms: Bound on each person's contribution, or one for all; 0 is free.
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For norms that are negative or not finite, and for noise that is not
+                positive.
         """
         self._meter.admit(norms, noise_stddev)
 
@@ -61,11 +76,25 @@ class Odometer:
         return self._meter.reported(self._meter.total) * (1 + 4 * ULP)
 
     def epsilon(self, delta: float) -> Floats:
-        """Return each person's ε at `delta` for whoever stops now; rounded up."""
+        """Return each person's ε at `delta` for whoever stops now.
+
+        Args:
+            delta: In (0, 1).
+
+        Guarantee:
+            Rounded up; see the class.
+        """
         return self._beyond(delta, math.log1p(-1 / self.order) - math.log(self.order) / self._power)
 
     def throughout(self, delta: float) -> Floats:
-        """Return each person's ε that holds at all times at once but with chance `delta`."""
+        """Return each person's ε that holds at all times at once but with chance `delta`.
+
+        Args:
+            delta: In (0, 1).
+
+        Guarantee:
+            Rounded up; see the class.
+        """
         return self._beyond(delta, 0.0)
 
     @property

@@ -27,15 +27,23 @@ class Sampled:
 
     The dominating pair (P, Q) becomes ((1−q)Q + qP, Q). One coin covers the whole of `mechanism`:
     `Sampled(Repeated(m, k), q)` tosses once, `Repeated(Sampled(m, q), k)` tosses k times.
+    Probability 0 is the mechanism that never sees the record; probability 1 is `mechanism`.
 
-    Edge cases: probability 0 is the mechanism that never sees the record; probability 1 is
-    `mechanism`. A `Sampled` directly inside a `Sampled` raises `InputError`: with one coin it
-    would amplify twice; two independent coins are one coin of probability p·q.
+    Args:
+        mechanism: What is run if the coin shows heads; itself no `Sampled`.
+        probability: The chance of heads, in [0, 1].
 
-    Source: Balle, Barthe, Gaboardi 2018.
+    Raises:
+        InputError: Where the probability is not in [0, 1], `mechanism` is none, or a `Sampled`
+            stands directly inside a `Sampled`: with one coin it would amplify twice, and two
+            independent coins are one coin of probability p·q.
 
-    >>> Sampled(Gaussian(1.0), 0.01)
-    Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.01)
+    References:
+        Balle, Barthe, Gaboardi 2018.
+
+    Example:
+        >>> Sampled(Gaussian(1.0), 0.01)
+        Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.01)
     """
 
     mechanism: Mechanism
@@ -55,8 +63,16 @@ class Sampled:
 class Repeated:
     """`mechanism`, run `times` times with independent randomness, possibly adaptively.
 
-    >>> Repeated(Gaussian(10.0), 100)
-    Repeated(mechanism=Gaussian(noise_multiplier=10.0), times=100)
+    Args:
+        mechanism: What is run each time.
+        times: How often, at least 1.
+
+    Raises:
+        InputError: Where `times` is no whole number of at least 1, or `mechanism` is none.
+
+    Example:
+        >>> Repeated(Gaussian(10.0), 100)
+        Repeated(mechanism=Gaussian(noise_multiplier=10.0), times=100)
     """
 
     mechanism: Mechanism
@@ -71,8 +87,15 @@ class Repeated:
 class Composed:
     """Several mechanisms with independent randomness; with none of them, nothing is released.
 
-    >>> Composed(Gaussian(2.0), Laplace(1.0)).mechanisms
-    (Gaussian(noise_multiplier=2.0), Laplace(noise_multiplier=1.0))
+    Args:
+        *mechanisms: The parts; their order does not change a privacy curve.
+
+    Raises:
+        InputError: Where a part is no mechanism.
+
+    Example:
+        >>> Composed(Gaussian(2.0), Laplace(1.0)).mechanisms
+        (Gaussian(noise_multiplier=2.0), Laplace(noise_multiplier=1.0))
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -90,6 +113,17 @@ Mechanism: TypeAlias = Primitive | Sampled | Repeated | Composed
 
 
 def require_mechanism(where: str, value: object) -> None:
-    """Raise `InputError`, naming the place `where`, unless `value` is a mechanism."""
+    """Raise unless `value` is a mechanism.
+
+    Args:
+        where: What is being made, for the message.
+        value: Anything.
+
+    Raises:
+        InputError: Where `value` is no mechanism.
+
+    Example:
+        >>> require_mechanism("Sampled", Gaussian(1.0))
+    """
     if not isinstance(value, get_args(Mechanism)):
         raise InputError(f"{where}: {value!r} is not a mechanism; give Gaussian(…), Sampled(…), …")

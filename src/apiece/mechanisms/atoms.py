@@ -12,11 +12,19 @@ from apiece._types import Floats
 class Atoms(NamedTuple):
     """A pair (P, Q) on points: where the likelihood ratio is what, and how much mass is there.
 
-    log_ratio: log(P/Q), increasing and finite. mass: under Q; under P it is mass·e^log_ratio.
-    only_p, only_q: mass of P where Q has none, and of Q where P has none, exactly.
-    outside_p, outside_q: bounds on mass of points that are left out.
-    error: bound on the relative error of every mass, under P and Q, and on the absolute one of
-    every log-ratio.
+    Attributes:
+        log_ratio: log(P/Q), increasing and finite, one entry a point.
+        mass: Of each point, under Q; under P it is mass·e^log_ratio.
+        only_p: Mass of P where Q has none, exactly.
+        only_q: Mass of Q where P has none, exactly.
+        outside_p: Bound on the mass under P of points that are left out.
+        outside_q: The same under Q.
+        error: Bound on the relative error of every mass, under P and Q, and on the absolute one of
+            every log-ratio.
+
+    Example:
+        >>> Atoms(np.array([0.0]), np.array([1.0])).only_p
+        0.0
     """
 
     log_ratio: Floats
@@ -43,7 +51,17 @@ def gathered(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
 
 
 def behind_coin(atoms: Atoms, probability: float) -> Atoms:
-    """Return the atoms of ((1 − q)Q + qP, Q): a ratio r becomes 1 − q + q·r under the same Q."""
+    """Return the atoms of ((1 − q)Q + qP, Q): a ratio r becomes 1 − q + q·r under the same Q.
+
+    Args:
+        atoms: Those of (P, Q).
+        probability: The coin's q, in (0, 1].
+
+    Example:
+        >>> coined = behind_coin(Atoms(np.log([0.5, 1.5]), np.array([0.5, 0.5])), 0.5)
+        >>> np.exp(coined.log_ratio).round(6).tolist(), coined.mass.tolist()
+        ([0.75, 1.25], [0.5, 0.5])
+    """
     if probability == 1:
         return atoms
     log_ratio, mass = np.log1p(probability * np.expm1(atoms.log_ratio)), atoms.mass

@@ -20,17 +20,25 @@ _LARGEST_LOSS = 600.0
 class DiscreteGaussian:
     """A count plus discrete Gaussian noise, seen from one record: P(X = x) ∝ e^{−x²/(2·scale²)}.
 
-    scale: in units of the count, positive, finite; nearly the standard deviation unless small.
-    sensitivity: by how much one record can move the count, a whole number. The law is log-concave,
-    so the largest move is the worst; for a vector of counts compose one mechanism a coordinate.
+    The law is log-concave, so the largest move is the worst; for a vector of counts compose one
+    mechanism a coordinate. The continuous Gaussian mechanism does not cover this one: at some ε its
+    δ is smaller.
 
-    The continuous Gaussian mechanism does not cover this one: at some ε its δ is smaller.
+    Args:
+        scale: In units of the count, positive, finite; nearly the standard deviation unless small.
+        sensitivity: By how much one record can move the count, a whole number of at least 1.
 
-    Raises `InputError` for values out of bounds, `RangeError` where the noise spans more than 10⁶
-    numbers or losses are past the numerical range. Source: Canonne, Kamath, Steinke 2020.
+    Raises:
+        InputError: For values out of bounds.
+        RangeError: Where the noise spans more than 10⁶ numbers or losses are past the numerical
+            range.
 
-    >>> DiscreteGaussian(2.0)
-    DiscreteGaussian(scale=2.0, sensitivity=1)
+    References:
+        Canonne, Kamath, Steinke 2020.
+
+    Example:
+        >>> DiscreteGaussian(2.0)
+        DiscreteGaussian(scale=2.0, sensitivity=1)
     """
 
     scale: float

@@ -19,17 +19,24 @@ _LARGEST_LOSS = 600.0
 class DiscreteLaplace:
     """A count plus discrete Laplace noise, seen from one record: P(X = x) ∝ e^{−|x|/scale}.
 
-    scale: in units of the count, positive, finite. sensitivity: by how much one record can move
-    the count, a whole number. Pure ε = sensitivity/scale. The law is log-concave, so the largest
-    move is the worst; for a vector of counts compose one mechanism a coordinate.
+    Pure ε = sensitivity/scale. The law is log-concave, so the largest move is the worst; for a
+    vector of counts compose one mechanism a coordinate. The continuous Laplace mechanism does not
+    cover this one: at some ε its δ is smaller.
 
-    The continuous Laplace mechanism does not cover this one: at some ε its δ is smaller.
+    Args:
+        scale: In units of the count, positive, finite.
+        sensitivity: By how much one record can move the count, a whole number of at least 1.
 
-    Raises `InputError` for values out of bounds, `RangeError` for sensitivity above 10⁶ or above
-    600·scale. Source: Ghosh, Roughgarden, Sundararajan 2012 (the geometric mechanism).
+    Raises:
+        InputError: For values out of bounds.
+        RangeError: For a sensitivity above 10⁶ or above 600·scale.
 
-    >>> DiscreteLaplace(2.0)
-    DiscreteLaplace(scale=2.0, sensitivity=1)
+    References:
+        Ghosh, Roughgarden, Sundararajan 2012 (the geometric mechanism).
+
+    Example:
+        >>> DiscreteLaplace(2.0)
+        DiscreteLaplace(scale=2.0, sensitivity=1)
     """
 
     scale: float

@@ -19,20 +19,25 @@ _UNIT = 2.0**-53
 class Finite:
     """A mechanism with finitely many outcomes: their chances with the record, and without it.
 
-    with_record, without_record: chances of the same outcomes in the same order, each summing to 1
-    within 1e-9; what they miss is made up in proportion. An outcome that is possible in one world
-    only costs an infinite loss there: then no finite ε holds at a δ below its chance.
+    An outcome that is possible in one world only costs an infinite loss there: then no finite ε
+    holds at a δ below its chance. For randomized response, the exponential mechanism,
+    report-noisy-max or the votes of PATE, give the pair of worlds that is worst for the record;
+    that it is the worst is the caller's claim.
 
-    For randomized response, the exponential mechanism, report-noisy-max or the votes of PATE, give
-    the pair of worlds that is worst for the record; that it is the worst is the caller's claim.
+    Args:
+        with_record: The chance of each outcome with the record, summing to 1 within 1e-9; what they
+            miss is made up in proportion.
+        without_record: The same without the record, of the same outcomes in the same order.
 
-    Raises `InputError` for chances that are negative or not finite, that do not sum to 1, or that
-    are not as many in both worlds.
+    Raises:
+        InputError: For chances that are negative or not finite, that do not sum to 1, or that are
+            not as many in both worlds.
 
-    >>> Finite([0.75, 0.25], [0.5, 0.5]).with_record
-    (0.75, 0.25)
-    >>> Finite.randomized_response(1.0986122886681098, 2).with_record
-    (0.75, 0.25)
+    Example:
+        >>> Finite([0.75, 0.25], [0.5, 0.5]).with_record
+        (0.75, 0.25)
+        >>> Finite.randomized_response(1.0986122886681098, 2).with_record
+        (0.75, 0.25)
     """
 
     with_record: tuple[float, ...]
@@ -54,6 +59,13 @@ class Finite:
         """Return randomized response: the truth with e^ε times the chance of each other answer.
 
         The pair of two worlds with different true answers; the other answers are one outcome.
+
+        Args:
+            epsilon: Its pure ε, positive and finite.
+            answers: How many answers there are, at least 2.
+
+        Raises:
+            InputError: For values out of bounds.
         """
         epsilon = _check.positive("epsilon", epsilon)
         answers = _check.count("answers", answers, least=2)

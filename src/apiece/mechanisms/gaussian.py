@@ -11,13 +11,19 @@ from apiece import _check
 class Gaussian:
     """A sum over records plus Gaussian noise, seen from one record.
 
-    noise_multiplier: noise standard deviation over the record's ℓ2 bound; positive, finite.
+    Args:
+        noise_multiplier: Standard deviation of the noise over the record's ℓ2 bound; positive,
+            finite.
 
-    Raises `InputError` where it is not. Source: Dwork and Roth 2014, App. A; Kaiser et al. 2026
-    Def. 2.
+    Raises:
+        InputError: Where it is not.
 
-    >>> Gaussian(1.5)
-    Gaussian(noise_multiplier=1.5)
+    References:
+        Dwork and Roth 2014, App. A; Kaiser et al. 2026, Def. 2.
+
+    Example:
+        >>> Gaussian(1.5)
+        Gaussian(noise_multiplier=1.5)
     """
 
     noise_multiplier: float

@@ -9,13 +9,17 @@ from apiece import _check
 
 @dataclass(frozen=True, slots=True)
 class Laplace:
-    """A sum over records plus Laplace noise, seen from one record.
+    """A sum over records plus Laplace noise, seen from one record. Pure ε = 1/noise_multiplier.
 
-    noise_multiplier: the Laplace scale over the record's ℓ1 bound; positive, finite. Pure
-    ε = 1/noise_multiplier.
+    Args:
+        noise_multiplier: The Laplace scale over the record's ℓ1 bound; positive, finite.
 
-    >>> Laplace(2.0)
-    Laplace(noise_multiplier=2.0)
+    Raises:
+        InputError: Where it is not.
+
+    Example:
+        >>> Laplace(2.0)
+        Laplace(noise_multiplier=2.0)
     """
 
     noise_multiplier: float

@@ -24,14 +24,19 @@ def flatten(mechanism: Mechanism) -> tuple[tuple[Mechanism, int], ...]:
     `Sampled` is in the same form. The order of composition does not change a privacy curve, so
     every accountant may read this form instead of the tree.
 
-    Raises `RangeError` for more than 10¹⁵ steps in all.
+    Args:
+        mechanism: Any tree of mechanisms.
 
-    >>> from apiece.mechanisms import Laplace
-    >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
-    ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3), \
-(Laplace(noise_multiplier=2.0), 3))
-    >>> flatten(Repeated(Gaussian(10.0), 100))
-    ((Gaussian(noise_multiplier=1.0), 1),)
+    Raises:
+        RangeError: For more than 10¹⁵ steps in all.
+
+    Example:
+        >>> from apiece.mechanisms import Laplace
+        >>> flatten(Repeated(Composed(Sampled(Gaussian(1.0), 0.1), Laplace(2.0)), 3))
+        ((Sampled(mechanism=Gaussian(noise_multiplier=1.0), probability=0.1), 3),
+         (Laplace(noise_multiplier=2.0), 3))
+        >>> flatten(Repeated(Gaussian(10.0), 100))
+        ((Gaussian(noise_multiplier=1.0), 1),)
     """
     counts: dict[Mechanism, int] = {}
     precision: list[tuple[float, int]] = []
@@ -79,7 +84,18 @@ def _sampled(steps: tuple[tuple[Mechanism, int], ...], probability: float) -> Me
 
 
 def atoms_of(step: Mechanism) -> Atoms | None:
-    """Return the atoms of a discrete step, its coin included; None for any other step."""
+    """Return the atoms of a discrete step, its coin included; None for any other step.
+
+    Args:
+        step: One of the steps that `flatten` returns.
+
+    Example:
+        >>> from apiece.mechanisms import Finite
+        >>> atoms_of(Finite([0.75, 0.25], [0.5, 0.5])).mass.tolist()
+        [0.5, 0.5]
+        >>> atoms_of(Gaussian(1.0)) is None
+        True
+    """
     if isinstance(step, Discrete):
         return step.atoms()
     if isinstance(step, Sampled) and isinstance(step.mechanism, Discrete):

@@ -19,9 +19,13 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def to_dict(mechanism: Mechanism) -> dict[str, Any]:
     """Return `mechanism` as nested dictionaries of JSON types, read back by `from_dict`.
 
-    >>> from apiece.mechanisms import Gaussian, Sampled
-    >>> to_dict(Sampled(Gaussian(1.0), 0.5))
-    {'sampled': {'mechanism': {'gaussian': {'noise_multiplier': 1.0}}, 'probability': 0.5}}
+    Args:
+        mechanism: Any mechanism.
+
+    Example:
+        >>> from apiece.mechanisms import Gaussian, Sampled
+        >>> to_dict(Sampled(Gaussian(1.0), 0.5))
+        {'sampled': {'mechanism': {'gaussian': {'noise_multiplier': 1.0}}, 'probability': 0.5}}
     """
     names = [field.name for field in fields(mechanism)]
     return {_NAMES[type(mechanism)]: {name: _plain(getattr(mechanism, name)) for name in names}}
@@ -34,7 +38,18 @@ def _plain(value: Any) -> Any:
 
 
 def from_dict(data: Any) -> Mechanism:
-    """Return the mechanism that `to_dict` described; raise `InputError` where it is none."""
+    """Return the mechanism that `to_dict` described.
+
+    Args:
+        data: What `to_dict` returned, or JSON that claims to be that; nothing of it is believed.
+
+    Raises:
+        InputError: Where it describes no mechanism; `OptionError` for an unknown kind.
+
+    Example:
+        >>> from_dict({"gaussian": {"noise_multiplier": 2.0}})
+        Gaussian(noise_multiplier=2.0)
+    """
     if not isinstance(data, dict) or len(data) != 1:
         raise InputError(f"mechanism: {data!r} is not of the form {{kind: fields}}")
     ((name, given),) = data.items()
@@ -55,12 +70,32 @@ def from_dict(data: Any) -> Mechanism:
 
 
 def to_json(mechanism: Mechanism) -> str:
-    """Return `mechanism` as one line of JSON."""
+    """Return `mechanism` as one line of JSON.
+
+    Args:
+        mechanism: Any mechanism.
+
+    Example:
+        >>> from apiece.mechanisms import Laplace
+        >>> to_json(Laplace(2.0))
+        '{"laplace": {"noise_multiplier": 2.0}}'
+    """
     return json.dumps(to_dict(mechanism), allow_nan=False)
 
 
 def from_json(text: str) -> Mechanism:
-    """Return the mechanism in a JSON `text`; raise `InputError` where it holds none."""
+    """Return the mechanism in a JSON text.
+
+    Args:
+        text: What `to_json` returned.
+
+    Raises:
+        InputError: Where it is no JSON, gives a field twice, or describes no mechanism.
+
+    Example:
+        >>> from_json('{"laplace": {"noise_multiplier": 2.0}}')
+        Laplace(noise_multiplier=2.0)
+    """
     try:
         return from_dict(json.loads(text, object_pairs_hook=without_repeats))
     except json.JSONDecodeError as error:
@@ -70,7 +105,18 @@ def from_json(text: str) -> Mechanism:
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object's fields; raise `InputError` where one is given twice."""
+    """Return a JSON object's fields, for `json.loads(..., object_pairs_hook=without_repeats)`.
+
+    Args:
+        pairs: The fields with their values, in the order of the text.
+
+    Raises:
+        InputError: Where a field is given twice.
+
+    Example:
+        >>> json.loads('{"a": 1, "b": 2}', object_pairs_hook=without_repeats)
+        {'a': 1, 'b': 2}
+    """
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
