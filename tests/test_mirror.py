@@ -10,10 +10,14 @@ ROOT = Path(__file__).parents[1]
 
 MIRROR = {
     "": "_check _files _json _text _types errors",
-    "accounting": """
-        bounds bracket coarse contract convolve discretise gdp grid inverses jumps lattice
-        lines moments pairs region renyi sampled
+    "accounting": "bounds inverses",
+    "accounting/closed": "enumeration forms gaussian",
+    "accounting/contour": "integral moments profile",
+    "accounting/lattice": """
+        cells coins convolution dominated dominating estimates grid guided interpolants
+        pairs profile refinement settings truncation
     """,
+    "accounting/renyi": "divergences profile",
     "assignment": """
         follow hybrid jorgensen nearest published request rounds sample scale sequential
         solve threshold uniform waste
@@ -25,6 +29,7 @@ MIRROR = {
     "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
     "contract": "check enforce exposure risk",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
+    "jobs": "charged config folder people prepared run unfinished",
     "ledger": """
         accounts address analyses anchor chain charging codec database digests directory
         enrolment export opening people schema trail units verify
@@ -38,14 +43,13 @@ MIRROR = {
     "queries": """
         cells conditions dialect estimates features people scan schema sources
     """,
-    "report": "closing figures heatmap",
+    "reporting": "closing figures heatmap",
     "sensitivity": "partial",
-    "training": """
-        ambient attention bookkeeping charged clipped contributions dense draws functional
-        guards independence mixing noise pace randomness records recurrent rules selection
-        sources spending stages state tape uses widening
-    """,
-    "training/tabular": "config doubts folder model people prepared release run unfinished",
+    "training": "noise randomness sources spending stages",
+    "training/clipping": "ambient clipped front guards precision records selection",
+    "training/clipping/independence": "blame check draws state uses widening",
+    "training/clipping/paths": "bookkeeping chain dense functional losses pace pooling tape",
+    "training/clipping/rules": "attention contributions convolution kernels recurrent table",
 }
 
 
