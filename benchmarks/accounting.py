@@ -22,8 +22,9 @@ import numpy as np
 
 from apiece import accounting
 from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.lattice import profile as pld
+from apiece.accounting.closed.single import OneStep
 from apiece.accounting.lattice.pairs import GaussianPair
+from apiece.accounting.lattice.profile import Composition
 
 STEPS, DELTA = 1465, 1e-5
 ACCURACY = 1e-3
@@ -67,14 +68,14 @@ def oracles(count: int, random: np.random.Generator) -> dict[str, Any]:
         z, delta = 10 ** random.uniform(-0.5, 2), np.array([10 ** random.uniform(-15, -3)])
         times = int(10 ** random.uniform(0, 5))
         exact = GaussianProfile(z / math.sqrt(times)).epsilon(delta)
-        bounds = pld.Composition(((GaussianPair(z), times),)).epsilon(delta)
+        bounds = Composition(((GaussianPair(z), times),)).epsilon(delta)
         sides["gaussian"] += 1
         sides["violations"] += int(
             not (bounds.lower <= exact.upper and exact.lower <= bounds.upper)
         )
         q = 10 ** random.uniform(-6, 0)
-        exact = pld.OneSampledStep(z, q).epsilon(delta)
-        bounds = pld.Composition(((GaussianPair(z, q), 1),)).epsilon(delta)
+        exact = OneStep(z, q).epsilon(delta)
+        bounds = Composition(((GaussianPair(z, q), 1),)).epsilon(delta)
         sides["one_step"] += 1
         slack = 1 + 1e-12
         sides["violations"] += int(

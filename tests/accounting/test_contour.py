@@ -8,11 +8,11 @@ import pytest
 
 from apiece._types import Floats
 from apiece.accounting import epsilons
+from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.contour.moments import Steps, gauss_legendre, log_modulus
-from apiece.accounting.contour.profile import sampled_epsilon
-from apiece.accounting.lattice import profile as pld
-from apiece.accounting.lattice.grid import Grid
+from apiece.accounting.contour.profile import epsilon_bounds
 from apiece.accounting.lattice.pairs import GaussianPair
+from apiece.accounting.lattice.profile import Composition
 
 
 def steps(z: float, q: float, reach: float = 7.5, count: int = 224) -> Steps:
@@ -117,13 +117,13 @@ def settings(count: int, seed: int) -> Floats:
 def test_agrees_with_the_lattice() -> None:
     """Both bounds meet those of another method, on a fine lattice; most settings are covered."""
     columns = settings(40, 7)
-    lower, upper = sampled_epsilon(*columns)
+    lower, upper = epsilon_bounds(*columns)
     found = np.isfinite(upper)
     assert found.mean() > 0.6
     for k in np.flatnonzero(found):
         z, q, times, delta = columns[:, k]
-        curve = pld.Composition(((GaussianPair(z, q), int(times)),), Grid(gap=2e-4))
-        low, high = (float(end[0]) for end in curve.by_lattice(np.array([delta])))
+        curve = Composition(((GaussianPair(z, q), int(times)),), Accuracy(gap=2e-4))
+        low, high = (float(end[0]) for end in curve.epsilon(np.array([delta])))
         assert lower[k] <= high * (1 + 1e-12)
         assert upper[k] >= low * (1 - 1e-12)
 
@@ -131,10 +131,10 @@ def test_agrees_with_the_lattice() -> None:
 def test_nothing_depends_on_its_neighbours() -> None:
     """Bit for bit: in another order, doubled, and alone."""
     columns = settings(60, 8)
-    lower, upper = sampled_epsilon(*columns)
+    lower, upper = epsilon_bounds(*columns)
     order = np.random.default_rng(0).permutation(60)
     for chosen in (order, np.repeat(order, 2), order[:1], order[1:4]):
-        some = sampled_epsilon(*columns[:, chosen])
+        some = epsilon_bounds(*columns[:, chosen])
         assert np.array_equal(some.lower, lower[chosen])
         assert np.array_equal(some.upper, upper[chosen])
 

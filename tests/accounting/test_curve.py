@@ -9,7 +9,7 @@ from scipy.special import ndtr, ndtri
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
-from apiece.accounting.bounds import Best
+from apiece.accounting.bounds import Answer, Answers
 from apiece.accounting.closed import gaussian as gdp
 from apiece.accounting.renyi import profile as rdp
 from apiece.errors import InputError, OptionError, RangeError, UnsupportedError
@@ -116,7 +116,9 @@ def test_best_takes_the_tightest_of_both_ends() -> None:
 
         epsilon = delta
 
-    curve = PrivacyCurve(Best((Fixed(0.1, 0.5), Fixed(0.2, 0.6))), "best")
+    ends = (Fixed(0.1, 0.5), Fixed(0.2, 0.6))
+    together = Answers(tuple(Answer("", "", end) for end in ends), lambda b: b.upper < 0)
+    curve = PrivacyCurve(together, "best")
     assert curve.delta(1.0) == curve.epsilon(0.5) == (0.2, 0.5)
 
 

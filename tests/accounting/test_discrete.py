@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from apiece import privacy_curve
 from apiece._types import Floats
+from apiece.accounting.choose import choose
 from apiece.accounting.closed import forms as closed
-from apiece.accounting.lattice import profile as pld
-from apiece.accounting.lattice.grid import DEFAULT
+from apiece.accounting.lattice.profile import composition
 from apiece.cli import group
 from apiece.errors import RangeError, UnsupportedError
 from apiece.mechanisms import (
@@ -93,10 +93,9 @@ LONG = [
 
 @pytest.mark.parametrize("mechanism", LONG, ids=repr)
 def test_the_lattice_contains_what_is_enumerated(mechanism: Mechanism) -> None:
-    steps = tuple((pld._pair(step, DEFAULT), times) for step, times in flatten(mechanism))
     deltas = np.array([0.4, 1e-2, 1e-5, 1e-9])
-    exact = pld.profile(mechanism).epsilon(deltas)
-    by_lattice = pld.Composition(steps).epsilon(deltas)
+    exact = choose(mechanism).epsilon(deltas)
+    by_lattice = composition(flatten(mechanism)).epsilon(deltas)
     assert (by_lattice.lower <= exact.upper).all()
     assert (by_lattice.upper >= exact.lower).all()
     known = np.isfinite(exact.upper) & (exact.lower > 0.01)

@@ -8,12 +8,14 @@ import numpy.typing as npt
 import pytest
 from scipy import integrate
 
+from apiece.accounting.accuracy import DEFAULT, Accuracy
 from apiece.accounting.bounds import Bounds
+from apiece.accounting.choose import choose
 from apiece.accounting.closed import forms as closed
 from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.lattice import profile as pld
-from apiece.accounting.lattice.grid import DEFAULT, Grid
+from apiece.accounting.closed.single import OneStep
 from apiece.accounting.lattice.pairs import GaussianPair, Pair
+from apiece.accounting.lattice.profile import Composition
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import Gaussian, Laplace, Repeated, Sampled
 
@@ -25,10 +27,10 @@ SETTINGS = [
 ]
 
 
-def numerical(noise_multiplier: float, probability: float, times: int) -> pld.Composition:
+def numerical(noise_multiplier: float, probability: float, times: int) -> Composition:
     """The lattice, also where a closed form exists."""
     leaves: tuple[tuple[Pair, int], ...] = ((GaussianPair(noise_multiplier, probability), times),)
-    return pld.Composition(leaves, DEFAULT)
+    return Composition(leaves, DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_brackets_one_sampled_step(
     noise_multiplier: float, probability: float, delta: float
 ) -> None:
     """One sampled step, forced through the lattice, against its closed form."""
-    exact = pld.OneSampledStep(noise_multiplier, probability).epsilon(np.array([delta]))
+    exact = OneStep(noise_multiplier, probability).epsilon(np.array([delta]))
     lower, upper = numerical(noise_multiplier, probability, 1).epsilon(np.array([delta]))
     assert lower <= exact.upper * (1 + 1e-12)
     assert exact.lower <= upper * (1 + 1e-12)
@@ -104,7 +106,7 @@ def test_both_ends_follow_a_random_walk_through_the_range() -> None:
 
 def test_agrees_with_published_value() -> None:
     """σ=1.5, q=.04, T=2250, δ=1e-5: PRV ε = 6.77740 (its upper end)."""
-    curve = pld.profile(Repeated(Sampled(Gaussian(1.5), 0.04), 2250))
+    curve = choose(Repeated(Sampled(Gaussian(1.5), 0.04), 2250))
     lower, upper = curve.epsilon(np.array([1e-5]))
     assert upper[0] < 6.77740
     assert lower[0] == pytest.approx(6.7774, rel=3e-3)
@@ -112,14 +114,14 @@ def test_agrees_with_published_value() -> None:
 
 def test_answers_do_not_depend_on_the_order_of_questions() -> None:
     mechanism = Repeated(Sampled(Gaussian(1.0), 0.01), 500)
-    one, other = pld.profile(mechanism), pld.profile(mechanism)
+    one, other = choose(mechanism), choose(mechanism)
     one.epsilon(DELTAS)
     alone = other.epsilon(DELTAS[2:3])
     assert one.epsilon(DELTAS).upper[2] == alone.upper[0]
 
 
 def test_delta_and_epsilon_invert_each_other() -> None:
-    curve = pld.profile(Repeated(Sampled(Gaussian(1.0), 0.01), 500))
+    curve = choose(Repeated(Sampled(Gaussian(1.0), 0.01), 500))
     upper = curve.epsilon(DELTAS).upper
     assert (curve.delta(upper).lower <= DELTAS * (1 + 1e-9)).all()
     assert (curve.delta(upper).upper >= DELTAS * 0.99).all()
@@ -135,19 +137,19 @@ def test_a_false_bound_would_be_seen() -> None:
 
 def test_past_the_numerical_range() -> None:
     with pytest.raises(RangeError, match=r"noise_multiplier = 0\.01"):
-        pld.profile(Repeated(Sampled(Gaussian(0.01), 0.5), 10)).epsilon(DELTAS)
+        choose(Repeated(Sampled(Gaussian(0.01), 0.5), 10)).epsilon(DELTAS)
 
 
 def test_grid_is_checked() -> None:
     with pytest.raises(InputError, match="gap"):
-        Grid(gap=float("nan"))
+        Accuracy(gap=float("nan"))
     with pytest.raises(InputError, match="points"):
-        Grid(points=10)
+        Accuracy(points=10)
 
 
 def test_laplace_pure_bound() -> None:
     """ε(δ) of k Laplace steps never exceeds the pure k/b, and nears it as δ vanishes."""
-    curve = pld.profile(Repeated(Laplace(2.0), 4))
+    curve = choose(Repeated(Laplace(2.0), 4))
     lower, upper = curve.epsilon(DELTAS)
     assert (upper <= 2.0 * (1 + 1e-4)).all()
     assert (lower <= upper).all()

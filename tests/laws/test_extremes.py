@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from apiece.accounting import (
+    METHODS,
     PrivacyCurve,
     epsilons,
     noise_multipliers,
@@ -16,7 +17,6 @@ from apiece.accounting import (
     sampling_probabilities,
 )
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.curve import METHODS
 from apiece.errors import ApieceError, InputError, RangeError
 from apiece.mechanisms import (
     Composed,

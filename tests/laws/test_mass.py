@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from apiece._types import Floats
+from apiece.accounting.accuracy import DEFAULT
 from apiece.accounting.closed import forms as closed
-from apiece.accounting.lattice.cells import Lattice, aligned, cut, log_ratio
+from apiece.accounting.closed.forms import log_ratio
+from apiece.accounting.lattice.cells import Lattice, aligned, cut
 from apiece.accounting.lattice.coins import run_pair
 from apiece.accounting.lattice.dominating import discretise
-from apiece.accounting.lattice.grid import DEFAULT, UNIT
 from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,
@@ -22,6 +23,7 @@ from apiece.accounting.lattice.pairs import (
     RunPair,
     Window,
 )
+from apiece.numerics import UNIT
 
 CELLS = (1, 1.5, 2, 3, 7, 10, 99.9, 1000, 1001.3)
 

@@ -1,16 +1,18 @@
-"""What every accountant delivers: two-sided bounds on a privacy profile."""
+"""What every evaluator delivers: bounds on a privacy profile, from below and from above."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from apiece._types import Bounds as Bounds
 from apiece._types import Floats, Mask
-from apiece.errors import RangeError
+from apiece.errors import ApieceError, RangeError
 from apiece.numerics import geometric, narrowed
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
@@ -33,23 +35,82 @@ class Profile(Protocol):
     def epsilon(self, delta: Floats) -> Bounds:
         """Return lower ≤ ε(δ) ≤ upper for a flat array of δ in (0, 1); clipped below at 0.
 
-        The upper end is ∞ where the accountant knows no finite ε.
+        The upper end is ∞ where the evaluator knows no finite ε.
         """
 
 
-@dataclass(frozen=True)
-class Best:
-    """Several valid profiles of one mechanism: the least upper and the greatest lower bound."""
+class Answer(NamedTuple):
+    """What one evaluator makes of a mechanism, which evaluator that is, and why it was asked."""
 
-    profiles: tuple[Profile, ...]
+    evaluator: str
+    why: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A profile by several evaluators: the next is asked only where bounds are not close `enough`.
+
+    What several say together is the least upper and the greatest lower bound.
+    """
+
+    answers: tuple[Answer, ...]
+    enough: Callable[[Bounds], Mask]
 
     def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε) by all profiles at once."""
-        return tightest([profile.delta(epsilon) for profile in self.profiles])
+        """Bound δ(ε) by all evaluators."""
+        return tightest([answer.profile.delta(epsilon) for answer in self.answers])
 
     def epsilon(self, delta: Floats) -> Bounds:
-        """Bound ε(δ) by all profiles at once."""
-        return tightest([profile.epsilon(delta) for profile in self.profiles])
+        """Bound ε(δ)."""
+        return self.closer(self.answers, delta, nothing_known(delta))
+
+    def closer(self, answers: Sequence[Answer], delta: Floats, known: Bounds) -> Bounds:
+        """Return bounds on ε(δ) from what is `known` already and from some of the answers."""
+        lower, upper = (np.array(end) for end in known)
+        for answer in answers:
+            open_ = ~self.enough(Bounds(lower, upper))
+            if not open_.any():
+                break
+            found = answer.profile.epsilon(delta[open_])
+            lower[open_], upper[open_] = tightest([Bounds(lower[open_], upper[open_]), found])
+        return Bounds(lower, upper)
+
+    def explain(self, delta: float) -> str:
+        """Return, in one line or two, which evaluator gave each end of ε(δ), and why it was asked.
+
+        Values are rounded outward to six digits.
+        """
+        at, asked = np.array([delta]), list[tuple[Answer, float, float]]()
+        known = nothing_known(at)
+        for answer in self.answers:
+            if self.enough(known).all():
+                break
+            found = answer.profile.epsilon(at)
+            asked.append((answer, float(found.lower[0]), float(found.upper[0])))
+            known = tightest([known, found])
+        low, below, _ = max(asked, key=lambda row: row[1])
+        high, _, above = min(asked, key=lambda row: row[2])
+        lower, upper = _shown(below, math.floor), _shown(above, math.ceil)
+        if low is high:
+            return f"{lower} ≤ ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}"
+        return (
+            f"ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}\n"
+            f"ε ≥ {lower}, by {low.evaluator}: {low.why}"
+        )
+
+
+def _shown(value: float, rounded: Callable[[float], int]) -> str:
+    """Return six digits of a value, rounded up or down."""
+    if not 0 < value < math.inf:
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return f"{rounded(value / unit) * unit:.6g}"
+
+
+def nothing_known(delta: Floats) -> Bounds:
+    """Return bounds on ε that always hold."""
+    return Bounds(np.zeros(delta.shape), np.full(delta.shape, np.inf))
 
 
 def tightest(bounds: list[Bounds]) -> Bounds:
@@ -63,6 +124,21 @@ def tightest(bounds: list[Bounds]) -> Bounds:
     return Bounds(np.minimum(lower, upper), upper)
 
 
+@contextmanager
+def within_range(what: str) -> Iterator[None]:
+    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet."""
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except ApieceError:
+        raise
+    except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError) as error:
+        raise RangeError(
+            f"{what}: past the numerical range ({error}); use noise, probabilities and counts of "
+            "usual sizes"
+        ) from None
+
+
 def ascending(
     delta_at: Callable[[Floats], Bounds],
     nodes: Floats,
@@ -70,7 +146,7 @@ def ascending(
 ) -> tuple[Floats, Bounds]:
     """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones.
 
-    Deep tails cost an accountant most and most answers do not need them. Returns the nodes that
+    Deep tails cost an evaluator most and most answers do not need them. Returns the nodes that
     were evaluated and the bounds there.
     """
     parts: list[Bounds] = []

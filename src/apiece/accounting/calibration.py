@@ -15,8 +15,9 @@ from typing import TypeAlias
 import numpy as np
 
 from apiece import _check
-from apiece.accounting.closed import gaussian as gdp
-from apiece.accounting.curve import PrivacyCurve, privacy_curve
+from apiece.accounting.choose import privacy_curve
+from apiece.accounting.closed.gaussian import mu
+from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.divergence import excess
 from apiece.errors import InfeasibleError, InputError, RangeError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
@@ -112,7 +113,7 @@ class MuBudget:
 
     def spent(self, curve: PrivacyCurve) -> float:
         """Return the exact μ; raise `UnsupportedError` for anything but plain Gaussians."""
-        return gdp.mu(curve.mechanism or Composed())
+        return mu(curve.mechanism or Composed())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,18 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting.bounds import LARGEST_EPSILON, Best, Bounds, Profile, ascending
-from apiece.errors import InputError, RangeError, UnsupportedError, unknown
-from apiece.mechanisms import Mechanism, require_mechanism
+from apiece.accounting.bounds import (
+    LARGEST_EPSILON,
+    Answers,
+    Bounds,
+    Profile,
+    ascending,
+    within_range,
+)
+from apiece.errors import InputError, RangeError
+from apiece.mechanisms import Mechanism
 
 RELATION = "add_remove"
-METHODS = ("pld", "rdp", "gdp", "best")
 _EXACT = 2.0**-51  # rounding of the few operations between a profile and an answer
 
 
@@ -55,7 +61,7 @@ class PrivacyCurve:
             worst = float(deltas.ravel()[~np.isfinite(bounds.upper)].min())
             raise RangeError(
                 f"epsilon at delta = {worst:g}: past the numerical range of method "
-                f"{self.method!r} for {_short(self.mechanism)}; ask for a larger delta"
+                f"{self.method!r} for {short(self.mechanism)}; ask for a larger delta"
             )
         return _shaped(bounds, deltas)
 
@@ -81,20 +87,37 @@ class PrivacyCurve:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
         if not values.size:
             return values if isinstance(ask, partial) else Bounds(values, values)
-        try:
-            with np.errstate(all="ignore"):
-                answer = ask(values)
-        except (OverflowError, ZeroDivisionError, FloatingPointError) as error:
-            raise self._past(str(error)) from None
+        what = f"{short(self.mechanism)} by method {self.method!r}"
+        with within_range(what):
+            answer = ask(values)
         if np.isnan(answer).any():
-            raise self._past("not a number")
+            raise RangeError(
+                f"{what}: past the numerical range (not a number); use noise, probabilities and "
+                "counts of usual sizes"
+            )
         return answer
 
-    def _past(self, reason: str) -> RangeError:
-        return RangeError(
-            f"{_short(self.mechanism)}: past the numerical range of method {self.method!r} "
-            f"({reason}); use noise, probabilities and counts of usual sizes"
-        )
+    def explain(self, delta: float) -> str:
+        """Return, in a line or two, which evaluator gave each end of ε at `delta`, and why.
+
+        Values are rounded outward to six digits.
+
+        Raises:
+            InputError: For δ outside (0, 1).
+
+        Example:
+            >>> from apiece.accounting import privacy_curve
+            >>> from apiece.mechanisms import Gaussian
+            >>> print(privacy_curve(Gaussian(1.0)).explain(1e-5))
+            4.37717 ≤ ε ≤ 4.37718 at δ = 1e-05, by Gaussian formula: plain Gaussians compose to \
+one, whose profile has a closed form
+        """
+        delta = _check.probability("delta", delta, low_open=True, high_open=True)
+        if not isinstance(self.profile, Answers):
+            return f"by {type(self.profile).__name__}, the profile that this curve was given"
+        profile = self.profile
+        with within_range(f"{short(self.mechanism)} by method {self.method!r}"):
+            return profile.explain(delta)
 
     def advantage(self) -> Bounds:
         """Return bounds on the largest TPR − FPR of any membership test: δ(0)."""
@@ -183,58 +206,6 @@ each whether they took part is right about at most 599; who has not seen the res
         )
 
 
-def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
-    """Return the privacy curve of `mechanism` under add/remove adjacency.
-
-    method: "pld" (tight, two-sided), "rdp" (upper bound only), "gdp" (exact, for compositions of
-    plain Gaussians), or "best" (the tightest of all that can handle the mechanism).
-
-    Raises `UnsupportedError`, with the mechanism's name, where the method cannot handle it.
-    """
-    require_mechanism("privacy_curve", mechanism)
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    if method != "best":
-        return PrivacyCurve(_profile(mechanism, method), method, mechanism)
-    profiles: list[Profile] = []
-    for name in ("gdp", "pld", "rdp"):
-        try:
-            profiles.append(_profile(mechanism, name))
-        except UnsupportedError:
-            if name == "rdp" and not profiles:
-                raise
-    return PrivacyCurve(Best(tuple(profiles)), method, mechanism)
-
-
-def _profile(mechanism: Mechanism, method: str) -> Profile:
-    """Interpret `mechanism` by one accountant; past its range, `RangeError` or `InputError`."""
-    try:
-        with np.errstate(all="ignore"):
-            return _interpreted(mechanism, method)
-    except (OverflowError, ZeroDivisionError) as error:
-        raise RangeError(
-            f"{_short(mechanism)}: past the numerical range of method {method!r} ({error}); use "
-            "noise, probabilities and counts of usual sizes"
-        ) from None
-    except RecursionError:
-        raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
-
-
-def _interpreted(mechanism: Mechanism, method: str) -> Profile:
-    """Interpret `mechanism` by one accountant; imported here so that others cost nothing."""
-    if method == "rdp":
-        from apiece.accounting.renyi import profile as rdp
-
-        return rdp.profile(mechanism)
-    if method == "gdp":
-        from apiece.accounting.closed import gaussian as gdp
-
-        return gdp.profile(mechanism)
-    from apiece.accounting.lattice import profile as pld
-
-    return pld.profile(mechanism)
-
-
 _NODES = np.concatenate(([0.0], np.geomspace(1e-7, 45.0, 240)))
 _RATES = 4096
 
@@ -298,6 +269,7 @@ def _shaped(bounds: Bounds, like: Floats) -> Bounds:
     return Bounds(bounds.lower.reshape(like.shape), bounds.upper.reshape(like.shape))
 
 
-def _short(mechanism: Mechanism | None) -> str:
+def short(mechanism: Mechanism | None) -> str:
+    """Return a mechanism's name for messages, of bounded length."""
     text = "this mechanism" if mechanism is None else repr(mechanism)
     return text if len(text) <= 120 else text[:117] + "…"

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.batch import account_of, broadcast, distinct, upper_bounds
+from apiece.accounting.arrays import broadcast, distinct
+from apiece.accounting.batch import require_batch, upper_bounds
 from apiece.errors import InfeasibleError
 
 _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4
@@ -45,7 +46,7 @@ def noise_multipliers(
     >>> round(float(z), 2)
     3.18
     """
-    account = account_of(method)
+    require_batch(method)
     shape, flat = broadcast(
         epsilon=epsilon, delta=delta, sampling_probability=sampling_probability, steps=steps
     )
@@ -53,7 +54,7 @@ def noise_multipliers(
     bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
 
     def spent(log_z: Floats, k: npt.NDArray[np.intp]) -> Floats:
-        return upper_bounds(account, np.exp(log_z), q[k], t[k], d[k])
+        return upper_bounds(method, np.exp(log_z), q[k], t[k], d[k])
 
     with np.errstate(all="ignore"):
         guess = -0.5 * np.log(np.log1p((_mu(eps, d) / q) ** 2 / t))
@@ -86,19 +87,19 @@ def sampling_probabilities(
     >>> round(float(q), 4)
     0.0128
     """
-    account = account_of(method)
+    require_batch(method)
     shape, flat = broadcast(
         epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
     )
     start = np.broadcast_to(np.asarray(guess, dtype=np.float64), shape).ravel()
     (eps, d, z, t, start), member = distinct(np.stack([*flat, np.nan_to_num(start, nan=-1.0)]))
     out = np.ones(eps.shape)
-    open_ = np.flatnonzero(upper_bounds(account, z, np.ones(z.shape), t, d) > eps)
+    open_ = np.flatnonzero(upper_bounds(method, z, np.ones(z.shape), t, d) > eps)
     eps, d, z, t, start = (column[open_] for column in (eps, d, z, t, start))
     bottom, top = np.full(eps.shape, math.log(_LEAST_PROBABILITY)), np.zeros(eps.shape)
 
     def spent(log_q: Floats, k: npt.NDArray[np.intp]) -> Floats:
-        return upper_bounds(account, z[k], np.exp(log_q), t[k], d[k])
+        return upper_bounds(method, z[k], np.exp(log_q), t[k], d[k])
 
     with np.errstate(all="ignore"):
         rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))

@@ -14,7 +14,7 @@ from apiece.mechanisms.discrete_laplace import DiscreteLaplace
 from apiece.mechanisms.finite import Finite
 from apiece.mechanisms.gaussian import Gaussian
 from apiece.mechanisms.laplace import Laplace
-from apiece.mechanisms.normal_form import atoms_of, flatten
+from apiece.mechanisms.normal_form import NormalForm, atoms_of, flatten
 from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json, without_repeats
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Mechanism",
+    "NormalForm",
     "Primitive",
     "Repeated",
     "Sampled",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from apiece.errors import RangeError
 from apiece.mechanisms.algebra import Composed, Mechanism, Repeated, Sampled
 from apiece.mechanisms.atoms import Atoms, Discrete, behind_coin
 from apiece.mechanisms.gaussian import Gaussian
 
+NormalForm: TypeAlias = tuple[tuple[Mechanism, int], ...]
+"""Independent steps in normal form, each so many times."""
+
 MOST_STEPS = 10**15
 """Counts up to here are exact as floating-point numbers."""
 _LEAST = math.ulp(0.0)  # a product of coins that underflows is rounded up to it
 
 
-def flatten(mechanism: Mechanism) -> tuple[tuple[Mechanism, int], ...]:
+def flatten(mechanism: Mechanism) -> NormalForm:
     """Return an equivalent multiset of independent steps, as (step, times) pairs.
 
     Nested `Repeated` and `Composed` are multiplied out; steps that never see the record are
@@ -72,7 +76,7 @@ def _steps(mechanism: Mechanism, times: int) -> Iterator[tuple[Mechanism, int]]:
             yield mechanism, times
 
 
-def _sampled(steps: tuple[tuple[Mechanism, int], ...], probability: float) -> Mechanism:
+def _sampled(steps: NormalForm, probability: float) -> Mechanism:
     """Put a coin before flattened steps; a coin before one other coin is one coin."""
     (first, once), *rest = steps
     if not rest and once == 1:

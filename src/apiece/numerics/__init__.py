@@ -8,8 +8,10 @@ from apiece.numerics.gaussian import (
     gaussian_profile,
 )
 from apiece.numerics.roots import geometric, last_true, narrowed
+from apiece.numerics.rounding import UNIT
 
 __all__ = [
+    "UNIT",
     "gaussian_delta",
     "gaussian_epsilon_above",
     "gaussian_epsilon_below",

@@ -14,8 +14,8 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, invert
-from apiece.accounting.lattice.grid import UNIT
-from apiece.mechanisms import Atoms
+from apiece.mechanisms import Atoms, NormalForm, atoms_of
+from apiece.numerics import UNIT
 
 _CELLS = 1 << 20  # numbers in an array
 _MOST = 1 << 16  # distinct losses that are enumerated
@@ -63,7 +63,15 @@ def _excess(loss: Floats, mass: Floats, error: float, epsilon: Floats) -> Bounds
     return Bounds(low, high)
 
 
-def composed(parts: Sequence[tuple[Atoms, int]]) -> Atoms | None:
+def enumerated(steps: NormalForm) -> DiscreteProfile | None:
+    """Return the profile of discrete steps; None where one is not discrete, or atoms are many."""
+    parts = [(atoms_of(step), times) for step, times in steps]
+    known = [(atoms, times) for atoms, times in parts if atoms is not None]
+    atoms = _composed(known) if len(known) == len(parts) else None
+    return None if atoms is None else DiscreteProfile(atoms)
+
+
+def _composed(parts: Sequence[tuple[Atoms, int]]) -> Atoms | None:
     """Return the atoms of a composition of pairs, each so many times; None where they are many."""
     total: Atoms | None = None
     for atoms, times in parts:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from apiece._types import Floats
-from apiece.accounting.bounds import Bounds
+from apiece._types import Bounds, Floats
 from apiece.numerics import gaussian_profile
 
 _ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
@@ -86,6 +85,15 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
     lower = np.where(none, 0.0, share * (1 - spread) * inner(log_ratio + spread).lower)
     upper = np.where(none, 0.0, share * (1 + spread) * inner(log_ratio - spread).upper)
     return _widened(np.maximum(lower, 0.0), upper)
+
+
+def log_ratio(rho: float, probability: float) -> float:
+    """Return log(1 − q + q·e^ρ): the loss, behind a coin, of a loss ρ."""
+    if probability == 1:
+        return rho
+    if rho < 1:
+        return math.log1p(probability * math.expm1(rho))
+    return float(np.logaddexp(math.log1p(-probability), math.log(probability) + rho))
 
 
 def _log1p(excess: Floats, epsilon: Floats, probability: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: exact for every composition of plain Gaussians."""
+"""Plain Gaussians, and nothing at all: exact, however many there are."""
 
 from __future__ import annotations
 
@@ -44,33 +44,31 @@ class NothingReleased:
 def mu(mechanism: Mechanism) -> float:
     """Return the exact μ of a composition of plain Gaussians: the root of Σ 1/z².
 
-    Raises `UnsupportedError`, naming it, where a step is anything else. Source: Dong, Roth, Su
-    2022, Corollary 3.3.
+    Raises:
+        UnsupportedError: Where a step is anything else; it is named.
 
-    >>> from apiece.mechanisms import Repeated
-    >>> mu(Repeated(Gaussian(10.0), 25))
-    0.5
+    References:
+        Dong, Roth, Su 2022, Corollary 3.3.
+
+    Example:
+        >>> from apiece.mechanisms import Repeated
+        >>> mu(Repeated(Gaussian(10.0), 25))
+        0.5
     """
-    single = _single(mechanism)
-    return 0.0 if single is None else 1 / single.noise_multiplier
-
-
-def rho(mechanism: Mechanism) -> float:
-    """Return the exact ρ of zero-concentrated DP, μ²/2. Source: Bun and Steinke 2016, Prop. 1.6."""
-    return mu(mechanism) ** 2 / 2
-
-
-def profile(mechanism: Mechanism) -> GaussianProfile | NothingReleased:
-    """Return the exact profile of a composition of plain Gaussians; raise as `mu` does."""
-    single = _single(mechanism)
-    return NothingReleased() if single is None else GaussianProfile(single.noise_multiplier)
-
-
-def _single(mechanism: Mechanism) -> Gaussian | None:
-    for step, _ in flatten(mechanism):
+    steps = flatten(mechanism)
+    for step, _ in steps:
         if not isinstance(step, Gaussian):
             raise UnsupportedError(
                 f"method 'gdp': {step!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
             )
-    steps = flatten(mechanism)
-    return steps[0][0] if steps else None  # type: ignore[return-value]
+    # flattening has merged all plain Gaussians into one
+    return sum(1 / step.noise_multiplier for step, _ in steps if isinstance(step, Gaussian))
+
+
+def rho(mechanism: Mechanism) -> float:
+    """Return the exact ρ of zero-concentrated DP, μ²/2; raise as `mu` does.
+
+    References:
+        Bun and Steinke 2016, Prop. 1.6.
+    """
+    return mu(mechanism) ** 2 / 2

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
-from apiece.accounting.lattice.grid import UNIT
+from apiece.numerics import UNIT
 
 _LOG_ERROR = math.log(1e-8)  # relative error of δ aimed at, for each of its causes
 _FREQUENCIES = np.geomspace(3.0, 400.0, 18)

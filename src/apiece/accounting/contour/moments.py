@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.lattice.grid import UNIT
+from apiece.numerics import UNIT
 
 _RULE = 2**14 * UNIT  # relative accuracy of the rule's nodes and weights
 ANGLES = (0.6, 0.2)

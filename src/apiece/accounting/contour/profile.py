@@ -7,15 +7,16 @@ would otherwise spoil every tilt (`lattice.truncation`). None of this affects so
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr, ndtri_exp
 
 from apiece._types import Floats
-from apiece.accounting.bounds import Bounds, tightest
+from apiece.accounting.accuracy import DEFAULT, Accuracy
+from apiece.accounting.bounds import Bounds, nothing_known, tightest
 from apiece.accounting.contour.integral import Beside, contour
 from apiece.accounting.contour.moments import ANGLES, Steps, log_ratio, nodes_needed
-from apiece.accounting.lattice.grid import DEFAULT, Grid
 from apiece.accounting.lattice.pairs import LARGEST_LOG_RATIO
 
 _OUTSIDE = 1e-6  # share of δ that may be told apart outright, on either side
@@ -25,7 +26,8 @@ _POINTS = (200, 600)  # of a contour, at each look
 _CHUNK = 2**14  # numbers in an array
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
-_FEWEST = 16  # steps, whose integrand falls fast enough
+FEWEST = 16
+"""Steps from which on the integrand falls fast enough."""
 _SURELY = 25.0  # e^{−this}: chance that a jump is taken back, at most
 _SHARE = 1e-5  # of δ that jumps taken back may add
 _MARGIN = 1.02  # by which jumps begin above the ε expected
@@ -35,17 +37,55 @@ _RATES = np.geomspace(1e-2, 1e7, 40)
 _EXCESS = np.geomspace(1e-2, 1e6, 40)
 
 
-def sampled_epsilon(
-    z: Floats, q: Floats, times: Floats, delta: Floats, grid: Grid = DEFAULT
-) -> Bounds:
-    """Return bounds on ε(δ) of `times` ≥ 2 sampled Gaussian steps with 0 < q < 1; (K,) arrays.
+@dataclass(frozen=True, slots=True)
+class SampledGaussians:
+    """The profile of `times` sampled Gaussian steps of one kind; it says nothing of δ at given ε.
 
-    Where this cannot tell, the bounds are 0 and ∞.
+    Many profiles at once: `epsilon_bounds`.
     """
-    lower, upper = np.zeros(z.shape), np.full(z.shape, np.inf)
+
+    noise_multiplier: float
+    probability: float
+    times: int
+    accuracy: Accuracy = DEFAULT
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Return 0 and 1."""
+        return Bounds(np.zeros(epsilon.shape), np.ones(epsilon.shape))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ)."""
+        mechanism = (self.noise_multiplier, self.probability, float(self.times))
+        z, q, times = (np.full(delta.shape, value) for value in mechanism)
+        return epsilon_bounds(z, q, times, delta, self.accuracy)
+
+
+def epsilon_bounds(
+    z: Floats, q: Floats, times: Floats, delta: Floats, accuracy: Accuracy = DEFAULT
+) -> Bounds:
+    """Return bounds on ε(δ) of `times` ≥ 16 sampled Gaussian steps with 0 < q < 1; (K,) arrays.
+
+    Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
+    curve on the lattice answers for all of them quicker.
+    """
+    order = np.lexsort((z, q, times))
+    new = np.append(True, (np.diff(np.stack([z, q, times])[:, order], axis=1) != 0).any(axis=0))
+    start = np.flatnonzero(new[: order.size])
+    sizes = np.diff(np.append(start, order.size))
+    few = np.empty(order.size, dtype=bool)
+    few[order] = np.repeat(sizes, sizes) < MANY
+    lower, upper = nothing_known(delta)
+    lower[few], upper[few] = _each(np.stack([z, q, times, delta])[:, few], accuracy)
+    return Bounds(lower, upper)
+
+
+def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
+    """Return the bounds of each column (z, q, T, δ), on its own."""
+    z, q, times, delta = columns
+    lower, upper = nothing_known(delta)
     with np.errstate(all="ignore"):
         reach = -ndtri_exp(np.log(_OUTSIDE * delta / times))
-        todo = ((reach + 1 / z) / z < LARGEST_LOG_RATIO) & (times >= _FEWEST)
+        todo = (reach + 1 / z) / z < LARGEST_LOG_RATIO
         columns = np.stack([z, q, times, delta, reach])
         for look, angle in enumerate(ANGLES):
             needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), angle)
@@ -58,15 +98,8 @@ def sampled_epsilon(
                     found = _look(columns[:, some, None], _COUNTS[number], look)
                     lower[some] = np.maximum(lower[some], found.lower)
                     upper[some] = np.minimum(upper[some], found.upper)
-            todo &= ~close(lower, upper, grid)
+            todo &= ~accuracy.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
-
-
-def close(lower: Floats, upper: Floats, grid: Grid) -> npt.NDArray[np.bool_]:
-    """Whether bounds on ε are as close as the grid wants them."""
-    wanted = grid.gap * np.maximum(upper, grid.floor)
-    wanted = np.where(upper < grid.floor / 4, grid.floor / 50, wanted)
-    return np.asarray(upper - lower <= np.minimum(wanted, 1e300))
 
 
 def _look(columns: Floats, count: int, look: int) -> Bounds:

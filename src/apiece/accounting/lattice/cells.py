@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.lattice.grid import UNIT
+from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.pairs import Pair, Window
+from apiece.numerics import UNIT
 
 _ROUNDED = 16 * UNIT
 _FEWEST = 4  # cells between atoms, so that what lies between has a lattice point of its own
@@ -102,15 +103,6 @@ def jump(pair: Pair, window: Window) -> Jump:
     q_mass = float(q0[0]) + sum(atom.q for atom in above)
     q = pair.probability
     return Jump((1 - q) * q_mass + q * p_mass, q_mass, log_ratio(window.high, q))
-
-
-def log_ratio(rho: float, probability: float) -> float:
-    """Return log(1 − q + q·e^ρ)."""
-    if probability == 1:
-        return rho
-    if rho < 1:
-        return math.log1p(probability * math.expm1(rho))
-    return float(np.logaddexp(math.log1p(-probability), math.log(probability) + rho))
 
 
 def inner(rho: float, offsets: npt.NDArray[np.floating[Any]], probability: float) -> Floats:

@@ -19,12 +19,13 @@ import numpy as np
 from scipy import fft
 
 from apiece._types import Floats
+from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.lattice.convolution import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
 from apiece.accounting.lattice.dominating import discretise
 from apiece.accounting.lattice.estimates import Leaves, gaps, renyi_tilt, view
-from apiece.accounting.lattice.grid import UNIT, Grid
 from apiece.accounting.lattice.pairs import AtomsPair, RunPair, Window, told_apart
 from apiece.errors import RangeError
+from apiece.numerics import UNIT
 
 _FAINTEST = 1e-17  # δ down to which masses are to be told
 _USUAL = 1e-6  # δ by which the lattice step is chosen
@@ -36,15 +37,15 @@ _WRAP = 1e-20  # tilted mass outside the transform
 _STEEPEST = 2000.0
 
 
-def run_pair(leaves: Leaves, probability: float, grid: Grid) -> RunPair:
+def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> RunPair:
     """Return the pair of a composition behind one coin.
 
     What only one of the two worlds can show, in `certain`, is told apart outright from above and
     left out from below. Raises `RangeError` where its losses are past the numerical range.
     """
     times = sum(count for _, count in leaves)
-    windows = tuple(pair.window(grid.truncation * _FAINTEST / times) for pair, _ in leaves)
-    tilts, step = _settings(leaves, windows, grid)
+    windows = tuple(pair.window(accuracy.truncation * _FAINTEST / times) for pair, _ in leaves)
+    tilts, step = _settings(leaves, windows, accuracy)
     while True:
         lattices = [
             (discretise(pair, window, step), count)
@@ -75,7 +76,9 @@ def run_pair(leaves: Leaves, probability: float, grid: Grid) -> RunPair:
     return RunPair(ends[0], ends[1])
 
 
-def _settings(leaves: Leaves, windows: tuple[Window, ...], grid: Grid) -> tuple[Floats, float]:
+def _settings(
+    leaves: Leaves, windows: tuple[Window, ...], accuracy: Accuracy
+) -> tuple[Floats, float]:
     """Return the tilts by which all masses are told, and a lattice step."""
     coarse = view(leaves, windows)
     widest = 1 + _STEEPEST / max(float(np.abs(part.ratio).max()) for part in coarse)
@@ -85,7 +88,7 @@ def _settings(leaves: Leaves, windows: tuple[Window, ...], grid: Grid) -> tuple[
     )
     usual, epsilon = renyi_tilt(coarse, math.log(_USUAL), reverse=False)
     steps = np.geomspace(1e-9, 0.25, 60).astype(np.float64)
-    wanted = _SHARE * grid.gap * max(epsilon, grid.floor)
+    wanted = _SHARE * accuracy.gap * max(epsilon, accuracy.floor)
     fine = max(int(np.searchsorted(gaps(coarse, usual, steps), wanted)) - 1, 0)
     return np.union1d(np.linspace(1 - add, remove, _TILTS), [0.0, 1.0]), float(steps[fine])
 

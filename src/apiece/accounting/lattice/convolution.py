@@ -27,7 +27,7 @@ from scipy import fft
 
 from apiece._types import Floats
 from apiece.accounting.lattice.cells import Lattice
-from apiece.accounting.lattice.grid import UNIT
+from apiece.numerics import UNIT
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
 _UNDERFLOWS = 1e-280

@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
+from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.cells import (
     Cells,
     Lattice,
     inner,
     jump,
-    log_ratio,
     lowest_end,
     lowest_mean,
 )
-from apiece.accounting.lattice.grid import UNIT
 from apiece.accounting.lattice.pairs import Pair, Window
+from apiece.numerics import UNIT
 
 
 def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:

@@ -19,10 +19,11 @@ import math
 
 import numpy as np
 
-from apiece.accounting.lattice.cells import Cells, Lattice, cells, jump, log_ratio
+from apiece.accounting.closed.forms import log_ratio
+from apiece.accounting.lattice.cells import Cells, Lattice, cells, jump
 from apiece.accounting.lattice.dominated import contract
-from apiece.accounting.lattice.grid import UNIT
 from apiece.accounting.lattice.pairs import Pair, RunPair, Window
+from apiece.numerics import UNIT
 
 
 def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattice]:

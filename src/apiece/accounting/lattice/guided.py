@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.batch import BATCH_METHODS, epsilons
-from apiece.accounting.curve import privacy_curve
-from apiece.accounting.lattice.cells import cut, log_ratio
+from apiece.accounting.accuracy import DEFAULT
+from apiece.accounting.batch import epsilons, require_batch
+from apiece.accounting.choose import privacy_curve
+from apiece.accounting.closed.forms import log_ratio
+from apiece.accounting.lattice.cells import cut
 from apiece.accounting.lattice.convolution import TooLongError, side, tail
 from apiece.accounting.lattice.dominating import dominating
-from apiece.accounting.lattice.grid import DEFAULT
 from apiece.accounting.lattice.interpolants import Line, above_line
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.refinement import STEEPEST
@@ -32,7 +33,7 @@ from apiece.accounting.lattice.settings import Region, choose
 from apiece.accounting.lattice.truncation import jumps
 from apiece.accounting.renyi import divergences
 from apiece.accounting.renyi import profile as rdp
-from apiece.errors import RangeError, unknown
+from apiece.errors import RangeError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
 _RUN = 16  # similar mechanisms that share one choice of settings
@@ -88,8 +89,7 @@ def upper_epsilons(
     some hundreds of distinct mechanisms. Usually less than 0.1 % above the truth, as
     `privacy_curve`; the result depends on the arguments only.
     """
-    if method not in BATCH_METHODS:
-        raise unknown("method", method, BATCH_METHODS)
+    require_batch(method)
     columns = (steps, sampling_probability, noise_multiplier)
     order = np.lexsort((*columns[::-1],))
     new = np.zeros(order.size, dtype=bool)

@@ -15,11 +15,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from scipy.special import ndtr, ndtri_exp
 
-from apiece._types import Floats
-from apiece.accounting.bounds import Bounds
-from apiece.accounting.lattice.grid import UNIT
+from apiece._types import Bounds, Floats
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms
+from apiece.numerics import UNIT
 
 LARGEST_LOG_RATIO = 600.0
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12

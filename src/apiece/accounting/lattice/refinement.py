@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.lattice.cells import aligned, log_ratio
+from apiece.accounting.accuracy import Accuracy
+from apiece.accounting.closed.forms import log_ratio
+from apiece.accounting.lattice.cells import aligned
 from apiece.accounting.lattice.convolution import TooLongError, side, tail
 from apiece.accounting.lattice.dominating import discretise
 from apiece.accounting.lattice.estimates import Leaves
-from apiece.accounting.lattice.grid import Grid
 from apiece.accounting.lattice.interpolants import Bracket, Brackets, Line, above_line, below_line
 from apiece.accounting.lattice.pairs import told_apart
 from apiece.accounting.lattice.settings import Region, choose
@@ -22,19 +23,19 @@ _NEARLY = 3.0  # times the gap wanted, up to which refining is given a second ch
 _LOOKS = 5  # times that the neighbourhood is moved to the ε found
 
 
-def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
+def bracket(leaves: Leaves, deltas: Floats, accuracy: Accuracy) -> Brackets:
     """Return bounds for the range of decreasing `deltas`, an odd number of them.
 
-    The step is refined until the gap is what the grid wants, its points run out, or refining does
-    not help: near the gap wanted twice, as where few steps make δ it depends on how they happen to
+    The step is refined until the gap is what is wanted, the points run out, or refining does not
+    help: near the gap wanted twice, as where few steps make δ it depends on how they happen to
     lie on the lattice.
     """
-    region = choose(leaves, deltas, grid, None)
+    region = choose(leaves, deltas, accuracy, None)
     best: tuple[Bracket, ...] = ()
     looks, before, refine = 0, (math.inf, math.inf), True
     while True:
         try:
-            found = _compose(leaves, deltas, region, grid)
+            found = _compose(leaves, deltas, region, accuracy)
         except TooLongError as error:
             if region.step > _WIDEST:
                 raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
@@ -45,13 +46,11 @@ def bracket(leaves: Leaves, deltas: Floats, grid: Grid) -> Brackets:
         lower, upper = kept.epsilon(deltas)
         if looks < _LOOKS and _moved(region, upper):
             known = np.where(np.isfinite(upper), upper, 2 * region.reach)
-            region = choose(leaves, deltas, grid, known)
+            region = choose(leaves, deltas, accuracy, known)
             best, looks, before, refine = (found,), looks + 1, (math.inf, math.inf), True
             continue
-        wanted = grid.gap * np.maximum(upper, grid.floor)
-        wanted = np.where(upper < grid.floor / 4, grid.floor / 50, wanted)
         gaps = np.minimum(upper, 1e300) - lower
-        worst = float(np.max(gaps / np.minimum(wanted, 1e297)))
+        worst = float(np.max(gaps / np.minimum(accuracy.wanted(upper), 1e297)))
         stuck = worst > 0.8 * before[0 if worst < _NEARLY else 1]
         if worst <= 1 or not refine or stuck:
             return Brackets(kept.brackets, close=worst <= 1)
@@ -73,7 +72,7 @@ _WIDEST = 10.0
 STEEPEST = 20.0  # largest tilt, in units of 1/step
 
 
-def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Bracket:
+def _compose(leaves: Leaves, deltas: Floats, region: Region, accuracy: Accuracy) -> Bracket:
     """Compose both lattice pairs in both directions.
 
     In the add direction from below only where that can matter: where its upper bound is somewhere
@@ -83,8 +82,8 @@ def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Brac
         (log_ratio(w.high, p.probability) - log_ratio(w.low, p.probability)) / region.step
         for (p, _), w in zip(leaves, region.windows, strict=True)
     )
-    if cells > 2 * grid.points:
-        raise TooLongError(cells / grid.points)
+    if cells > 2 * accuracy.points:
+        raise TooLongError(cells / accuracy.points)
     if len(leaves) == 1:
         region = region._replace(step=aligned(leaves[0][0], region.windows[0], region.step))
     pairs = [
@@ -98,9 +97,9 @@ def _compose(leaves: Leaves, deltas: Floats, region: Region, grid: Grid) -> Brac
     below: list[Line] = []
     for reverse, tilt, wrap, end in (
         (False, region.tilt, region.wrap, until),
-        (True, region.reverse_tilt, grid.wrap, 0.0),
+        (True, region.reverse_tilt, accuracy.wrap, 0.0),
     ):
-        settings = (region.step, min(tilt, STEEPEST / region.step), wrap, grid.points, end)
+        settings = (region.step, min(tilt, STEEPEST / region.step), wrap, accuracy.points, end)
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs

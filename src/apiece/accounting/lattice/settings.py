@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece._types import Floats
+from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.lattice.cells import cut
 from apiece.accounting.lattice.estimates import (
     Coarse,
@@ -25,7 +26,6 @@ from apiece.accounting.lattice.estimates import (
     view,
     with_jumps,
 )
-from apiece.accounting.lattice.grid import Grid
 from apiece.accounting.lattice.pairs import Window
 
 _GLANCE = 2**15  # points of a first look
@@ -55,15 +55,15 @@ class Region(NamedTuple):
     windows: tuple[Window, ...]
 
 
-def choose(leaves: Leaves, deltas: Floats, grid: Grid, known: Floats | None) -> Region:
+def choose(leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | None) -> Region:
     """Return the region of decreasing `deltas`, of which the middle one matters most.
 
-    The bounds are likely to be as close as the grid wants. known: what ε is known to be about at
+    The bounds are likely to be as close as is wanted. known: what ε is known to be about at
     each. Where it is not known the best Rényi conversion stands in, and the step is kept so large
     that a first look is cheap.
     """
     delta, times = float(deltas[deltas.size // 2]), sum(count for _, count in leaves)
-    windows = tuple(pair.window(grid.truncation * delta / times) for pair, _ in leaves)
+    windows = tuple(pair.window(accuracy.truncation * delta / times) for pair, _ in leaves)
     coarse = view(leaves, windows)
     reverse_tilt, backward = renyi_tilt(coarse, math.log(delta), reverse=True)
     if known is None:
@@ -81,18 +81,21 @@ def choose(leaves: Leaves, deltas: Floats, grid: Grid, known: Floats | None) -> 
         if kept != windows:
             reach, windows, coarse = _MARGIN * deepest, kept, view(leaves, kept)
             tilt = math.nan
-    wrap = grid.wrap
+    wrap = accuracy.wrap
     if math.isnan(tilt):
         at, of = (known, deltas) if known is not None else (np.array([epsilon]), np.array([delta]))
-        matter = at >= min(grid.floor, epsilon)
+        matter = at >= min(accuracy.floor, epsilon)
         tilt, log_effect = quietest_tilt(coarse, at[matter], of[matter])
-        wrap = math.exp(min(math.log(grid.truncation) - log_effect, math.log(wrap)))
+        wrap = math.exp(min(math.log(accuracy.truncation) - log_effect, math.log(wrap)))
     # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
     widest = max(float(np.abs(part.ratio).max()) for part in coarse)
     tilt, reverse_tilt = (min(t, 1 + _STEEPEST / widest) for t in (tilt, reverse_tilt))
     both = known is None and backward > 0.9 * epsilon
     step = _step(
-        coarse, tilt, reverse_tilt if both else math.nan, _AIM * grid.gap * max(epsilon, grid.floor)
+        coarse,
+        tilt,
+        reverse_tilt if both else math.nan,
+        _AIM * accuracy.gap * max(epsilon, accuracy.floor),
     )
     wide = spread(coarse, tilt)
     if known is None:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from apiece._types import Floats
 from apiece.accounting.lattice.cells import Lattice
 from apiece.accounting.lattice.convolution import log_moment, side
-from apiece.accounting.lattice.grid import UNIT
+from apiece.numerics import UNIT
 
 
 class Jumps(NamedTuple):

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.closed.gaussian import NothingReleased
 from apiece.accounting.renyi import divergences
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
+    NormalForm,
     Sampled,
     atoms_of,
     flatten,
@@ -89,9 +89,13 @@ def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
         raise InputError(
             f"orders from {alpha.min()!s} to {alpha.max()!s}: must be above 1 and finite"
         )
-    total = np.zeros(alpha.shape)
-    for step, times in flatten(mechanism):
-        total = total + times * _step(step, alpha)
+    return _total(flatten(mechanism), alpha)
+
+
+def _total(steps: NormalForm, orders: Floats) -> Floats:
+    total = np.zeros(orders.shape)
+    for step, times in steps:
+        total = total + times * _step(step, orders)
     return total
 
 
@@ -113,14 +117,11 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
             )
 
 
-def profile(mechanism: Mechanism) -> RenyiProfile | NothingReleased:
-    """Return an upper bound on the profile of `mechanism`; raise as `divergence` does."""
-    steps = flatten(mechanism)
-    if not steps:
-        return NothingReleased()
+def renyi(steps: NormalForm) -> RenyiProfile:
+    """Return an upper bound on the profile of at least one step; raise as `divergence` does."""
     high = min(2 + 2 * max(_largest_order(step) for step, _ in steps), _LARGEST_ORDER)
     orders = 1 + np.geomspace(min(1e-3, high * 1e-5), high, _ORDERS)
-    return RenyiProfile(orders, divergence(mechanism, orders))
+    return RenyiProfile(orders, _total(steps, orders))
 
 
 def _largest_order(step: Mechanism) -> float:

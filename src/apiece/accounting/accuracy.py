@@ -1,19 +1,19 @@
-"""How finely the privacy-loss distribution is computed, in one frozen value."""
+"""How close together the two bounds on an answer should lie, in one frozen value."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apiece import _check
-from apiece.errors import InputError
+import numpy as np
 
-UNIT = 2.0**-53
-"""Relative size of one floating-point rounding."""
+from apiece import _check
+from apiece._types import Bounds, Floats, Mask
+from apiece.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """Settings of the numerical accountant; none of them affects soundness.
+class Accuracy:
+    """Settings of the numerical evaluators; none of them affects whether a bound holds.
 
     gap: the relative gap (upper − lower)/upper aimed at in ε. floor: below this ε the gap aimed at
     is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share of δ that may
@@ -21,10 +21,12 @@ class Grid:
     either side. points: the longest transform, or half of it at hard settings; where it would have
     to be longer, the bounds stay valid but lie further apart than `gap`.
 
-    Raises `InputError` for values outside (0, 1), or fewer than 1024 points.
+    Raises:
+        InputError: For values outside (0, 1), or fewer than 1024 points.
 
-    >>> Grid(gap=1e-2).points
-    1048576
+    Example:
+        >>> Accuracy(gap=1e-2).points
+        1048576
     """
 
     gap: float = 9e-4
@@ -41,5 +43,15 @@ class Grid:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "points", _check.count("points", self.points, least=1024))
 
+    def wanted(self, upper: Floats) -> Floats:
+        """Return how far below each upper bound on ε the lower one may lie."""
+        wanted = self.gap * np.maximum(upper, self.floor)
+        return np.where(upper < self.floor / 4, self.floor / 50, wanted)
 
-DEFAULT = Grid()
+    def reached(self, bounds: Bounds) -> Mask:
+        """Return where bounds on ε are as close as is wanted; nowhere that the upper one is ∞."""
+        lower, upper = bounds
+        return np.asarray(upper - lower <= np.minimum(self.wanted(upper), 1e300))
+
+
+DEFAULT = Accuracy()

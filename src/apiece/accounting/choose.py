@@ -1,0 +1,243 @@
+"""Which evaluator answers what, and why: one table, which every route to an ε or a δ asks.
+
+`TABLE` is read from top to bottom. A question is the normal form of a mechanism and a method; each
+evaluator that knows mechanisms of this form is asked in turn, until one is exact or bounds lie as
+close as is wanted. So
+
+- one plain Gaussian is answered by "Gaussian formula",
+- a thousand sampled Gaussians by "contour integral", all in one array, and by "loss lattice" where
+  that is not close,
+- anything with Laplace noise in a composition by "loss lattice",
+- a plan's million records by the same, mechanism by mechanism (`bounds_of`).
+
+An evaluator is a function from a normal form to a `Profile`, or to None for other forms. A new one
+is a file in a folder of its kind and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from apiece._types import Floats, Mask
+from apiece.accounting.accuracy import DEFAULT
+from apiece.accounting.bounds import (
+    Answer,
+    Answers,
+    Bounds,
+    Profile,
+    nothing_known,
+    within_range,
+)
+from apiece.accounting.closed.enumeration import enumerated
+from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased
+from apiece.accounting.closed.single import OneStep
+from apiece.accounting.contour.profile import FEWEST, SampledGaussians, epsilon_bounds
+from apiece.accounting.curve import PrivacyCurve, short
+from apiece.accounting.lattice.profile import composition
+from apiece.accounting.renyi.profile import renyi
+from apiece.errors import InputError, UnsupportedError, unknown
+from apiece.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NormalForm,
+    Repeated,
+    Sampled,
+    flatten,
+    require_mechanism,
+)
+
+
+def _nothing(steps: NormalForm) -> Profile | None:
+    return None if steps else NothingReleased()
+
+
+def _gaussian(steps: NormalForm) -> Profile | None:
+    match steps:
+        case ((Gaussian(z), 1),):  # flattening has merged all plain Gaussians into one
+            return GaussianProfile(z)
+    return None
+
+
+def _one_step(steps: NormalForm) -> Profile | None:
+    match steps:
+        case ((Sampled(Gaussian(z), q), 1),):
+            return OneStep(z, q)
+        case ((Laplace(scale), 1),):
+            return OneStep.laplace(scale, 1.0)
+        case ((Sampled(Laplace(scale), q), 1),):
+            return OneStep.laplace(scale, q)
+    return None
+
+
+def _sampled_gaussians(steps: NormalForm) -> Profile | None:
+    match steps:
+        case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
+            return SampledGaussians(z, q, times)
+    return None
+
+
+class Row(NamedTuple):
+    """One evaluator: the methods that ask it, how it answers, whether exactly, and why it is asked.
+
+    answer: its profile of a normal form; None for one that it does not know.
+    """
+
+    evaluator: str
+    methods: tuple[str, ...]
+    answer: Callable[[NormalForm], Profile | None]
+    exact: bool
+    why: str
+
+
+_ALL = ("pld", "rdp", "gdp", "best")
+TABLE = (
+    Row("nothing released", _ALL, _nothing, True, "no step ever sees the record"),
+    Row(
+        "Gaussian formula",
+        ("pld", "gdp", "best"),
+        _gaussian,
+        True,
+        "plain Gaussians compose to one, whose profile has a closed form",
+    ),
+    Row(
+        "one-step formula",
+        ("pld", "best"),
+        _one_step,
+        True,
+        "one step behind a coin is a change of variables in a closed form",
+    ),
+    Row(
+        "enumeration",
+        ("pld", "best"),
+        enumerated,
+        True,
+        "discrete steps with few distinct losses are added up one by one",
+    ),
+    Row(
+        "contour integral",
+        ("pld", "best"),
+        _sampled_gaussians,
+        False,
+        "sampled Gaussian steps of one kind, quickest and closest; for ε at given δ",
+    ),
+    Row(
+        "loss lattice",
+        ("pld", "best"),
+        composition,
+        False,
+        "takes every composition; asked where nothing above is exact or close enough",
+    ),
+    Row(
+        "Rényi divergences",
+        ("rdp", "best"),
+        renyi,
+        False,
+        "add up under composition, and bound from above alone",
+    ),
+)
+METHODS = ("pld", "rdp", "gdp", "best")
+"""What may be asked for: all but "best" are the accountants known by these names."""
+BATCH_METHODS = ("pld", "rdp")
+"""Those that answer for arrays of sampled Gaussian steps."""
+
+
+def choose(mechanism: Mechanism, method: str = "pld") -> Answers:
+    """Return the profile of `mechanism` by the evaluators that the table names.
+
+    Raises:
+        InputError: For an unknown method, or a mechanism nested too deep.
+        UnsupportedError: Where no evaluator of the method knows a step; it is named.
+        RangeError: Past the numerical range.
+    """
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    try:
+        with within_range(f"{short(mechanism)} by method {method!r}"):
+            return _chosen(flatten(mechanism), method)
+    except RecursionError:
+        raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
+
+
+def _chosen(steps: NormalForm, method: str) -> Answers:
+    answers: list[Answer] = []
+    for row in TABLE:
+        if method not in row.methods:
+            continue
+        try:
+            profile = row.answer(steps)
+        except UnsupportedError:
+            if not answers:
+                raise
+            continue  # "best" has asked others
+        if profile is not None:
+            answers.append(Answer(row.evaluator, row.why, profile))
+            if row.exact:
+                break
+    if not answers:
+        other = next(step for step, _ in steps if not isinstance(step, Gaussian))
+        raise UnsupportedError(
+            f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
+        )
+    return Answers(tuple(answers), _never if method == "best" else DEFAULT.reached)
+
+
+def _never(bounds: Bounds) -> Mask:
+    """Nowhere: "best" asks everyone."""
+    return np.zeros(bounds.upper.shape, dtype=bool)
+
+
+def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
+    """Return the privacy curve of `mechanism` under add/remove adjacency.
+
+    Args:
+        mechanism: What is done to one record.
+        method: "pld" (tight, two-sided), "rdp" (upper bound only), "gdp" (exact, for compositions
+            of plain Gaussians), or "best" (the tightest of all that can handle the mechanism).
+
+    Raises:
+        UnsupportedError: Where the method cannot handle the mechanism, which is named.
+        RangeError: Where losses are past the numerical range.
+
+    Example:
+        >>> curve = privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.01), 1000))
+        >>> print(curve.explain(1e-5))
+        1.82799 ≤ ε ≤ 1.828 at δ = 1e-05, by contour integral: sampled Gaussian steps of one \
+kind, quickest and closest; for ε at given δ
+    """
+    require_mechanism("privacy_curve", mechanism)
+    return PrivacyCurve(choose(mechanism, method), method, mechanism)
+
+
+def bounds_of(columns: Floats, method: str) -> Bounds:
+    """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps, equal z, q, steps
+    side by side; 0 and ∞ where the arithmetic tells nothing.
+
+    What contours answer is asked in one array; only what is left, of each mechanism on its own.
+
+    Raises:
+        RangeError: Where the arithmetic fails.
+    """
+    new = (np.diff(columns[:3], axis=1) != 0).any(axis=0)
+    starts = np.flatnonzero(np.append(True, new)[: columns.shape[1]])
+    sizes = np.diff(np.append(starts, columns.shape[1]))
+    asked = [choose(_steps(*columns[:3, start]), method) for start in starts]
+    by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
+    lower, upper = nothing_known(columns[3])
+    with within_range(f"arrays by method {method!r}"):
+        some = np.repeat(by_contour, sizes)
+        lower[some], upper[some] = epsilon_bounds(*columns[:, some])
+        for start, size, each, first in zip(starts, sizes, asked, by_contour, strict=True):
+            here = slice(start, start + size)
+            known = Bounds(lower[here], upper[here])
+            found = each.closer(each.answers[first:], columns[3, here], known)
+            lower[here], upper[here] = found
+    nothing = np.isnan(lower) | np.isnan(upper)
+    return Bounds(np.where(nothing, 0.0, lower), np.where(nothing, np.inf, upper))
+
+
+def _steps(z: float, q: float, steps: float) -> Mechanism:
+    return Repeated(Sampled(Gaussian(float(z)), float(q)), int(steps))
