@@ -228,7 +228,7 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
     by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
     lower, upper = nothing_known(columns[3])
     with within_range(f"arrays by method {method!r}"):
-        some = np.repeat(by_contour, sizes)
+        some = np.repeat(np.array(by_contour, dtype=bool), sizes)
         lower[some], upper[some] = epsilon_bounds(*columns[:, some])
         for start, size, each, first in zip(starts, sizes, asked, by_contour, strict=True):
             here = slice(start, start + size)
