@@ -59,7 +59,7 @@ def distinct_case(strategy: str, size: int, method: str) -> dict[str, Any]:
     settings = {"steps": 1000, "expected_batch_size": size / 100, "clip_norm": 1.0}
     plan = assign(budgets, strategy, method=method, **settings)  # type: ignore[arg-type]
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    ratio = plan.epsilon_spent / plan.budgets.epsilon
+    ratio = plan.epsilon_spent / plan.budget_groups.epsilon
     free = ratio[~plan.saturated]
     return {
         "case": "distinct budgets",

@@ -160,7 +160,7 @@ def result(folder: Path) -> dict[str, Any]:
                 "epsilon_spent": float(plan.curve(g).epsilon(DELTA).upper),
                 "advantage": float(plan.curve(g).advantage().upper),
             }
-            for g, name in enumerate(plan.budgets.name)
+            for g, name in enumerate(plan.budget_groups.name)
         },
         "roc": {name: points(curve) for name, curve in curves.items()},
         "auc_by_target_model": intervals(shadows),

@@ -64,7 +64,7 @@ def job(others: float, part: int, *, bound: float | None) -> ShadowJob:
         Pool(table.ids, inputs, targets, np.zeros(RECORDS, dtype=np.int64)),
         plan,
         drawn_ids(part),
-        group=len(plan.budgets) - 1,
+        group=len(plan.budget_groups) - 1,
         models=MODELS,
         model=StackedMlp((table.inputs.shape[1], 128, 64, table.classes)),
         recipe=Recipe(),
@@ -152,7 +152,7 @@ def compared(work: Path, bound: float | None, budgets: tuple[float, ...]) -> dic
     ids = sorted(columns[OWN].score)
     scores = {others: [c.score[i] for i in ids] for others, c in columns.items()}
     plans = {others: c.plan for others, c in columns.items()}
-    faced = {o: contract.exposure(p, len(p.budgets) - 1) for o, p in plans.items()}
+    faced = {o: contract.exposure(p, len(p.budget_groups) - 1) for o, p in plans.items()}
     return {
         "strategy": plans[min(budgets)].strategy,
         "bound": bound,

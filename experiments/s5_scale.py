@@ -99,7 +99,7 @@ def spread(values: np.ndarray) -> dict[str, Any]:
 
 def theory(plan: Plan, group: str) -> dict[str, Any]:
     """What the plan fixes for the group."""
-    of, stage = int(np.flatnonzero(plan.budgets.name == group)[0]), plan.stages[0]
+    of, stage = int(np.flatnonzero(plan.budget_groups.name == group)[0]), plan.stages[0]
     advantage = plan.curve(of).advantage()
     return {
         "sampling_probability": float(stage.sampling_probability[of]),

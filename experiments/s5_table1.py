@@ -228,9 +228,9 @@ def looks(populations: list[ShadowScores], first: int | None) -> dict[str, Any] 
 
 def theory(plans: list[Plan], group: str) -> dict[str, Any]:
     """Advantage and excess of the group in each population, from the plans alone."""
-    of = int(np.flatnonzero(plans[0].budgets.name == group)[0])
-    size = int(plans[0].budgets.records.sum())
-    alone = Budgets(np.full(size, plans[0].budgets.epsilon[of]), DELTA)
+    of = int(np.flatnonzero(plans[0].budget_groups.name == group)[0])
+    size = int(plans[0].budget_groups.records.sum())
+    alone = Budgets(np.full(size, plans[0].budget_groups.epsilon[of]), DELTA)
     batch = plans[0].stages[0].expected_batch_size
     settings = {"steps": plans[0].steps, "expected_batch_size": batch, "clip_norm": 1.0}
     promised = assign(alone, Uniform(), **settings).curve(0)

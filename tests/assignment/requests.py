@@ -173,7 +173,7 @@ def broken(some: Case, plan: Plan) -> str | None:
     budgets = some.budgets
     if not plan.releasable or not plan.verify(budgets).ok:
         return "a promise is broken, or the plan objects to itself"
-    if len(plan.budgets) != len(budgets.groups) or plan.records != len(budgets):
+    if len(plan.budget_groups) != len(budgets.groups) or plan.records != len(budgets):
         return "records were lost"
     if not np.isfinite(plan.epsilon_spent).all():
         return "an epsilon that is not finite"
@@ -190,12 +190,12 @@ def overspent(plan: Plan) -> str | None:
     stage = plan.stages[0]
     if len(plan.stages) > 1 or stage.participation is not None:
         return None
-    noise, epsilon = stage.noise_stddev / stage.clip_norm, plan.budgets.epsilon
+    noise, epsilon = stage.noise_stddev / stage.clip_norm, plan.budget_groups.epsilon
     for g in {int(noise.argmin()), int(noise.argmax()), int(epsilon.argmin())}:
         q, asked = float(stage.sampling_probability[g]), float(epsilon[g])
         if q == 0 or noise[g] < LEAST_CHECKED or not 0.1 <= asked <= 20:
             continue
-        spent = _by_others(float(noise[g]), q, stage.steps, float(plan.budgets.delta[g]))
+        spent = _by_others(float(noise[g]), q, stage.steps, float(plan.budget_groups.delta[g]))
         if spent > asked * SLACK:
             return f"group {g}: spends {spent:g} by dp-accounting, more than {asked:g}"
     return None

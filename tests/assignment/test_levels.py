@@ -19,7 +19,7 @@ def test_within_half_a_percent_below(strategy: Strategy, method: str) -> None:
     plan = assign(BUDGETS, strategy, method=method, **settings)  # type: ignore[arg-type]
     verification = plan.verify(BUDGETS)
     ratio = verification.epsilon_spent / verification.epsilon
-    assert len(plan.budgets) == 800
+    assert len(plan.budget_groups) == 800
     assert ratio.max() <= 1
     assert ratio.min() >= 0.995
     assert plan.expected_batch_size == pytest.approx(60, rel=5e-3)
@@ -28,7 +28,7 @@ def test_within_half_a_percent_below(strategy: Strategy, method: str) -> None:
 def test_one_delta_for_all() -> None:
     budgets = Budgets(np.linspace(1.0, 1.2, 100), 1e-5)
     plan = assign(budgets, Sample(), steps=100, expected_batch_size=10, clip_norm=1.0)
-    ratio = plan.verify(budgets).epsilon_spent / plan.budgets.epsilon
+    ratio = plan.verify(budgets).epsilon_spent / plan.budget_groups.epsilon
     assert 0.995 <= ratio.min() <= ratio.max() <= 1
 
 
@@ -40,7 +40,7 @@ def test_a_plan_with_one_record_moved_up_is_found_out() -> None:
     stage = dataclasses.replace(
         plan.stages[0],
         sampling_probability=rate,
-        expected_batch_size=float(rate @ plan.budgets.records),
+        expected_batch_size=float(rate @ plan.budget_groups.records),
     )
     kept = dataclasses.replace(plan, stages=(stage,)).verify(BUDGETS).kept
     assert np.flatnonzero(~kept).tolist() == [400]

@@ -98,7 +98,7 @@ def test_a_planner_that_is_off_is_sent_back_until_it_keeps_its_promise(factor: f
     budgets = Budgets([1.0] * 50 + [2.0] * 50, 1e-5)
     plan = assign(budgets, Careless(factor), steps=10, expected_batch_size=10, clip_norm=1.0)
     assert plan.verify(budgets).ok
-    assert (plan.epsilon_spent / plan.budgets.epsilon).max() > 0.9 / factor**2
+    assert (plan.epsilon_spent / plan.budget_groups.epsilon).max() > 0.9 / factor**2
 
 
 def test_a_planner_that_does_not_listen_returns_nothing() -> None:

@@ -52,7 +52,7 @@ def independent(plan: Plan, group: int) -> float:
     accountant = PLDAccountant(value_discretization_interval=4e-5).compose(
         dp.SelfComposedDpEvent(event, stage.steps)
     )
-    return float(accountant.get_epsilon(float(plan.budgets.delta[group])))
+    return float(accountant.get_epsilon(float(plan.budget_groups.delta[group])))
 
 
 SPENDING = [Scale(), Sample(), Sample(noise="mean"), Sample(noise="strictest")]
@@ -66,13 +66,13 @@ def test_everyone_spends_what_they_asked(strategy: Strategy) -> None:
     assert verification.ok
     assert (ratio[~plan.saturated] >= 0.995).all()
     for g in range(3):
-        assert 0.99 <= independent(plan, g) / plan.budgets.epsilon[g] <= 1
+        assert 0.99 <= independent(plan, g) / plan.budget_groups.epsilon[g] <= 1
 
 
 @pytest.mark.parametrize("strategy", [Uniform(), Threshold(), Hybrid(excess=0.005)], ids=repr)
 def test_another_accountant_finds_no_promise_broken(strategy: Strategy) -> None:
     plan = plan_of(strategy)
-    spent = np.array([independent(plan, g) for g in range(3)]) / plan.budgets.epsilon
+    spent = np.array([independent(plan, g) for g in range(3)]) / plan.budget_groups.epsilon
     assert (spent <= 1).all()
     assert spent.max() >= 0.99
 
@@ -152,7 +152,7 @@ def test_sound_rounds_never_exceed(strategy: Strategy) -> None:
     # it does not claim to spend the others, and says what it does spend
     assert ratio.min() < 0.995
     assert "only the budget that binds first" in plan.notes[0]
-    for name, share in zip(plan.budgets.name, ratio, strict=True):
+    for name, share in zip(plan.budget_groups.name, ratio, strict=True):
         assert f"{name} {100 * share:.1f} %" in plan.notes[0]
     assert "do not spend all they allow" in " ".join((Rounds.__doc__ or "").split())
     assert plan.combine == ("average" if isinstance(strategy, AdaPDP) else "continue")
@@ -167,7 +167,7 @@ def test_published_rounds_exceed_and_say_so(strategy: Strategy) -> None:
     assert "worst path" in plan.objections[0]
     assert not verification.ok
     assert verification.epsilon_spent.max() > verification.epsilon.min()
-    strict = [g for g, n in enumerate(plan.budgets.name) if str(n).startswith("s joined")]
+    strict = [g for g, n in enumerate(plan.budget_groups.name) if str(n).startswith("s joined")]
     assert (verification.epsilon_spent[strict] > 1.0).all()
     back = Plan.from_json(plan.to_json())
     assert back.verify().epsilon_spent == pytest.approx(verification.epsilon_spent)
@@ -257,4 +257,4 @@ def test_distinct_deltas_are_each_kept() -> None:
     for strategy in (Scale(), Sample(), Uniform(), JorgensenSampling(threshold=1.0)):
         plan = plan_of(strategy, budgets, expected_batch_size=20)
         assert plan.verify(budgets).ok
-        assert plan.budgets.delta.tolist() == [1e-7, 1e-5]
+        assert plan.budget_groups.delta.tolist() == [1e-7, 1e-5]

@@ -97,7 +97,7 @@ def test_targets_that_are_no_classes() -> None:
 def test_half_plan_and_table_job() -> None:
     budgets = Budgets(np.r_[np.full(21, 1.0), np.full(40, 3.0)], 1e-5, ids=np.arange(61) + 7)
     plan = half_plan(budgets, "scale", steps=4, expected_batch_size=6, clip_norm=1.0)
-    assert plan.budgets.records.tolist() == [11, 20]
+    assert plan.budget_groups.records.tolist() == [11, 20]
     generator = np.random.default_rng(0)
     features = generator.normal(size=(61, 5)).astype(np.float32)
     job = table_job(features, generator.integers(0, 2, 61), budgets, plan, models=6, seed=3)

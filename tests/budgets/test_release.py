@@ -38,10 +38,8 @@ def test_no_record_gets_more_than_it_asked() -> None:
         plan = assign(histogram.budgets(), Scale(), steps=50, expected_batch_size=50, clip_norm=1.0)
         bound = plan.bind_released(histogram, budgets)
         assert bound.verify(budgets).ok
-        assert bound.group_index is not None
-        assert bound.ids is not None
         own = budgets.epsilon[bound.ids]
-        assert (plan.budgets.epsilon[bound.group_index] <= own).all()
+        assert (plan.budget_groups.epsilon[bound.group_index] <= own).all()
         assert (budgets.epsilon[np.setdiff1d(budgets.ids, bound.ids)] < 0.5).all()
         # rates and the normaliser are those released, whoever is there
         assert bound.stages[0] is plan.stages[0]

@@ -36,7 +36,7 @@ def population(attack: np.ndarray) -> Budgets:
 
 def harm(plan: Plan) -> float:
     """How much more vulnerable the victim is than promised."""
-    names = [str(name).split(" ")[0] for name in plan.budgets.name]
+    names = [str(name).split(" ")[0] for name in plan.budget_groups.name]
     g = names.index("victim")
     curve = privacy_curve(plan.mechanism_for(g), method="pld")
     return float(excess_of(plan, g, curve).forward.upper)

@@ -75,7 +75,7 @@ def test_manipulation_keeps_smaller_requests() -> None:
         strategy="sample",
         **RUN,  # type: ignore[arg-type]
     )
-    groups = found[1].plan.budgets
+    groups = found[1].plan.budget_groups
     assert groups.epsilon.tolist() == [1.0, 2.0, 8.0]
     assert groups.records.tolist() == [100, 99, 1]
 
@@ -161,10 +161,10 @@ def test_those_with_most_to_withhold_collude_first() -> None:
     budgets = Budgets(np.r_[np.full(50, 1.0), np.full(50, 8.0)], 1e-6)
     run = {"shares": [0.2], "epsilons": [1.0], "steps": 5, "expected_batch_size": 50}
     rows = contract.collusion(budgets, 0, **run)  # type: ignore[arg-type]
-    assert rows[1].plan.budgets.records.tolist() == [70, 30]
+    assert rows[1].plan.budget_groups.records.tolist() == [70, 30]
     assert rows[1].changed == 20
     drawn = contract.collusion(budgets, 0, generator=np.random.default_rng(0), **run)  # type: ignore[arg-type]
-    assert 30 < drawn[1].plan.budgets.records[1] < 50
+    assert 30 < drawn[1].plan.budget_groups.records[1] < 50
 
 
 def test_a_search_without_decoys_stays_within_consent() -> None:
@@ -172,9 +172,9 @@ def test_a_search_without_decoys_stays_within_consent() -> None:
     rows = contract.budget_manipulation(budgets, 99, steps=50, expected_batch_size=10)
     assert len(rows) == 5
     for row in rows[1:]:
-        most = np.sort(np.repeat(row.plan.budgets.epsilon, row.plan.budgets.records))
+        most = np.sort(np.repeat(row.plan.budget_groups.epsilon, row.plan.budget_groups.records))
         assert (most <= np.sort(budgets.epsilon)).all()
-        assert row.plan.budgets.epsilon[row.group] == 4.0
+        assert row.plan.budget_groups.epsilon[row.group] == 4.0
     assert contract.worst(rows).forward.upper >= rows[0].forward.upper
 
 

@@ -29,7 +29,7 @@ def skewed() -> Budgets:
 def cost(plan: Plan) -> float:
     """Noise over signal."""
     stage = plan.stages[0]
-    signal = plan.budgets.records @ (stage.sampling_probability * stage.clip_norm)
+    signal = plan.budget_groups.records @ (stage.sampling_probability * stage.clip_norm)
     return float(stage.noise_stddev / signal)
 
 
@@ -85,7 +85,7 @@ def test_hybrid_goes_from_scale_to_sample(skewed: Budgets) -> None:
     for bound, plan in zip(bounds, plans, strict=True):
         assert all(clause.symmetric <= bound for clause in contract.check(plan))
         stage = plan.stages[0]
-        share = plan.budgets.records / plan.records
+        share = plan.budget_groups.records / plan.records
         assert share @ stage.sampling_probability == pytest.approx(0.05, rel=1e-6)
         assert share @ stage.clip_norm == pytest.approx(1.0, rel=1e-6)
 

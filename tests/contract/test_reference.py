@@ -65,15 +65,15 @@ def promised(epsilon: float, delta: float) -> PrivacyCurve:
 
 def true_harm(plan: Plan) -> float:
     """How much more vulnerable the victim is than by the mechanism that was requested."""
-    g = [str(name).split(" ")[0] for name in plan.budgets.name].index("victim")
-    baseline = promised(float(plan.budgets.epsilon[g]), float(plan.budgets.delta[g]))
+    g = [str(name).split(" ")[0] for name in plan.budget_groups.name].index("victim")
+    baseline = promised(float(plan.budget_groups.epsilon[g]), float(plan.budget_groups.delta[g]))
     curve = privacy_curve(plan.mechanism_for(g), method="pld")
     return float(excess(baseline, curve).forward.upper)
 
 
 def claimed_harm(plan: Plan) -> float:
     """What `check` says of the victim, without looking at the others."""
-    names = [str(name).split(" ")[0] for name in plan.budgets.name]
+    names = [str(name).split(" ")[0] for name in plan.budget_groups.name]
     g = names.index("victim")
     curve = privacy_curve(plan.mechanism_for(g), method="pld")
     return float(excess_of(plan, g, curve).forward.upper)
@@ -84,8 +84,8 @@ def moving_baseline(plan: Plan, group: int) -> Mechanism:
     batches = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
     q = min(1.0, batches / plan.steps / plan.records)
     z = noise_multipliers(
-        epsilon=plan.budgets.epsilon[group],
-        delta=plan.budgets.delta[group],
+        epsilon=plan.budget_groups.epsilon[group],
+        delta=plan.budget_groups.delta[group],
         sampling_probability=q,
         steps=plan.steps,
     )
@@ -239,7 +239,7 @@ def test_public_records_do_not_move_the_reference() -> None:
 
 def test_a_reference_of_ones_own() -> None:
     plan = made(population(np.array([0.0, 0.0, -12.0, -12.0, 0.5])), Scale())
-    by_hand = Plan("own", 1.0, plan.budgets, plan.stages, plan.saturated)
+    by_hand = Plan("own", 1.0, plan.budget_groups, plan.stages, plan.saturated)
     assert by_hand.reference is not None
     assert by_hand.reference.sampling_probability == pytest.approx(BATCH / SIZE)
     for q, steps in ((0.0, 1), (1.5, 1), (float("nan"), 1), (0.5, 0), (0.5, 1.5)):

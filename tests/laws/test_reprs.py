@@ -22,7 +22,7 @@ import apiece
 from apiece import contract
 from apiece.assignment import Sample, assign
 from apiece.budgets import BudgetGroups, Budgets
-from apiece.plan import Plan
+from apiece.plan import BoundPlan, Plan
 from apiece.training import clip_and_sum
 
 MARK = "7310429"  # a number that nothing else prints
@@ -49,7 +49,8 @@ HOLDS = {
     "ledger.people.LedgerFilter": "ids",
     "ledger.verify.Verification": "problems",
     "ledger.verify._Fold": "ids terms spent problems",
-    "plan.model.Plan": "budgets group_index ids stages",
+    "plan.model.BoundPlan": "budget_groups group_index ids stages",
+    "plan.model.Plan": "budget_groups stages",
     "plan.stage.Stage": "sampling_probability clip_norm participation",
     "plan.verification.Measures": "epsilon_spent advantage forward backward",
     "plan.verification.Verification": "name epsilon delta epsilon_spent kept",
@@ -226,10 +227,12 @@ def real(kind: type) -> Any | None:
         return budgets
     if kind is BudgetGroups:
         return budgets.groups
-    return secret_plan() if kind is Plan else None
+    if kind is Plan:
+        return secret_plan().public()
+    return secret_plan() if kind is BoundPlan else None
 
 
-def secret_plan(count: int = 12) -> Plan:
+def secret_plan(count: int = 12) -> BoundPlan:
     ids = np.array([f"person {MARK}-{i}" for i in range(count)])
     epsilon = np.where(np.arange(count) % 2, 1.0, 2.0)
     budgets = Budgets(epsilon, 1e-3, ids=ids)
@@ -301,9 +304,9 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
 
 def test_a_plan_and_an_exposure_and_a_sum_made_for_real() -> None:
     plan = secret_plan()
-    assert repr(plan) == "Plan(sample, 12 records in 2 groups, 3 steps)"
+    assert repr(plan) == "BoundPlan(sample, 12 records in 2 groups, 3 steps)"
+    assert repr(plan.public()) == "Plan(sample, 12 records in 2 groups, 3 steps)"
     assert MARK not in printed(plan) + printed(plan.verify()) + printed(plan.measures)
-    assert plan.ids is not None
     budgets = Budgets(np.full(12, 2.0), 1e-3, ids=plan.ids)
     settings = {"steps": 3, "expected_batch_size": 4, "clip_norm": 1.0}
     found = contract.budget_manipulation(

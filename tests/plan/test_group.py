@@ -24,7 +24,7 @@ def test_groups_are_a_tuple_with_the_plans_own_numbers(strategy: Strategy) -> No
     assert sum(group.records for group in plan.groups) == 40
     assert Plan.from_json(plan.to_json()).groups == plan.groups
     for g, group in enumerate(plan.groups):
-        assert group.epsilon == plan.budgets.epsilon[g]
+        assert group.epsilon == plan.budget_groups.epsilon[g]
         assert len(group.stages) == len(plan.stages)
         for part, stage in zip(group.stages, plan.stages, strict=True):
             assert part.steps == stage.steps

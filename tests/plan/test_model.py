@@ -2,15 +2,29 @@
 
 import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pytest
 
-from apiece.assignment import Scale, Threshold, Uniform, assign
+from apiece.assignment import (
+    AdaPDP,
+    Hybrid,
+    JorgensenSampling,
+    Rounds,
+    Sample,
+    Scale,
+    Sequential,
+    Strategy,
+    Threshold,
+    Uniform,
+    assign,
+)
 from apiece.budgets import Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
-from apiece.plan import Plan, Stage
+from apiece.plan import BoundPlan, Plan, Stage
+from apiece.training import poisson_batches
 
 BUDGETS = Budgets.from_groups([("strict", 0.4, 1.0), ("weak", 0.6, 3.0)], 1000, 1e-5)
 
@@ -54,8 +68,7 @@ def test_json_round_trip_is_exact(plan: Plan) -> None:
         back = Plan.from_json(each.to_json())
         assert back.to_json() == each.to_json()
         assert back.hash() == each.hash()
-        assert back.group_index is None
-        assert back.ids is None
+        assert type(back) is Plan
     assert "group_index" not in plan.to_json()
 
 
@@ -127,7 +140,6 @@ def test_verification_joins_by_id_and_against_each_record(plan: Plan) -> None:
 def test_bind_wants_the_same_groups(plan: Plan) -> None:
     loose = Plan.from_json(plan.to_json())
     bound = loose.bind(BUDGETS)
-    assert bound.group_index is not None
     assert (bound.group_index == plan.group_index).all()
     with pytest.raises(InputError, match="do not fit"):
         loose.bind(Budgets([1.0, 2.0], 1e-5))
@@ -166,3 +178,70 @@ def test_a_plan_that_breaks_promises_says_so() -> None:
     assert "400 records" in plan.objections[0]
     assert plan.verify().kept.tolist() == [False, True]
     assert not Plan.from_json(plan.to_json()).releasable
+
+
+PEOPLE = np.array([f"person {i:03}" for i in range(40)])
+ASKED = np.repeat([1.0, 3.0], [12, 28])
+STRATEGIES: list[Strategy] = [
+    Uniform(), Scale(), Sample(), Hybrid(0.5), Threshold(3.0), Sequential(), JorgensenSampling(),
+    Rounds(2), AdaPDP(2),
+]  # fmt: skip
+
+
+def of_people(strategy: Strategy, order: np.ndarray) -> BoundPlan:
+    budgets = Budgets(ASKED[order], 1e-4, ids=PEOPLE)
+    return assign(budgets, strategy, steps=4, expected_batch_size=8, clip_norm=1.0)
+
+
+def entries(value: object) -> int:
+    """The length of the longest array or tuple in a value, fields of fields included."""
+    if isinstance(value, np.ndarray):
+        return max(value.shape, default=0)
+    inside: list[object] = list(value) if isinstance(value, tuple | list) else []
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inside += list(getattr(value, "__dict__", {}).values())
+        inside += [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return max([len(inside) if isinstance(value, tuple | list) else 0, *map(entries, inside)])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_a_plan_says_nothing_of_who_is_where(strategy: Strategy) -> None:
+    """The same budgets, asked by other people: the same public plan to the bit."""
+    plan = of_people(strategy, np.arange(40))
+    other = of_people(strategy, np.random.default_rng(0).permutation(40))
+    assert (plan.group_index != other.group_index).any()
+    assert plan.hash() == other.hash()
+    assert plan.to_json() == other.to_json()
+    public = plan.public()
+    assert type(public) is Plan
+    assert pickle.dumps(public) == pickle.dumps(other.public())
+    assert b"person" not in pickle.dumps(public)
+    assert b"person" in pickle.dumps(plan)  # the control
+    assert entries(public) < 40
+
+
+def test_the_law_sees_a_field_an_entry_a_record() -> None:
+    plan = of_people(Scale(), np.arange(40))
+    assert entries(plan) == entries((1, plan)) == 40
+    assert entries(plan.public()) < 40
+    assert entries(dataclasses.replace(plan.public(), notes=("a",) * 50)) == 50
+
+
+def test_what_was_measured_goes_along_where_nothing_public_changes() -> None:
+    plan = of_people(Scale(), np.arange(40))
+    spent, measures, groups = plan.epsilon_spent, plan.measures, plan.groups
+    for same in (plan.public(), plan.public().bind(Budgets(ASKED, 1e-4, ids=PEOPLE))):
+        assert same.epsilon_spent is spent
+        assert same.measures is measures
+        assert same.groups is groups
+    stage = dataclasses.replace(plan.stages[0], noise_stddev=9.0)
+    assert dataclasses.replace(plan, stages=(stage,)).epsilon_spent is not spent
+
+
+def test_a_plan_that_is_not_bound_says_how_to_bind_it() -> None:
+    bound = of_people(Scale(), np.arange(40))
+    assert BoundPlan.of(bound) is bound
+    with pytest.raises(InputError, match=r"use plan\.bind\(budgets\)"):
+        BoundPlan.of(bound.public())
+    with pytest.raises(InputError, match=r"use plan\.bind\(budgets\)"):
+        next(poisson_batches(Plan.from_json(bound.to_json()), generator=np.random.default_rng(0)))

@@ -31,7 +31,7 @@ from apiece.assignment import (
 )
 from apiece.budgets import Budgets
 from apiece.errors import ApieceError, DataError, InputError, VerificationError
-from apiece.plan import Plan, Reference, serial
+from apiece.plan import BoundPlan, Plan, Reference, serial
 from apiece.plan.claims import Claims
 from apiece.training import Trainer
 
@@ -171,10 +171,9 @@ def curve_of(plan: Plan, group: int) -> Any:
     return privacy_curve(plan.mechanism_for(group), method="pld")
 
 
-def harm(plan: Plan, budgets: Budgets) -> str | None:
+def harm(plan: BoundPlan, budgets: Budgets) -> str | None:
     """How the plan breaks what these people were promised, by their own numbers; None: it keeps."""
-    assert plan.group_index is not None
-    for g in range(len(plan.budgets)):
+    for g in range(len(plan.budget_groups)):
         who = plan.group_index == g
         asked, delta = budgets.epsilon[who].min(), budgets.delta[who].min()
         curve = curve_of(plan, g)

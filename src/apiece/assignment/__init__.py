@@ -20,7 +20,7 @@ from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, InputError, RangeError, unknown
-from apiece.plan import Plan
+from apiece.plan import BoundPlan
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -71,7 +71,7 @@ def assign(
     expected_batch_size: float,
     clip_norm: float,
     method: str = "pld",
-) -> Plan:
+) -> BoundPlan:
     """Return a verified plan: what will be done to every record so that each promise is kept.
 
     budgets: what n records asked for. strategy: `Scale()`, `Sample()`, …, or such a name for its
@@ -79,7 +79,8 @@ def assign(
     ℓ2 bound c̄ on a record's gradient. method: the accounting to calibrate with, "pld" (tight) or
     "rdp" (looser; for published values).
 
-    The plan's guarantee for every group, recomputed from the plan's own numbers, is at most what
+    The plan knows which record is in which group, for the engine; `plan.public()` and its JSON
+    do not. Its guarantee for every group, recomputed from the plan's own numbers, is at most what
     was asked. Where a first plan spends more, by the rounding of a solver or of two routes of
     the accountant, the groups concerned are aimed lower and it is made again; a plan that fails is
     never returned. A plan that is made to break promises, for comparison, says so in
@@ -104,7 +105,8 @@ def assign(
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
     for attempt in range(ATTEMPTS):
         try:
-            plan = strategy.plan(request)
+            found = strategy.plan(request)
+            plan = found if isinstance(found, BoundPlan) else found.bind(budgets)
             if not plan.releasable:
                 return plan
             verification = plan.verify(budgets)
@@ -117,9 +119,9 @@ def assign(
     return plan
 
 
-def _noted(plan: Plan) -> Plan:
+def _noted(plan: BoundPlan) -> BoundPlan:
     """Return the plan, saying so where there are bounds Δ̄ to which its strategy pays no heed."""
-    bounds = plan.budgets.excess
+    bounds = plan.budget_groups.excess
     if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():
         return plan
     note = (

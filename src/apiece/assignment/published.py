@@ -18,7 +18,7 @@ from apiece.assignment.solve import few_groups, noise_for
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.budgets import BudgetGroups
 from apiece.mechanisms import Composed, Mechanism
-from apiece.plan import Plan, Stage
+from apiece.plan import BoundPlan, Plan, Stage
 
 OBJECTION = (
     "as published, a record is charged only for rounds that it joined, so its coins are revealed "
@@ -79,7 +79,7 @@ def _check_options(strategy: PublishedRounds | PublishedAdaPDP) -> None:
     object.__setattr__(strategy, "loss", check_loss("loss", strategy.loss))
 
 
-def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine: str) -> Plan:
+def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine: str) -> BoundPlan:
     few_groups(request, strategy.name)
     budgets, index = request.groups, request.budgets.group_index
     generator = np.random.default_rng(strategy.seed)
@@ -106,10 +106,10 @@ def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine
     origin = patterns[:, 0].astype(np.int64)
     taus = [r["tau"] for r in rounds]
     worst = {g: _worst_path(request, stages, taus, int(g)) for g in np.unique(origin)}
-    return Plan(
+    return BoundPlan(
         strategy=strategy.name,
         clip_norm=request.clip_norm,
-        budgets=BudgetGroups(
+        budget_groups=BudgetGroups(
             name=np.array([_name(budgets.name[p[0]], p[1:]) for p in patterns]),
             epsilon=budgets.epsilon[origin],
             delta=budgets.delta[origin],

@@ -101,7 +101,7 @@ class Request:
         at_end: npt.NDArray[np.bool_] | bool = False,
         objections: tuple[str, ...] = (),
     ) -> Plan:
-        """Return the plan of one stage with these parameters, bound to the budgets' records.
+        """Return the plan of one stage with these parameters.
 
         at_end: groups whose rate cannot grow; those whose noise cannot fall are found here.
         """
@@ -149,15 +149,13 @@ class Request:
         objections: tuple[str, ...] = (),
         combine: str = "continue",
     ) -> Plan:
-        """Return the plan with these stages, bound to the budgets' records."""
+        """Return the plan with these stages; `assign` binds it to the records."""
         return Plan(
             strategy=strategy,
             clip_norm=self.clip_norm,
-            budgets=self.groups,
+            budget_groups=self.groups,
             stages=stages,
             saturated=saturated,
-            group_index=self.budgets.group_index,
-            ids=self.budgets.ids,
             method=self.method,
             objections=objections,
             combine=combine,
@@ -171,5 +169,5 @@ class Strategy(Protocol):
     name: ClassVar[str]
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan; `assign` verifies it."""
+        """Return the plan; `assign` binds it to the records and verifies it."""
         ...

@@ -180,7 +180,7 @@ def split_steps(steps: int, rounds: int) -> list[int]:
 def _with_least_noise(plan: Plan, target: Floats) -> Plan:
     """Return `plan` with the noise of all stages times the least factor that keeps each promise."""
     factor = 1.0
-    for _ in range(len(plan.budgets) + 1):
+    for _ in range(len(plan.budget_groups) + 1):
         scaled = scaled_noise(plan, factor)
         verification = scaled.verify()
         ratio = verification.epsilon_spent / target
@@ -202,7 +202,7 @@ def scaled_noise(plan: Plan, factor: float) -> Plan:
 
 def _factor_for(plan: Plan, group: int, target: float) -> float:
     """Return the least factor at which `group` spends at most `target`."""
-    delta = float(plan.budgets.delta[group])
+    delta = float(plan.budget_groups.delta[group])
 
     def room(factor: float) -> float:
         mechanism = scaled_noise(plan, factor).mechanism_for(group)

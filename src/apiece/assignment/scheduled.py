@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan import Plan, Schedule, Stage
 
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 PRECISION = 1e-6  # of a noise multiplier
 
 
-def schedule_noise(plan: Plan, schedule: Schedule, *, stages: int | None = None) -> Plan:
+def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = None) -> AnyPlan:
     """Return `plan` with its steps split into stages whose noise follows `schedule`.
 
     schedule: relative noise by step, of which only the shape counts: twice the factor is twice
@@ -47,8 +49,8 @@ def schedule_noise(plan: Plan, schedule: Schedule, *, stages: int | None = None)
     stage = _single(plan)
     steps, factors = _parts(schedule, plan.steps, stages)
     old = stage.noise_stddev / stage.clip_norm
-    targets = np.minimum(plan.epsilon_spent, plan.budgets.epsilon)
-    keys = np.stack([stage.sampling_probability, old, targets, plan.budgets.delta], axis=1)
+    targets = np.minimum(plan.epsilon_spent, plan.budget_groups.epsilon)
+    keys = np.stack([stage.sampling_probability, old, targets, plan.budget_groups.delta], axis=1)
     distinct, group = np.unique(keys, axis=0, return_inverse=True)
     if len(distinct) > MANY:
         raise UnsupportedError(
@@ -62,7 +64,7 @@ def schedule_noise(plan: Plan, schedule: Schedule, *, stages: int | None = None)
         ]
     )
     multiplier = found[group.reshape(-1)]  # where the factor is 1
-    share = plan.budgets.records / plan.records
+    share = plan.budget_groups.records / plan.records
     level = float(share @ stage.clip_norm) / float(share @ (1 / multiplier))
     clip_norm = level / multiplier * ROUND
     new = tuple(
@@ -82,7 +84,7 @@ def _single(plan: Plan) -> Stage:
             f"schedule_noise: strategy {plan.strategy} has {len(plan.stages)} stages or coins of "
             "its own; take a plan of one stage, such as Sample's, Scale's or Uniform's"
         )
-    if plan.budgets.excess is not None:
+    if plan.budget_groups.excess is not None:
         raise UnsupportedError(
             "schedule_noise: the budgets carry bounds on the excess, which it does not solve for; "
             "leave them out, or the schedule"

@@ -45,7 +45,7 @@ def target_job(
     included = np.concatenate([one_target(models, len(pool), int(t)) for t in where])
     groups = np.repeat(pool.groups[None], where.size * models, axis=0)
     groups[np.arange(len(groups)), np.repeat(where, models)] = group
-    expected = shared.budgets.records
+    expected = shared.budget_groups.records
     for t in range(where.size):
         counts = np.bincount(groups[t * models], minlength=expected.size)
         if not np.array_equal(counts, expected):

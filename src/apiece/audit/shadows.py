@@ -89,9 +89,9 @@ class ShadowJob:
             )
         _check.count("block", self.block)
         highest = int(self.budget_groups.max())
-        if not 0 <= int(self.budget_groups.min()) <= highest < len(self.plan.budgets):
+        if not 0 <= int(self.budget_groups.min()) <= highest < len(self.plan.budget_groups):
             raise InputError(
-                f"groups: position {highest} in a plan of {len(self.plan.budgets)} groups"
+                f"groups: position {highest} in a plan of {len(self.plan.budget_groups)} groups"
             )
 
     @property
@@ -217,7 +217,7 @@ def train_shadows(
     confidences = np.concatenate([part["confidences"] for part in parts]).astype(np.float64)
     return ShadowScores(
         ids=job.pool.ids,
-        groups=job.plan.budgets.name[job.pool.groups],
+        groups=job.plan.budget_groups.name[job.pool.groups],
         included=job.included,
         confidences=confidences,
     )

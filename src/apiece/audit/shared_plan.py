@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from apiece.errors import InputError
-from apiece.plan import Plan
+from apiece.plan import BoundPlan, Plan
 
 
 def one_plan(*plans: Plan) -> Plan:
@@ -16,16 +16,20 @@ def one_plan(*plans: Plan) -> Plan:
     """
     if not plans:
         raise InputError("plans: none given")
+    first = plans[0]
     for at, plan in enumerate(plans[1:], start=1):
-        if plan.hash() != plans[0].hash():
+        if plan.hash() != first.hash():
             raise InputError(
                 f"plan of world {at}: differs from that of world 0; make one plan with the target "
                 "and use it in every world, or the plan itself gives the target away"
             )
-        own, first = plan.group_index, plans[0].group_index
-        if own is not None and first is not None and not np.array_equal(own, first):
+        if (
+            isinstance(plan, BoundPlan)
+            and isinstance(first, BoundPlan)
+            and not np.array_equal(plan.group_index, first.group_index)
+        ):
             raise InputError(
                 f"plan of world {at}: its records are in other groups than in world 0; bind one "
                 "plan to one table of budgets"
             )
-    return plans[0]
+    return first

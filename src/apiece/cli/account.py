@@ -146,7 +146,7 @@ def _from_plan(path: Path, delta: float | None) -> list[Case]:
     from apiece.plan import Plan
 
     plan = Plan.from_json(read_text(path))
-    budgets = plan.budgets
+    budgets = plan.budget_groups
     return [
         Case(
             plan.mechanism_for(g),

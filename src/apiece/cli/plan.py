@@ -64,7 +64,7 @@ def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) 
         plan = Plan.from_json(read_text(source))
     else:
         plan = _assign(flags)
-        warn(doubts(plan.budgets))
+        warn(doubts(plan.budget_groups))
     if out is not None:
         write_whole(out, plan.to_json(indent=2) + "\n")
     if as_json:

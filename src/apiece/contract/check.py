@@ -11,7 +11,7 @@ import numpy as np
 from apiece.accounting import privacy_curve
 from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError, VerificationError
-from apiece.plan import Plan, excess_of
+from apiece.plan import BoundPlan, Plan, excess_of
 
 MOST = 500
 
@@ -77,24 +77,24 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     Raises `UnsupportedError` for a plan of more than 500 groups. Source: Kaiser et al. 2026 Def. 7
     and 8.
     """
-    if len(plan.budgets) > MOST:
+    if len(plan.budget_groups) > MOST:
         raise UnsupportedError(
-            f"contract: {len(plan.budgets)} groups, at most {MOST}; round the budgets down first, "
-            "with Budgets.rounded_down"
+            f"contract: {len(plan.budget_groups)} groups, at most {MOST}; round the budgets down "
+            "first, with Budgets.rounded_down"
         )
     verification = plan.verify(budgets)
     bounds = _bounds(plan, budgets)
     clauses = []
-    for g in range(len(plan.budgets)):
+    for g in range(len(plan.budget_groups)):
         apart = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
         symmetric, bound = float(apart.symmetric.upper), float(bounds[g])
         kept = bool(verification.kept[g]) and symmetric <= bound
         clauses.append(
             Clause(
-                group=str(plan.budgets.name[g]),
+                group=str(plan.budget_groups.name[g]),
                 epsilon=asked,
-                delta=float(plan.budgets.delta[g]),
+                delta=float(plan.budget_groups.delta[g]),
                 bound=bound,
                 epsilon_spent=spent,
                 forward=float(apart.forward.upper),
@@ -109,18 +109,15 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
 
 def _bounds(plan: Plan, budgets: Budgets | None) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the smallest Δ̄ that any record of each group asked; 1 where none did."""
-    bounds = np.ones(len(plan.budgets))
+    bounds = np.ones(len(plan.budget_groups))
     if budgets is None:
-        return bounds if plan.budgets.excess is None else plan.budgets.excess
+        return bounds if plan.budget_groups.excess is None else plan.budget_groups.excess
     if budgets.excess is None:
         return bounds
-    if plan.group_index is None or plan.ids is None:
-        plan = plan.bind(budgets)
-    assert plan.group_index is not None
-    assert plan.ids is not None
+    bound = plan if isinstance(plan, BoundPlan) else plan.bind(budgets)
     order = np.argsort(budgets.ids, kind="stable")
-    place = order[np.searchsorted(budgets.ids, plan.ids, sorter=order)]
-    np.minimum.at(bounds, plan.group_index, budgets.excess[place])
+    place = order[np.searchsorted(budgets.ids, bound.ids, sorter=order)]
+    np.minimum.at(bounds, bound.group_index, budgets.excess[place])
     return bounds
 
 

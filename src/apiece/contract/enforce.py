@@ -12,7 +12,7 @@ from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
-from apiece.plan import Plan, Reference
+from apiece.plan import BoundPlan, Reference
 
 PADS = 8  # budgets tried for public records
 
@@ -22,13 +22,13 @@ class _Option:
     """A plan that was considered."""
 
     label: str
-    plan: Plan
+    plan: BoundPlan
     verdict: Verdict
 
     @property
     def cost(self) -> float:
         """Noise over signal, S / Σ q_i·c_i: over the expected sum if all records clip."""
-        stage, records = self.plan.stages[0], self.plan.budgets.records
+        stage, records = self.plan.stages[0], self.plan.budget_groups.records
         return stage.noise_stddev / float(records @ (stage.chances() * stage.clip_norm))
 
 
@@ -41,7 +41,7 @@ def enforce(
     excess: float | None = None,
     public: int = 0,
     method: str = "pld",
-) -> Plan:
+) -> BoundPlan:
     """Return the most useful plan that keeps every record's (ε_i, δ_i, Δ̄_i).
 
     budgets: with their bounds Δ̄, or excess: one for all. public: how many public records could

@@ -54,9 +54,9 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
     return Exposure(
         label=label,
         changed=changed,
-        plan=plan,
+        plan=plan.public(),
         group=group,
-        epsilon=charged.epsilon(float(plan.budgets.delta[group])),
+        epsilon=charged.epsilon(float(plan.budget_groups.delta[group])),
         advantage=curve.advantage(),
         forward=gap.forward,
         backward=gap.backward,

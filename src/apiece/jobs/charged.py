@@ -13,7 +13,7 @@ from apiece._types import Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import renyi_budget
 from apiece.ledger import Ledger, plan_losses, reserve_plan
-from apiece.plan import Plan
+from apiece.plan import BoundPlan, Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +85,7 @@ def charge_training(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan)
             + _remedy(ledger, (plan, *others))
             + " (then under a new name: this one stands for a training of nobody)"
         )
-    assert plan.ids is not None
-    return Charge(ledger, analysis_id, np.asarray(np.isin(plan.ids, admitted)))
+    return Charge(ledger, analysis_id, np.asarray(np.isin(BoundPlan.of(plan).ids, admitted)))
 
 
 def _remedy(ledger: Ledger, plans: tuple[Plan, ...]) -> str:
@@ -96,11 +95,10 @@ def _remedy(ledger: Ledger, plans: tuple[Plan, ...]) -> str:
             "a Gaussian ledger cannot discount sampling: make one with --method renyi, or take a "
             "plan that costs less"
         )
-    first = plans[0]
-    assert first.group_index is not None
-    cost = sum(plan_losses(ledger, each)[each.group_index] for each in plans)
-    needs = cost - renyi_budget(0.0, first.budgets.delta[first.group_index], ledger.order)
-    asked = first.budgets.epsilon[first.group_index]
+    first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
+    cost = sum(plan_losses(ledger, each)[each.group_index] for each in bound)
+    needs = cost - renyi_budget(0.0, first.budget_groups.delta[first.group_index], ledger.order)
+    asked = first.budget_groups.epsilon[first.group_index]
     low, high = int(np.argmin(needs)), int(np.argmax(needs))
     return (
         f"at order {ledger.order:g} an untouched account needs epsilon from {needs[low]:.4g} to "

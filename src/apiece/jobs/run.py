@@ -24,7 +24,7 @@ from apiece.jobs.model import TabularModel, accuracy, build, to_bytes
 from apiece.jobs.prepared import Prepared
 from apiece.jobs.release import checklist
 from apiece.mechanisms import Composed, Repeated
-from apiece.plan import Plan
+from apiece.plan import BoundPlan, Plan
 from apiece.training import Progress, Streams, Trainer
 
 if TYPE_CHECKING:
@@ -112,11 +112,12 @@ def _charge(prepared: Prepared) -> Charge | None:
 
 
 def _with_whole_ids(plan: Plan) -> Plan:
+    bound = BoundPlan.of(plan)
     try:
-        ids = np.array([int(i) for i in plan.ids]) if plan.ids is not None else None
+        ids = np.array([int(i) for i in bound.ids])
     except ValueError as error:
         raise InputError(f"ids: {error}, but this ledger's ids are whole numbers") from None
-    return replace(plan, ids=ids)
+    return replace(bound, ids=ids)
 
 
 @contextlib.contextmanager
@@ -246,11 +247,13 @@ def _all_models(plans: dict[str, Plan], seeds: int) -> dict[str, Any]:
     """
     first = next(iter(plans.values()))
     models = len(plans) * seeds
-    chosen = np.linspace(0, len(first.budgets) - 1, min(len(first.budgets), _TOTALS))
+    chosen = np.linspace(0, len(first.budget_groups) - 1, min(len(first.budget_groups), _TOTALS))
     groups = []
     for g in np.round(chosen).astype(int).tolist() if models > 1 else []:
         every = Composed(*(Repeated(plan.mechanism_for(g), seeds) for plan in plans.values()))
-        delta = float(first.budgets.delta[g])
+        delta = float(first.budget_groups.delta[g])
         spent = float(privacy_curve(every, method="pld").epsilon(delta).upper)
-        groups.append({"name": str(first.budgets.name[g]), "delta": delta, "epsilon_spent": spent})
+        groups.append(
+            {"name": str(first.budget_groups.name[g]), "delta": delta, "epsilon_spent": spent}
+        )
     return {"models": models, "groups": groups}

@@ -13,7 +13,7 @@ from apiece.filters import renyi_budget
 from apiece.ledger import units
 from apiece.ledger.codec import Ids
 from apiece.ledger.ledger import Ledger
-from apiece.plan import Plan
+from apiece.plan import BoundPlan, Plan
 
 
 def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
@@ -23,11 +23,11 @@ def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
     Gaussian one is charged μ² = Σ steps·(clip norm/noise)², without any discount for sampling: a
     training on sampled batches is not dominated by less, far out in the tail.
     """
-    groups = range(len(plan.budgets))
+    groups = range(len(plan.budget_groups))
     if ledger.order is not None:
         order = np.array([ledger.order])
         return np.array([float(renyi_divergence(plan.mechanism_for(g), order)[0]) for g in groups])
-    total = np.zeros(len(plan.budgets))
+    total = np.zeros(len(plan.budget_groups))
     for stage in plan.stages:
         ratio = np.where(stage.sampling_probability > 0, stage.clip_norm / stage.noise_stddev, 0.0)
         total += stage.steps * ratio**2
@@ -55,16 +55,13 @@ def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) ->
     ...     reserve_plan(ledger, "model 1", plan).tolist()
     ['ann', 'bob']
     """
-    total = np.zeros(plan.records)
-    for each in (plan, *others):
-        if each.ids is None or each.group_index is None or plan.ids is None:
-            raise InputError(
-                "plan: not bound to ids; make it from Budgets with ids, or plan.bind them"
-            )
-        if not np.array_equal(each.ids, plan.ids):
+    first, *more = (BoundPlan.of(each) for each in (plan, *others))
+    total = plan_losses(ledger, first)[first.group_index]
+    for each in more:
+        if not np.array_equal(each.ids, first.ids):
             raise InputError("plans: bound to different ids; charge them as separate analyses")
         total += plan_losses(ledger, each)[each.group_index]
-    return ledger.reserve_losses(analysis_id, plan.ids, total * (1 + len(others) * 2.0**-50))
+    return ledger.reserve_losses(analysis_id, first.ids, total * (1 + len(more) * 2.0**-50))
 
 
 def least_epsilon(order: float, delta: npt.ArrayLike) -> Floats:
@@ -119,7 +116,10 @@ def account_epsilon(plan: Plan, order: float, times: int = 1) -> Floats:
     """
     found = np.array([order])
     losses = np.array(
-        [float(renyi_divergence(plan.mechanism_for(g), found)[0]) for g in range(len(plan.budgets))]
+        [
+            float(renyi_divergence(plan.mechanism_for(g), found)[0])
+            for g in range(len(plan.budget_groups))
+        ]
     )
-    zero = renyi_budget(0.0, plan.budgets.delta, order)
+    zero = renyi_budget(0.0, plan.budget_groups.delta, order)
     return np.asarray((losses * times - zero) * (1 + 2.0**-40) + units.UNIT)

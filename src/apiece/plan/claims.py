@@ -84,9 +84,9 @@ class Claims:
                 stage.noise_stddev / stage.clip_norm,
             )
         if releasable:
-            verify(plan.budgets, plan.epsilon_spent, None).require()
+            verify(plan.budget_groups, plan.epsilon_spent, None).require()
         _same(plan, "epsilon_spent", self.epsilon_spent, plan.epsilon_spent)
-        if plan.budgets.excess is not None and len(plan.budgets) <= MEASURED:
+        if plan.budget_groups.excess is not None and len(plan.budget_groups) <= MEASURED:
             self._compare_measures(plan)
 
     def _compare_measures(self, plan: Measured) -> None:
@@ -110,6 +110,6 @@ def _same(plan: Measured, name: str, claimed: Column, found: np.ndarray) -> None
     if not good.all():
         g = int(np.argmin(good))
         raise DataError(
-            f"plan: group {plan.budgets.name[g]} claims {name} = {given[g]:g}, but its parameters "
-            f"give {found[g]:g}; give what to_json wrote, or make the plan again"
+            f"plan: group {plan.budget_groups.name[g]} claims {name} = {given[g]:g}, but its "
+            f"parameters give {found[g]:g}; give what to_json wrote, or make the plan again"
         )

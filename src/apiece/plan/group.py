@@ -65,7 +65,7 @@ class Group:
 
 def groups_of(plan: Numbers) -> tuple[Group, ...]:
     """Return the groups of `plan`, in the order of every per-group array."""
-    budgets = plan.budgets
+    budgets = plan.budget_groups
     return tuple(
         Group(
             name=str(budgets.name[g]),

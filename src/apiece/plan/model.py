@@ -1,12 +1,16 @@
-"""Plan: what will be done to every record, decided before training and frozen."""
+"""Plan: what will be done to the records of each group; BoundPlan: also which records these are.
+
+A `Plan` holds public numbers alone, one entry a group: it may be published. A `BoundPlan` holds
+beside them who is where, which is data about people: the engine runs it, no file contains it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,20 +46,21 @@ COUNTS = ("exact", "released")
 class Plan:
     """What will be done to every record, decided before training and frozen.
 
-    strategy: the name of what made it. clip_norm: the mean clip norm asked for. budgets: the
-    distinct budgets asked for, in the order of every per-group array. stages: run one after the
-    other. saturated: groups that spend less than they allow because their own rate is
+    Public numbers alone: nothing in it says who is where. Of the same budgets it is the same,
+    whoever asked for which. `bind` gives the engine's `BoundPlan`.
+
+    strategy: the name of what made it. clip_norm: the mean clip norm asked for. budget_groups:
+    the distinct budgets asked for, in the order of every per-group array. stages: run one after
+    the other. saturated: groups that spend less than they allow because their own rate is
     1 or their noise multiplier the least there is (0.05).
-    group_index, ids: which record is in which group, for the engine; None in a plan read from
-    JSON until `bind` is called, because who asked for what is data about people.
     method: the accounting that the parameters were calibrated with, and that states the plan's
     guarantees. combine: "continue" trains one model through all stages, "average" trains one a
     stage, from scratch, and averages their outputs by the stages' weights.
     objections: why the plan must not be used for a release; empty for a plan that keeps every
     promise. worst_paths: for plans whose coins are revealed, which stages a record of each group
     may take part in on its worst path (groups × stages); None otherwise.
-    counts: "exact" where budgets.records are the true sizes of groups, "released" where they come
-    from a private histogram; then the plan's records are those that `bind_released` found.
+    counts: "exact" where budget_groups.records are the true sizes of groups, "released" where they
+    come from a private histogram; then a bound plan's records are those that `bind_released` found.
     notes: for people, such as what other plans would have cost.
     learning_rate: a factor on the optimizer's learning rate at each step, counted from the first
     step of the model (of each stage, for "average"); None leaves it alone. It costs no privacy.
@@ -68,11 +73,9 @@ class Plan:
 
     strategy: str
     clip_norm: float
-    budgets: BudgetGroups
+    budget_groups: BudgetGroups
     stages: tuple[Stage, ...]
     saturated: npt.NDArray[np.bool_]
-    group_index: Integers | None = None
-    ids: npt.NDArray[Any] | None = None
     relation: str = RELATION
     method: str = "pld"
     combine: str = "continue"
@@ -95,25 +98,24 @@ class Plan:
         put(self, "objections", tuple(map(str, self.objections)))
         put(self, "notes", tuple(map(str, self.notes)))
         put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
-        size = (len(self.budgets),)
+        size = (len(self.budget_groups),)
         put(self, "saturated", _frozen("saturated", self.saturated, bool, size))
         if self.worst_paths is not None:
             shape = (*size, len(self.stages))
             put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
-        _freeze_records(self)
         _check_stages(self)
         if self.reference is None:
             put(self, "reference", _own_reference(self))
 
     def __repr__(self) -> str:
         """Return what is public and short: nothing of who is where."""
-        many = f"{self.records} records in {len(self.budgets)} groups"
-        return f"Plan({self.strategy}, {many}, {self.steps} steps)"
+        many = f"{self.records} records in {len(self.budget_groups)} groups"
+        return f"{type(self).__name__}({self.strategy}, {many}, {self.steps} steps)"
 
     @property
     def records(self) -> int:
         """How many records the plan is for."""
-        return int(self.budgets.records.sum())
+        return int(self.budget_groups.records.sum())
 
     @property
     def steps(self) -> int:
@@ -178,12 +180,10 @@ class Plan:
         own = method in (None, self.method)
         spent = self.epsilon_spent if own else spending(self, str(method))
         if budgets is None:
-            return verify(self.budgets, spent, None)
-        bound = self if self.group_index is not None else self.bind(budgets)
-        assert bound.group_index is not None
-        assert bound.ids is not None
-        asked = strictest(len(self.budgets), bound.group_index, bound.ids, budgets)
-        return verify(self.budgets, spent, asked)
+            return verify(self.budget_groups, spent, None)
+        bound = self if isinstance(self, BoundPlan) else self.bind(budgets)
+        asked = strictest(len(self.budget_groups), bound.group_index, bound.ids, budgets)
+        return verify(self.budget_groups, spent, asked)
 
     def require(self) -> None:
         """Raise unless this plan may make a release: nothing is believed, all is recomputed.
@@ -197,53 +197,58 @@ class Plan:
                 "give a seed to run it as an experiment"
             )
         self.verify().require()
-        bounds = self.budgets.excess
+        bounds = self.budget_groups.excess
         if bounds is not None and (bounds < 1).any():
             require_bounds(self, self.measures)
 
-    def bind(self, budgets: Budgets) -> Plan:
+    def bind(self, budgets: Budgets) -> BoundPlan:
         """Return this plan with the records of `budgets`, which must have the same groups.
 
         Raises `InputError` where the groups differ.
         """
-        asked, own = budgets.groups, self.budgets
+        asked, own = budgets.groups, self.budget_groups
         if not own.same_as(asked):
             raise InputError(
                 f"budgets: {len(budgets)} records in {len(asked)} groups do not fit the plan's "
                 f"{self.records} in {len(own)}; make the plan from these budgets"
             )
-        return replace(self, group_index=budgets.group_index, ids=budgets.ids)
+        return _changed(self, BoundPlan, group_index=budgets.group_index, ids=budgets.ids)
 
-    def bind_released(self, histogram: BudgetHistogram, budgets: Budgets) -> Plan:
+    def bind_released(self, histogram: BudgetHistogram, budgets: Budgets) -> BoundPlan:
         """Return this plan, made from `histogram.budgets()`, with the real records that fit it.
 
         Each record goes to the largest group that does not exceed its own budget; one that is
-        below all groups is left out: the plan's ids are those of the others. Rates, noise and
+        below all groups is left out: the bound plan's ids are those of the others. Rates, noise and
         the batch normaliser stay as released. Raises `InputError` where the plan was not made
         from this histogram.
         """
-        own, released = self.budgets, histogram.budgets().groups
+        own, released = self.budget_groups, histogram.budgets().groups
         if not own.same_as(released):
             raise InputError(
                 "histogram: the plan was not made from it; assign(histogram.budgets())"
             )
         index = histogram.place(budgets)
         taken = index >= 0
-        return replace(self, counts="released", group_index=index[taken], ids=budgets.ids[taken])
+        released_plan = replace(self, counts="released")
+        return _changed(released_plan, BoundPlan, group_index=index[taken], ids=budgets.ids[taken])
+
+    def public(self) -> Plan:
+        """Return the plan without who is where, which may be published."""
+        return _changed(self, Plan)
 
     def _position(self, group: int | str) -> int:
         if isinstance(group, str):
-            found = np.flatnonzero(self.budgets.name == group)
+            found = np.flatnonzero(self.budget_groups.name == group)
             if found.size != 1:
                 raise InputError(f"group {group!r}: {found.size} such groups in the plan")
             return int(found[0])
         position = _check.count("group", group, least=0)
-        if not position < len(self.budgets):
-            raise InputError(f"group = {group}: the plan has {len(self.budgets)} groups")
+        if not position < len(self.budget_groups):
+            raise InputError(f"group = {group}: the plan has {len(self.budget_groups)} groups")
         return position
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the public part of the plan with its measures: everything but who is where."""
+        """Return the public numbers with their measures; of a bound plan not who is where."""
         return serial.with_measures(self, self.measures)
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -275,6 +280,53 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class BoundPlan(Plan):
+    """A plan with who is where: what the engine runs.
+
+    group_index: the plan's group of each record; ids: each record's id, in the same order. Both are
+    data about people: `to_json`, `hash` and repr leave them out, and `public()` returns the plan
+    without them. Raises `InputError` for parts that do not fit one another.
+    """
+
+    group_index: Integers
+    ids: npt.NDArray[Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        exact = self.counts == "exact"
+        size = (self.records if exact else np.size(self.ids),)
+        index = _frozen("group_index", self.group_index, np.int64, size)
+        object.__setattr__(self, "group_index", index)
+        object.__setattr__(self, "ids", _frozen("ids", self.ids, None, size))
+        if index.size and not 0 <= index.min() <= index.max() < len(self.budget_groups):
+            raise InputError(f"group_index: must be in [0, {len(self.budget_groups)})")
+        found = np.bincount(index, minlength=len(self.budget_groups))
+        if exact and not (found == self.budget_groups.records).all():
+            raise InputError("group_index: its counts are not those of plan.budget_groups.records")
+
+    @classmethod
+    def of(cls, plan: Plan) -> BoundPlan:
+        """Return `plan`, if it is bound; raise `InputError`, which says how to bind it, if not."""
+        if isinstance(plan, BoundPlan):
+            return plan
+        raise InputError(
+            "plan: it does not know which record is in which group; use plan.bind(budgets)"
+        )
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+
+def _changed(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
+    """Return the same numbers as another kind of plan; what they were found to spend goes along."""
+    made = kind(**{field.name: getattr(plan, field.name) for field in fields(Plan)}, **records)
+    for name in ("groups", "epsilon_spent", "measures"):
+        if name in plan.__dict__:
+            made.__dict__[name] = plan.__dict__[name]
+    return made
+
+
 def _frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     array = np.asarray(values, dtype=dtype)
     if array.shape != shape:
@@ -283,24 +335,6 @@ def _frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.N
         array = array.copy()
         array.flags.writeable = False
     return array
-
-
-def _freeze_records(plan: Plan) -> None:
-    """Check which record is in which group, where the plan knows it."""
-    if plan.group_index is None or plan.ids is None:
-        if plan.group_index is not plan.ids:
-            raise InputError("plan: group_index and ids go together; give both or neither")
-        return
-    exact = plan.counts == "exact"
-    size = (plan.records if exact else np.size(plan.ids),)
-    index = _frozen("group_index", plan.group_index, np.int64, size)
-    object.__setattr__(plan, "group_index", index)
-    object.__setattr__(plan, "ids", _frozen("ids", plan.ids, None, size))
-    if index.size and not 0 <= index.min() <= index.max() < len(plan.budgets):
-        raise InputError(f"group_index: must be in [0, {len(plan.budgets)})")
-    found = np.bincount(index, minlength=len(plan.budgets))
-    if exact and not (found == plan.budgets.records).all():
-        raise InputError("group_index: its counts are not those of plan.budgets.records")
 
 
 def _own_reference(plan: Plan) -> Reference:
@@ -313,11 +347,11 @@ def _check_stages(plan: Plan) -> None:
     if not plan.stages:
         raise InputError("plan: no stages; give at least one")
     for s, stage in enumerate(plan.stages):
-        if stage.clip_norm.shape != (len(plan.budgets),):
+        if stage.clip_norm.shape != (len(plan.budget_groups),):
             raise InputError(
-                f"stage {s}: arrays of {stage.clip_norm.size} for {len(plan.budgets)} groups"
+                f"stage {s}: arrays of {stage.clip_norm.size} for {len(plan.budget_groups)} groups"
             )
-        total = float(stage.chances() @ plan.budgets.records)
+        total = float(stage.chances() @ plan.budget_groups.records)
         if not abs(total - stage.expected_batch_size) <= 1e-6 * stage.expected_batch_size:
             raise InputError(
                 f"stage {s}: expected_batch_size = {stage.expected_batch_size!r}, but the "

@@ -25,7 +25,7 @@ class Numbers(Protocol):
         """See `Plan`."""
 
     @property
-    def budgets(self) -> BudgetGroups:
+    def budget_groups(self) -> BudgetGroups:
         """See `Plan`."""
 
     @property

@@ -125,7 +125,7 @@ def with_measures(plan: Numbers, measures: Measures) -> dict[str, Any]:
         "excess_forward": measures.forward,
         "excess_backward": measures.backward,
     }
-    none = [None] * len(plan.budgets)
+    none = [None] * len(plan.budget_groups)
     lists = {k: none if column is None else column.tolist() for k, column in columns.items()}
     for group, extra in zip(data["groups"], _rows(lists), strict=True):
         group |= extra
@@ -138,7 +138,7 @@ def _reference(plan: Numbers) -> dict[str, Any]:
 
 
 def _budget_columns(plan: Numbers) -> dict[str, list[Any]]:
-    budgets = plan.budgets
+    budgets = plan.budget_groups
     columns = {
         "name": budgets.name.tolist(),
         "records": budgets.records.tolist(),
@@ -229,7 +229,7 @@ def read(data: Any) -> tuple[dict[str, Any], Claims]:
         "stages": tuple(stages),
         "saturated": np.array(columns["saturated"], dtype=bool),
         "worst_paths": _array(columns.get("worst_path")),
-        "budgets": BudgetGroups(
+        "budget_groups": BudgetGroups(
             name=np.array(columns["name"], dtype=str),
             epsilon=np.array(columns["epsilon"]),
             delta=np.array(columns["delta"]),

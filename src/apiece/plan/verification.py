@@ -79,7 +79,7 @@ class Verification:
 
 def measure(plan: Numbers, spent: Floats) -> Measures:
     """Return what `plan` spends, which is known, and risks."""
-    if len(plan.budgets) > MEASURED:
+    if len(plan.budget_groups) > MEASURED:
         return Measures(spent, None, None, None)
     curves = _curves(plan, "pld")
     advantage = np.array([curve.advantage().upper for curve in curves])
@@ -98,8 +98,8 @@ def baseline_for(plan: Numbers, group: int) -> Mechanism:
     reference = plan.reference
     assert reference is not None  # set when the plan was made
     z = accounting.noise_multipliers(
-        epsilon=plan.budgets.epsilon[group],
-        delta=plan.budgets.delta[group],
+        epsilon=plan.budget_groups.epsilon[group],
+        delta=plan.budget_groups.delta[group],
         sampling_probability=reference.sampling_probability,
         steps=reference.steps,
         method=plan.method,
@@ -141,7 +141,7 @@ def verify(own: BudgetGroups, spent: Floats, asked: tuple[Floats, Floats] | None
 
 def require_bounds(plan: Numbers, measures: Measures) -> None:
     """Raise `VerificationError` where a group is more vulnerable than its bound Δ̄ allows."""
-    bounds, forward = plan.budgets.excess, measures.forward
+    bounds, forward = plan.budget_groups.excess, measures.forward
     if bounds is None:
         return
     if forward is None:  # of many groups
@@ -151,7 +151,7 @@ def require_bounds(plan: Numbers, measures: Measures) -> None:
     if broken.any():
         g = int(np.argmax(np.where(broken, forward - bounds, -np.inf)))
         raise VerificationError(
-            f"plan: group {plan.budgets.name[g]} has forward excess {forward[g]:.3g}, more "
+            f"plan: group {plan.budget_groups.name[g]} has forward excess {forward[g]:.3g}, more "
             f"vulnerable than its bound {bounds[g]:.3g} allows; make the plan by contract.enforce"
         )
 
@@ -162,7 +162,7 @@ def spending(plan: Numbers, method: str) -> Floats:
     Of a plan with many distinct mechanisms every one is looked at where its budget says that ε
     should be: an upper bound as good as the curve's, in a fraction of the time.
     """
-    delta, spent = plan.budgets.delta, np.zeros(len(plan.budgets))
+    delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
     first, members = _distinct(plan)
     if len(plan.stages) == 1 and plan.worst_paths is None:
         stage = plan.stages[0]
@@ -191,7 +191,11 @@ def _spending_by_coin(plan: Numbers, stage: Stage, method: str) -> Floats:
     Barthe, Gaboardi 2018; for the add direction docs/plans.md.
     """
     assert stage.participation is not None
-    spent, delta, joins = np.zeros(len(plan.budgets)), plan.budgets.delta, stage.participation
+    spent, delta, joins = (
+        np.zeros(len(plan.budget_groups)),
+        plan.budget_groups.delta,
+        stage.participation,
+    )
     pays = (stage.sampling_probability > 0) & (delta < joins)
     runs = np.stack([stage.sampling_probability, stage.clip_norm], axis=1)[pays]
     distinct, place = np.unique(runs, axis=0, return_inverse=True)
@@ -218,15 +222,15 @@ def amplified(epsilon: Floats, joins: Floats) -> Floats:
 
 def _spending_of(plan: Numbers, stage: Stage, method: str) -> Floats:
     """Return `spending` of a plan of one stage without coins."""
-    spent = np.zeros(len(plan.budgets))
+    spent = np.zeros(len(plan.budget_groups))
     takes_part = stage.sampling_probability > 0
     size = int(takes_part.sum())
     spent[takes_part] = upper_epsilons(
         noise_multiplier=stage.noise_stddev / stage.clip_norm[takes_part],
         sampling_probability=stage.sampling_probability[takes_part],
         steps=np.full(size, stage.steps),
-        delta=plan.budgets.delta[takes_part],
-        expected=plan.budgets.epsilon[takes_part],
+        delta=plan.budget_groups.delta[takes_part],
+        expected=plan.budget_groups.epsilon[takes_part],
         method=method,
     )
     return spent
@@ -256,7 +260,7 @@ def _curves(plan: Numbers, method: str) -> list[PrivacyCurve]:
     for g, same in zip(*_distinct(plan), strict=True):
         curve = privacy_curve(mechanism_of(plan, int(g)), method=method)
         curves |= {int(member): curve for member in same}
-    return [curves[g] for g in range(len(plan.budgets))]
+    return [curves[g] for g in range(len(plan.budget_groups))]
 
 
 def strictest(

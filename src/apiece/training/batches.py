@@ -15,7 +15,7 @@ import numpy as np
 
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError
-from apiece.plan import Plan, Stage
+from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training.randomness import Generator, uniforms
 
 _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
@@ -145,9 +145,7 @@ def taking_part(included: Mask | None, size: int) -> Mask:
 
 def bound_index(plan: Plan) -> Integers:
     """Return the plan's group of each record, or say that the plan does not know it."""
-    if plan.group_index is None:
-        raise InputError("plan: it does not know which record is in which group; use plan.bind()")
-    return plan.group_index
+    return BoundPlan.of(plan).group_index
 
 
 def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:

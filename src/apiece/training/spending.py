@@ -39,7 +39,7 @@ class PlannedSpending:
     def __init__(self, plan: Plan, *, points: int = 20) -> None:
         self._plan = replace(plan, group_index=None, ids=None)
         self._points = min(_check.count("points", points), plan.steps)
-        order = np.argsort(plan.budgets.epsilon, kind="stable")
+        order = np.argsort(plan.budget_groups.epsilon, kind="stable")
         self._groups = sorted({int(order[0]), int(order[-1])}, key=list(order).index)
         self._known: dict[int, tuple[Spent, ...]] = {}
 
@@ -52,7 +52,7 @@ class PlannedSpending:
         return self._known[point]
 
     def _compute(self, steps: int) -> tuple[Spent, ...]:
-        budgets, spent = self._plan.budgets, [0.0] * len(self._groups)
+        budgets, spent = self._plan.budget_groups, [0.0] * len(self._groups)
         if steps:
             part = _first(self._plan, steps)
             spent = [
