@@ -23,7 +23,8 @@ def test_plans_that_differ_between_worlds_are_refused() -> None:
     assert one_plan(with_target, with_target) is with_target
     with pytest.raises(InputError, match="differs"):
         one_plan(with_target, without)
-    other = replace(plan(size=40, batch=10.0), group_index=np.arange(40) % 2, ids=np.arange(40))
+    made = plan(size=40, batch=10.0)
+    other = made.bind(Budgets(np.where(np.arange(40) % 2, 3.0, 1.0), 1e-5))
     swapped = replace(other, group_index=1 - np.arange(40) % 2)
     with pytest.raises(InputError, match="other groups"):
         one_plan(other, swapped)

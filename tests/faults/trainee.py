@@ -70,8 +70,8 @@ def parts(steps, path="book-keeping"):
     stages = [Stage(t, 22.0, z, rates, clips) for t, z in ((half, 1.0), (steps - half, 0.5))]
     none = np.zeros(2, bool)
     rate = Schedule(((0, 0.1), (half, 1.0), (steps, 0.0)), "cosine")
-    records = (budgets.group_index, budgets.ids)
-    plan = Plan("test", 1.0, budgets.groups, tuple(stages), none, *records, learning_rate=rate)
+    made = Plan("test", 1.0, budgets.groups, tuple(stages), none, learning_rate=rate)
+    plan = made.bind(budgets)
     x = torch.randn(100, 6)
     model = MODELS[path]()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

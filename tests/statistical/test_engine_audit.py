@@ -32,9 +32,7 @@ PLAN = Plan(
     GROUPS.groups,
     (Stage(STEPS, CANARIES * float(RATES.sum()), 1.0, RATES, CLIPS),),
     np.zeros(2, bool),
-    GROUPS.group_index,
-    GROUPS.ids,
-)
+).bind(GROUPS)
 add_noise, clip_and_sum, sampler = engine.add_noise, engine.clip_and_sum, engine.PoissonSampler
 
 

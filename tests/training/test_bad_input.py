@@ -23,9 +23,7 @@ TARGETS = (INPUTS[:, 0] > 0).long()
 def plan(size=N):
     budgets = Budgets(np.ones(size), 1e-5)
     stage = Stage(4, float(size), 1.0, np.array([1.0]), np.array([1.0]))
-    return Plan(
-        "t", 1.0, budgets.groups, (stage,), np.zeros(1, bool), budgets.group_index, budgets.ids
-    )
+    return Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool)).bind(budgets)
 
 
 def parts():

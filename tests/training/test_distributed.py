@@ -43,7 +43,7 @@ def setting(what):
     clips = np.full(rates.size, .5 if what == "sum" else 1.)
     stage = Stage(steps, expected, noise, rates, clips)
     none = np.zeros(rates.size, bool)
-    plan = Plan("t", 1., budgets.groups, (stage,), none, budgets.group_index, budgets.ids)
+    plan = Plan("t", 1., budgets.groups, (stage,), none).bind(budgets)
     lr = .5 if what == "sum" else expected
     def parts():
         model = nn.Linear(x.shape[1], outputs, bias=False)

@@ -20,8 +20,7 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 def plan():
     budgets = Budgets(np.ones(N), 1e-5)
     stage = Stage(4, float(N), 1.0, np.array([1.0]), np.array([1.0]))
-    groups = budgets.groups, (stage,), np.zeros(1, bool), budgets.group_index, budgets.ids
-    return Plan("t", 1.0, *groups)
+    return Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool)).bind(budgets)
 
 
 def planned(model, optimizer):

@@ -22,15 +22,8 @@ def plan(rates=(0.2, 0.5), clips=(0.5, 1.0), noise=1e-9, steps=6, stages=1, part
     joins = np.ones(2) if participation is None else participation
     expected = float(np.array([20, 40]) @ (np.array(rates) * joins))
     stage = Stage(steps, expected, noise, np.array(rates), np.array(clips), participation)
-    return Plan(
-        "test",
-        1.0,
-        budgets.groups,
-        (stage,) * stages,
-        np.zeros(2, bool),
-        budgets.group_index,
-        budgets.ids,
-    )
+    made = Plan("test", 1.0, budgets.groups, (stage,) * stages, np.zeros(2, bool))
+    return made.bind(budgets)
 
 
 def data():
@@ -152,11 +145,9 @@ def test_refuses_what_does_not_fit():
     small = Budgets(np.ones(5), 1e-5)
     stage = Stage(1, 1.0, 1.0, np.array([0.2]), np.array([1.0]))
     with pytest.raises(InputError, match="60 records, but the plan is for"):
-        trainer(
-            Plan("t", 1.0, small.groups, (stage,), np.zeros(1, bool), small.group_index, small.ids)
-        )
+        trainer(Plan("t", 1.0, small.groups, (stage,), np.zeros(1, bool)).bind(small))
     with pytest.raises(InputError, match="bind"):
-        trainer(dataclasses.replace(plan(), group_index=None, ids=None))
+        trainer(plan().public())
     model = nn.Linear(4, 1)
     partial = torch.optim.SGD([model.weight], lr=0.1)
     with pytest.raises(InputError, match="'bias'"):

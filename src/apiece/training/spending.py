@@ -37,7 +37,7 @@ class PlannedSpending:
     """
 
     def __init__(self, plan: Plan, *, points: int = 20) -> None:
-        self._plan = replace(plan, group_index=None, ids=None)
+        self._plan = plan.public()
         self._points = min(_check.count("points", points), plan.steps)
         order = np.argsort(plan.budget_groups.epsilon, kind="stable")
         self._groups = sorted({int(order[0]), int(order[-1])}, key=list(order).index)
