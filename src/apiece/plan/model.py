@@ -23,7 +23,7 @@ from apiece.errors import InputError, unknown
 from apiece.mechanisms import Mechanism
 from apiece.plan import serial
 from apiece.plan.group import Group, groups_of
-from apiece.plan.numbers import mechanism_of, steps_of
+from apiece.plan.numbers import mechanism_of, own_reference, require_fit, steps_of
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
@@ -103,9 +103,9 @@ class Plan:
         if self.worst_paths is not None:
             shape = (*size, len(self.stages))
             put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
-        _check_stages(self)
+        require_fit(self)
         if self.reference is None:
-            put(self, "reference", _own_reference(self))
+            put(self, "reference", own_reference(self))
 
     def __repr__(self) -> str:
         """Return what is public and short: nothing of who is where."""
@@ -335,25 +335,3 @@ def _frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.N
         array = array.copy()
         array.flags.writeable = False
     return array
-
-
-def _own_reference(plan: Plan) -> Reference:
-    """Return the reference of a plan that nobody requested: its own mean rate."""
-    joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
-    return Reference(min(1.0, joined / plan.steps / plan.records), plan.steps)
-
-
-def _check_stages(plan: Plan) -> None:
-    if not plan.stages:
-        raise InputError("plan: no stages; give at least one")
-    for s, stage in enumerate(plan.stages):
-        if stage.clip_norm.shape != (len(plan.budget_groups),):
-            raise InputError(
-                f"stage {s}: arrays of {stage.clip_norm.size} for {len(plan.budget_groups)} groups"
-            )
-        total = float(stage.chances() @ plan.budget_groups.records)
-        if not abs(total - stage.expected_batch_size) <= 1e-6 * stage.expected_batch_size:
-            raise InputError(
-                f"stage {s}: expected_batch_size = {stage.expected_batch_size!r}, but the "
-                f"sampling probabilities sum to {total!r}; they must agree"
-            )

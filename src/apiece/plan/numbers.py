@@ -7,6 +7,7 @@ from typing import Protocol
 
 from apiece._types import Mask
 from apiece.budgets import BudgetGroups
+from apiece.errors import InputError
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
@@ -87,3 +88,27 @@ def mechanism_of(plan: Numbers, group: int) -> Mechanism:
         taken = list(plan.stages)
     parts = [m for stage in taken if (m := stage.mechanism(group)) is not None]
     return parts[0] if len(parts) == 1 else Composed(*parts)
+
+
+def own_reference(plan: Numbers) -> Reference:
+    """Return the reference of a plan that nobody requested: its own mean rate."""
+    steps, records = steps_of(plan), int(plan.budget_groups.records.sum())
+    joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
+    return Reference(min(1.0, joined / steps / records), steps)
+
+
+def require_fit(plan: Numbers) -> None:
+    """Raise `InputError` where the stages do not fit the groups, or a batch size its rates."""
+    if not plan.stages:
+        raise InputError("plan: no stages; give at least one")
+    for s, stage in enumerate(plan.stages):
+        if stage.clip_norm.shape != (len(plan.budget_groups),):
+            raise InputError(
+                f"stage {s}: arrays of {stage.clip_norm.size} for {len(plan.budget_groups)} groups"
+            )
+        total = float(stage.chances() @ plan.budget_groups.records)
+        if not abs(total - stage.expected_batch_size) <= 1e-6 * stage.expected_batch_size:
+            raise InputError(
+                f"stage {s}: expected_batch_size = {stage.expected_batch_size!r}, but the "
+                f"sampling probabilities sum to {total!r}; they must agree"
+            )
