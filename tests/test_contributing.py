@@ -32,11 +32,13 @@ def test_a_strategy() -> None:
 
 
 def test_a_layer_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    from apiece.sensitivity import neural
     from apiece.training import clip_and_sum
-    from apiece.training.clipping.rules import table
+    from apiece.training.clipping.rules import RULES
 
-    monkeypatch.setattr(table, "RULES", dict(table.RULES))
     names = run("class Gain")
+    rule = RULES[names["Gain"]]
+    monkeypatch.setitem(RULES, names["Gain"], dataclasses.replace(rule, gives=counted(rule.gives)))
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), names["Gain"](4), torch.nn.Linear(4, 2))
     inputs, targets = torch.randn(6, 3), torch.randint(2, (6,))
@@ -47,6 +49,26 @@ def test_a_layer_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for name, expected in one_by_one.gradients.items():
         torch.testing.assert_close(booked.gradients[name], expected)
+    before = len(CALLS)
+    assert before > 0
+    (norms, growth), (plain, expected) = (
+        method(model, loss, inputs, targets)
+        for method in (neural.by_ghost_norms, neural.by_torch_func)
+    )
+    torch.testing.assert_close(norms, plain)
+    torch.testing.assert_close(growth, expected)
+    assert len(CALLS) > before
+
+
+CALLS: list[str] = []
+
+
+def counted(function: Any) -> Any:
+    def of(*args: Any) -> Any:
+        CALLS.append(function.__name__)
+        return function(*args)
+
+    return of
 
 
 def test_every_mechanism_has_a_file_and_is_a_frozen_value() -> None:

@@ -60,7 +60,7 @@ HOLDS = {
     "sensitivity.noise.BoundedSum": "total bounds",
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "training.batches.Bucket": "records rates",
-    "training.clipping.paths.chain.Use": "right left",
+    "training.clipping.paths.chain.Link": "right left",
     "jobs.charged.Charge": "included",
     "training.clipping.clipped.ClippedSum": "gradients norms losses clip_norms",
     "training.clipping.rules.contributions.Lookups": "index left",
@@ -72,7 +72,8 @@ HOLDS = {
     "training.clipping.independence.check._Seen": "losses norms total",
     "training.randomness.Streams": "key",
     "training.clipping.records.Batch": "inputs targets clip_norms",
-    "training.clipping.rules.recurrent._Use": "inputs hidden of_inputs of_hidden",
+    "training.clipping.rules.rule.LayerUse": "input gradients kwargs output",
+    "training.clipping.rules.recurrent._Way": "inputs hidden of_inputs of_hidden",
     "training.sources.Items": "dataset",
     "training.sources.Tensors": "inputs targets",
     "jobs.config.Job": "ledger",
@@ -152,6 +153,7 @@ PUBLIC = [
     "jobs.model.TabularModel",
     "jobs.run._Trained",
     "training.clipping.paths.tape.Unit",
+    "training.clipping.rules.rule.LayerRule",
 ]
 # Mechanisms and their accounting: they know no records.
 PUBLIC_PACKAGES = ("accounting.", "mechanisms.")
@@ -294,7 +296,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
         and Path(vars(k)[name].__code__.co_filename).name == Path(module.__file__).name
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
-    known |= {"training.clipping.paths.chain.Use", "audit.poisson.Batch"}  # made with marks
+    known |= {"training.clipping.paths.chain.Link", "audit.poisson.Batch"}  # made with marks
     known |= {
         "ledger.ledger.Ledger",
         "mechanisms.algebra.Composed",

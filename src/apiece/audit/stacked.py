@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from apiece.errors import InputError
+from apiece.training import clip_factors
 
 
 class StackedModel(Protocol):
@@ -42,13 +43,6 @@ class StackedModel(Protocol):
         gradient is not finite contributes nothing.
         """
         ...
-
-
-def clip_factors(squared_norms: Tensor, clip: Tensor) -> Tensor:
-    """Return min(1, clip/norm), 0 where clip is 0 or the norm is not finite."""
-    norms = squared_norms.clamp_min(torch.finfo(squared_norms.dtype).tiny).sqrt()
-    factors = (clip / norms).clamp_max(1.0)
-    return torch.where(torch.isfinite(squared_norms) & (clip > 0), factors, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ class StackedMlp:
     def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
         """Return (K, parameters): the sums of clipped cross-entropy gradients, one a model."""
         outputs, deltas, squared = self._backward(flat, inputs, targets)
-        factors = clip_factors(squared, clip)[..., None]
+        factors = clip_factors(squared.sqrt(), clip)[..., None]
         result = torch.empty_like(flat)
         finite = torch.isfinite(squared)
         broken = not bool(finite.all())

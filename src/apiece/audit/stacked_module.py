@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from apiece.audit.stacked import clip_factors
 from apiece.errors import InputError, UnsupportedError
+from apiece.training import clip_factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class StackedModule:
             part = slice(at, at + self.block)
             gradients = per_record(flat[part], inputs[part], targets[part])
             squared = gradients.square().sum(2)
-            factors = clip_factors(squared, clip[part])
+            factors = clip_factors(squared.sqrt(), clip[part])
             if not bool(torch.isfinite(squared).all()):
                 gradients = torch.where(torch.isfinite(squared)[..., None], gradients, 0.0)
             sums.append(torch.bmm(factors[:, None], gradients)[:, 0])

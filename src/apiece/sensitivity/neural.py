@@ -7,7 +7,7 @@ over the records, so one backward pass through it gives every record's partial s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from apiece import _check
 from apiece.errors import (
@@ -26,6 +25,7 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
+from apiece.training import Contribution, LayerUse, rule_for
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 _SHOWN = 4  # records on which the fast method is compared
@@ -182,7 +182,7 @@ def by_ghost_norms(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> D
     x = x.clone().requires_grad_()
     with _recorded(_layers(model)) as calls:
         losses = _losses(model, loss_fn, x, y)
-    if any(len(made) != 1 for made in calls.values()):
+    if any(len(made) != 1 or len(made[0][1]) != len(x) for made in calls.values()):
         raise _NotOnce
     made = {module: inputs_outputs[0] for module, inputs_outputs in calls.items()}
     outputs = [out for _, out in made.values()]
@@ -195,7 +195,8 @@ def by_ghost_norms(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> D
     square = torch.zeros_like(losses)
     for (module, (entering, _)), error in zip(made.items(), errors, strict=True):
         scaled = error / scale.view(-1, *[1] * (error.ndim - 1))
-        square = square + _squared_norm(module, entering, scaled)
+        for part in _parts(module, entering, scaled):
+            square = square + part.smooth_squares()
     norms = scale * _root(square)
     (growth,) = torch.autograd.grad(norms.sum(), x, materialize_grads=True, allow_unused=True)
     return norms, growth
@@ -208,7 +209,7 @@ def _root(square: Tensor) -> Tensor:
 
 
 class _NotOnce(Exception):  # noqa: N818
-    """A layer was called several times, or not at all, in one pass."""
+    """A layer was called several times, not at all, or not on one row a record."""
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -218,15 +219,15 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     ]
     owned = sum(len(list(m.parameters(recurse=False))) for m in owners)
     shared = owned != len({id(p) for m in owners for p in m.parameters(recurse=False)})
-    return [] if shared or not all(map(_has_rule, owners)) else owners
+    smooth = all((rule := rule_for(m)) is not None and not rule.remakes for m in owners)
+    return owners if smooth and not shared else []
 
 
-def _has_rule(module: nn.Module) -> bool:
-    if nn.utils.parametrize.is_parametrized(module):
-        return False
-    if type(module) in (nn.Conv1d, nn.Conv2d):
-        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return type(module) in (nn.Linear, nn.LayerNorm, nn.GroupNorm)
+def _parts(layer: nn.Module, entering: Tensor, error: Tensor) -> Iterable[Contribution]:
+    """Return what the layer's trainable parameters give each record, by the rule it has."""
+    rule = rule_for(layer)
+    assert rule is not None
+    return rule.gives(layer, LayerUse("", entering, [error], {})).values()
 
 
 @contextmanager
@@ -245,63 +246,3 @@ def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[Te
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _squared_norm(module: nn.Module, entering: Tensor, error: Tensor) -> Tensor:
-    """Return each record's squared gradient norm from one layer, differentiable."""
-    n, groups = len(error), 1
-    if isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
-        weight, shifts = _scaling(module, entering, error)
-        weight_square = weight.sum(1).square().sum(1)
-    else:
-        if isinstance(module, nn.Linear):
-            a = entering.reshape(n, -1, module.in_features)
-            shifts = error.reshape(n, -1, module.out_features)
-        else:
-            assert isinstance(module, (nn.Conv1d, nn.Conv2d))
-            groups = module.groups
-            a, shifts = _patches(module, entering), error.flatten(2).mT
-        parts = zip(a.chunk(groups, 2), shifts.chunk(groups, 2), strict=True)
-        weight_square = torch.stack([_squared_product(*part) for part in parts]).sum(0)
-    square = torch.zeros_like(weight_square)
-    for name, parameter in module.named_parameters(recurse=False):
-        if parameter.requires_grad:
-            bias_square = shifts.sum(1).square().sum(1)
-            square = square + (weight_square if name == "weight" else bias_square)
-    return square
-
-
-def _squared_product(a: Tensor, d: Tensor) -> Tensor:
-    """Return ‖Σₜ aₜ dₜᵀ‖² for each record; a (n, T, p), d (n, T, q), the cheaper of two ways."""
-    t, p, q = a.shape[1], a.shape[2], d.shape[2]
-    if t == 1:
-        return a.square().sum((1, 2)) * d.square().sum((1, 2))
-    if t * (p + q) < p * q:
-        return (a @ a.mT * (d @ d.mT)).sum((1, 2))
-    return (a.mT @ d).square().sum((1, 2))
-
-
-def _patches(module: nn.Conv1d | nn.Conv2d, entering: Tensor) -> Tensor:
-    """Return what each output position of a convolution sees, (n, positions, channels·kernel)."""
-    flat = isinstance(module, nn.Conv1d)
-    one, zero = ((1,), (0,)) if flat else ((), ())
-    padding = tuple(int(p) for p in module.padding)
-    return functional.unfold(
-        entering.unsqueeze(2) if flat else entering,
-        one + module.kernel_size,
-        one + module.dilation,
-        zero + padding,
-        one + module.stride,
-    ).mT
-
-
-def _scaling(
-    module: nn.LayerNorm | nn.GroupNorm, entering: Tensor, error: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return each position's gradients of a normaliser's weight and bias, (n, positions, size)."""
-    if isinstance(module, nn.LayerNorm):
-        normal = functional.layer_norm(entering, module.normalized_shape, eps=module.eps)
-        shape = (len(entering), -1, int(np.prod(module.normalized_shape)))
-        return (normal * error).reshape(shape), error.reshape(shape)
-    normal = functional.group_norm(entering, module.num_groups, eps=module.eps)
-    return (normal * error).flatten(2).mT, error.flatten(2).mT

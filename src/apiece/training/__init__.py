@@ -4,7 +4,14 @@ from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard, describe
 from apiece.training.checkpoints import Folder as CheckpointFolder
 from apiece.training.checkpoints import write_atomically
-from apiece.training.clipping import ClippedSum, clip_and_sum
+from apiece.training.clipping import (
+    ClippedSum,
+    Contribution,
+    LayerUse,
+    clip_and_sum,
+    clip_factors,
+    rule_for,
+)
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise
 from apiece.training.randomness import ChaCha20Stream, Streams
@@ -16,8 +23,10 @@ __all__ = [
     "ChaCha20Stream",
     "CheckpointFolder",
     "ClippedSum",
+    "Contribution",
     "Evaluation",
     "FilteredTrainer",
+    "LayerUse",
     "OutputAverage",
     "PlannedSpending",
     "Progress",
@@ -27,7 +36,9 @@ __all__ = [
     "Trainer",
     "add_noise",
     "clip_and_sum",
+    "clip_factors",
     "describe",
     "poisson_batches",
+    "rule_for",
     "write_atomically",
 ]

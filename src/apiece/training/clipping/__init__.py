@@ -12,9 +12,12 @@ from apiece.training.clipping.clipped import ClippedSum, clip_factors, slack
 from apiece.training.clipping.front import clip_and_sum, empty_sum
 from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.records import LossFunction
+from apiece.training.clipping.rules import Contribution, LayerUse, rule_for
 
 __all__ = [
     "ClippedSum",
+    "Contribution",
+    "LayerUse",
     "LossFunction",
     "State",
     "clip_and_sum",
@@ -23,6 +26,7 @@ __all__ = [
     "guards",
     "model_randomness",
     "records",
+    "rule_for",
     "selection",
     "slack",
 ]

@@ -72,11 +72,23 @@ def slack(dtype: torch.dtype) -> float:
 
 
 def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
-    """Return min(1, clip/norm) rounded down, and 0 where the norm is not finite.
+    """Return min(1, clip/norm) rounded down: what a record's gradient is multiplied by.
 
-    norms: (B,), at least the true norms but for a relative error of half the slack. The factor is
-    taken below the exact one by the slack, which is more than can be lost in computing the norm
-    and in multiplying by the factor, so that round-off cannot lift a record over its bound.
+    Args:
+        norms: of any shape, at least the true norms but for a relative error of half the slack.
+        clip_norms: bounds of the same shape; 0 leaves a record out.
+
+    Returns:
+        Factors in the type of `norms`; 0 where a norm is not finite.
+
+    Guarantee: a factor is below the exact one by the slack, which is more than can be lost in
+    computing the norm and in multiplying, so that round-off cannot lift a record over its bound.
+
+    Example:
+        >>> clip_factors(torch.tensor([0.5, 2.0, torch.inf]), torch.ones(3)) <= 1 / torch.tensor(
+        ...     [1.0, 2.0, torch.inf]
+        ... )
+        tensor([True, True, True])
     """
     room = 1 - slack(norms.dtype)
     factors = (clip_norms.to(torch.float64) * room).div_(norms).clamp_(max=1.0)

@@ -17,8 +17,8 @@ from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.independence.uses import enlarged, uses_of
 from apiece.training.clipping.paths import functional
 from apiece.training.clipping.paths.bookkeeping import clip_in_parts
-from apiece.training.clipping.paths.tape import NotBookable
 from apiece.training.clipping.records import Batch, select
+from apiece.training.clipping.rules.rule import NotBookable
 
 How = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
 

@@ -8,7 +8,7 @@ the records weighted, at the price of the parameter gradients that were left out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,12 +23,17 @@ from apiece.training.clipping.paths.dense import clip_dense, is_dense
 from apiece.training.clipping.paths.functional import places_of, vectorised
 from apiece.training.clipping.paths.pace import records_at_a_time
 from apiece.training.clipping.paths.pooling import fast_pooling
-from apiece.training.clipping.paths.tape import Call, NotBookable, recording, units_of
+from apiece.training.clipping.paths.tape import Call, recording, units_of
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
-from apiece.training.clipping.rules import attention, recurrent
 from apiece.training.clipping.rules.contributions import Contribution, Rows, join
 from apiece.training.clipping.rules.kernels import remembering, row_squares
+from apiece.training.clipping.rules.rule import (
+    LayerRule,
+    LayerUse,
+    NotBookable,
+    same_output,
+)
 
 Gradients = list[torch.Tensor | None]
 Passed = tuple[Call, Gradients]  # a call, and the gradients of its outputs
@@ -102,58 +107,35 @@ def _without_rule(passed: list[Passed], size: int) -> list[Part]:
     """Return the contributions of modules without a rule, run as they ran: autocast included."""
     found: list[Part] = []
     for call, gradients in passed:
-        if call.unit.rule is None and _unfolded(call, gradients) is None:
+        if _rule_of(call, gradients) is None:
             rows = _by_vmap(call, gradients, size)
             found += [(p, Rows(each.to(wide(each.dtype)))) for p, each in rows]
     return found
 
 
-def _unfolded(call: Call, gradients: Gradients) -> Callable[..., Any] | None:
-    """Return what gives the contributions of a module that holds several linear maps."""
-    given = call.unit.module, call.args, call.kwargs
-    if attention.is_plain(*given) and gradients[1:] in ([], [None]):
-        return attention.contributions
-    return recurrent.contributions if recurrent.is_plain(*given) else None
+def _rule_of(call: Call, gradients: Gradients) -> LayerRule | None:
+    rule = call.unit.rule
+    given = call.unit.module, call.args, call.kwargs, gradients
+    return rule if rule is not None and rule.takes(*given) else None
 
 
 def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
-    rule, unfolded = call.unit.rule, _unfolded(call, gradients)
-    if unfolded is not None:
-        return _run_again(unfolded, call, gradients, size)
+    rule = _rule_of(call, gradients)
     if rule is None:
         return []
-    (gradient,) = gradients
-    assert gradient is not None
-    inputs, outputs = call.args, gradient
-    if inputs[0].shape[:1] != (size,) or outputs.shape[:1] != (size,):
+    first, back = call.args[0].detach(), [g for g in gradients if g is not None]
+    if first.shape[:1] != (size,) or (call.unit.is_plain and back[0].shape[:1] != (size,)):
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
-    first = inputs[0].detach()
-    first = first.to(wide(outputs.dtype)) if first.is_floating_point() else first
-    found = rule(call.unit.module, (first,), outputs.to(wide(outputs.dtype)))
-    return [(getattr(call.unit.module, name), part) for name, part in found.items()]
-
-
-def _run_again(
-    function: Callable[..., Any], call: Call, gradients: Gradients, size: int
-) -> list[Part]:
-    """Return contributions from a module whose inner values have to be made once more."""
-    first = call.args[0].detach()
-    if first.shape[0] != size:
-        raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
-    exact = wide(first.dtype)
-    given = [None if g is None else g.to(exact) for g in gradients]
-    found, again = function(call.unit.module, first.to(exact), call.kwargs, given)
-    _same(call, call.outputs[0], again)
-    own: list[Part] = found
-    return own
-
-
-def _same(call: Call, made: torch.Tensor, again: torch.Tensor) -> None:
-    """Raise `NotBookable` unless the outputs are the same but for round-off."""
-    coarse = torch.finfo(made.dtype).eps > 1e-4
-    rtol, atol = (3e-2, 1e-2) if coarse else (1e-3, 1e-5)
-    if not torch.allclose(made.to(again.dtype), again, rtol=rtol, atol=atol, equal_nan=True):
-        raise NotBookable(f"{call.unit.path}: gives another output when run again")
+    exact = wide(back[0].dtype)
+    use = LayerUse(
+        call.unit.path,
+        first.to(exact) if first.is_floating_point() else first,
+        [None if g is None else g.to(exact) for g in gradients],
+        call.kwargs,
+        records.leaves(call.outputs)[0] if rule.remakes else None,
+    )
+    found = rule.gives(call.unit.module, use)
+    return [(call.unit.module.get_parameter(name), part) for name, part in found.items()]
 
 
 def _by_vmap(
@@ -192,7 +174,7 @@ def _by_vmap(
     except (RuntimeError, ValueError) as error:
         raise NotBookable(f"{call.unit.path}: {error}") from None
     for k, new in again.items():
-        _same(call, made[k], new)
+        same_output(call.unit.path, made[k], new)
     return [(own[name], rows[name]) for name in own]
 
 

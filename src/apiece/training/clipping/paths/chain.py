@@ -18,7 +18,8 @@ from apiece.training.clipping.precision import is_highest
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import Contribution, join
 from apiece.training.clipping.rules.kernels import ACTIVATIONS, by_onednn, linear
-from apiece.training.clipping.rules.table import RULES
+from apiece.training.clipping.rules.linear import linear as linear_rule
+from apiece.training.clipping.rules.rule import LayerUse
 
 _aten = torch.ops.aten
 _ROWS = 32  # batches that oneDNN multiplies are filled up to a multiple of this
@@ -31,7 +32,7 @@ _BACKWARD: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-class Use(NamedTuple):
+class Link(NamedTuple):
     """One use of a linear layer: its input (B, I) and the gradient of its output (B, O).
 
     ours: whether the gradient is nobody else's, and so may be overwritten.
@@ -43,7 +44,7 @@ class Use(NamedTuple):
     ours: bool
 
     def __repr__(self) -> str:
-        return "Use()"  # what it holds is data about people
+        return "Link()"  # what it holds is data about people
 
 
 def chain_of(batch: Batch) -> list[nn.Module] | None:
@@ -75,7 +76,7 @@ def _collect(module: nn.Module, layers: list[nn.Module]) -> bool:
     return kind in _NAMES
 
 
-def walk(layers: list[nn.Module], batch: Batch) -> tuple[torch.Tensor, list[Use]]:
+def walk(layers: list[nn.Module], batch: Batch) -> tuple[torch.Tensor, list[Link]]:
     """Return the losses (B,) and the uses of linear layers, the last one first.
 
     Behind the B records the uses may have rows of no record, whose output gradient is zero:
@@ -124,8 +125,8 @@ def _forward(
 
 def _backward(
     trail: list[tuple[nn.Linear | str, torch.Tensor]], gradient: torch.Tensor
-) -> list[Use]:
-    uses: list[Use] = []
+) -> list[Link]:
+    uses: list[Link] = []
     ours = False  # the loss may have handed out a tensor of its own
     for place in range(len(trail) - 1, -1, -1):
         step, kept = trail[place]
@@ -134,17 +135,18 @@ def _backward(
             room = gradient if ours else torch.empty_like(kept)
             gradient, ours = backward(gradient, kept, *extra, grad_input=room), True
             continue
-        uses.append(Use(step, kept, gradient, ours))
+        uses.append(Link(step, kept, gradient, ours))
         if place:
             gradient, ours = linear(gradient, step.weight.t()), True
     return uses
 
 
-def contributions(uses: list[Use], batch: Batch) -> dict[str, Contribution]:
+def contributions(uses: list[Link], batch: Batch) -> dict[str, Contribution]:
     """Return each parameter's contribution, by name, whatever is shared."""
     size, names = len(batch), {id(p): name for name, p in batch.parameters.items()}
     parts: dict[str, list[Contribution]] = {}
     for use in uses:
-        for name, part in RULES[nn.Linear](use.layer, (use.right[:size],), use.left[:size]).items():
+        call = LayerUse("", use.right[:size], [use.left[:size]], {})
+        for name, part in linear_rule(use.layer, call).items():
             parts.setdefault(names[id(use.layer._parameters[name])], []).append(part)
     return {name: join(several) for name, several in parts.items()}

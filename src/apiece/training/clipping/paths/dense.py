@@ -12,19 +12,19 @@ import torch
 from torch import nn
 
 from apiece.training.clipping.clipped import ClippedSum, clip_factors
-from apiece.training.clipping.paths.chain import Use
+from apiece.training.clipping.paths.chain import Link
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import blank
 from apiece.training.clipping.rules.kernels import least_norm, product, row_norms
 
 
-def is_dense(uses: list[Use]) -> bool:
+def is_dense(uses: list[Link]) -> bool:
     """Whether the layers share no parameter, so that their gradients stand side by side."""
     held = [id(p) for use in uses for p in use.layer._parameters.values() if p is not None]
     return bool(uses) and len(set(held)) == len(held)
 
 
-def clip_dense(uses: list[Use], batch: Batch, losses: torch.Tensor) -> ClippedSum:
+def clip_dense(uses: list[Link], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     """Return the clipped sum. Overwrites the gradients in `uses` that are ours."""
     norms, size = _norms(uses), len(batch)
     factors = clip_factors(norms[:size], batch.clip_norms)
@@ -32,7 +32,7 @@ def clip_dense(uses: list[Use], batch: Batch, losses: torch.Tensor) -> ClippedSu
         factors = torch.nn.functional.pad(factors, (0, len(norms) - size))
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
-        uses = [Use(u.layer, blank(u.right, bad), blank(u.left, bad), True) for u in uses]
+        uses = [Link(u.layer, blank(u.right, bad), blank(u.left, bad), True) for u in uses]
     found: dict[torch.Tensor, torch.Tensor] = {}
     column = factors.unsqueeze(1)
     for layer, right, left, ours in uses:
@@ -62,7 +62,7 @@ def _trained(layer: nn.Linear) -> tuple[torch.Tensor | None, torch.Tensor | None
     )
 
 
-def _norms(uses: list[Use]) -> torch.Tensor:
+def _norms(uses: list[Link]) -> torch.Tensor:
     """Return ‖gradient‖ over all layers, for every row of the uses."""
     count, size = len(uses), len(uses[0].left)
     table = torch.empty(2 * count, size)

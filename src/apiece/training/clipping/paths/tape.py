@@ -12,11 +12,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils import parametrize
 
 from apiece.training.clipping import records
-from apiece.training.clipping.rules.table import Rule, rule_for
-
-
-class NotBookable(Exception):  # noqa: N818 - a signal, not an error: another path takes over
-    """This model, or this call of it, has to take the functional path."""
+from apiece.training.clipping.rules.rule import LayerRule, NotBookable
+from apiece.training.clipping.rules.table import rule_for
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,14 +22,19 @@ class Unit:
 
     path: str
     module: nn.Module
-    rule: Rule | None
+    rule: LayerRule | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its rule needs no more than one input and the outputs' gradients."""
+        return self.rule is not None and not self.rule.remakes
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """One call of a unit: its arguments, their versions, its outputs and their edges.
 
-    outputs: kept for a unit without a rule, else None, so that their memory is free again.
+    outputs: kept where the unit is run again, else None, so that their memory is free again.
     """
 
     unit: Unit
@@ -59,11 +61,11 @@ class Tape:
         tensors = [t for t in records.leaves(out) if t.requires_grad]
         if not tensors:
             return
-        if unit.rule is not None and (kwargs or len(args) != 1):
+        if unit.is_plain and (kwargs or len(args) != 1):
             raise NotBookable(f"{unit.path}: called with {len(args)} arguments and {list(kwargs)}")
         edges = tuple(get_gradient_edge(t) for t in tensors)
         versions = tuple(t._version for t in records.leaves((args, kwargs)))
-        kept = out if unit.rule is None else None  # a rule needs its gradient only
+        kept = None if unit.is_plain else out
         self.calls.append(Call(unit, args, kwargs, kept, edges, versions))
 
 
@@ -81,9 +83,8 @@ def _collect(module: nn.Module, path: str, found: list[Unit], seen: set[nn.Modul
     own = any(p is not None and p.requires_grad for p in module._parameters.values())
     bypasses = isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
     if own or bypasses:
-        rule = rule_for(module) if own else None
-        if rule is not None or any(p.requires_grad for p in module.parameters()):
-            found.append(Unit(path, module, rule))
+        if any(p.requires_grad for p in module.parameters()):
+            found.append(Unit(path, module, rule_for(module)))
     else:
         for name, child in module._modules.items():
             if child is not None:

@@ -7,81 +7,71 @@ projections, is made once more from the input; the gradient there then costs one
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from apiece.training.clipping.rules.contributions import Contribution, Rows, products
+from apiece.training.clipping.rules.contributions import Rows, products
+from apiece.training.clipping.rules.rule import (
+    Contributions,
+    Gradients,
+    LayerRule,
+    LayerUse,
+    same_output,
+    trains,
+)
 
 _KNOWN = {"key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal"}
 
 
-def is_plain(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is self-attention, records first, without dropout or extra keys."""
-    if type(module) is not nn.MultiheadAttention or len(args) != 3 or not kwargs.keys() <= _KNOWN:
-        return False
-    mask, padding = kwargs.get("attn_mask"), kwargs.get("key_padding_mask")
-    return (
-        args[0] is args[1] is args[2]
-        and args[0].dim() == 3
-        and module.batch_first
-        and module._qkv_same_embed_dim
-        and module.bias_k is None
-        and not module.add_zero_attn
-        and not (module.training and module.dropout > 0)
-        and not (module._forward_pre_hooks or module._forward_hooks)
-        and (mask is None or mask.dim() == 2)
-        and (padding is None or padding.dim() == 2)
-    )
+def attention(module: nn.MultiheadAttention, use: LayerUse) -> Contributions:
+    """Return the contributions of the two projections.
 
-
-def contributions(
-    module: nn.MultiheadAttention,
-    values: torch.Tensor,
-    kwargs: dict[str, Any],
-    gradients: list[torch.Tensor | None],
-) -> tuple[list[tuple[nn.Parameter, Contribution]], torch.Tensor]:
-    """Return each parameter's contribution, and the output made again, to be compared.
-
-    values: the input (B, T, E); gradients: of the output, (B, T, E), in single precision or more.
+    use.input: (B, T, E); use.gradient: of the output, (B, T, E), in single precision or more.
     """
-    gradient = gradients[0]
-    assert gradient is not None
-    own, last = module._parameters, module.out_proj._parameters
-    weight, shift = own["in_proj_weight"], own["in_proj_bias"]
-    out, out_shift = last["weight"], last["bias"]
-    assert weight is not None
-    assert out is not None
+    values, gradient = use.input, use.gradient
     wide = values.dtype
+
+    def own(of: nn.Module, name: str) -> Any:
+        found = of._parameters.get(name)
+        return None if found is None else found.detach().to(wide)
+
+    last = module.out_proj
     with torch.no_grad():
-        bias = None if shift is None else shift.to(wide)
-        projected = nn.functional.linear(values, weight.to(wide), bias)
+        projected = functional.linear(
+            values, own(module, "in_proj_weight"), own(module, "in_proj_bias")
+        )
     projected.requires_grad_()
     with torch.enable_grad():
-        between = _attend(projected, module.num_heads, _mask(kwargs, wide))
-    back = gradient @ out.detach().to(wide)
-    (inner,) = torch.autograd.grad(between, [projected], back)
+        between = _attend(projected, module.num_heads, _mask(use.kwargs, wide))
+    (inner,) = torch.autograd.grad(between, [projected], gradient @ own(last, "weight"))
     between = between.detach()
-    found: list[tuple[nn.Parameter | None, Contribution]] = [
-        (weight, products(inner, values)),
-        (shift, Rows(inner.sum(1))),
-        (out, products(gradient, between)),
-        (out_shift, Rows(gradient.sum(1))),
-    ]
-    bias = None if out_shift is None else out_shift.detach().to(wide)
-    again = nn.functional.linear(between, out.detach().to(wide), bias)
-    return [(p, part) for p, part in found if p is not None and p.requires_grad], again
+    if use.output is not None:
+        again = functional.linear(between, own(last, "weight"), own(last, "bias"))
+        same_output(use.path, use.output, again)
+    found: Contributions = {}
+    if trains(module, "in_proj_weight"):
+        found["in_proj_weight"] = products(inner, values)
+    if trains(module, "in_proj_bias"):
+        found["in_proj_bias"] = Rows(inner.sum(1))
+    if trains(last, "weight"):
+        found["out_proj.weight"] = products(gradient, between)
+    if trains(last, "bias"):
+        found["out_proj.bias"] = Rows(gradient.sum(1))
+    return found
 
 
 def _attend(projected: torch.Tensor, heads: int, mask: torch.Tensor | None) -> torch.Tensor:
     batch, length, _ = projected.shape
     query, key, value = projected.view(batch, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-    seen = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return seen.transpose(1, 2).reshape(batch, length, -1)
 
 
-def _mask(kwargs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
+def _mask(kwargs: Mapping[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
     """Return what is added to the scores, broadcastable to (B, heads, T, T)."""
     total: torch.Tensor | None = None
     for name, shape in (("attn_mask", (1, 1)), ("key_padding_mask", None)):
@@ -93,3 +83,32 @@ def _mask(kwargs: dict[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
         mask = mask.to(dtype).view(*shape, *mask.shape) if shape else mask[:, None, None].to(dtype)
         total = mask if total is None else total + mask
     return total
+
+
+def _suits(module: nn.MultiheadAttention) -> bool:
+    """Whether records come first, and nothing is dropped or added to the keys."""
+    return (
+        module.batch_first
+        and module._qkv_same_embed_dim
+        and module.bias_k is None
+        and not module.add_zero_attn
+        and not (module.training and module.dropout > 0)
+    )
+
+
+def _is_of_itself(_module: Any, args: Any, kwargs: dict[str, Any], gradients: Gradients) -> bool:
+    """Whether a call is self-attention, whose weights nothing depends on."""
+    if len(args) != 3 or not kwargs.keys() <= _KNOWN:
+        return False
+    mask, padding = kwargs.get("attn_mask"), kwargs.get("key_padding_mask")
+    return (
+        args[0] is args[1] is args[2]
+        and args[0].dim() == 3
+        and gradients[0] is not None
+        and not any(g is not None for g in gradients[1:])
+        and (mask is None or mask.dim() == 2)
+        and (padding is None or padding.dim() == 2)
+    )
+
+
+ATTENTION = LayerRule(attention, _suits, _is_of_itself, remakes=True)

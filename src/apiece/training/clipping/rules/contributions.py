@@ -31,6 +31,10 @@ class Contribution(Protocol):
         """
         ...
 
+    def smooth_squares(self) -> torch.Tensor:
+        """Return (B,) squared norms that autograd can differentiate, without room for round-off."""
+        ...
+
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_i weights[i]·gradient_i, of the parameter's shape."""
         ...
@@ -60,6 +64,10 @@ class Rows:
         """Return the sums of squares."""
         return of_rows(self.gradients)
 
+    def smooth_squares(self) -> torch.Tensor:
+        """Return the sums of squares."""
+        return self.gradients.flatten(1).square().sum(1)
+
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product."""
         return (weights @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
@@ -82,6 +90,10 @@ class Slices:
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return the sums of squares."""
         return torch.cat([of_rows(part) for part in self.parts])
+
+    def smooth_squares(self) -> torch.Tensor:
+        """Return the sums of squares."""
+        return Rows(self.per_record()).smooth_squares()
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product a slice."""
@@ -112,6 +124,10 @@ class Outer:
         """Return (‖left‖·‖right‖)², with room for what underflow took from either."""
         left, right = (of_rows(t).sqrt().add_(_lost(t)) for t in (self.left, self.right))
         return left.mul_(right).square_()
+
+    def smooth_squares(self) -> torch.Tensor:
+        """Return ‖left‖²·‖right‖²."""
+        return self.left.square().sum(1) * self.right.square().sum(1)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product, the same as plain back-propagation makes."""
@@ -152,6 +168,12 @@ class Products:
         gram = (left @ left.mT).mul_(right @ right.mT)
         return gram.flatten(1).sum(1).add_(cancellation(left, right))
 
+    def smooth_squares(self) -> torch.Tensor:
+        """Return the squared norms by whichever of the two forms costs less."""
+        if self.ghost_is_cheaper:
+            return (self.left @ self.left.mT * (self.right @ self.right.mT)).sum((1, 2))
+        return Rows(self.per_record()).smooth_squares()
+
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product over records and positions."""
         scaled = self.left * weights.view(-1, 1, 1)
@@ -184,6 +206,11 @@ class Lookups:
         gram = (left @ left.mT).mul_(same)
         ones = torch.ones_like(left[..., :1])
         return gram.flatten(1).sum(1).add_(cancellation(left, ones))
+
+    def smooth_squares(self) -> torch.Tensor:
+        """Return Σ_{s,t: same row} left_s·left_t."""
+        same = self.index.unsqueeze(1) == self.index.unsqueeze(2)
+        return (self.left @ self.left.mT * same).sum((1, 2))
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the scaled rows, scattered."""

@@ -13,12 +13,15 @@ from torch import nn
 from apiece.training.clipping.rules.contributions import (
     KEEP,
     Contribution,
+    Products,
+    Rows,
     Slices,
     blank,
     cancellation,
     made_again,
 )
 from apiece.training.clipping.rules.kernels import Squares, row_squares
+from apiece.training.clipping.rules.rule import Contributions, LayerRule, LayerUse, trains
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
@@ -31,13 +34,13 @@ def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Co
 
     Per-record gradients that fit in memory are kept: their weighted sum is then a by-product, and
     all in all as many products are made as in plain back-propagation. Those that do not fit are
-    never held together: norms come in slices, the sum from one convolution.
+    never held together: norms come in slices, the sum from one convolution. Nothing is made here
+    where autograd is to see how.
     """
     padded, padding = pad(module, inputs)
     use = Convolution(module, padded.contiguous(), outputs.contiguous(), padding)
-    if outputs.shape[0] * module.weight.numel() <= KEEP:
-        return Slices(use.slices())
-    return use
+    fits = outputs.shape[0] * module.weight.numel() <= KEEP
+    return Slices(use.slices()) if fits and not torch.is_grad_enabled() else use
 
 
 def pad(module: Conv, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
@@ -123,6 +126,12 @@ class Convolution:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
         function = self._ghost if self.ghost_is_cheaper else self._instantiated
         return torch.cat(self._over(function, self._records))
+
+    def smooth_squares(self) -> torch.Tensor:
+        """Return squared norms that autograd can differentiate."""
+        left, right = self._matrices(0, self.outputs.shape[0])
+        squares = Products(left.mT, right).smooth_squares()
+        return squares.view(self.outputs.shape[0], -1).sum(1)
 
     def _ghost(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
@@ -221,3 +230,15 @@ def _weight_gradient(
     )
     assert isinstance(gradient, torch.Tensor)
     return gradient
+
+
+def _gives(module: Any, use: LayerUse) -> Contributions:
+    found: Contributions = {}
+    if trains(module, "weight"):
+        found["weight"] = convolution(module, use.input, use.gradient)
+    if trains(module, "bias"):
+        found["bias"] = Rows(use.gradient.flatten(2).sum(2))
+    return found
+
+
+CONVOLUTION = LayerRule(_gives)

@@ -13,13 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.clipping.rules.contributions import Contribution, Rows, products
+from apiece.training.clipping.rules.contributions import Rows, products
+from apiece.training.clipping.rules.rule import (
+    Contributions,
+    Gradients,
+    LayerRule,
+    LayerUse,
+    same_output,
+    trains,
+)
 
 _GATES: dict[type[nn.Module], int] = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Use:
+class _Way:
     """One layer in one direction: what went into its two maps, and the zeros added after them."""
 
     suffix: str
@@ -29,53 +37,32 @@ class _Use:
     of_hidden: torch.Tensor
 
 
-def is_plain(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is of a layer as it comes, on padded sequences, records first."""
-    return (
-        type(module) in _GATES
-        and isinstance(module, nn.RNNBase)
-        and module.batch_first
-        and module.proj_size == 0
-        and not (module.training and module.dropout > 0 and module.num_layers > 1)
-        and not (module._forward_pre_hooks or module._forward_hooks)
-        and len(args) == 1
-        and not kwargs
-        and isinstance(args[0], torch.Tensor)
-        and args[0].dim() == 3
-    )
+def recurrent(module: nn.RNNBase, use: LayerUse) -> Contributions:
+    """Return the contributions of every layer's two maps.
 
-
-def contributions(
-    module: nn.RNNBase,
-    values: torch.Tensor,
-    _kwargs: dict[str, Any],
-    gradients: list[torch.Tensor | None],
-) -> tuple[list[tuple[nn.Parameter, Contribution]], torch.Tensor]:
-    """Return each parameter's contribution, and the output made again, to be compared.
-
-    values: (B, T, I); gradients: of the output and the last states, None where unused.
+    use.input: (B, T, I); use.gradients: of the output and the last states, None where unused.
     """
     with torch.enable_grad():
-        outputs, uses = _unrolled(module, values)
-    zeros = [zero for use in uses for zero in (use.of_inputs, use.of_hidden)]
-    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+        outputs, uses = _unrolled(module, use.input)
+    zeros = [zero for each in uses for zero in (each.of_inputs, each.of_hidden)]
+    pairs = [(o, g) for o, g in zip(outputs, use.gradients, strict=True) if g is not None]
     made, given = [o for o, _ in pairs], [g for _, g in pairs]
     back = iter(torch.autograd.grad(made, zeros, given))
-    found: list[tuple[nn.Parameter, Contribution]] = []
-    for use in uses:
-        for kind, right in (("ih", use.inputs), ("hh", use.hidden)):
+    if use.output is not None:
+        same_output(use.path, use.output, outputs[0].detach())
+    found: Contributions = {}
+    for each in uses:
+        for kind, right in (("ih", each.inputs), ("hh", each.hidden)):
             left = next(back)
-            weight = module._parameters[f"weight_{kind}{use.suffix}"]
-            bias = module._parameters.get(f"bias_{kind}{use.suffix}")
-            if weight is not None and weight.requires_grad:
-                found.append((weight, products(left, right.detach())))
-            if bias is not None and bias.requires_grad:
-                found.append((bias, Rows(left.sum(1))))
-    return found, outputs[0].detach()
+            if trains(module, f"weight_{kind}{each.suffix}"):
+                found[f"weight_{kind}{each.suffix}"] = products(left, right.detach())
+            if trains(module, f"bias_{kind}{each.suffix}"):
+                found[f"bias_{kind}{each.suffix}"] = Rows(left.sum(1))
+    return found
 
 
-def _unrolled(module: nn.RNNBase, values: torch.Tensor) -> tuple[list[torch.Tensor], list[_Use]]:
-    uses: list[_Use] = []
+def _unrolled(module: nn.RNNBase, values: torch.Tensor) -> tuple[list[torch.Tensor], list[_Way]]:
+    uses: list[_Way] = []
     last: list[tuple[torch.Tensor, torch.Tensor]] = []
     for layer in range(module.num_layers):
         sides = []
@@ -93,7 +80,7 @@ def _unrolled(module: nn.RNNBase, values: torch.Tensor) -> tuple[list[torch.Tens
 
 def _one_way(
     module: nn.RNNBase, suffix: str, values: torch.Tensor, *, backwards: bool
-) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor], _Use]:
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor], _Way]:
     def own(name: str) -> Any:
         found = module._parameters.get(name + suffix)
         return None if found is None else found.detach().to(values.dtype)
@@ -112,7 +99,7 @@ def _one_way(
         kept = nn.functional.linear(hidden, weight, bias) + of_hidden[:, time]
         hidden, cell = _cell(module, shown[:, time], kept, hidden, cell)
         after[time] = hidden
-    use = _Use(suffix, values, torch.stack(before, 1), of_inputs, of_hidden)
+    use = _Way(suffix, values, torch.stack(before, 1), of_inputs, of_hidden)
     return torch.stack(after, 1), (hidden, cell), use
 
 
@@ -135,3 +122,22 @@ def _cell(
         return (1 - stay) * new + stay * hidden, cell
     total = shown + kept
     return (total.relu() if module.nonlinearity == "relu" else total.tanh()), cell
+
+
+def _suits(module: nn.RNNBase) -> bool:
+    """Whether records come first, and nothing is projected or dropped between layers."""
+    return (
+        module.batch_first
+        and module.proj_size == 0
+        and not (module.training and module.dropout > 0 and module.num_layers > 1)
+    )
+
+
+def _is_padded(_module: Any, args: Any, kwargs: dict[str, Any], _gradients: Gradients) -> bool:
+    """Whether a call is of padded sequences, from states of zero."""
+    return (
+        len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].dim() == 3
+    )
+
+
+RECURRENT = LayerRule(recurrent, _suits, _is_padded, remakes=True)
