@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
-LONGEST_FUNCTION, LONGEST_FILE = 60, 350
+# Of code: docstrings are contracts, and do not count.
+LONGEST_FUNCTION, LONGEST_FILE = 55, 300
 
 # Exceptions, each to be mended: these lists may only become shorter.
 CIRCLES: list[set[str]] = []
@@ -107,13 +108,24 @@ def bypasses(trees: dict[str, ast.Module]) -> set[str]:
     return found
 
 
+def docstring_lines(node: ast.AST) -> int:
+    """Return how many lines the docstrings of a tree take, those inside it included."""
+    count = 0
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = inner.body[0] if inner.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                count += (first.end_lineno or 0) - first.lineno + 1
+    return count
+
+
 def long_functions(trees: dict[str, ast.Module]) -> set[str]:
     return {
         f"{name}.{node.name}"
         for name, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+        and (node.end_lineno or 0) - node.lineno + 1 - docstring_lines(node) > LONGEST_FUNCTION
     }
 
 
@@ -178,11 +190,16 @@ def test_no_function_fills_more_than_a_screen() -> None:
 
 
 def test_long_functions_are_found(tmp_path: Path) -> None:
-    body = "\n".join(["    x = 1"] * 59)
-    trees = house(tmp_path, {"a.py": f"def fits():\n{body}\n\ndef f():\n{body}\n    x = 1\n"})
+    body = "\n".join(["    x = 1"] * (LONGEST_FUNCTION - 1))
+    said = '    """One.\n\n    Two.\n    """\n'
+    text = f"def fits():\n{said}{body}\n\ndef f():\n{said}{body}\n    x = 1\n"
+    trees = house(tmp_path, {"a.py": text})
     assert long_functions(trees) == {"a.f"}
 
 
 def test_no_file_is_too_long() -> None:
-    lines = {named(path): path.read_text().count("\n") for path in SOURCE.rglob("*.py")}
+    lines = {
+        named(path): path.read_text().count("\n") - docstring_lines(TREES[named(path)])
+        for path in SOURCE.rglob("*.py")
+    }
     assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
