@@ -14,10 +14,17 @@ SMALL_GROUP = 10  # people in a group of fewer can be told from the plan
 
 
 def refuse_absurd(epsilon: float) -> float:
-    """Return `epsilon`, or raise `BudgetError` where it is so large that it promises nothing.
+    """Return `epsilon`, unless it is so large that it promises nothing.
 
-    >>> refuse_absurd(8.0)
-    8.0
+    Args:
+        epsilon: Of a budget.
+
+    Raises:
+        BudgetError: Above 1000.
+
+    Example:
+        >>> refuse_absurd(8.0)
+        8.0
     """
     if ABSURD < epsilon < math.inf:
         raise BudgetError(
@@ -30,19 +37,39 @@ def refuse_absurd(epsilon: float) -> float:
 def doubts(groups: BudgetGroups) -> list[str]:
     """Return what looks like a mistake in budgets that are allowed, one line each.
 
-    Only what a plan shows as well is looked at: the groups, their budgets and sizes. Raises
-    `BudgetError` as `refuse_absurd` does.
+    Only what a plan shows as well is looked at: the groups, their budgets and sizes.
 
-    >>> import numpy as np
-    >>> one = np.array([1.0])
-    >>> doubts(BudgetGroups(np.array(["a"]), 80 * one, 1e-6 * one, None, np.array([1000])))
-    ['the largest epsilon is 80; above 10 a promise is weak: if these are percent, divide by 100']
+    Args:
+        groups: Of the population.
+
+    Raises:
+        BudgetError: As `refuse_absurd` does.
+
+    Example:
+        >>> import numpy as np
+        >>> one = np.array([1.0])
+        >>> doubts(BudgetGroups(np.array(["a"]), 80 * one, 1e-6 * one, None, np.array([1000])))
+        ['the largest epsilon is 80; above 10 a promise is weak: if these are percent, divide
+        by 100']
     """
     return [*doubts_of_values(groups), *_doubts_of_sizes(groups)]
 
 
 def doubts_of_values(groups: BudgetGroups) -> list[str]:
-    """Return what of `doubts` is about the largest ε and δ, whoever sees the sizes of groups."""
+    """Return those of `doubts` that are about the largest ε and δ; no size of a group is in them.
+
+    Args:
+        groups: Of the population.
+
+    Raises:
+        BudgetError: As `refuse_absurd` does.
+
+    Example:
+        >>> import numpy as np
+        >>> one = np.array([1.0])
+        >>> doubts_of_values(BudgetGroups(np.array(["a"]), one, 1e-6 * one, None, np.array([9])))
+        []
+    """
     largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
     records = int(groups.records.sum())
     found = []
@@ -81,7 +108,11 @@ def _doubts_of_sizes(groups: BudgetGroups) -> list[str]:
 def cap_note(no_limit_cap: float) -> str:
     """Return the sentence by which a plan states what "no limit" was read as.
 
-    >>> cap_note(8)
-    'whoever set no limit is promised epsilon = 8, a cap set by the steward'
+    Args:
+        no_limit_cap: The steward's cap.
+
+    Example:
+        >>> cap_note(8)
+        'whoever set no limit is promised epsilon = 8, a cap set by the steward'
     """
     return f"whoever set no limit is promised epsilon = {no_limit_cap:g}, a cap set by the steward"

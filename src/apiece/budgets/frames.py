@@ -48,11 +48,26 @@ def budget_column(
     decimal: str = ".",
     no_limit_cap: float | None = None,
 ) -> Floats:
-    """Return a column of ε, δ or Δ̄ as floats in (0, below), each row read by itself.
+    """Return a column of ε, δ or Δ̄ as floats, each row read by itself.
 
-    role: "epsilon", "delta" or "excess", which may be 0 and `below` itself.
-    no_limit_cap: what the words of `NO_LIMIT`, and an infinite number, are read as; None refuses
-    them. Raises `BudgetError` with the first row that holds something else.
+    Args:
+        table: With texts or numbers as cells.
+        name: Of the column.
+        role: "epsilon", "delta" or "excess".
+        below: Values must be in (0, below); "excess" may be 0 and `below` itself.
+        decimal: The mark in texts that are numbers.
+        no_limit_cap: What "no limit", "unlimited" and infinite numbers are read as; None refuses
+            them.
+
+    Raises:
+        DataError: Where there is no such column.
+        BudgetError: With the first row that holds something else.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"consent": ["1,5", "2"]})
+        >>> budget_column(table, "consent", "epsilon", below=math.inf, decimal=",").tolist()
+        [1.5, 2.0]
     """
     cells = texts(column(table, name, role))
     values = as_numbers(cells, decimal)
@@ -75,8 +90,16 @@ def budget_column(
 def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
     """Return `epsilon`, or where it is infinite the steward's cap.
 
-    >>> capped(float("inf"), 8.0), capped(2.0, 8.0)
-    (8.0, 2.0)
+    Args:
+        epsilon: A number or a text.
+        no_limit_cap: The cap, positive and finite; None for none.
+
+    Raises:
+        BudgetError: Where ε is infinite and there is no cap, or one out of bounds.
+
+    Example:
+        >>> capped(float("inf"), 8.0), capped(2.0, 8.0)
+        (8.0, 2.0)
     """
     if epsilon != math.inf:
         return epsilon
@@ -88,7 +111,17 @@ def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
 def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
     """Return a column of ids: whole numbers where they are stored as such, else texts.
 
-    Raises `DataError` for an empty id and for one that occurs twice.
+    Args:
+        table: The table.
+        name: Of the column.
+
+    Raises:
+        DataError: For an empty id, one that occurs twice, and a column that is not there.
+
+    Example:
+        >>> import pandas as pd
+        >>> ids_column(pd.DataFrame({"who": ["007", "7"]}), "who").tolist()
+        ['007', '7']
     """
     cells = column(table, name, "ids")
     found = texts(cells)

@@ -17,10 +17,23 @@ NAMED = 1000  # more groups than this are numbered, not named by their budgets
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class BudgetGroups:
-    """The distinct budgets of a population, one entry a group, strictest first.
+    """The distinct budgets of a population, one entry a group, strictest first; read-only.
 
-    name (each once), epsilon, delta, excess (None where no bound was asked), records (how many
-    have it, at least 1). Read-only. Raises `BudgetError` for values out of their bounds.
+    Args:
+        name: Of each group, each once.
+        epsilon: In (0, ∞).
+        delta: In (0, 1).
+        excess: In [0, 1]; None where no bound was asked.
+        records: How many have this budget, at least 1.
+
+    Raises:
+        BudgetError: For values out of their bounds and columns of different lengths.
+
+    Example:
+        >>> import numpy as np
+        >>> one = np.array([1.0])
+        >>> BudgetGroups(np.array(["a"]), one, 1e-6 * one, None, np.array([1000]))
+        BudgetGroups(1000 records in 1 groups)
     """
 
     name: npt.NDArray[Any]
@@ -61,7 +74,8 @@ class BudgetGroups:
     def same_as(self, other: BudgetGroups) -> bool:
         """Whether both have the same budgets, bounds included, with as many records each.
 
-        Names do not count.
+        Args:
+            other: Its names do not count.
         """
         if (self.excess is None) != (other.excess is None):
             return False

@@ -22,19 +22,27 @@ from apiece.errors import BudgetError, InputError
 class Budgets:
     """The budgets of n records, frozen.
 
-    epsilon, delta, excess: arrays of n entries, or scalars for all; ε in (0, ∞), δ in (0, 1),
-    Δ̄ in [0, 1]. ids: what identifies a record, unique; 0…n−1 if not given. labels: an optional
-    group name for each record; records of one group have the same label and the same budget.
-
     A budget is a consent: a plan may use less than a record allows, never more.
 
-    Raises `BudgetError` for a value outside its bounds (NaN and infinity too) and for lengths
-    that differ, `DataError` for repeated ids. Source: Boenisch et al. 2023 §3.1; Kaiser et al. 2026
-    Def. 3 and 8.
+    Args:
+        epsilon: n entries, or one for all, in (0, ∞).
+        delta: The same, in (0, 1).
+        excess: The same, in [0, 1]: a bound Δ̄ on the excess; None asks for none.
+        ids: What identifies a record, unique; 0…n−1 if not given.
+        labels: A group name for each record; records of one group have the same label and the same
+            budget.
 
-    >>> budgets = Budgets([1.0, 2.0, 1.0], 1e-5)
-    >>> len(budgets), budgets.groups.epsilon.tolist(), budgets.group_index.tolist()
-    (3, [1.0, 2.0], [0, 1, 0])
+    Raises:
+        BudgetError: For a value outside its bounds (NaN and infinity too) and lengths that differ.
+        DataError: For repeated ids.
+
+    References:
+        Boenisch et al. 2023, §3.1; Kaiser et al. 2026, Def. 3 and 8.
+
+    Example:
+        >>> budgets = Budgets([1.0, 2.0, 1.0], 1e-5)
+        >>> len(budgets), budgets.groups.epsilon.tolist(), budgets.group_index.tolist()
+        (3, [1.0, 2.0], [0, 1, 0])
     """
 
     epsilon: Floats
@@ -122,13 +130,17 @@ class Budgets:
         return groups, index
 
     def lowered_to(self, epsilon: npt.ArrayLike) -> Budgets:
-        """Return these budgets with ε lowered to `epsilon`, a number or one entry a record.
+        """Return these budgets with ε lowered to `epsilon`.
 
-        Raises `BudgetError` where it exceeds what a record allows: a plan may use less than a
-        record consents to, never more.
+        Args:
+            epsilon: A number for all, or one entry a record.
 
-        >>> Budgets([1.0, 5.0], 1e-5).lowered_to([1.0, 2.0]).epsilon.tolist()
-        [1.0, 2.0]
+        Raises:
+            BudgetError: Where it exceeds what a record allows.
+
+        Example:
+            >>> Budgets([1.0, 5.0], 1e-5).lowered_to([1.0, 2.0]).epsilon.tolist()
+            [1.0, 2.0]
         """
         lower = np.array(np.broadcast_to(_check.positive_array("epsilon", epsilon), len(self)))
         above = np.flatnonzero(lower > self.epsilon)
@@ -143,19 +155,32 @@ class Budgets:
     def at_most(self, epsilon: float) -> Budgets:
         """Return these budgets with every ε above `epsilon` lowered to it.
 
-        >>> Budgets([1.0, 5.0], 1e-5).at_most(3.0).epsilon.tolist()
-        [1.0, 3.0]
+        Args:
+            epsilon: The cap, positive and finite.
+
+        Raises:
+            BudgetError: Where it is not.
+
+        Example:
+            >>> Budgets([1.0, 5.0], 1e-5).at_most(3.0).epsilon.tolist()
+            [1.0, 3.0]
         """
         cap = _check.positive("epsilon", epsilon, error=BudgetError)
         return self.lowered_to(np.minimum(self.epsilon, cap))
 
     def rounded_down(self, *, epsilon: float = 1.005, delta: float = 1.1) -> Budgets:
-        """Return these budgets on a coarser lattice, each lowered by less than these factors.
+        """Return these budgets on a coarser lattice, for strategies that need few distinct budgets.
 
-        For strategies that need few distinct budgets. A record's ε and δ never grow.
+        Args:
+            epsilon: The factor between neighbouring ε, above 1.
+            delta: The factor between neighbouring δ, above 1.
 
-        >>> Budgets([1.003, 1.004], 1e-5).rounded_down(epsilon=1.01).groups.records.tolist()
-        [2]
+        Guarantee:
+            No record's ε or δ grows, and each is lowered by less than its factor.
+
+        Example:
+            >>> Budgets([1.003, 1.004], 1e-5).rounded_down(epsilon=1.01).groups.records.tolist()
+            [2]
         """
         lower = [
             np.minimum(values, factor ** np.floor(np.log(values) / np.log(factor)))
@@ -172,15 +197,24 @@ class Budgets:
         *,
         generator: np.random.Generator | None = None,
     ) -> Budgets:
-        """Return budgets for `size` records, split into groups (name, share or count, epsilon).
+        """Return budgets for `size` records, split into groups.
 
-        Shares (all at most 1, summing to 1) are rounded by largest remainder; counts must sum to
-        `size`. With a `generator` the records are shuffled, without one they lie group by group.
-        Raises `BudgetError` for no groups, a repeated name, or a group left empty.
+        Args:
+            groups: (name, share or count, epsilon) of each. Shares (all at most 1, summing to 1)
+                are rounded by largest remainder; counts must sum to `size`.
+            size: How many records.
+            delta: For all, in (0, 1).
+            generator: Shuffles the records; without one they lie group by group.
 
-        >>> budgets = Budgets.from_groups([("strict", .34, 1), ("weak", .66, 3)], 100, 1e-5)
-        >>> budgets.groups.records.tolist()
-        [34, 66]
+        Raises:
+            BudgetError: For no groups, a repeated name, a group left empty, or values out of
+                bounds.
+            InputError: For shares that sum to neither.
+
+        Example:
+            >>> budgets = Budgets.from_groups([("strict", .34, 1), ("weak", .66, 3)], 100, 1e-5)
+            >>> budgets.groups.records.tolist()
+            [34, 66]
         """
         rows = list(groups)
         size = _check.count("size", size)
@@ -215,12 +249,27 @@ class Budgets:
     ) -> Budgets:
         """Return the budgets in a pandas or pyarrow table, or in a CSV or Parquet file.
 
-        epsilon, ids: names of columns; delta, excess: a column's name, or one number for all.
-        no_limit_cap: the ε that "no limit" and inf are read as; without it they are refused.
-        dialect: how a CSV file is written. Every row is read by itself. Ids of a CSV file are
-        texts ("007" is not "7"); whole numbers stored in Parquet stay whole numbers.
-        Raises `DataError` for a missing column, an empty table or an unreadable file,
-        `BudgetError` for a cell that is no budget, with its row.
+        Every row is read by itself. Ids of a CSV file are texts ("007" is not "7"); whole numbers
+        stored in Parquet stay whole numbers.
+
+        Args:
+            frame: The table, or the path of its file.
+            epsilon: Name of the column of ε.
+            delta: Name of a column, or one number for all.
+            ids: Name of the column of ids; None numbers the rows.
+            excess: Name of a column, or one number for all.
+            no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
+            dialect: How a CSV file is written.
+
+        Raises:
+            DataError: For a missing column, an empty table, an unreadable file, or repeated ids.
+            BudgetError: For a cell that is no budget, with its row.
+
+        Example:
+            >>> import pandas as pd
+            >>> people = pd.DataFrame({"who": ["a", "b"], "consent": [1.0, 2.0]})
+            >>> Budgets.from_frame(people, epsilon="consent", delta=1e-5, ids="who").ids.tolist()
+            ['a', 'b']
         """
         table = read_frame(frame, dialect)
 

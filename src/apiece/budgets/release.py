@@ -29,9 +29,21 @@ WIDEST = 10**8  # noise so wide that no count says anything, and memory for it i
 class BudgetHistogram:
     """A differentially private histogram of budgets over levels that were public before.
 
-    level_epsilon, level_delta, level_excess: the levels; counts: noisy, one a level, negative
-    ones set to 0. epsilon, delta: what the release itself costs every record, on top of what a
-    plan made from it spends. noise: "gaussian" or "laplace", both discrete.
+    Attributes:
+        level_epsilon: ε of each level, increasing.
+        level_delta: δ of each level.
+        level_excess: Δ̄ of each level, or None.
+        counts: Noisy counts, one a level, negative ones set to 0.
+        epsilon: What the release itself costs every record, on top of what a plan made from it
+            spends.
+        delta: The same; 0 for Laplace noise.
+        noise: "gaussian" or "laplace", both discrete.
+
+    Example:
+        >>> histogram = release_histogram(Budgets([1.0] * 500, 1e-5), [1.0], level_delta=1e-5,
+        ...                               epsilon=1.0, delta=1e-6)
+        >>> len(histogram.counts), histogram.noise
+        (1, 'gaussian')
     """
 
     level_epsilon: Floats
@@ -46,7 +58,9 @@ class BudgetHistogram:
         """Return a population with the released counts, to make a plan from.
 
         Its records stand for nobody; `place` says which of its groups a real record belongs to.
-        Raises `InfeasibleError` where no level has a positive count.
+
+        Raises:
+            InfeasibleError: Where no level has a positive count.
         """
         kept = self.counts > 0
         if not kept.any():
@@ -61,8 +75,17 @@ class BudgetHistogram:
     def place(self, budgets: Budgets) -> Integers:
         """Return, for each real record, its group in `self.budgets().groups`; −1: left out.
 
-        The group with the largest ε among those whose ε, δ and Δ̄ are all at most the record's:
-        never a larger budget than it asked. A record below every group takes no part.
+        The group with the largest ε among those whose ε, δ and Δ̄ are all at most the record's. A
+        record below every group takes no part.
+
+        Args:
+            budgets: Those of the real records.
+
+        Raises:
+            InfeasibleError: Where no level has a positive count.
+
+        Guarantee:
+            No record is placed in a group with a larger budget than it asked.
         """
         groups = self.budgets().groups
         return _place(budgets, groups.epsilon, groups.delta, groups.excess)
@@ -81,20 +104,39 @@ def release_histogram(
 ) -> BudgetHistogram:
     """Return the counts of records at each public level of ε, with discrete noise.
 
-    levels: values of ε, chosen without looking at the data. level_delta: one δ for all levels or
-    one a level, likewise; never taken from the records, whose δ is as private as their ε.
-    level_excess: the same for Δ̄, and needed just where the budgets have such a column. A record
-    is counted at the highest level that does not exceed its ε, δ or Δ̄; below all levels it is not
-    counted. epsilon, delta: the guarantee of the release: discrete Gaussian noise for (ε, δ), or
-    discrete Laplace of scale 1/ε, which has δ = 0. below: where randomness comes from; the
-    system's cryptographic generator unless a test replaces it.
+    A record is counted at the highest level that does not exceed its ε, δ or Δ̄; below all levels
+    it is not counted.
 
-    Guarantee: under add/remove of a record, or any change of one record's ε, δ and Δ̄ to "not
-    counted", one noisy count moves by 1 and nothing else moves: neither levels nor noise, nor
-    whether there is an error, nor its text. A change from one level to another is two such moves.
+    Args:
+        budgets: Of the records, which are private here.
+        levels: Values of ε, chosen without looking at the data.
+        level_delta: One δ for all levels or one a level, likewise; never taken from the records,
+            whose δ is as private as their ε.
+        epsilon: The guarantee of the release.
+        delta: The same, for discrete Gaussian noise; discrete Laplace noise of scale 1/ε has δ = 0.
+        level_excess: As `level_delta` for Δ̄; needed just where the budgets have such a column.
+        noise: "gaussian" or "laplace".
+        below: Where randomness comes from: the system's cryptographic generator, unless a test
+            replaces it.
 
-    Raises `BudgetError` for values out of bounds, levels that repeat, and noise past any use.
-    Source: Boenisch et al. 2023 §3.1; Canonne, Kamath, Steinke 2020.
+    Raises:
+        BudgetError: For values out of bounds, levels that repeat, and noise past any use.
+        OptionError: For another noise.
+
+    Guarantee:
+        Under add/remove of a record, or any change of one record's ε, δ and Δ̄ to "not counted",
+        one noisy count moves by 1 and nothing else moves: neither levels nor noise, nor whether
+        there is an error, nor its text. A change from one level to another is two such moves.
+
+    References:
+        Boenisch et al. 2023, §3.1; Canonne, Kamath, Steinke 2020.
+
+    Example:
+        >>> budgets = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
+        >>> released = release_histogram(budgets, [1.0, 3.0], level_delta=1e-5,
+        ...                              epsilon=1.0, delta=1e-6)
+        >>> bool(abs(released.counts - 500).max() < 100)
+        True
     """
     if noise not in NOISES:
         raise unknown("noise", noise, NOISES)

@@ -57,7 +57,19 @@ def parse_address(address: str) -> URL:
 
 
 def check_address(address: str) -> str:
-    """Return the address as it is given, if `parse_address` takes it."""
+    """Return the address as it is given, if a ledger may lie there.
+
+    Args:
+        address: As of `Ledger.open`.
+
+    Raises:
+        InputError: For an address with a password, or with parameters that could weaken the
+            database.
+
+    Example:
+        >>> check_address("sqlite:///people.db")
+        'sqlite:///people.db'
+    """
     parse_address(address)
     return address
 

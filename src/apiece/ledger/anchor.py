@@ -20,7 +20,17 @@ _LINE: Final = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
 def read_head(text: str) -> Head | None:
-    """Return the head in `number:digest`; None where that is not what the text is."""
+    """Return the head in `number:digest`; None where that is not what the text is.
+
+    Args:
+        text: A line, as `apiece ledger status` prints it.
+
+    Example:
+        >>> read_head("3:" + "0" * 64).number
+        3
+        >>> read_head("three") is None
+        True
+    """
     found = _LINE.fullmatch(text)
     return None if found is None else Head(int(found[1]), found[2])
 

@@ -32,7 +32,16 @@ class Last(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The last entry's number and digest, to be kept outside the database."""
+    """The last entry's number and digest, to be kept outside the database.
+
+    Attributes:
+        number: 0 is the entry with the ledger's settings.
+        digest: As 64 hexadecimal digits.
+
+    Example:
+        >>> Head(3, "0" * 64).number
+        3
+    """
 
     number: int
     digest: str
@@ -40,7 +49,19 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the history; it holds nothing about a single person."""
+    """One line of the history; it holds nothing about a single person.
+
+    Attributes:
+        number: From 0 on.
+        kind: "init", "enroll", "amend", "reserve", "commit" or "migrate".
+        at: When, in UTC, by the clock of the process that wrote it.
+        analysis: Its id, for a reservation or a commit.
+        digest: Of this entry and, through it, of all before.
+
+    Example:
+        >>> Entry(7, "commit", "2026-01-01T00:00:00Z", "q1", "0" * 64).analysis
+        'q1'
+    """
 
     number: int
     kind: str

@@ -39,18 +39,35 @@ class Reading:
 class Ledger:
     """Durable accounts of privacy loss, charged before anything is released.
 
-    Make one with `Ledger.open(url)`. Guarantee: over every analysis ever reserved, by any number
-    of processes, adaptively chosen, each person's charges stay within their own budget, so with
-    Gaussian noise each person's transcript is (ε, δ)-DP under add/remove adjacency (the ledger is
-    a Gaussian filter; with `method="renyi"` a Rényi filter of one order).
-
-    Protocol: `reserve` charges, in one transaction, all who can pay, and returns them; compute on
-    those alone; `commit` records that the answer goes out, and returns the answer to release.
-    Charges are never given back. Reserving again under the same analysis id charges nothing.
+    Make one with `Ledger.open(url)`. `reserve` charges, in one transaction, all who can pay, and
+    returns them; compute on those alone; `commit` records that the answer goes out, and returns the
+    answer to release. Charges are never given back. Reserving again under the same analysis id
+    charges nothing.
 
     Everything read is checked first against the history, whose digests this object follows as it
     grows; where it does not continue what was seen before, every call raises `StateError`. Threads
     may share one; their calls wait for each other.
+
+    Args:
+        engine: The database, as `open` makes it.
+        anchor: Where digests are kept outside it.
+
+    Guarantee:
+        Over every analysis ever reserved, by any number of processes, adaptively chosen, each
+        person's charges stay within their own budget. So with Gaussian noise each person's
+        transcript is (ε, δ)-DP under add/remove adjacency: the ledger is a Gaussian filter, or with
+        `method="renyi"` a Rényi filter of one order.
+
+    References:
+        Koskela, Tobaben, Honkela 2023, Thm 8; Feldman and Zrnic 2021, Thm 2.2.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6)
+        ...     paying = ledger.reserve("mean age", ["ann", "bob"], norms=1.0, noise_stddev=10.0)
+        ...     ledger.commit("mean age", 41.5), paying.tolist()
+        (41.5, ['bob'])
     """
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
@@ -73,24 +90,34 @@ class Ledger:
     ) -> Ledger:
         """Open the ledger at `url`, making an empty one (which admits nobody) if there is none.
 
-        url: sqlite:///file, a file's path, or postgresql://user@host/name, without a password:
-        PostgreSQL's is taken from PGPASSWORD or a password file. method: "gaussian" (default;
-        exact for Gaussian noise) or "renyi" with an `order`, which can also charge trainings with
-        sampled batches; fixed when the ledger is made (`suggest_order`). create: whether to make
-        one. anchor: a file outside the database with the digests of the entries written; by
-        default the one that APIECE_LEDGER_ANCHOR names, if any.
+        An older version is migrated.
 
-        Raises `StateError` for a database that cannot be reached, a ledger that is damaged or
-        from a newer version, and an anchor that cannot be read; `InputError` for settings other
-        than the stored ones and an address that is not allowed; `DataError` where, with
-        create=False, there is none. An older version is migrated.
+        Args:
+            url: sqlite:///file, a file's path, or postgresql://user@host/name, without a password:
+                PostgreSQL's is taken from PGPASSWORD or a password file.
+            method: "gaussian" (default; exact for Gaussian noise) or "renyi", which can also charge
+                trainings with sampled batches; fixed when the ledger is made.
+            order: Of a Rényi ledger (see `suggest_order`); fixed when it is made.
+            create: Whether to make one.
+            anchor: A file outside the database with the digests of the entries written; by default
+                the one that APIECE_LEDGER_ANCHOR names, if any.
 
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
-        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
-        ...     ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=10.0).tolist()
-        ['bob']
+        Returns:
+            The ledger.
+
+        Raises:
+            StateError: For a database that cannot be reached, a ledger that is damaged or from a
+                newer version, and an anchor that cannot be read.
+            InputError: For settings other than the stored ones and an address that is not allowed.
+            DataError: Where, with create=False, there is none.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
+            ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
+            ...     ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=10.0).tolist()
+            ['bob']
         """
         asked = units.settings(method, order)
         engine, kept = make_engine(url), Anchor.of(anchor)
@@ -125,12 +152,27 @@ class Ledger:
     ) -> Ledger:
         """Make a ledger with these people's accounts: both, or no ledger is left behind.
 
-        Arguments and errors are those of `open` and `enroll`; `StateError` where there is one.
+        Args:
+            url: As of `open`.
+            ids: As of `enroll`.
+            epsilon: As of `enroll`.
+            delta: As of `enroll`.
+            method: As of `open`.
+            order: As of `open`.
+            anchor: As of `open`.
 
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
-        2
+        Returns:
+            The ledger, open.
+
+        Raises:
+            StateError: Where there is a ledger already, and as `open`.
+            InputError: As `open` and `enroll`.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
+            2
         """
         asked, engine, kept = units.settings(method, order), make_engine(url), Anchor.of(anchor)
         ids = codec.checked_ids(ids)
@@ -144,11 +186,20 @@ class Ledger:
         return cls(engine, kept)
 
     def enroll(self, ids: Any, epsilon: Any, delta: Any) -> int:
-        """Open accounts, or change the budgets of open ones; return how many are new.
+        """Open accounts, or change the budgets of open ones; the same terms again change nothing.
 
-        ids: whole numbers or text, of one kind in a ledger. epsilon, delta: one entry a person or
-        scalars. The same terms again change nothing. Raises `BudgetError` for a budget lower
-        than what the person has spent; then nothing at all is changed.
+        Args:
+            ids: Whole numbers or text, of one kind in a ledger.
+            epsilon: One entry a person, or a scalar.
+            delta: The same.
+
+        Returns:
+            How many accounts are new.
+
+        Raises:
+            BudgetError: For a budget lower than what the person has spent; then nothing at all is
+                changed.
+            DataError: For ids that repeat or are of another kind.
         """
         ids = codec.checked_ids(ids)
         terms = units.terms(self.method, self.order, ids, epsilon, delta)
@@ -166,33 +217,61 @@ class Ledger:
         return int((~known).sum())
 
     def reserve(self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float) -> Ids:
-        """Charge a Gaussian sum to everyone who can pay; return their ids, in the order given.
+        """Charge a Gaussian sum to everyone who can pay; only they may enter the sum.
 
-        norms: bound on each person's contribution to the sum (ℓ2), or one for all; noise_stddev:
-        of the noise on it. Durable before it returns; all or nothing. Only the returned persons
-        may enter the sum. Who is returned is data about people.
+        Durable before it returns; all or nothing. Repeated with the same arguments it returns the
+        same ids and charges nothing, as long as the analysis is not committed: use that after a
+        crash.
 
-        Repeated with the same arguments it returns the same ids and charges nothing, as long as
-        the analysis is not committed; use that after a crash. Raises `AnalysisError` where the id
-        stands for another analysis or a committed one, `DataError` for an unknown person,
-        `InputError` for a norm that is negative or not finite.
+        Args:
+            analysis_id: A name that no other analysis has.
+            ids: Of the persons in question.
+            norms: Bound on each person's contribution to the sum (ℓ2), or one for all.
+            noise_stddev: Of the noise on the sum.
+
+        Returns:
+            The ids of those who paid, in the order given. Data about people.
+
+        Raises:
+            AnalysisError: Where the id stands for another analysis or a committed one.
+            DataError: For an unknown person.
+            InputError: For a norm that is negative or not finite, and noise that is not positive.
         """
         loss = units.losses(self.method, self.order, norms, noise_stddev)
         return self._reserve(analysis_id, ids, loss, {"noise_stddev": float(noise_stddev)})
 
     def reserve_losses(self, analysis_id: str, ids: Any, losses: Any) -> Ids:
-        """Charge losses in the filter's own unit: μ², or the Rényi divergence at `order`.
+        """Charge losses in the filter's own unit to everyone who can pay; otherwise as `reserve`.
 
         For mechanisms that are not one Gaussian sum, such as a whole training. With the Gaussian
         filter a loss μ² is right only for what a μ-Gaussian mechanism can simulate.
+
+        Args:
+            analysis_id: A name that no other analysis has.
+            ids: Of the persons in question.
+            losses: μ², or the Rényi divergence at `order`; one a person or one for all.
+
+        Returns:
+            The ids of those who paid, in the order given. Data about people.
         """
         return self._reserve(analysis_id, ids, units.nonnegative("losses", losses), {})
 
     def commit(self, analysis_id: str, result: Any = None) -> Any:
         """Record that the analysis is being released; return the result to release.
 
-        result: any JSON value. Of several commits of one analysis, the first one's result counts
-        and is what all of them return, so that one charge never pays for two noisy answers.
+        Of several commits of one analysis the first one's result counts and is what all of them
+        return, so that one charge never pays for two noisy answers.
+
+        Args:
+            analysis_id: Of a reserved analysis.
+            result: Any JSON value.
+
+        Returns:
+            The result that was committed first.
+
+        Raises:
+            AnalysisError: Where nothing was reserved under this id.
+            InputError: For a result that is no JSON.
         """
         analyses.check_id(analysis_id)
         analyses.check_result(result)
@@ -206,7 +285,11 @@ class Ledger:
         return result
 
     def status(self, analysis_id: str) -> str:
-        """Return "unknown", "reserved" or "committed"."""
+        """Return "unknown", "reserved" or "committed".
+
+        Args:
+            analysis_id: Of any analysis.
+        """
         analyses.check_id(analysis_id)
         with self._reading():
             if analysis_id not in self._trail.reserved:
@@ -214,7 +297,14 @@ class Ledger:
             return "committed" if analysis_id in self._trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
-        """Return the result that was committed. Raises `AnalysisError` where there is none."""
+        """Return the result that was committed.
+
+        Args:
+            analysis_id: Of a committed analysis.
+
+        Raises:
+            AnalysisError: Where there is none.
+        """
         analyses.check_id(analysis_id)
         with self._reading() as reading:
             self._trail.require(analysis_id)
@@ -224,11 +314,19 @@ class Ledger:
             return self._trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
-        """Return what each person has spent: μ², or Rényi divergence. Data about people."""
+        """Return what each person has spent: μ², or Rényi divergence. Data about people.
+
+        Args:
+            ids: Of persons with accounts.
+        """
         return np.asarray(self._balance(ids)[0] * units.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
-        """Return what is left of each person's budget, in the same unit. Data about people."""
+        """Return what is left of each person's budget, in the same unit. Data about people.
+
+        Args:
+            ids: Of persons with accounts.
+        """
         spent, limit = self._balance(ids)
         return np.asarray((limit - spent) * units.UNIT)
 
@@ -251,7 +349,11 @@ class Ledger:
             return self._directory.kind
 
     def enrolled(self, ids: Any) -> Mask:
-        """Return which of these persons have an account. Data about people."""
+        """Return which of these persons have an account. Data about people.
+
+        Args:
+            ids: Of any persons.
+        """
         ids = codec.checked_ids(ids, least=0)
         if self.id_kind is None:
             return np.zeros(ids.size, dtype=bool)
@@ -279,8 +381,15 @@ class Ledger:
     def verify(self, head: Head | None = None) -> Verification:
         """Recompute every digest, and every balance from the history.
 
-        head: one that was kept elsewhere. Without it or an anchor, a history that was cut short
-        or rewritten together with all its digests cannot be told from a true one.
+        Args:
+            head: One that was kept elsewhere. Without it or an anchor, a history that was cut short
+                or rewritten together with all its digests cannot be told from a true one.
+
+        Returns:
+            What was found; damage is a problem in it, not an exception.
+
+        Raises:
+            StateError: Where the anchor and `head` contradict each other.
         """
         kept = self._anchor.read()
         if head is not None and kept.setdefault(*head) != head.digest:
@@ -290,10 +399,18 @@ class Ledger:
     def export(self, path: str | Path, table: str = "accounts") -> int:
         """Write a table to a Parquet file, whole or not at all; return its number of rows.
 
-        "accounts": id, epsilon, delta, limit, spent (in the filter's unit), so data about people.
-        "history": number, kind, at, analysis, digest, which holds nothing about a single person.
+        Args:
+            path: Of the file.
+            table: "accounts" (id, epsilon, delta, limit, spent in the filter's unit: data about
+                people) or "history" (number, kind, at, analysis, digest: nothing about a single
+                person).
 
-        Raises `OptionError` for another table, `DataError` where the file cannot be written.
+        Returns:
+            The number of rows.
+
+        Raises:
+            OptionError: For another table.
+            DataError: Where the file cannot be written.
         """
         if table not in export.TABLES:
             raise unknown("table", table, export.TABLES)

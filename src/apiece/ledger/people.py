@@ -15,18 +15,23 @@ from apiece.ledger.ledger import Ledger
 
 @dataclass
 class LedgerFilter:
-    """Charges each call of `admit` to a ledger, as analysis `run`/0, `run`/1, …
+    """Charges each call of `admit` to a ledger, as analyses `run`/0, `run`/1 and so on.
 
-    ids: each record's person, one record a person. Every charge is committed at once, so a run's
-    name can be used once: a training that starts over is another run and is charged again. Give
-    it to `FilteredTrainer(people=)`.
+    Every charge is committed at once, so a run's name can be used once: a training that starts over
+    is another run and is charged again. Give it to `FilteredTrainer(people=)`.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
-    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
-    ...     LedgerFilter(ledger, ["ann", "bob"], "model 1").admit([0.1, 1.0], 10.0).tolist()
-    [True, True]
+    Args:
+        ledger: With accounts of all these persons.
+        ids: Each record's person, one record a person.
+        run: The run's name in the ledger.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
+        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
+        ...     LedgerFilter(ledger, ["ann", "bob"], "model 1").admit([0.1, 1.0], 10.0).tolist()
+        [True, True]
     """
 
     ledger: Ledger
@@ -38,7 +43,17 @@ class LedgerFilter:
         self.ids = np.asarray(self.ids)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
-        """Charge everyone who can pay, durably; return who can."""
+        """Return who can pay for this analysis and takes part; charge them, durably.
+
+        Args:
+            norms: Bound on each person's contribution, or one for all.
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            AnalysisError: Where the run's name was used before.
+            InputError: For norms that are negative or not finite, and for noise that is not
+                positive.
+        """
         step = f"{self.run}/{self.calls}"
         admitted = self.ledger.reserve(step, self.ids, norms, noise_stddev)
         self.ledger.commit(step)
@@ -46,7 +61,14 @@ class LedgerFilter:
         return np.asarray(np.isin(self.ids, admitted))
 
     def affordable(self, noise_stddev: float) -> Floats:
-        """Return the largest norm each person can still pay for. Data about people."""
+        """Return the largest norm each person can still pay for. Data about people.
+
+        Args:
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For noise that is not positive.
+        """
         stddev = _check.positive("noise_stddev", noise_stddev)
         factor = 1.0 if self.ledger.order is None else self.ledger.order / 2
         left = np.maximum(self.ledger.remaining(self.ids) - 2.0**-48, 0.0) / factor

@@ -17,11 +17,29 @@ from apiece.plan import BoundPlan, Plan
 
 
 def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
-    """Return what the plan costs a record of each group, in the ledger's unit, as an upper bound.
+    """Return what the plan costs a record of each group, in the ledger's unit.
 
     A Rényi ledger is charged the plan's own Rényi divergence at its order, sampling included. A
     Gaussian one is charged μ² = Σ steps·(clip norm/noise)², without any discount for sampling: a
     training on sampled batches is not dominated by less, far out in the tail.
+
+    Args:
+        ledger: Its method and order count.
+        plan: What is to be run.
+
+    Guarantee:
+        Never below the true cost in that unit.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> plan = assign(Budgets([1.0, 3.0], 1e-5), Scale(), steps=5, expected_batch_size=1,
+        ...               clip_norm=1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.open(f"{folder}/people.db", method="renyi", order=8.0)
+        ...     plan_losses(ledger, plan).round(2).tolist()
+        [0.27, 2.46]
     """
     groups = range(len(plan.budget_groups))
     if ledger.order is not None:
@@ -37,23 +55,35 @@ def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
 def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) -> Ids:
     """Charge everyone for all of a plan, or of several; return the ids of those who could pay.
 
-    The plans must be bound to their records' ids (`Budgets(ids=…)`), all to the same ones. Give a
-    plan as often as a model is trained by it. Whoever is not returned must be left out of every
-    training; the plans' sizes and noise stay as they are, since they are public.
+    Whoever is not returned must be left out of every training; the plans' sizes and noise stay as
+    they are, since they are public. Repeated before the commit, it charges nothing and returns the
+    same ids.
 
-    Repeated before the commit, it charges nothing and returns the same ids. Raises as
-    `Ledger.reserve` does, and `InputError` for a plan without ids.
+    Args:
+        ledger: With accounts of all these persons.
+        analysis_id: A name that no other analysis has.
+        plan: Bound to its records' ids (`Budgets(ids=…)`).
+        *others: Plans bound to the same ids; give a plan as often as a model is trained by it.
 
-    >>> import tempfile
-    >>> from apiece.assignment import Scale, assign
-    >>> from apiece.budgets import Budgets
-    >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
-    >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db", method="renyi", order=8)
-    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.01 + 2, 9.0], delta=1e-5)
-    ...     reserve_plan(ledger, "model 1", plan).tolist()
-    ['ann', 'bob']
+    Returns:
+        The ids of those who paid. Data about people.
+
+    Raises:
+        InputError: For a plan without ids, or plans of different ids.
+        AnalysisError: As `Ledger.reserve`.
+        DataError: As `Ledger.reserve`.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db", method="renyi", order=8)
+        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.01 + 2, 9.0], delta=1e-5)
+        ...     reserve_plan(ledger, "model 1", plan).tolist()
+        ['ann', 'bob']
     """
     first, *more = (BoundPlan.of(each) for each in (plan, *others))
     total = plan_losses(ledger, first)[first.group_index]
@@ -70,8 +100,13 @@ def least_epsilon(order: float, delta: npt.ArrayLike) -> Floats:
     That is log(1/(δα))/(α−1) + log(1−1/α), where the budget of `renyi_budget` is 0. Smaller for
     a higher order, with which large budgets buy less.
 
-    >>> round(float(least_epsilon(16.0, 1e-5)), 3)
-    0.518
+    Args:
+        order: Of the ledger.
+        delta: Of the account; arrays are taken entry by entry.
+
+    Example:
+        >>> round(float(least_epsilon(16.0, 1e-5)), 3)
+        0.518
     """
     return np.maximum(-renyi_budget(0.0, delta, order), 0.0)
 
@@ -81,10 +116,18 @@ def suggest_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> float:
 
     A Gaussian's loss is proportional to the order, so an account buys B(α)/α, and the most at its
     own best order. The one returned makes the smallest share of that most, over all accounts, as
-    large as it can be. Rounded to three digits. Raises `BudgetError` where no order carries all.
+    large as it can be. Rounded to three digits.
 
-    >>> suggest_order([0.5, 1.0, 3.0], 1e-5)
-    19.8
+    Args:
+        epsilon: One entry an account.
+        delta: One entry an account, or one for all.
+
+    Raises:
+        BudgetError: Where no order carries all, or for values out of bounds.
+
+    Example:
+        >>> suggest_order([0.5, 1.0, 3.0], 1e-5)
+        19.8
     """
     eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
     dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
@@ -104,15 +147,20 @@ def suggest_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> float:
 def account_epsilon(plan: Plan, order: float, times: int = 1) -> Floats:
     """Return the ε, at each group's own δ, that an account needs to pay for a plan, as of now.
 
-    order: of the Rényi ledger. times: how many models are trained by the plan. More than the ε
-    that the plan itself spends, which is composed exactly and not at one order.
+    More than the ε that the plan itself spends, which is composed exactly and not at one order.
 
-    >>> from apiece.assignment import Scale, assign
-    >>> from apiece.budgets import Budgets
-    >>> plan = assign(Budgets([1.0, 3.0], 1e-5), Scale(), steps=5, expected_batch_size=1,
-    ...     clip_norm=1.0)
-    >>> account_epsilon(plan, 16.0).round(2).tolist()
-    [1.11, 7.94]
+    Args:
+        plan: What is to be run.
+        order: Of the Rényi ledger.
+        times: How many models are trained by the plan.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> plan = assign(Budgets([1.0, 3.0], 1e-5), Scale(), steps=5, expected_batch_size=1,
+        ...     clip_norm=1.0)
+        >>> account_epsilon(plan, 16.0).round(2).tolist()
+        [1.11, 7.94]
     """
     found = np.array([order])
     losses = np.array(

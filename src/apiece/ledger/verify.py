@@ -23,7 +23,19 @@ from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, VERSION,
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was recomputed, and every problem found; `ok` where there is none."""
+    """What was recomputed, and every problem found; `ok` where there is none.
+
+    Attributes:
+        entries: How many were read.
+        people: How many have accounts, by the history.
+        head: The last entry that was read.
+        problems: One line each; they may name persons' places.
+
+    Example:
+        >>> from apiece.ledger.chain import Head
+        >>> Verification(1, 0, Head(0, "0" * 64), ()).ok
+        True
+    """
 
     entries: int
     people: int
