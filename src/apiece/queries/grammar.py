@@ -46,7 +46,21 @@ _WORDS: Final = ("by", "where", "and", "or", "not", "in", "is", "null")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query. where: its condition as a tree (see `conditions`)."""
+    """A parsed query, as `parse` returns it.
+
+    Attributes:
+        aggregate: "count", "sum", "mean" and so on, in small letters.
+        columns: Its columns, in order; of a regression the response first.
+        numbers: Its numbers: how many bins, which level.
+        by: The grouping column, or None.
+        where: The condition as a tree (see `conditions`), or None.
+        text: What it was parsed from.
+
+    Example:
+        >>> query = parse("sum(income) by region")
+        >>> query.aggregate, query.columns, query.by
+        ('sum', ('income',), 'region')
+    """
 
     aggregate: str
     columns: tuple[str, ...]
@@ -59,11 +73,16 @@ class Query:
 def parse(text: str) -> Query:
     """Return the query that `text` stands for.
 
-    Raises `InputError` with the place where it stops being one, `OptionError` for an unknown
-    aggregate.
+    Args:
+        text: One sentence of the language, such as "mean(income) by region where age >= 18".
 
-    >>> parse("mean(income) by region where age >= 18").where
-    Compare(column='age', sign='>=', literals=(18.0,))
+    Raises:
+        InputError: With the place where it stops being a query.
+        OptionError: For an unknown aggregate.
+
+    Example:
+        >>> parse("mean(income) by region where age >= 18").where
+        Compare(column='age', sign='>=', literals=(18.0,))
     """
     return _Parser(text).query()
 

@@ -117,12 +117,15 @@ def _normal(more: Words) -> tuple[bool, int, _Uniform]:
 def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
     """Return `count` independent values of round(2^BITS · N), N standard normal, exactly.
 
-    bits: where randomness comes from; the operating system's cryptographic source by default.
-    Anything else is for tests and simulations, never for a release.
+    Args:
+        count: How many.
+        bits: Where randomness comes from; the operating system's cryptographic source by default.
+            Anything else is for tests and simulations, never for a release.
 
-    >>> import random
-    >>> [v / 2**BITS for v in rounded_gaussians(2, random.Random(0).getrandbits)] == [0.0, 0.0]
-    False
+    Example:
+        >>> import random
+        >>> [v / 2**BITS for v in rounded_gaussians(2, random.Random(0).getrandbits)] == [0.0, 0.0]
+        False
     """
     values, more = [], _pool(bits)
     for _ in range(count):

@@ -18,19 +18,27 @@ KINDS: Final = ("numeric", "text", "date")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """person: column of the person's id. bounds: column → (low, high), what values are clamped to.
+    """What is declared about a table: ids, bounds, groups and kinds; all of it public.
 
-    groups: column → its declared values; rows with others are left out. rows_per_person: more
-    rows of one person than this are dropped, by a choice that other people's rows do not touch.
-    kinds: column → "numeric", "text" or "date", how `where` compares it; without an entry a column
-    with bounds is numeric, one with groups and the person's are text, and no other can be named.
+    Args:
+        person: Column of the person's id.
+        bounds: Column → (low, high), what its values are clamped to.
+        groups: Column → its declared values; rows with others are left out.
+        rows_per_person: More rows of one person than this are dropped, by a choice that other
+            people's rows do not touch.
+        kinds: Column → "numeric", "text" or "date", how `where` compares it. Without an entry a
+            column with bounds is numeric, one with groups and the person's are text, and no other
+            can be named.
 
-    Raises `InputError` where low ≥ high, a group is declared twice, or a name or value carries
-    control characters; `OptionError` for an unknown kind.
+    Raises:
+        InputError: Where low ≥ high, a group is declared twice, or a name or value carries control
+            characters.
+        OptionError: For an unknown kind.
 
-    >>> Schema("id", bounds={"income": (0, 200_000)}, groups={"region": ["north", "south"]})
-    Schema(person='id', bounds={'income': (0.0, 200000.0)}, groups={'region': ('north', 'south')}, \
-rows_per_person=1, kinds={})
+    Example:
+        >>> Schema("id", bounds={"income": (0, 200_000)}, groups={"region": ["north", "south"]})
+        Schema(person='id', bounds={'income': (0.0, 200000.0)},
+               groups={'region': ('north', 'south')}, rows_per_person=1, kinds={})
     """
 
     person: str
@@ -61,7 +69,14 @@ rows_per_person=1, kinds={})
             object.__setattr__(self, attribute, dict(value))
 
     def bounds_of(self, column: str) -> tuple[float, float]:
-        """Return a column's bounds; they are never taken from the data."""
+        """Return a column's bounds; they are never taken from the data.
+
+        Args:
+            column: A name.
+
+        Raises:
+            DataError: Where none are declared.
+        """
         if column not in self.bounds:
             raise DataError(
                 f"column {column!r}: no declared bounds; declare them (--bounds {column}=LOW:HIGH) "
@@ -70,7 +85,14 @@ rows_per_person=1, kinds={})
         return self.bounds[column]
 
     def groups_of(self, column: str) -> tuple[str | float, ...]:
-        """Return a grouping column's declared values."""
+        """Return a grouping column's declared values.
+
+        Args:
+            column: A name.
+
+        Raises:
+            DataError: Where none are declared.
+        """
         if column not in self.groups:
             raise DataError(
                 f"column {column!r}: no declared groups; declare them (--values {column}=A,B,…)"
@@ -78,7 +100,14 @@ rows_per_person=1, kinds={})
         return tuple(self.groups[column])
 
     def kind_of(self, column: str) -> str:
-        """Return how a column is compared: "numeric", "text" or "date"."""
+        """Return how a column is compared: "numeric", "text" or "date".
+
+        Args:
+            column: A name.
+
+        Raises:
+            DataError: Where nothing about it is declared.
+        """
         if column in self.kinds:
             return self.kinds[column]
         if column in self.bounds:
@@ -99,11 +128,20 @@ rows_per_person=1, kinds={})
         return tuple(dict.fromkeys(pairs))
 
     def stored(self, column: str, kind: str) -> str:
-        """Return the name of a reading in the registered table; no name of a user's enters SQL."""
+        """Return the name of a reading in the registered table; no name of a user's enters SQL.
+
+        Args:
+            column: A declared column.
+            kind: One that it can be read as.
+        """
         return f"c{self.readings.index((column, kind))}"
 
     def stored_group(self, column: str) -> str:
-        """Return the name of the numbers of a column's declared groups in the registered table."""
+        """Return the name of the numbers of a column's declared groups in the registered table.
+
+        Args:
+            column: A column with declared groups.
+        """
         self.groups_of(column)
         return f"g{list(self.groups).index(column)}"
 

@@ -32,11 +32,27 @@ CELLS = 2**22  # of an answer, at most: each is a draw of exact noise
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A released answer. groups: one estimate with its interval a declared group.
+    """A released answer: noisy, and charged to whoever is in it.
 
-    epsilon, delta: what the query costs the person with the largest possible contribution, under
-    adding or removing all of a person's rows; most people are charged less. noise_multiplier: the
-    noise's standard deviation over that contribution.
+    Attributes:
+        query: Its text.
+        analysis_id: Under which the ledger has charged it.
+        groups: One estimate with its interval a declared group.
+        epsilon: What the query costs the person with the largest possible contribution, under
+            adding or removing all of a person's rows; most people are charged less.
+        delta: The same.
+        noise_multiplier: The noise's standard deviation over that contribution.
+        confidence: Of the intervals, which are about the noise alone.
+        relation: "add_remove".
+        guarantee: The promise as a sentence.
+
+    Example:
+        >>> import pandas as pd
+        >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
+        >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}))
+        >>> answer = session.ask("count()", epsilon=1.0, delta=1e-6)
+        >>> answer.relation, 900 < answer.groups[0]["estimate"] < 1100
+        ('add_remove', True)
     """
 
     query: str
@@ -58,18 +74,27 @@ class Answer:
 class Session:
     """Ask private queries of `source`, described by `schema`.
 
-    source: what `register` takes, and is registered when the session is made, or a registered
-    `Table`. ledger: charges each person for their own contribution and answers from those whose
-    budget allows it, leaving out who has no account; without one, each answer is
-    (epsilon, delta)-DP by itself and nothing is remembered. bits: the noise's randomness,
-    cryptographic by default. log: takes the steward's messages, which speak of rows.
+    Args:
+        source: A registered `Table`, or what `register` takes; that is registered when the session
+            is made.
+        schema: The one that the table was registered with.
+        ledger: Charges each person for their own contribution and answers from those whose budget
+            allows it, leaving out who has no account. Without one, each answer is (epsilon,
+            delta)-DP by itself and nothing is remembered.
+        bits: The noise's randomness, cryptographic by default.
+        log: Takes the steward's messages, which speak of rows.
 
-    >>> import pandas as pd
-    >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
-    >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}))
-    >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
-    >>> 30 < answer.groups[0]["estimate"] < 50
-    True
+    Raises:
+        InputError: For a table that was registered with another schema.
+        DataError: As `register`.
+
+    Example:
+        >>> import pandas as pd
+        >>> people = pd.DataFrame({"id": range(1000), "age": [20.0, 60.0] * 500})
+        >>> session = Session(people, Schema("id", bounds={"age": (0, 100)}))
+        >>> answer = session.ask("mean(age)", epsilon=1.0, delta=1e-6)
+        >>> 30 < answer.groups[0]["estimate"] < 50
+        True
     """
 
     source: Any = field(repr=False)
@@ -90,17 +115,27 @@ class Session:
     ) -> Answer:
         """Answer one query (see `grammar`) at a cost of at most (epsilon, delta) to anyone.
 
-        analysis_id: the name under which the ledger charges it, once; asking the same query
-        under the same id again returns the recorded answer. A new id by default.
+        Args:
+            text: The query.
+            epsilon: Positive and finite.
+            delta: In (0, 1).
+            analysis_id: The name under which the ledger charges it, once; asking the same query
+                under the same id again returns the recorded answer. A new id by default.
 
-        Guarantee: (epsilon, delta)-DP under adding or removing all rows of a person. With a
-        ledger also each person's own (ε_i, δ_i) over everything the ledger ever charged, for
-        adaptively chosen queries. Sums are of whole grid steps and the noise is an exact
-        Gaussian rounded to the grid, so no floating-point effect weakens either. What is raised
-        depends on the query, the schema and the ledger's record of `analysis_id`, on no row.
+        Returns:
+            The answer, which may be published.
 
-        Raises `InputError` for what is not a query, `DataError` for a column that is not declared
-        as the query uses it, `AnalysisError` for an analysis id that stands for something else.
+        Raises:
+            InputError: For what is not a query, and one whose answer would be too large.
+            DataError: For a column that is not declared as the query uses it.
+            AnalysisError: For an analysis id that stands for something else.
+
+        Guarantee:
+            (epsilon, delta)-DP under adding or removing all rows of a person. With a ledger also
+            each person's own (ε_i, δ_i) over everything the ledger ever charged, for adaptively
+            chosen queries. Sums are of whole grid steps and the noise is an exact Gaussian rounded
+            to the grid, so no floating-point effect weakens either. What is raised depends on the
+            query, the schema and the ledger's record of `analysis_id`, on no row.
         """
         query = parse(text)
         epsilon = _check.positive("epsilon", epsilon)

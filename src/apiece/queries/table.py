@@ -44,10 +44,19 @@ def nobody(_message: str) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """A registered table. fingerprint: SHA-256 of the file, or of the columns read from memory.
+    """A registered table: what `register` has read, frozen. Its ids and rows are data about people.
 
-    people: the ids, as text, in the order of their numbers. Both are data about people; neither
-    is in the repr.
+    Attributes:
+        schema: What was declared.
+        fingerprint: SHA-256 of the file, or of the columns read from memory.
+        people: The ids, as text, in the order of their numbers.
+        database: The rows, in a locked database in memory.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = register(pd.DataFrame({"id": ["ann", "bob"]}), Schema("id"))
+        >>> len(table.people), len(table.fingerprint)
+        (2, 64)
     """
 
     schema: Schema
@@ -61,26 +70,34 @@ def register(
 ) -> Table:
     """Read the declared columns of `source` once; return the table that questions are asked of.
 
-    source: the path of one Parquet or CSV file (`dialect` says which CSV), a pandas or Arrow
-    table, a DuckDB relation. log: called with each line of the steward's log, which speaks of rows
-    and is not for analysts. fingerprint: refuse a source with another one.
+    Args:
+        source: The path of one Parquet or CSV file (`dialect` says which CSV), a pandas or Arrow
+            table, or a DuckDB relation.
+        schema: What is declared about it.
+        log: Called with each line of the steward's log, which speaks of rows and is not for
+            analysts.
+        fingerprint: Refuse a source with another one.
 
-    Guarantee: each row is read from itself, its storage types, the header and `schema` alone. A
-    cell that is not of the declared kind is missing; a row without a person's id (text of 1 to 128
-    characters, none of them a control character) contributes nothing.
+    Returns:
+        The table.
 
-    Raises `DataError` for a file that is not there, lacks a declared column or has another
-    fingerprint, `UnsupportedError` for a column of lists and the like. Where the source itself
-    cannot be read (a CSV file outside the dialect, a damaged Parquet file) it is refused with a
-    message that does not depend on what is wrong; the log has the reason.
+    Raises:
+        DataError: For a file that is not there, lacks a declared column or has another fingerprint.
+            Where the source itself cannot be read (a CSV file outside the dialect, a damaged
+            Parquet file) the message does not depend on what is wrong; the log has the reason.
+        UnsupportedError: For a column of lists and the like.
 
-    >>> import pandas as pd
-    >>> people = pd.DataFrame({"id": ["ann", "bob"], "age": ["20", "?"]})
-    >>> register(people, Schema("id", bounds={"age": (0, 100)}), log=print)
-    column 'age': 1 cells are not numeric
-    registered: 2 rows of 2 people
-    Table(schema=Schema(person='id', bounds={'age': (0.0, 100.0)}, groups={}, rows_per_person=1, \
-kinds={}))
+    Guarantee:
+        Each row is read from itself, its storage types, the header and `schema` alone. A cell that
+        is not of the declared kind is missing; a row without a person's id (text of 1 to 128
+        characters, none of them a control character) contributes nothing.
+
+    Example:
+        >>> import pandas as pd
+        >>> people = pd.DataFrame({"id": ["ann", "bob"], "age": ["20", "?"]})
+        >>> table = register(people, Schema("id", bounds={"age": (0, 100)}), log=print)
+        column 'age': 1 cells are not numeric
+        registered: 2 rows of 2 people
     """
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
     try:

@@ -21,20 +21,31 @@ from apiece.sensitivity.partial import PartialSensitivity
 
 
 def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: float) -> Floats:
-    """Return each record's Rényi loss ρᵢ = α sᵢ²/(2S²) in one Gaussian release, rounded up.
-
-    sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)`, |f(xᵢ)|, gives the loss
-    against the record leaving a sum; `partial.norms` gives, for a model's unclipped gradient sum,
-    the same, and for a query (Mueller et al. 2021 §5.1) the loss per squared unit of a small change
-    of the record's attributes. noise_stddev: S, on the sum. order: α > 1.
+    """Return each record's Rényi loss ρᵢ = α sᵢ²/(2S²) in one Gaussian release.
 
     The loss is of the release for these very records: it holds while the order and the noise were
     fixed beforehand, and it is itself data about people.
 
-    Source: Feldman and Zrnic 2021, Def. 2.7.
+    Args:
+        sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)`, |f(xᵢ)|, gives the loss
+            against the record leaving a sum; `partial.norms` gives, for a model's unclipped
+            gradient sum, the same, and for a query (Mueller et al. 2021, §5.1) the loss per squared
+            unit of a small change of the record's attributes.
+        order: α > 1.
+        noise_stddev: S, on the sum.
 
-    >>> individual_rdp([0.0, 1.0, 2.0], order=2, noise_stddev=1.0).round(12).tolist()
-    [0.0, 1.0, 4.0]
+    Raises:
+        InputError: For values out of bounds.
+
+    Guarantee:
+        Rounded up.
+
+    References:
+        Feldman and Zrnic 2021, Def. 2.7.
+
+    Example:
+        >>> individual_rdp([0.0, 1.0, 2.0], order=2, noise_stddev=1.0).round(12).tolist()
+        [0.0, 1.0, 4.0]
     """
     s = np.asarray(sensitivities, dtype=np.float64)
     if not ((s >= 0) & (s < math.inf)).all():
@@ -49,10 +60,13 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossShares:
-    """How each group's summed loss divides among the attributes.
+    """How each group's summed loss divides among the attributes; data about people.
 
-    groups: the groups' names. shares: (groups, ...), non-negative, each group's sum 1, or 0 where
-    nobody in it loses anything. Data about people; the repr shows none of it.
+    Attributes:
+        groups: The groups' names.
+        shares: (groups, ...), non-negative, each group's sum 1, or 0 where nobody in it loses
+            anything.
+        attributes: Their names, where they have names.
     """
 
     groups: tuple[Hashable, ...]
@@ -63,6 +77,12 @@ class LossShares:
         """Return (attribute, share) of one group, the largest share first.
 
         An attribute without a name is given by its index within a record.
+
+        Args:
+            group: One of `groups`.
+
+        Raises:
+            OptionError: For another group.
         """
         if group not in self.groups:
             raise unknown("group", group, map(str, self.groups))
@@ -77,14 +97,22 @@ def loss_shares(
     """Return each attribute's share in the privacy loss of each group of records.
 
     Every record's loss is proportional to sᵢ²; it is divided among the record's attributes by
-    `partial.fractions`, and summed over the group. groups: one label a record; None for one group
-    named "all". Records whose norm is 0, or does not move with any attribute, add nothing.
+    `partial.fractions`, and summed over the group. Records whose norm is 0, or does not move with
+    any attribute, add nothing.
 
-    >>> from apiece.sensitivity import Query, partial_sensitivity
-    >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
-    >>> partial = partial_sensitivity(query, [[0.5, 0.5], [1.0, 0.2]])
-    >>> loss_shares(partial).ranking("all")
-    [('a', 1.0), ('b', 0.0)]
+    Args:
+        partial: The partial sensitivities of n records.
+        groups: One label a record; None for one group named "all".
+
+    Raises:
+        DataError: For another number of labels.
+
+    Example:
+        >>> from apiece.sensitivity import Query, partial_sensitivity
+        >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
+        >>> partial = partial_sensitivity(query, [[0.5, 0.5], [1.0, 0.2]])
+        >>> loss_shares(partial).ranking("all")
+        [('a', 1.0), ('b', 0.0)]
     """
     labels = np.zeros(len(partial), dtype=np.int64) if groups is None else np.asarray(groups)
     if labels.shape != (len(partial),):
@@ -108,10 +136,19 @@ def loss_shares(
 class Exhaustion:
     """Who runs out of budget after how many answers, and which attribute drives it.
 
-    Sorted, the first to run out first. ids: the records; answers: how many releases each can be
-    part of (int; `UNLIMITED` where a release costs the record nothing); attributes: the attribute
-    with the largest |partial sensitivity|, None where no attribute moves the loss. Data about
-    people; the repr shows none of it.
+    The first to run out comes first. Data about people; the repr shows none of it.
+
+    Attributes:
+        ids: The records.
+        answers: How many releases each can be part of (int; `UNLIMITED` where a release costs the
+            record nothing).
+        attributes: For each, the attribute with the largest |partial sensitivity|; None where no
+            attribute moves the loss.
+
+    Example:
+        >>> found = Exhaustion(np.array(["bob"]), np.array([12]), ("income",))
+        >>> found.answers.tolist(), found.attributes
+        ([12], ('income',))
     """
 
     ids: npt.NDArray[Any] = field(repr=False)
@@ -133,20 +170,36 @@ def exhaustion(
 ) -> Exhaustion:
     """Return who runs out first when the same Gaussian release is repeated, and because of what.
 
-    A `GaussianFilter` charges record i μᵢ² = (min(sᵢ, C)/S)² a release, against the μ² that its
-    own (ε, δ) allows; releases that fit are floor(μ²/μᵢ²), rounded down in doubt.
+    A `GaussianFilter` charges record i μᵢ² = (min(sᵢ, C)/S)² a release, against the μ² that its own
+    (ε, δ) allows; releases that fit are floor(μ²/μᵢ²).
 
-    epsilon, delta: scalars, or one value a record. clip_norm: C, None for no clipping. ids: one a
-    record; None for positions.
+    Args:
+        partial: The partial sensitivities of n records.
+        epsilon: One for all, or one a record.
+        delta: The same.
+        noise_stddev: S, on the sum.
+        clip_norm: C; None for no clipping.
+        ids: One a record; None for positions.
 
-    Source: Feldman and Zrnic 2021 (filters).
+    Raises:
+        InputError: For values out of bounds; `BudgetError` for budgets.
+        DataError: For another number of ids.
 
-    >>> partial = PartialSensitivity(
-    ...     raw=np.array([[1.0, 0.0], [0.0, 2.0]]), norms=np.array([1.0, 2.0]),
-    ...     zero=np.array([False, False]), relation="add_remove", attributes=("age", "income"))
-    >>> found = exhaustion(partial, epsilon=1.0, delta=1e-5, noise_stddev=20.0, ids=["ann", "bob"])
-    >>> found.ids.tolist(), found.attributes
-    (['bob', 'ann'], ('income', 'age'))
+    Guarantee:
+        Counts are rounded down in doubt.
+
+    References:
+        Feldman and Zrnic 2021 (filters).
+
+    Example:
+        >>> partial = PartialSensitivity(
+        ...     raw=np.array([[1.0, 0.0], [0.0, 2.0]]), norms=np.array([1.0, 2.0]),
+        ...     zero=np.array([False, False]), relation="add_remove",
+        ...     attributes=("age", "income"))
+        >>> found = exhaustion(partial, epsilon=1.0, delta=1e-5, noise_stddev=20.0,
+        ...                    ids=["ann", "bob"])
+        >>> found.ids.tolist(), found.attributes
+        (['bob', 'ann'], ('income', 'age'))
     """
     n = len(partial)
     noise = _check.positive("noise_stddev", noise_stddev)

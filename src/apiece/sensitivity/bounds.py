@@ -32,10 +32,21 @@ TOLERANCE = 1e-9
 class Maximum:
     """The largest value of a function over the declared ranges.
 
-    bounds: `lower` is attained (up to the rounding of its last digits) at `location`; `upper` is
-        proven, rounded up, and the number to calibrate noise with. Where no proof was possible
-        `upper` is inf.
-    certified: whether `upper` is proven. reason: why it is not, or how the proof ended.
+    Attributes:
+        bounds: `lower` is attained (up to the rounding of its last digits) at `location`; `upper`
+            is the number to calibrate noise with, or inf where no proof was possible.
+        location: Attribute → value.
+        certified: Whether `upper` is proven.
+        reason: Why it is not, or how the proof ended.
+
+    Guarantee:
+        Where `certified`, the function is nowhere above `upper`, which is rounded up.
+
+    Example:
+        >>> from apiece.sensitivity import Query
+        >>> largest = Query("a**2", {"a": (0, 3)}).global_sensitivity()
+        >>> largest.location, largest.certified, round(largest.bounds.upper, 6)
+        ({'a': 3.0}, True, 9.0)
     """
 
     bounds: Bounds

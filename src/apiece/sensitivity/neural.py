@@ -36,33 +36,38 @@ Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradient
 class ModelLoss:
     """The loss ℓ(θ; x, y) of `model` on one record, for `partial_sensitivity`.
 
-    model: any torch module that treats the records of a batch apart, at any checkpoint; it is
-        used as it stands and left as it was. Frozen parameters do not count. loss_fn(outputs,
-        targets) gives one loss a record. records_at_a_time bounds the memory.
-        Inputs and targets are arrays or tensors; they are moved to the model's device, and the
-        inputs to its precision.
-
-    `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)` differentiates
-    ‖∇_θ ℓ(θ; x, y)‖₂ with respect to the entries of x: `raw` has the shape of the inputs, images,
-    tables or sequences; the relation is "add_remove", because this norm is what the record adds
-    to a sum of gradients, before clipping.
+    `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)` differentiates ‖∇_θ ℓ(θ; x,
+    y)‖₂ with respect to the entries of x: `raw` has the shape of the inputs, images, tables or
+    sequences; the relation is "add_remove", because this norm is what the record adds to a sum of
+    gradients, before clipping.
 
     Where the model has kinks (ReLU, max pooling) the derivative is that of the piece on which the
     record lies. Where the gradient is exactly 0 (a hinge loss beyond its margin) the answer is 0
     and `zero` is True.
 
-    Raises `UnsupportedError` for batch norm or dropout in training mode, because then a record's
-    gradient depends on the others or on chance; `NotDifferentiableError` for integer inputs, such
-    as tokens (give embeddings); `InputError` where no parameter is trainable or the loss is not one
-    number a record; `DataError` for inputs that are not finite; `RangeError` where a norm is not.
+    Args:
+        model: Any torch module that treats the records of a batch apart, at any checkpoint; it is
+            used as it stands and left as it was. Frozen parameters do not count.
+        loss_fn: `loss_fn(outputs, targets)` gives one loss a record.
+        records_at_a_time: Bounds the memory.
 
-    Source: Mueller et al. 2021 §5.2; ghost norms: Goodfellow 2015, Li et al. 2022.
+    Raises:
+        UnsupportedError: For batch norm or dropout in training mode, because then a record's
+            gradient depends on the others or on chance.
+        NotDifferentiableError: For integer inputs, such as tokens (give embeddings).
+        InputError: Where no parameter is trainable or the loss is not one number a record.
+        DataError: For inputs that are not finite.
+        RangeError: Where a norm is not.
 
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> square = ModelLoss(model, lambda out, y: (out[:, 0] - y) ** 2 / 2)
-    >>> square.differentiate(torch.tensor([[3.0, 4.0]]), torch.tensor([5.0])).norms.tolist()
-    [10.0]
+    References:
+        Mueller et al. 2021, §5.2; ghost norms: Goodfellow 2015, Li et al. 2022.
+
+    Example:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> _ = nn.init.ones_(model.weight)
+        >>> square = ModelLoss(model, lambda out, y: (out[:, 0] - y) ** 2 / 2)
+        >>> square.differentiate(torch.tensor([[3.0, 4.0]]), torch.tensor([5.0])).norms.tolist()
+        [10.0]
     """
 
     model: nn.Module
@@ -70,7 +75,17 @@ class ModelLoss:
     records_at_a_time: int = 256
 
     def differentiate(self, inputs: Any, targets: Any) -> PartialSensitivity:
-        """Return what `partial_sensitivity(self, inputs, targets)` returns."""
+        """Return what `partial_sensitivity(self, inputs, targets)` returns.
+
+        Args:
+            inputs: Arrays or tensors, a record each; they are moved to the model's device and
+                precision.
+            targets: One a record.
+
+        Raises:
+            DataError: For inputs that are not finite, and another number of targets.
+            RangeError: Where a norm is not finite.
+        """
         size = _check.count("records_at_a_time", self.records_at_a_time)
         first = _check_model(self.model)
         x, y = _inputs(inputs).to(first), torch.as_tensor(targets).to(first.device)

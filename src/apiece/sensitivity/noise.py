@@ -21,6 +21,15 @@ class BoundedSum:
     """A sum of records, no entry of any of which exceeded `bounds`; made by `clip_and_sum`.
 
     The sum itself is private until noise is added, so the repr does not show it.
+
+    Attributes:
+        total: (d,), the sum.
+        bounds: Of each entry of one record.
+
+    Example:
+        >>> noise = HeterogeneousNoise((1.0, 1.0), (2.0, 2.0), ("age", "income"))
+        >>> noise.clip_and_sum([[0.5, 9.0], [0.5, 1.0]]).total.tolist()
+        [1.0, 2.0]
     """
 
     total: Floats = field(repr=False)
@@ -31,29 +40,27 @@ class BoundedSum:
 class HeterogeneousNoise:
     """Independent Gaussian noise on the attributes of a sum, a deviation of its own for each.
 
-    bounds: cⱼ, the largest |contribution| of one record to attribute j's sum. stddev: Sⱼ, the
-    noise's standard deviation there. attributes: their names.
+    Args:
+        bounds: cⱼ, the largest |contribution| of one record to attribute j's sum.
+        stddev: Sⱼ, the noise's standard deviation there.
+        attributes: Their names.
 
-    Guarantee. The sum of clipped records plus N(0, diag(S²)) is, under add/remove of a record, as
-    private as one `Gaussian` mechanism of noise multiplier z with 1/z² = Σⱼ (cⱼ/Sⱼ)²: `mechanism`.
-    Under add/remove of attribute j alone of one record (the value given, or left out and counted
-    as 0) it is as private as noise multiplier Sⱼ/cⱼ: `mechanism_for`.
+    Raises:
+        InputError: For bounds or deviations that are not positive and finite.
+        DataError: For another number of them than of attributes.
 
-    Proof. Let v be the removed contribution, |vⱼ| ≤ cⱼ after clipping. Divide coordinate j of the
-    release by Sⱼ: an invertible map known to everybody, so no privacy changes hands. The two
-    worlds are then N(w, I) and N(w + D⁻¹v, I) with D = diag(S). The normal law is invariant under
-    rotation, so this pair is N(0, 1) against N(‖D⁻¹v‖₂, 1); it is the Mahalanobis length of v
-    that counts. ‖D⁻¹v‖₂² = Σⱼ (vⱼ/Sⱼ)² ≤ Σⱼ (cⱼ/Sⱼ)² = 1/z², and N(0, 1) against N(m, 1)
-    becomes easier to tell apart as m grows, so the pair at distance 1/z dominates: the Gaussian
-    mechanism of multiplier z. If only vⱼ differs, the length is |vⱼ|/Sⱼ ≤ cⱼ/Sⱼ. ∎
-    Both are met with equality by a record at its bounds, so neither can be improved.
+    Guarantee:
+        The sum of clipped records plus N(0, diag(S²)) is, under add/remove of a record, as private
+        as one `Gaussian` mechanism of noise multiplier z with 1/z² = Σⱼ (cⱼ/Sⱼ)²: `mechanism`.
+        Under add/remove of attribute j alone of one record (the value given, or left out and
+        counted as 0) it is as private as noise multiplier Sⱼ/cⱼ: `mechanism_for`. Both are met with
+        equality by a record at its bounds. The proof is in docs/mathematics.md.
 
-    Raises `InputError` for bounds or deviations that are not positive and finite.
-
-    >>> noise = HeterogeneousNoise.allocate(
-    ...     {"age": 1.0, "income": 1.0}, {"age": 1.0, "income": 3.0}, noise_multiplier=2.0)
-    >>> [round(s, 6) for s in noise.stddev]
-    [2.309401, 4.0]
+    Example:
+        >>> noise = HeterogeneousNoise.allocate(
+        ...     {"age": 1.0, "income": 1.0}, {"age": 1.0, "income": 3.0}, noise_multiplier=2.0)
+        >>> [round(s, 6) for s in noise.stddev]
+        [2.309401, 4.0]
     """
 
     bounds: tuple[float, ...]
@@ -75,16 +82,27 @@ class HeterogeneousNoise:
         *,
         noise_multiplier: float,
     ) -> HeterogeneousNoise:
-        """Return the noise that keeps the total promise of `Gaussian(noise_multiplier)` and
-        protects attribute j in proportion to `protection[j]`.
+        """Return the noise that protects each attribute in proportion, at one total promise.
 
-        protection: vⱼ > 0; attribute j's own squared loss 1/zⱼ² is proportional to 1/vⱼ, so twice
-        the protection halves it (and its noise grows by about √2). Equal values give each
-        attribute the same promise. Weights must be public: from a stated preference, or from
-        `loss_shares(partial_sensitivity(query, query.design(n)))`, never from people's data.
+        1/zⱼ² = (1/vⱼ)/Σₖ(1/vₖ) · 1/z² and Sⱼ = cⱼ zⱼ: attribute j's own squared loss is
+        proportional to 1/vⱼ, so twice the protection halves it, and its noise grows by about √2.
+        Equal protection gives each attribute the same promise.
 
-        1/zⱼ² = (1/vⱼ)/Σₖ(1/vₖ) · 1/z², Sⱼ = cⱼ zⱼ, rounded up; the sum is verified exactly, in
-        rational arithmetic, before the noise is returned.
+        Args:
+            bounds: Attribute → cⱼ, the largest |contribution| of one record.
+            protection: Attribute → vⱼ > 0. Must be public: from a stated preference, or from
+                `loss_shares(partial_sensitivity(query, query.design(n)))`, never from people's
+                data.
+            noise_multiplier: z: the total promise is that of `Gaussian(noise_multiplier)`.
+
+        Raises:
+            DataError: Where the two name different attributes.
+            InputError: For values that are not positive and finite.
+            VerificationError: Where the promise does not hold, which the next line rules out.
+
+        Guarantee:
+            Rounded up; that the total is kept is verified exactly, in rational arithmetic, before
+            the noise is returned.
         """
         names = tuple(bounds)
         if set(protection) != set(names):
@@ -112,16 +130,29 @@ class HeterogeneousNoise:
         return Gaussian(z)
 
     def mechanism_for(self, attribute: str) -> Gaussian:
-        """What the release is to one attribute of a record that is given or left out."""
+        """Return what the release is to one attribute of a record that is given or left out.
+
+        Args:
+            attribute: One of `attributes`.
+
+        Raises:
+            OptionError: For another.
+        """
         if attribute not in self.attributes:
             raise unknown("attribute", attribute, self.attributes)
         j = self.attributes.index(attribute)
         return Gaussian(math.nextafter(self.stddev[j] / self.bounds[j], 0.0))
 
     def clip_and_sum(self, records: npt.ArrayLike) -> BoundedSum:
-        """Return the sum of `records`, (n, d), each entry clipped to ±its bound.
+        """Return the sum of `records`, each entry clipped to ±its bound.
 
         A record with a NaN or infinite entry contributes nothing.
+
+        Args:
+            records: (n, d).
+
+        Raises:
+            DataError: For another shape.
         """
         rows = np.asarray(records, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.bounds):
@@ -132,7 +163,15 @@ class HeterogeneousNoise:
         return BoundedSum(clipped.sum(axis=0), self.bounds)
 
     def add_noise(self, bounded: BoundedSum, *, generator: np.random.Generator) -> Floats:
-        """Return the noisy sum, (d,); the only thing here that may be published."""
+        """Return the noisy sum, (d,); the only thing here that may be published.
+
+        Args:
+            bounded: What `clip_and_sum` of this noise returned.
+            generator: Where the noise comes from.
+
+        Raises:
+            DataError: For the sum of another noise.
+        """
         if getattr(bounded, "bounds", None) != self.bounds:
             raise DataError("add_noise: give what this noise's clip_and_sum returned")
         noisy: Floats = bounded.total + generator.normal(0.0, self.stddev)

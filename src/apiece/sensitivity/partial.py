@@ -16,15 +16,22 @@ from apiece.errors import InputError
 class PartialSensitivity:
     """The partial sensitivities of n records; data about people, so the repr shows none of it.
 
-    raw: (n, ...), one entry an attribute (or input entry): d(norm)/d(attribute), in units of the
-        norm per unit of the attribute; its sign says whether more of it costs more privacy.
-    norms: (n,), the gradient norm s of each record, from which its loss α s²/(2S²) follows.
-    zero: (n,), True where the norm is exactly 0: there the norm has no gradient in general (it
-        has a kink), and `raw` is defined as 0.
-    attributes: names of the entries of one record, where they have names.
-    relation: what s is the sensitivity to. "add_remove": the record joins or leaves (a model's
-        gradient sum). "attribute_change": a small change of the record's attributes, per unit of
-        Euclidean distance (a query).
+    Attributes:
+        raw: (n, ...), one entry an attribute (or input entry): d(norm)/d(attribute), in units of
+            the norm per unit of the attribute; its sign says whether more of it costs more privacy.
+        norms: (n,), the gradient norm s of each record, from which its loss α s²/(2S²) follows.
+        zero: (n,), True where the norm is exactly 0: there the norm has no gradient in general (it
+            has a kink), and `raw` is defined as 0.
+        relation: What s is the sensitivity to. "add_remove": the record joins or leaves (a model's
+            gradient sum). "attribute_change": a small change of the record's attributes, per unit
+            of Euclidean distance (a query).
+        attributes: Names of the entries of one record, where they have names.
+
+    Example:
+        >>> found = PartialSensitivity(np.array([[3.0, -1.0]]), np.array([2.0]), np.array([False]),
+        ...                            "add_remove")
+        >>> len(found), found.fractions.tolist()
+        (1, [[0.75, 0.25]])
     """
 
     raw: Floats = field(repr=False)
@@ -60,27 +67,32 @@ class RecordFunction(Protocol):
 def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensitivity:
     """Return, for every record x, the gradient ∇ₓ s(x) of its own sensitivity s(x).
 
-    `partial_sensitivity(Query(...), records)`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so
-    that ∇s = H(x)∇f(x)/‖∇f(x)‖₂; `records` maps each attribute to n values (a data frame will
-    do), or is an (n, d) array in the query's attribute order.
+    `partial_sensitivity(Query(...), records)`: s(x) = ‖∇f(x)‖₂ for f over named attributes, so that
+    ∇s = H(x)∇f(x)/‖∇f(x)‖₂. `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)`:
+    s(x) = ‖∇_θ ℓ(θ; x, y)‖₂, the norm that DP-SGD clips; ∇ over the entries of x.
 
-    `partial_sensitivity(ModelLoss(model, loss_fn), inputs, targets)`: s(x) = ‖∇_θ ℓ(θ; x, y)‖₂,
-    the norm that DP-SGD clips; ∇ over the entries of x. The model is used as it stands.
+    Where s(x) = 0 the answer is 0 and `zero` is True. The result describes these records and is as
+    private as they are: parameters of a release must not be derived from it unless the records are
+    public (`Query.design`).
 
-    Edge cases: where s(x) = 0 the answer is 0 and `zero` is True. Raises `InputError` or one of
-    its subclasses for records outside the declared ranges, non-finite inputs, or a function that
-    is not differentiable; see `Query` and `ModelLoss`.
+    Args:
+        function: A `Query`, a `ModelLoss`, or anything with a method `differentiate`.
+        *records: For a query one thing that maps each attribute to n values (a data frame will do),
+            or an (n, d) array in the query's attribute order; for a model its inputs and targets.
 
-    The result describes these records and is as private as they are: parameters of a release must
-    not be derived from it unless the records are public (`Query.design`).
+    Raises:
+        InputError: For what is no such function, records outside the declared ranges, inputs that
+            are not finite, or a function that is not differentiable; see `Query` and `ModelLoss`.
 
-    Source: Mueller et al. 2021, Definition 3 and Eq. 4–6.
+    References:
+        Mueller et al. 2021, Definition 3 and Eq. 4–6.
 
-    >>> from apiece.sensitivity import Query
-    >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
-    >>> found = partial_sensitivity(query, {"a": [0.0, 1.0], "b": [0.5, 0.5]})
-    >>> found.raw.round(4).tolist(), found.norms.round(4).tolist()
-    ([[0.0, 0.0], [1.7889, 0.0]], [1.0, 2.2361])
+    Example:
+        >>> from apiece.sensitivity import Query
+        >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
+        >>> found = partial_sensitivity(query, {"a": [0.0, 1.0], "b": [0.5, 0.5]})
+        >>> found.raw.round(4).tolist(), found.norms.round(4).tolist()
+        ([[0.0, 0.0], [1.7889, 0.0]], [1.0, 2.2361])
     """
     if not callable(getattr(function, "differentiate", None)):
         raise InputError(

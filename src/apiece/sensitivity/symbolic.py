@@ -33,25 +33,31 @@ _LARGEST_TO_SIMPLIFY = 100  # operations; above it simplification can take minut
 class Query:
     """A real function f of one record's named attributes, each with a declared range.
 
-    expression: text (`"a**2 + exp(2*b - a)"`; see `parse`: numbers are exact, nothing is
-        evaluated as code), or a SymPy expression over symbols with the attributes' names.
-    ranges: attribute → (lower, upper), finite, lower < upper; a fact about the attribute that
-        everybody may know, never read off the data. Attributes that f does not use may be there.
-
     The query over a data set is the sum of f over its records (`mean_of(n)` divides by n).
 
-    Raises `AttributeRangeError` for an attribute without a range and for an unbounded or empty
-    range, `ComplexValueError` where f is not real within the ranges, `NotDifferentiableError`
-    where f is not, or cannot be shown to be, twice differentiable there, `ExpressionError` for a
-    text that is no expression. Ranges that touch a singular point (sqrt(a) with a from 0) raise.
+    Args:
+        expression: Text (`"a**2 + exp(2*b - a)"`; see `parse`: numbers are exact, nothing is
+            evaluated as code), or a SymPy expression over symbols with the attributes' names.
+        ranges: Attribute → (lower, upper), finite, lower < upper; a fact about the attribute that
+            everybody may know, never read off the data. Attributes that f does not use may be
+            there.
 
-    Source: Mueller et al. 2021 §4 and §5.1.
+    Raises:
+        AttributeRangeError: For an attribute without a range and an unbounded or empty range.
+        ComplexValueError: Where f is not real within the ranges.
+        NotDifferentiableError: Where f is not, or cannot be shown to be, twice differentiable
+            there; ranges that touch a singular point (sqrt(a) with a from 0) are such.
+        ExpressionError: For a text that is no expression.
 
-    >>> query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
-    >>> query.gradient
-    (2*a - exp(-a + 2*b), 2*exp(-a + 2*b))
-    >>> query.lipschitz_constant().location
-    {'a': 1.0, 'b': 3.0}
+    References:
+        Mueller et al. 2021, §4 and §5.1.
+
+    Example:
+        >>> query = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
+        >>> query.gradient
+        (2*a - exp(-a + 2*b), 2*exp(-a + 2*b))
+        >>> query.lipschitz_constant().location
+        {'a': 1.0, 'b': 3.0}
     """
 
     def __init__(
@@ -71,7 +77,14 @@ class Query:
         return tuple(self.ranges)
 
     def mean_of(self, records: int) -> Query:
-        """Return the query whose sum over `records` records is their mean: f/records."""
+        """Return the query whose sum over `records` records is their mean: f/records.
+
+        Args:
+            records: How many there are; a public number.
+
+        Raises:
+            InputError: For no whole number of at least 1.
+        """
         return Query(self.expression / _check.count("records", records), self.ranges)
 
     @cached_property
@@ -106,22 +119,39 @@ class Query:
         } | {rf"\partial_{{{sympy.latex(s)}}} \|\nabla f\|_2": sympy.latex(p) for s, p in partial}
 
     def values(self, records: Any) -> Floats:
-        """Return f at each of n records, shape (n,)."""
+        """Return f at each of n records, shape (n,).
+
+        Args:
+            records: As of `partial_sensitivity`.
+        """
         values: Floats = self._evaluate(self._compiled_value, records)[0]
         return values
 
     def contributions(self, records: Any) -> Floats:
-        """Return |f| at each record: its own ℓ2 sensitivity, by which the sum changes when that
-        record joins or leaves. Data about people."""
+        """Return |f| at each record: by how much the sum changes when it joins or leaves.
+
+        That is the record's own ℓ2 sensitivity. Data about people.
+
+        Args:
+            records: As of `partial_sensitivity`.
+        """
         sizes: Floats = np.abs(self.values(records))
         return sizes
 
     def gradients(self, records: Any) -> Floats:
-        """Return ∇f at each record, shape (n, d)."""
+        """Return ∇f at each record, shape (n, d).
+
+        Args:
+            records: As of `partial_sensitivity`.
+        """
         return self._evaluate(self._compiled_gradient, records).T
 
     def differentiate(self, records: Any) -> PartialSensitivity:
-        """Return what `partial_sensitivity(self, records)` returns."""
+        """Return what `partial_sensitivity(self, records)` returns.
+
+        Args:
+            records: As of `partial_sensitivity`.
+        """
         d = len(self.ranges)
 
         def growth_and_norm(*columns: Floats) -> Floats:
@@ -138,12 +168,12 @@ class Query:
         )
 
     def lipschitz_constant(self) -> Maximum:
-        """Return the largest gradient norm over the ranges: the most that f changes per unit of
-        Euclidean change in a record's attributes. Mueller et al.'s global sensitivity.
+        """Return the largest gradient norm over the ranges (Mueller et al.'s global sensitivity).
 
-        With noise N(0, S²), two records at distance r in the ranges are told apart with Rényi
-        divergence of order α at most α (r·L)²/(2S²), for L = `bounds.upper` (the ranges are
-        convex, so the mean value theorem holds on them).
+        It is the most that f changes per unit of Euclidean change in a record's attributes. With
+        noise N(0, S²), two records at distance r in the ranges are told apart with Rényi divergence
+        of order α at most α (r·L)²/(2S²), for L = `bounds.upper` (the ranges are convex, so the
+        mean value theorem holds on them).
         """
         squared = maximise(
             norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
@@ -160,8 +190,14 @@ class Query:
     def global_sensitivity(self, relation: str = "add_remove") -> Maximum:
         """Return the most that one record can change the sum of f.
 
-        relation: "add_remove", max |f| over the ranges; "replace", max f − min f (the location is
-        where f is largest). `bounds.upper` is the number to calibrate noise with.
+        `bounds.upper` is the number to calibrate noise with.
+
+        Args:
+            relation: "add_remove", max |f| over the ranges; or "replace", max f − min f (the
+                location is where f is largest).
+
+        Raises:
+            OptionError: For another relation.
         """
         if relation not in ("add_remove", "replace"):
             raise unknown("relation", relation, ["add_remove", "replace"])
@@ -183,6 +219,12 @@ class Query:
 
         Weights and noise may depend on partial sensitivities at these, because they depend on
         nothing but the declared ranges.
+
+        Args:
+            count: How many.
+
+        Raises:
+            InputError: For no whole number of at least 1.
         """
         return spread(np.array(list(self.ranges.values())), _check.count("count", count))
 
