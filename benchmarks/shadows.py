@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from apiece.audit.stacked import StackedMlp
-from apiece.audit.stacked_training import Recipe, Streams, train
+from apiece.audit.stacked_training import Recipe, train
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
 
@@ -54,13 +54,12 @@ def stacked(models: int, steps: int, device: str) -> Callable[[], float]:
         begun = time.perf_counter()
         train(
             model,
-            inputs,
-            targets,
-            plan=plan,
+            (inputs, targets),
+            plan,
             groups=np.zeros(RECORDS, dtype=np.int64),
             included=np.ones((models, RECORDS), dtype=bool),
             recipe=Recipe(),
-            streams=Streams.of(0, 0, device),
+            seed=0,
         )
         wait(device)
         return models * steps / (time.perf_counter() - begun)

@@ -85,9 +85,8 @@ def train(
         model,
         torch.optim.SGD(model.parameters(), rate, momentum=0.9),
         lambda out, y: nn.functional.cross_entropy(out, y, reduction="none"),
-        task.inputs,
-        task.targets,
-        people=people,
+        people,
+        (task.inputs, task.targets),
         clip_norm=setting["clip"],
         noise_stddev=stddev,
         seed=seed,
@@ -95,7 +94,7 @@ def train(
     )
     accuracies, active = {}, []
     for multiple in multiples:
-        while trainer.steps < round(multiple * setting["steps"]):
+        while trainer.step_number < round(multiple * setting["steps"]):
             trainer.step()
             active.append(int(trainer.active_records().sum()))
         accuracies[str(multiple)] = round(task.accuracy(model), 3)

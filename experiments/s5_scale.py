@@ -30,8 +30,8 @@ from torch import Tensor
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores
 from apiece.audit.stacked import StackedMlp
-from apiece.audit.stacked_training import Streams
 from apiece.plan import Plan
+from apiece.training import ClippedSum
 
 RESAMPLES, PROBES, STRATEGIES = 1000, 200, ("sample", "scale")
 
@@ -118,7 +118,9 @@ class Watched:
         self.every, self.step, self.norms = max(1, steps // 80), 0, list[np.ndarray]()
         self.parameters, self.initial, self.logits = model.parameters, model.initial, model.logits
 
-    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
+    def clipped_sum(
+        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor
+    ) -> ClippedSum:
         if self.step % self.every == 0:
             shape = (flat.shape[0], *self.inputs.shape)
             norms = self.model.gradient_norms(
@@ -139,13 +141,12 @@ def realised(name: str, strategy: str, share: float) -> dict[str, dict[str, floa
     watched = Watched(one.model, one.pool.inputs[both], one.pool.targets[both], one.plan.steps)
     stacked_training.train(
         watched,
-        one.pool.inputs,
-        one.pool.targets,
-        plan=one.plan,
+        (one.pool.inputs, one.pool.targets),
+        one.plan,
         groups=one.pool.groups,
         included=one.included[rows],
         recipe=one.recipe,
-        streams=Streams.of(one.seed, 0),
+        seed=one.seed,
     )
     norms, stage = np.array(watched.norms), one.plan.stages[0]
     found = {}

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from apiece.audit import poisson, stacked_training
-from apiece.audit.stacked import StackedMlp, StackedModel
+from apiece.audit.stacked import SUMS, StackedMlp, StackedModel
 from apiece.audit.stacked_module import StackedModule, cnn, resnet9
-from apiece.audit.stacked_training import Recipe, Streams, train
+from apiece.audit.stacked_training import BlockStreams, Recipe, train
 from apiece.errors import InputError, OptionError, UnsupportedError
 from apiece.plan import Schedule
 
@@ -67,12 +67,15 @@ def test_clipped_sum_is_the_loop(
     x = torch.randn(k, p, *shape)
     y = torch.randint(0, 3, (k, p))
     clip = torch.tensor([[0.1, 5.0, 0.0, 0.7], [100.0, 0.3, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    ours = model.clipped_sum(flat, x, y, clip)
+    clipped = model.clipped_sum(flat, x, y, clip)
+    ours = clipped.gradients[SUMS]
     loop = torch.stack([loop_sum(module, flat[j], x[j], y[j], clip[j]) for j in range(k)])
     torch.testing.assert_close(ours, loop, rtol=2e-4, atol=2e-5)
     assert (ours[2] == 0).all()
     logits = torch.stack([load(module, flat[j])(x[j]) for j in range(k)])
     torch.testing.assert_close(model.logits(flat, x), logits, rtol=1e-4, atol=1e-5)
+    losses = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+    torch.testing.assert_close(clipped.losses, losses.view(k, p), rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_norms_are_those_of_autograd() -> None:
@@ -91,10 +94,12 @@ def test_gradient_norms_are_those_of_autograd() -> None:
 def test_a_broken_record_contributes_nothing(model: StackedModel) -> None:
     flat = model.initial(2, torch.Generator().manual_seed(1))
     x, y, clip = torch.randn(2, 3, 7), torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3)
-    without = model.clipped_sum(flat, x, y, torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]))
+    kept = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    without = model.clipped_sum(flat, x, y, kept).gradients[SUMS]
     x[0, 1] = torch.inf
     broken = model.clipped_sum(flat, x, y, clip)
-    torch.testing.assert_close(broken, without)
+    torch.testing.assert_close(broken.gradients[SUMS], without)
+    assert broken.rejected == 1
 
 
 def test_training_is_the_loop_with_the_same_coins_and_noise() -> None:
@@ -104,15 +109,14 @@ def test_training_is_the_loop_with_the_same_coins_and_noise() -> None:
     for recipe in (Recipe(), Recipe(optimizer="sgd", schedule="constant", learning_rate=0.1)):
         ours = train(
             MLP,
-            data.inputs,
-            data.targets,
-            plan=own,
+            (data.inputs, data.targets),
+            own,
             groups=data.groups,
             included=included,
             recipe=recipe,
-            streams=Streams.of(3, 0),
+            seed=3,
         )
-        streams, stage = Streams.of(3, 0), own.stages[0]
+        streams, stage = BlockStreams.from_seed(3, 0), own.stages[0]
         start = MLP.initial(4, streams.start)
         rates, clips = stacked_training.stage_rates(stage, data.groups, included, streams.sampling)
         batches = list(poisson.batches(rates, stage.steps, streams.sampling))
@@ -139,19 +143,19 @@ def test_records_outside_a_world_have_no_influence() -> None:
     own, data = plan(), pool()
     included = np.ones((2, len(data)), dtype=bool)
     included[:, 7] = False
-    settings = {"plan": own, "groups": data.groups, "included": included, "recipe": Recipe()}
-    first = train(MLP, data.inputs, data.targets, streams=Streams.of(1, 0), **settings)  # type: ignore[arg-type]
+    settings = {"groups": data.groups, "included": included, "recipe": Recipe()}
+    first = train(MLP, (data.inputs, data.targets), own, seed=1, **settings)  # type: ignore[arg-type]
     changed = data.inputs.clone()
     changed[7] = 1e6
-    second = train(MLP, changed, data.targets, streams=Streams.of(1, 0), **settings)  # type: ignore[arg-type]
+    second = train(MLP, (changed, data.targets), own, seed=1, **settings)  # type: ignore[arg-type]
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     included[0, 7] = True
-    third = train(MLP, changed, data.targets, streams=Streams.of(1, 0), **settings)  # type: ignore[arg-type]
+    third = train(MLP, (changed, data.targets), own, seed=1, **settings)  # type: ignore[arg-type]
     assert not torch.equal(first[0], third[0])
 
 
 def test_streams_of_blocks_differ_and_repeat() -> None:
-    one, again, other = (Streams.of(1, b) for b in (0, 0, 1))
+    one, again, other = (BlockStreams.from_seed(1, b) for b in (0, 0, 1))
     assert one.sampling.random() == again.sampling.random() != other.sampling.random()
     draws = [torch.randn(3, generator=s.noise) for s in (one, again, other)]
     assert torch.equal(draws[0], draws[1])
@@ -172,13 +176,12 @@ def test_stages_and_participation() -> None:
     assert (rates[:, data.groups == 1] > 0).all()
     flat = train(
         MLP,
-        data.inputs,
-        data.targets,
-        plan=both,
+        (data.inputs, data.targets),
+        both,
         groups=data.groups,
         included=included,
         recipe=Recipe(),
-        streams=Streams.of(1, 0),
+        seed=1,
     )
     assert torch.isfinite(flat).all()
 
@@ -189,18 +192,16 @@ def test_the_plan_s_own_learning_rates_multiply_the_recipe_s() -> None:
 
     def moved(factor: float | None) -> torch.Tensor:
         schedule = None if factor is None else Schedule(((0, factor),))
-        streams = Streams.of(1, 0)
         after = train(
             MLP,
-            data.inputs,
-            data.targets,
-            plan=replace(own, learning_rate=schedule),
+            (data.inputs, data.targets),
+            replace(own, learning_rate=schedule),
             groups=data.groups,
             included=included,
             recipe=Recipe(optimizer="sgd", schedule="constant", weight_decay=0.0),
-            streams=streams,
+            seed=1,
         )
-        return after - MLP.initial(2, Streams.of(1, 0).start)
+        return after - MLP.initial(2, BlockStreams.from_seed(1, 0).start)
 
     torch.testing.assert_close(moved(0.5), moved(None) / 2, rtol=1e-4, atol=1e-6)
     assert moved(None).norm() > 0 == moved(0.0).norm()
@@ -212,13 +213,12 @@ def test_plans_that_average_models_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="average"):
         train(
             MLP,
-            data.inputs,
-            data.targets,
-            plan=averaged,
+            (data.inputs, data.targets),
+            averaged,
             groups=data.groups,
             included=np.ones((2, 40), dtype=bool),
             recipe=Recipe(),
-            streams=Streams.of(1, 0),
+            seed=1,
         )
 
 

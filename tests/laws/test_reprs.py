@@ -35,11 +35,11 @@ HOLDS = {
     "audit.bounds.LowerBound": "threshold",
     "audit.likelihood.PrivacyScores": "ids groups score lower upper",
     "audit.likelihood.World": "mean std count",
-    "audit.poisson.Batch": "records real",
+    "audit.poisson.PaddedBatch": "records real",
     "audit.records.ShadowScores": "ids groups included confidences",
     "audit.shadows.Pool": "ids inputs targets groups",
     "audit.shadows.ShadowJob": "pool plan included seed groups",
-    "audit.stacked_training.Streams": "sampling noise start",
+    "audit.stacked_training.BlockStreams": "sampling noise start",
     "audit.thresholds.Candidates": "threshold true_positives false_positives",
     "budgets.groups.BudgetGroups": "epsilon delta excess records name",
     "budgets.records.Budgets": "epsilon delta excess ids labels",
@@ -62,6 +62,9 @@ HOLDS = {
     "training.batches.Bucket": "records rates",
     "training.clipping.paths.chain.Link": "right left",
     "jobs.charged.Charge": "included",
+    "training.samplers.Draw": "records clip_norms",
+    "training.samplers.EqualSampler": "clip_norms",
+    "training.loop.Loop": "sums sampler charger updates streams rejected",
     "training.clipping.clipped.ClippedSum": "gradients norms losses clip_norms",
     "training.clipping.rules.contributions.Lookups": "index left",
     "training.clipping.rules.contributions.Outer": "left right",
@@ -296,7 +299,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
         and Path(vars(k)[name].__code__.co_filename).name == Path(module.__file__).name
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
-    known |= {"training.clipping.paths.chain.Link", "audit.poisson.Batch"}  # made with marks
+    known |= {"training.clipping.paths.chain.Link", "audit.poisson.PaddedBatch"}  # made with marks
     known |= {
         "ledger.ledger.Ledger",
         "mechanisms.algebra.Composed",

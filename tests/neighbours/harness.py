@@ -84,8 +84,7 @@ def filtered(case):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     people = GaussianFilter([8.0] * SIZE, 1e-5)
     trainer = FilteredTrainer(
-        model, optimizer, loss, inputs, targets, people=people, clip_norm=1.0, noise_stddev=9.0,
-        seed=0,
+        model, optimizer, loss, people, (inputs, targets), clip_norm=1.0, noise_stddev=9.0, seed=0,
     )  # fmt: skip
     try:
         trainer.fit(3)

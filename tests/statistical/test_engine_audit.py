@@ -20,8 +20,7 @@ from apiece.accounting import privacy_curve
 from apiece.audit import lower_bound
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
-from apiece.training import Streams, Trainer
-from apiece.training import trainer as engine
+from apiece.training import Streams, Trainer, loop, samplers, sums
 
 CANARIES, STEPS = 100, 50
 RATES, CLIPS = np.array([0.45, 0.6]), np.array([0.8, 2.0])
@@ -33,7 +32,7 @@ PLAN = Plan(
     (Stage(STEPS, CANARIES * float(RATES.sum()), 1.0, RATES, CLIPS),),
     np.zeros(2, bool),
 ).bind(GROUPS)
-add_noise, clip_and_sum, sampler = engine.add_noise, engine.clip_and_sum, engine.PoissonSampler
+add_noise, clip_and_sum, sampler = loop.add_noise, sums.clip_and_sum, samplers.PoissonSampler
 
 
 def half_the_noise(clipped, noise_stddev, *, generator):
@@ -53,12 +52,12 @@ def a_doubled_rate(stage, group_index, **options):
     return sampler(replace(stage, sampling_probability=rates), group_index, **options)
 
 
-# fault → (which part of the trainer has it, the broken part, who is harmed by it)
+# fault → (which part of the engine has it, the broken part, who is harmed by it)
 FAULTS = {
-    "half the noise": ("add_noise", half_the_noise, (0, 1)),
-    "a forgotten clip": ("clip_and_sum", a_forgotten_clip, (0, 1)),
-    "a doubled rate": ("PoissonSampler", a_doubled_rate, (0, 1)),
-    "another group's clip norm": ("clip_and_sum", another_group_s_clip_norm, (0,)),
+    "half the noise": ((loop, "add_noise"), half_the_noise, (0, 1)),
+    "a forgotten clip": ((sums, "clip_and_sum"), a_forgotten_clip, (0, 1)),
+    "a doubled rate": ((samplers, "PoissonSampler"), a_doubled_rate, (0, 1)),
+    "another group's clip norm": ((sums, "clip_and_sum"), another_group_s_clip_norm, (0,)),
 }
 
 
@@ -84,10 +83,11 @@ def releases(present: bool, fault: str | None) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         if fault is not None:
             part, broken, _ = FAULTS[fault]
-            patch.setattr(engine, part, broken)
+            patch.setattr(*part, broken)
         data = (inputs, torch.zeros(size))
         run = Trainer(model, listener, lambda out, _: out[:, 0], PLAN, data, seed=0)
-        run._streams = Streams(hashlib.sha256(f"{present} {fault}".encode()).digest(), release=True)
+        key = hashlib.sha256(f"{present} {fault}".encode()).digest()
+        run._loop.streams = Streams(key, release=True)
         run.fit()
     updates = torch.stack(listener.seen) * PLAN.expected_batch_size
     groups = GROUPS.group_index

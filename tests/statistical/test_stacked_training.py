@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from apiece.audit.stacked import StackedMlp
-from apiece.audit.stacked_training import Recipe, Streams, confidences, train
+from apiece.audit.stacked_training import Recipe, confidences, train
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
 
@@ -34,13 +34,13 @@ def trained(noise_stddev: float, *, first: int, together: bool) -> np.ndarray:
     def block(seed: int, count: int) -> np.ndarray:
         flat = train(
             model,
-            inputs,
-            targets,
-            plan=plan,
+            (inputs, targets),
+            plan,
             groups=np.arange(SIZE) % 2,
             included=np.ones((count, SIZE), dtype=bool),
             recipe=recipe,
-            streams=Streams.of(7, seed),
+            seed=7,
+            block=seed,
         )
         return confidences(model, flat, inputs, targets)[:, :3]
 

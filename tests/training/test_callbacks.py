@@ -109,12 +109,12 @@ def test_evaluation_leaves_modes_and_parameters_alone():
         return float((model(INPUTS).argmax(1) == DATA[1]).float().mean())
 
     check = Evaluation(run.model, evaluate, every=4)
-    run.callbacks = (check,)
+    run._loop.callbacks = (check,)
     run.fit()
     assert [step for step, _ in check.history] == [4, 6]
     assert [m.training for m in run.model] == [True, False, True]
     again = trainer(the_plan)
-    again.callbacks = (Evaluation(again.model, evaluate, every=1),)
+    again._loop.callbacks = (Evaluation(again.model, evaluate, every=1),)
     again.fit()
     pairs = zip(plain.model.parameters(), again.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)

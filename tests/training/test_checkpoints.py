@@ -132,7 +132,7 @@ def test_a_lost_key_stops_a_run_that_is_not_finished(tmp_path):
 
 def test_the_first_checkpoint_comes_before_the_first_update(tmp_path):
     run = begin(tmp_path, None)
-    run.callbacks = (stop,)
+    run._loop.callbacks = (stop,)
     with pytest.raises(KeyboardInterrupt):
         run.fit()
     again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())

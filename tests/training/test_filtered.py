@@ -24,7 +24,7 @@ def trainer(people: object, inputs: torch.Tensor, targets: torch.Tensor, **more:
     nn.init.zeros_(model.weight)
     options = {"clip_norm": 1.0, "noise_stddev": 5.0, "seed": 0, **more}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return FilteredTrainer(model, optimizer, loss, inputs, targets, people=people, **options)  # type: ignore[arg-type]
+    return FilteredTrainer(model, optimizer, loss, people, (inputs, targets), **options)  # type: ignore[arg-type]
 
 
 def test_each_record_pays_for_its_own_norm() -> None:
@@ -45,11 +45,11 @@ def test_nothing_but_noisy_sums_reaches_the_parameters() -> None:
     options = {"clip_norm": 1.0, "noise_stddev": 5.0, "seed": 0}
     people = GaussianFilter([1.0] * 3, 1e-5)
     sgd = torch.optim.SGD(model.parameters(), 0.1)
-    FilteredTrainer(model, sgd, loss, inputs, targets, people=people, **options).fit(2)  # type: ignore[arg-type]
+    FilteredTrainer(model, sgd, loss, people, (inputs, targets), **options).fit(2)  # type: ignore[arg-type]
     assert torch.equal(model.bias, before)
     curvature = torch.optim.LBFGS(model.parameters())
     with pytest.raises(UnsupportedError, match="closure"):
-        FilteredTrainer(model, curvature, loss, inputs, targets, people=people, **options)  # type: ignore[arg-type]
+        FilteredTrainer(model, curvature, loss, people, (inputs, targets), **options)  # type: ignore[arg-type]
 
 
 def test_the_sum_holds_exactly_the_active(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_the_sum_holds_exactly_the_active(monkeypatch: pytest.MonkeyPatch) -> No
     run = trainer(people, inputs, targets, noise_stddev=0.6 / limit**0.5, expected_batch_size=1.0)
     before = run.model.weight.detach().clone()
     monkeypatch.setattr(
-        "apiece.training.filtered.add_noise", lambda total, *_, **__: dict(total.gradients)
+        "apiece.training.loop.add_noise", lambda total, *_, **__: dict(total.gradients)
     )
     run.step()
     assert run.active_records().tolist() == [True, True, False]
@@ -173,7 +173,7 @@ def test_nobody_gives_more_than_they_were_charged(
         sums.append(float(flat.norm()))
         return {name: torch.zeros_like(g) for name, g in total.gradients.items()}
 
-    monkeypatch.setattr("apiece.training.filtered.add_noise", watch)
+    monkeypatch.setattr("apiece.training.loop.add_noise", watch)
     torch.manual_seed(0)
     model = Chancy(CHANCES[name])
     gave = 0
@@ -181,9 +181,9 @@ def test_nobody_gives_more_than_they_were_charged(
         people = Watched([0.1, 0.5], 1e-5)
         scale = 0.6 / float(people.limit[1]) ** 0.5
         run = FilteredTrainer(
-            model, torch.optim.SGD(model.parameters(), 0.1), loss, torch.ones(2, 6) / 3,
-            torch.full((2,), 0.3), people=people, clip_norm=3.0, noise_stddev=scale, seed=seed,
-            physical_batch_size=width,
+            model, torch.optim.SGD(model.parameters(), 0.1), loss, people,
+            (torch.ones(2, 6) / 3, torch.full((2,), 0.3)), clip_norm=3.0, noise_stddev=scale,
+            seed=seed, physical_batch_size=width,
         )  # fmt: skip
         run.step()
         assert sums[-1] <= people.charges[people.admitted].sum()
@@ -200,8 +200,9 @@ def test_a_seed_repeats_dropout_too() -> None:
         torch.manual_seed(ambient)
         before = torch.get_rng_state()
         FilteredTrainer(
-            model, torch.optim.SGD(model.parameters(), 0.1), loss, torch.ones(5, 6), torch.ones(5),
-            people=GaussianFilter([9.0] * 5, 1e-5), clip_norm=1.0, noise_stddev=1.0, seed=0,
+            model, torch.optim.SGD(model.parameters(), 0.1), loss,
+            GaussianFilter([9.0] * 5, 1e-5), (torch.ones(5, 6), torch.ones(5)), clip_norm=1.0,
+            noise_stddev=1.0, seed=0,
         ).fit(3)  # fmt: skip
         assert torch.equal(before, torch.get_rng_state())
         ends.append(model.layer.weight.detach().clone())

@@ -29,8 +29,8 @@ def planned(model, optimizer):
 
 def filtered(model, optimizer):
     people = GaussianFilter([5.0] * N, 1e-5)
-    options = {"people": people, "clip_norm": 1.0, "noise_stddev": 2.0, "seed": 0}
-    return FilteredTrainer(model, optimizer, LOSS, INPUTS, TARGETS, **options)
+    options = {"clip_norm": 1.0, "noise_stddev": 2.0, "seed": 0}
+    return FilteredTrainer(model, optimizer, LOSS, people, (INPUTS, TARGETS), **options)
 
 
 def flat(model):

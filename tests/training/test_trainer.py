@@ -93,7 +93,7 @@ def test_physical_batch_size_does_not_change_the_mechanism():
 def test_runs_every_stage_and_not_one_step_more():
     run = trainer(plan(steps=2, stages=3))
     seen = []
-    run.callbacks = (lambda progress: seen.append((progress.step, progress.stage)),)
+    run._loop.callbacks = (lambda progress: seen.append((progress.step, progress.stage)),)
     run.fit()
     assert seen == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2)]
     with pytest.raises(StateError, match="all 6 steps"):
@@ -113,7 +113,7 @@ def test_a_record_that_is_not_finite_is_left_out_and_counted():
     run = trainer(plan(rates=(1.0, 1.0)))
     x[3] = float("nan")
     x[7, 1] = float("inf")
-    run.source = type(run.source)(x, y, N)
+    run._loop.sums.source = source_of((x, y))
     run.fit(2)
     assert run.rejected == 4
     assert torch.isfinite(flat(run.model)).all()
@@ -200,7 +200,7 @@ def test_who_is_left_out_is_in_no_batch_and_changes_nothing_else():
     everyone = trainer(plan(rates=(1.0, 1.0), noise=0.3))
     inputs, targets = data()
     inputs[torch.from_numpy(~included)] = torch.nan  # a record that is not finite is left out too
-    everyone.source = source_of((inputs, targets))
+    everyone._loop.sums.source = source_of((inputs, targets))
     everyone.fit()
     torch.testing.assert_close(flat(left_out.model), flat(everyone.model))
     assert not torch.allclose(flat(left_out.model), flat(fitted(plan(rates=(1.0, 1.0), noise=0.3))))

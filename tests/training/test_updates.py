@@ -70,7 +70,7 @@ def check_resume(folder, make, schedule, the_plan):
     run._folder = None
     rates: list[list[float]] = [[], []]
     for trainer, seen in ((run, rates[0]), (again, rates[1])):
-        trainer.callbacks = (lambda p, seen=seen: seen.append(p.learning_rate),)
+        trainer._loop.callbacks = (lambda p, seen=seen: seen.append(p.learning_rate),)
         trainer.fit()
     assert torch.equal(flat(run), flat(again))
     assert rates[0] == rates[1]

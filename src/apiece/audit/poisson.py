@@ -16,14 +16,14 @@ import numpy.typing as npt
 from apiece._types import Floats, Integers
 
 
-class Batch(NamedTuple):
+class PaddedBatch(NamedTuple):
     """One step's records for K models: `records` (K, P), of which `real` (K, P) are not padding."""
 
     records: Integers
     real: npt.NDArray[np.bool_]
 
     def __repr__(self) -> str:
-        return "Batch()"  # what it holds is data about people
+        return "PaddedBatch()"  # what it holds is data about people
 
 
 def successes(tosses: int, probability: float, generator: np.random.Generator) -> Integers:
@@ -48,7 +48,7 @@ def successes(tosses: int, probability: float, generator: np.random.Generator) -
     return every[every < tosses]
 
 
-def pad(models: Integers, records: Integers, count: int) -> Batch:
+def pad(models: Integers, records: Integers, count: int) -> PaddedBatch:
     """Return the pairs (model, record) as rows of equal length, padded with record 0."""
     order = np.argsort(models, kind="stable")
     models, records = models[order], records[order]
@@ -57,10 +57,10 @@ def pad(models: Integers, records: Integers, count: int) -> Batch:
     starts = np.cumsum(sizes) - sizes
     rows = np.zeros((count, width), dtype=np.int64)
     rows[models, np.arange(models.size) - starts[models]] = records
-    return Batch(rows, np.arange(width) < sizes[:, None])
+    return PaddedBatch(rows, np.arange(width) < sizes[:, None])
 
 
-def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterator[Batch]:
+def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterator[PaddedBatch]:
     """Yield `steps` batches in which model k's record i takes part with probability rates[k, i].
 
     All coins are independent, across models, records and steps.

@@ -28,7 +28,7 @@ from apiece._types import Integers, Mask
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
 from apiece.audit.stacked import StackedModel
-from apiece.audit.stacked_training import Recipe, Streams
+from apiece.audit.stacked_training import Recipe
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
 
@@ -134,13 +134,13 @@ class ShadowJob:
         groups = self.budget_groups if self.groups is None else self.groups[rows]
         flat = stacked_training.train(
             self.model,
-            pool.inputs,
-            pool.targets,
-            plan=self.plan,
+            (pool.inputs, pool.targets),
+            self.plan,
             groups=groups,
             included=self.included[rows],
             recipe=self.recipe,
-            streams=Streams.of(self.seed, block, pool.inputs.device),
+            seed=self.seed,
+            block=block,
         )
         found = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
         return {"confidences": found.astype(np.float32)}

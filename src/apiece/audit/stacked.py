@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from apiece.errors import InputError
-from apiece.training import clip_factors
+from apiece.training import ClippedSum, clip_factors
+
+SUMS = "parameters"  # the name of the matrix in a stacked model's clipped sum
 
 
 class StackedModel(Protocol):
@@ -36,13 +38,31 @@ class StackedModel(Protocol):
         """Return logits (K, P, classes) of inputs (K, P, …), model k's own records in row k."""
         ...
 
-    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
-        """Return (K, parameters): Σ_p of model k's cross-entropy gradients, clipped to clip[k, p].
+    def clipped_sum(
+        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip_norms: Tensor
+    ) -> ClippedSum:
+        """Return Σ_p of model k's cross-entropy gradients, clipped to clip_norms[k, p], each k.
 
-        A clip norm of 0 leaves the record out, which is how padding is marked. A record whose
-        gradient is not finite contributes nothing.
+        The sums are gradients["parameters"], (K, parameters); norms, losses and clip_norms are
+        (K, P). A clip norm of 0 leaves the record out, which is how padding is marked. A record
+        whose gradient is not finite contributes nothing.
+
+        Guarantee: record p's share of row k has norm at most clip_norms[k, p], after round-off.
         """
         ...
+
+
+def row_squares(rows: Tensor) -> Tensor:
+    """Return at least the squared norms (K, P) of (K, P, W), to a few units of precision.
+
+    `sum` adds in pairs, and whatever underflow can take from the squares is added to them.
+    """
+    return rows.square().sum(2).add_(rows.shape[2] * torch.finfo(rows.dtype).tiny)
+
+
+def losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return each record's cross-entropy (K, P), of logits (K, P, classes)."""
+    return torch.logsumexp(logits, dim=2) - logits.gather(2, targets[..., None])[..., 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +119,14 @@ class StackedMlp:
     def _backward(
         self, flat: Tensor, inputs: Tensor, targets: Tensor
     ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Return each layer's inputs a, the loss's derivative δ by its output, and ‖δ aᵀ‖² (K, P).
+        """Return each layer's inputs a, the loss's derivative δ by its output, and ‖δ aᵀ‖ (K, P).
 
-        The squared norms are of a record's whole gradient, biases included.
+        The norms are of a record's whole gradient, biases included. The last of the inputs are
+        the logits.
         """
-        outputs = self._activations(flat, inputs)
+        outputs, own = self._activations(flat, inputs), targets[..., None]
         delta = torch.softmax(outputs[-1], dim=2)
-        delta.scatter_add_(
-            2, targets[..., None], delta.new_full((1, 1, 1), -1.0).expand_as(targets[..., None])
-        )
+        delta.scatter_add_(2, own, delta.new_full((1, 1, 1), -1.0).expand_as(own))
         layers = self.layers(flat)
         deltas = [delta]
         for at in range(len(layers) - 1, 0, -1):
@@ -116,19 +135,21 @@ class StackedMlp:
             deltas.insert(0, torch.ops.aten.threshold_backward(back, outputs[at], 0.0))
         squared = inputs.new_zeros(inputs.shape[:2])
         for a, d in zip(outputs, deltas, strict=False):
-            squared += d.square().sum(2) * (a.square().sum(2) + 1)
-        return outputs, deltas, squared
+            squared += row_squares(d) * (row_squares(a) + 1)
+        return outputs, deltas, squared.sqrt_()
 
     def gradient_norms(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return (K, P): the norm of each record's cross-entropy gradient, before any clipping."""
-        return self._backward(flat, inputs, targets)[2].sqrt()
+        return self._backward(flat, inputs, targets)[2]
 
-    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
-        """Return (K, parameters): the sums of clipped cross-entropy gradients, one a model."""
-        outputs, deltas, squared = self._backward(flat, inputs, targets)
-        factors = clip_factors(squared.sqrt(), clip)[..., None]
+    def clipped_sum(
+        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip_norms: Tensor
+    ) -> ClippedSum:
+        """Return the sums of clipped cross-entropy gradients, one a model."""
+        outputs, deltas, norms = self._backward(flat, inputs, targets)
+        factors = clip_factors(norms, clip_norms)[..., None]
         result = torch.empty_like(flat)
-        finite = torch.isfinite(squared)
+        finite = torch.isfinite(norms)
         broken = not bool(finite.all())
         for (weight, bias), a, d in zip(self.layers(result), outputs, deltas, strict=False):
             if broken:
@@ -136,4 +157,4 @@ class StackedMlp:
             scaled = d * factors
             torch.bmm(scaled.transpose(1, 2), a, out=weight)
             torch.sum(scaled, dim=1, keepdim=True, out=bias)
-        return result
+        return ClippedSum({SUMS: result}, norms, losses(outputs[-1], targets), clip_norms)

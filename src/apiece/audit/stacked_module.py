@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
+from apiece.audit.stacked import SUMS, row_squares
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import clip_factors
+from apiece.training import ClippedSum, clip_factors
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +82,27 @@ class StackedModule:
             ]
         return torch.cat(parts)
 
-    def clipped_sum(self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> Tensor:
-        """Return (K, parameters): the sums of clipped cross-entropy gradients, one a model."""
+    def clipped_sum(
+        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip_norms: Tensor
+    ) -> ClippedSum:
+        """Return the sums of clipped cross-entropy gradients, one a model."""
 
         def loss(row: Tensor, record: Tensor, target: Tensor) -> Tensor:
             return functional.cross_entropy(self._one(row, record)[None], target[None])
 
-        per_record = vmap(vmap(grad(loss), in_dims=(None, 0, 0)))
-        sums = []
+        per_record = vmap(vmap(grad_and_value(loss), in_dims=(None, 0, 0)))
+        sums, norms, losses = [], [], []
         for at in range(0, flat.shape[0], self.block):
             part = slice(at, at + self.block)
-            gradients = per_record(flat[part], inputs[part], targets[part])
-            squared = gradients.square().sum(2)
-            factors = clip_factors(squared.sqrt(), clip[part])
-            if not bool(torch.isfinite(squared).all()):
-                gradients = torch.where(torch.isfinite(squared)[..., None], gradients, 0.0)
+            gradients, values = per_record(flat[part], inputs[part], targets[part])
+            found = row_squares(gradients).sqrt_()
+            factors = clip_factors(found, clip_norms[part])
+            if not bool(torch.isfinite(found).all()):
+                gradients = torch.where(torch.isfinite(found)[..., None], gradients, 0.0)
             sums.append(torch.bmm(factors[:, None], gradients)[:, 0])
-        return torch.cat(sums)
+            norms.append(found)
+            losses.append(values)
+        return ClippedSum({SUMS: torch.cat(sums)}, torch.cat(norms), torch.cat(losses), clip_norms)
 
 
 def _reset(module: nn.Module) -> None:

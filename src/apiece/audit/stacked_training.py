@@ -13,9 +13,10 @@ from torch import Tensor
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.audit import poisson
-from apiece.audit.stacked import StackedModel
+from apiece.audit.stacked import SUMS, StackedModel
 from apiece.errors import DataError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
+from apiece.training import add_noise, normalised
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
@@ -58,7 +59,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Streams:
+class BlockStreams:
     """The three streams of randomness of a block of models: coins, noise, start."""
 
     sampling: np.random.Generator
@@ -66,7 +67,7 @@ class Streams:
     start: torch.Generator
 
     @classmethod
-    def of(cls, seed: int, block: int, device: torch.device | str = "cpu") -> Streams:
+    def from_seed(cls, seed: int, block: int, device: torch.device | str = "cpu") -> BlockStreams:
         """Return the streams of `block` under `seed`; different blocks are independent."""
         parts = np.random.SeedSequence((seed, block)).spawn(3)
         noise, start = (torch.Generator(device=device) for _ in range(2))
@@ -77,14 +78,14 @@ class Streams:
 
 def train(
     model: StackedModel,
-    inputs: Tensor,
-    targets: Tensor,
-    *,
+    dataset: tuple[Tensor, Tensor],
     plan: Plan,
+    *,
     groups: Integers,
     included: Mask,
     recipe: Recipe,
-    streams: Streams,
+    seed: int,
+    block: int = 0,
 ) -> Tensor:
     """Return the parameters (K, parameters) of K models trained under one `plan`.
 
@@ -93,17 +94,26 @@ def train(
     standard deviation and divided by the plan's expected batch size: nothing else depends on
     `included`, so the worlds of an audit differ in membership only.
 
-    inputs (n, …) and targets (n,): one data set for all models. groups: (n,) or (K, n), positions
-    in the plan's groups. included: (K, n). The plan's own learning-rate schedule, where it has
-    one, multiplies the recipe's.
+    Args:
+        model: the architecture.
+        dataset: inputs (n, …) and targets (n,), the same for all models.
+        plan: of one model through all stages; its learning-rate schedule, where it has one,
+            multiplies the recipe's.
+        groups: (n,) or (K, n), positions in the plan's groups.
+        included: (K, n), who is a member of which model's data.
+        recipe: how the noisy gradients are applied.
+        seed, block: different pairs train independent models.
 
-    Raises `UnsupportedError` for a plan that averages the models of its stages.
+    Raises:
+        UnsupportedError: the plan averages the models of its stages.
     """
     if plan.combine == "average":
         raise UnsupportedError(
             f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
             "a shadow is one model; audit a plan that trains one through all stages"
         )
+    inputs, targets = dataset
+    streams = BlockStreams.from_seed(seed, block, inputs.device)
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
     done = 0
@@ -113,9 +123,7 @@ def train(
         for batch in steps:
             for entry in optimizer.param_groups:
                 entry["lr"] = recipe.rate(done, plan.steps) * factor(plan, done)
-            flat.grad = noisy_gradient(
-                model, flat, inputs, targets, batch, clip, stage, streams.noise
-            )
+            flat.grad = noisy_gradient(model, flat, dataset, batch, clip, stage, streams.noise)
             optimizer.step()
             done += 1
     return flat.detach()
@@ -140,20 +148,20 @@ def stage_rates(
 def noisy_gradient(
     model: StackedModel,
     flat: Tensor,
-    inputs: Tensor,
-    targets: Tensor,
-    batch: poisson.Batch,
+    dataset: tuple[Tensor, Tensor],
+    batch: poisson.PaddedBatch,
     clip: Floats,
     stage: Stage,
     generator: torch.Generator,
 ) -> Tensor:
     """Return (K, parameters): (Σ clipped gradients + N(0, noise_stddev²)) / expected batch size."""
+    inputs, targets = dataset
     records = torch.from_numpy(batch.records).to(inputs.device)
     bounds = np.where(batch.real, np.take_along_axis(clip, batch.records, axis=1), 0.0)
     clips = torch.from_numpy(bounds).to(device=inputs.device, dtype=inputs.dtype)
-    total = model.clipped_sum(flat, inputs[records], targets[records], clips)
-    noise = torch.empty_like(total).normal_(generator=generator)
-    return total.add_(noise, alpha=stage.noise_stddev).div_(stage.expected_batch_size)
+    clipped = model.clipped_sum(flat, inputs[records], targets[records], clips)
+    noisy = add_noise(clipped, stage.noise_stddev, generator=generator)
+    return normalised(noisy, stage.expected_batch_size)[SUMS]
 
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:

@@ -18,7 +18,7 @@ class LedgerFilter:
     """Charges each call of `admit` to a ledger, as analyses `run`/0, `run`/1 and so on.
 
     Every charge is committed at once, so a run's name can be used once: a training that starts over
-    is another run and is charged again. Give it to `FilteredTrainer(people=)`.
+    is another run and is charged again. Give it to `FilteredTrainer` as its accounts.
 
     Args:
         ledger: With accounts of all these persons.

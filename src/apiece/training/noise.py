@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
@@ -77,3 +78,13 @@ def _pieces(flat: torch.Tensor, sizes: list[int], like: list[torch.Tensor]) -> l
     """Return views of `flat` in the shapes of `like`."""
     pieces = flat.split_with_sizes(sizes)
     return [piece.view(one.shape) for piece, one in zip(pieces, like, strict=True)]
+
+
+def normalised(
+    noisy: Mapping[str, torch.Tensor], expected_batch_size: float
+) -> dict[str, torch.Tensor]:
+    """Return a noisy sum divided by the expected batch size: what an optimizer is given.
+
+    It never follows the realised batch: how many took part would show.
+    """
+    return {name: value / expected_batch_size for name, value in noisy.items()}

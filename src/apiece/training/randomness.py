@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -131,6 +131,26 @@ def _not_a_generator(value: object) -> InputError:
     )
 
 
+class Randomness(Protocol):
+    """What one step of a run draws from: streams apart for sampling, noise and the model."""
+
+    def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
+        """Return the stream that says who joins `step`."""
+        ...
+
+    def participation(self, stage: int, shard: int = 0) -> ChaCha20Stream:
+        """Return the stream that says who joins `stage` at all."""
+        ...
+
+    def noise(self, step: int) -> ChaCha20Stream | torch.Generator:
+        """Return the stream of the noise of `step`."""
+        ...
+
+    def model(self, step: int, shard: int = 0) -> int:
+        """Return the seed of the model's own randomness in `step`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Streams:
     """All randomness of one run, as a function of its key, the purpose and the step.
@@ -179,6 +199,40 @@ class Streams:
     def initialisation(self) -> torch.Generator:
         """Return a torch generator for the model's first parameters."""
         return _torch_generator(self.derive("initialisation", 0))
+
+
+class RunningStreams:
+    """Each purpose's stream, read on from step to step: for runs of a length that nobody fixes.
+
+    seed: as in `Streams`. Noise comes from ChaCha20 either way. What a step draws depends on the
+    steps before it, so that no step can be made again alone.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        number = None if seed is None else _check.count("seed", seed, least=0)
+        self._of = {
+            purpose: _running(purpose, number) for purpose in ("noise", "sampling", "model")
+        }
+
+    def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
+        """Return the stream that says who joins a step."""
+        return self._of["sampling"]
+
+    participation = sampling
+
+    def noise(self, step: int) -> ChaCha20Stream:
+        """Return the stream of the noise."""
+        return self._of["noise"]
+
+    def model(self, step: int, shard: int = 0) -> int:
+        """Return a new seed of the model's own randomness, at each call."""
+        return int(self._of["model"].bits(1)[0])
+
+
+def _running(purpose: str, seed: int | None) -> ChaCha20Stream:
+    if seed is None:
+        return ChaCha20Stream()
+    return ChaCha20Stream(hashlib.sha256(f"filtered/{purpose}/{seed}".encode()).digest())
 
 
 def _torch_generator(key: bytes) -> torch.Generator:

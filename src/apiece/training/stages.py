@@ -54,8 +54,13 @@ class Restarts:
         self._first = copy.deepcopy((model.state_dict(), updates.state_dict()))
         self.finished: list[dict[str, Any]] = []
 
-    def restart(self) -> None:
-        """Put the stage's parameters aside, and model and updates back to the first state."""
+    def enter(self, stage: int) -> None:
+        """Where `stage` was not entered before, put the parameters of the last one aside.
+
+        Model and updates go back to the first state.
+        """
+        if stage <= len(self.finished):
+            return
         self.finished.append(copy.deepcopy(self._model.state_dict()))
         model, updates = copy.deepcopy(self._first)
         self._model.load_state_dict(model)

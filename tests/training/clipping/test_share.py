@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from apiece.training import clip_and_sum
+from apiece.training.chargers import ROOM
 from apiece.training.clipping import clipped
 from apiece.training.clipping.guards import LEAST_BOUND
 from apiece.training.clipping.paths import bookkeeping, dense, functional
 from apiece.training.clipping.rules import contributions
-from apiece.training.filtered import _ROOM
 
 RECORDS = 3
 
@@ -167,7 +167,7 @@ def search(name, mode, trials, method="auto", seed=0):
             assert share == 0
             continue
         worst[0] = max(worst[0], share / bound)
-        worst[1] = max(worst[1], share / max(own * _ROOM, LEAST_BOUND))
+        worst[1] = max(worst[1], share / max(own * ROOM, LEAST_BOUND))
         worst[2] += share > 0.9 * bound
     return worst
 

@@ -1,0 +1,149 @@
+"""Saving and resuming a run: when its checkpoints are written, and what must be the same again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apiece.errors import InputError, StateError
+from apiece.plan import Plan
+from apiece.training.checkpoints import Folder, Journal
+from apiece.training.clipping import selection
+from apiece.training.loop import Loop
+from apiece.training.randomness import Streams
+
+Fingerprint = Callable[[Streams], str]  # of the records and their groups, by the run's own key
+
+
+class Keeper:
+    """The checkpoints of one loop that runs a plan.
+
+    Args:
+        loop: what is saved; its updates are noted in the folder's journal from now on.
+        plan: what is run; with its last step the key of the randomness is deleted.
+        fingerprint: keyed hash of the records and their groups.
+        folder: for the checkpoints; None keeps none until `save` is given one.
+        every: steps between two checkpoints.
+
+    Guarantee: a first checkpoint comes before the first update, and no step is released twice
+        with different noise, however often the run is killed and resumed.
+
+    Raises:
+        StateError: the folder holds a checkpoint already.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        streams: Streams,
+        *,
+        plan: Plan,
+        fingerprint: Fingerprint,
+        folder: Path | None,
+        every: int,
+    ) -> None:
+        self._loop, self._streams, self._plan = loop, streams, plan
+        self._fingerprint, self._every = fingerprint, every
+        self._data: str | None = None  # the fingerprint, once it is known
+        self._journal: Journal | None = None
+        self._folder = None if folder is None else Folder(folder)
+        self._begun, self._finished = False, False
+        loop.journal = self._note
+        if self._folder is not None and self._folder.state.exists():
+            raise StateError(
+                f"{self._folder.path}: holds a checkpoint already; use Trainer.resume, or another "
+                "folder"
+            )
+
+    def before_step(self) -> None:
+        """Save before anything is released, so that it can be made again."""
+        if self._folder is not None and not self._begun:
+            self.save()
+
+    def after_step(self) -> None:
+        """Save, if it is time to."""
+        if self._folder is not None and self._loop.step_number % self._every == 0:
+            self.save()
+
+    def after_fit(self) -> None:
+        """Save; after the last step delete the key, so that noise can no longer be taken off."""
+        if self._folder is None or self._finished:
+            return
+        self.save()
+        if self._loop.step_number == self._plan.steps:
+            self._finished = True
+            if self._loop.processes.rank == 0:
+                self._folder.finish()
+
+    def save(self, folder: str | Path | None = None) -> Path:
+        """Write a checkpoint, atomically, and return its folder; see `Trainer.save`."""
+        place = self._folder or (None if folder is None else Folder(Path(folder)))
+        if place is None:
+            raise InputError("save: no folder; give one here or as Trainer(checkpoint=...)")
+        if folder is not None and Path(folder) != place.path:
+            raise InputError(f"save: folder {folder}, but the run's is {place.path}; leave it out")
+        loop = self._loop
+        loop.updates.check_whole(loop.step_number)
+        self._folder, self._begun = place, True
+        if loop.processes.rank == 0 and not self._finished:
+            self._data = self._data or self._fingerprint(self._streams)
+            place.save(self._state(), self._streams.key)
+        loop.processes.wait()
+        return place.path
+
+    def _state(self) -> dict[str, Any]:
+        loop = self._loop
+        return {
+            "step": loop.step_number,
+            "finished": loop.step_number == self._plan.steps,
+            "plan": self._plan.hash(),
+            "data": self._data,
+            "release": self._streams.release,
+            "world": loop.processes.world,
+            "rejected": loop.rejected,
+            "paths": selection.chosen(loop.sums.model),
+            "model": loop.sums.model.state_dict(),
+            "updates": loop.updates.state_dict(),
+            "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
+        }
+
+    def resume(self, folder: Folder, state: dict[str, Any], key: bytes | None) -> None:
+        """Put the loop where a checkpoint left it; key: None for a finished run.
+
+        Raises:
+            StateError: the checkpoint is of another run, by anything that decides its results.
+        """
+        loop = self._loop
+        self._folder, self._begun, self._finished = folder, True, key is None
+        own = {"plan": self._plan.hash(), "world": loop.processes.world}
+        if key is not None:
+            self._streams = loop.streams = Streams(key, state["release"])
+            own["data"] = self._fingerprint(self._streams)
+        for what, value in own.items():
+            if state[what] != value:
+                raise StateError(
+                    f"checkpoint: its {what} is not the one given here; resume with the plan, "
+                    "the data, the groups and the number of processes that the run began with"
+                )
+        self._data = state["data"]
+        try:
+            loop.sums.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise StateError(f"checkpoint: its model is another ({error})") from None
+        loop.updates.load_state_dict(state["updates"])
+        if loop.restarts is not None:
+            loop.restarts.load_state_dict(state["restarts"])
+        loop.step_number = loop.updates.begun = int(state["step"])
+        loop.rejected = int(state["rejected"])
+        selection.choose(loop.sums.model, state["paths"])
+
+    def _note(self, step: int, update: Iterable[torch.Tensor]) -> None:
+        """Put a digest of the update in the journal, where there is a folder."""
+        if self._folder is None:
+            return
+        if self._journal is None:
+            self._journal = Journal(self._folder.journal)
+        self._journal.record(step, update)

@@ -1,0 +1,102 @@
+"""The step loop: draw, charge, clip and sum, noise, update, tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from apiece._types import Floats, Integers
+from apiece.training.callbacks import Callback, Progress
+from apiece.training.chargers import Charger
+from apiece.training.clipping import ClippedSum
+from apiece.training.distributed import Processes
+from apiece.training.noise import add_noise, normalised
+from apiece.training.randomness import Randomness
+from apiece.training.samplers import Draw, Sampler
+from apiece.training.stages import Restarts
+from apiece.training.sums import Sums
+from apiece.training.updates import Updates
+
+Journal = Callable[[int, Iterable[torch.Tensor]], None]  # step, noisy update
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Loop:
+    """Private gradient descent, step by step; who takes part and who pays is plugged in.
+
+    A step: `sampler` draws; `charger` charges, and has the records of those who paid clipped and
+    summed by `sums`; noise is added once, over all `processes`; the noisy sum is divided by the
+    expected batch size; `journal` notes it; `updates` applies it; the callbacks are told.
+
+    streams: all randomness but the model's first parameters. restarts: where each stage of a plan
+    begins from the first parameters. step_number: updates made. rejected: how many times a record
+    was not finite and left out; a private count.
+
+    Guarantee: parameters change by noisy sums only, each made from records whose share is bounded
+        by what the charger was told, with the noise and the normaliser of the draw.
+    """
+
+    sums: Sums
+    sampler: Sampler
+    charger: Charger
+    updates: Updates
+    streams: Randomness
+    processes: Processes
+    callbacks: tuple[Callback, ...] = ()
+    restarts: Restarts | None = None
+    journal: Journal | None = None
+    step_number: int = 0
+    rejected: int = 0
+
+    def step(self, steps: int) -> Progress:
+        """Take one step, of `steps` in all as far as is known, and return what was told of it.
+
+        Raises:
+            StateError: the last update was interrupted half-way, or other parameters are
+                trainable than at first.
+            UnsupportedError: the model keeps something of the records.
+        """
+        self.updates.check_whole(self.step_number)
+        self.sums.check_same()
+        begun = time.perf_counter()
+        draw = self.sampler.draw(self.step_number, self.streams)
+        if self.restarts is not None:
+            self.restarts.enter(draw.stage)
+        with self.sums.unchanged():
+            clipped = self.charger.charge(draw, self._sum_over)
+        self.rejected += clipped.rejected
+        update = self._released(clipped, draw)
+        count = self.step_number if self.restarts is None else draw.within
+        rate = self.updates.apply(count, self.sums.parameters, update)
+        self.step_number += 1
+        seconds = time.perf_counter() - begun
+        done = Progress(self.step_number, steps, draw.stage, seconds, rate)
+        for callback in self.callbacks:
+            callback(done)
+        return done
+
+    def _sum_over(self, records: Integers, clip_norms: Floats) -> ClippedSum:
+        """Return the sum over `records`, clipped at `clip_norms`, from a pass of its own.
+
+        Every pass draws the model's randomness anew: what one record's pass does must not depend
+        on who else is in it.
+        """
+        if records.size == 0:
+            return self.sums.nothing()
+        seed = self.streams.model(self.step_number, self.processes.rank)
+        return self.sums.over(records, clip_norms, seed)
+
+    def _released(self, clipped: ClippedSum, draw: Draw) -> dict[str, torch.Tensor]:
+        """Return the noisy sum over all processes, divided by the expected batch size."""
+        total = self.processes.gather(clipped)
+        noisy = total.gradients
+        if self.processes.rank == 0:
+            generator = self.streams.noise(self.step_number)
+            noisy = add_noise(total, draw.noise_stddev, generator=generator)
+        update = normalised(self.processes.share(noisy), draw.expected_batch_size)
+        if self.journal is not None and self.processes.rank == 0:
+            self.journal(self.step_number, update.values())
+        return update

@@ -1,0 +1,98 @@
+"""Who takes part in a step, and how: what each sampler draws for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from apiece._types import Floats, Integers, Mask
+from apiece.plan import Plan
+from apiece.training.batches import PoissonSampler, bound_index, participants
+from apiece.training.randomness import Randomness
+from apiece.training.stages import stage_of
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Draw:
+    """One step's records and the public numbers of its mechanism.
+
+    records: (B,), positions in the data, each once. clip_norms: (B,), their bounds.
+    noise_stddev: of the noise on the sum. expected_batch_size: what the noisy sum is divided by;
+    it never follows B. stage: of the plan, from 0; within: steps of the stage before this one.
+    """
+
+    records: Integers
+    clip_norms: Floats
+    noise_stddev: float
+    expected_batch_size: float
+    stage: int = 0
+    within: int = 0
+
+
+class Sampler(Protocol):
+    """What the step loop asks who takes part."""
+
+    def draw(self, step: int, streams: Randomness) -> Draw:
+        """Return the draw of `step`, counted from 0, by coins from `streams`."""
+        ...
+
+
+class PlannedSampler:
+    """Poisson batches as a plan says: each record joins at its own rate, stage after stage.
+
+    Args:
+        plan: bound to its records.
+        included: (n,), who may be drawn at all; nothing else follows from it.
+        shard: (rank, world); this process draws records at positions rank modulo world.
+
+    Guarantee: in each step every record joins independently of all others, with the probability
+        that its group has in the stage; where the stage has a participation, only if its one coin
+        of the stage said so.
+
+    Raises:
+        InputError: the plan is not bound to records.
+    """
+
+    def __init__(self, plan: Plan, included: Mask, shard: tuple[int, int] = (0, 1)) -> None:
+        self._plan, self._index = plan, bound_index(plan)
+        self._included, self._shard = included, shard
+        self._entered: int | None = None
+
+    def draw(self, step: int, streams: Randomness) -> Draw:
+        """Return the draw of `step`; entering a stage costs one sort of the records."""
+        number, within = stage_of(self._plan, step)
+        stage = self._plan.stages[number]
+        if self._entered != number:
+            joined = participants(stage, self._index, streams.participation(number))
+            joined &= self._included
+            self._poisson = PoissonSampler(stage, self._index, joined=joined, shard=self._shard)
+            self._entered = number
+        records = self._poisson.draw(streams.sampling(step, self._shard[0]))
+        bounds = stage.clip_norm[self._index[records]]
+        size = stage.expected_batch_size
+        return Draw(records, bounds, stage.noise_stddev, size, number, within)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EqualSampler:
+    """Everyone with the same probability, in every step alike; 1 is the full batch.
+
+    clip_norms: (n,), each record's bound.
+    """
+
+    clip_norms: Floats
+    probability: float
+    noise_stddev: float
+    expected_batch_size: float
+
+    def draw(self, step: int, streams: Randomness) -> Draw:
+        """Return the draw of `step`; without a coin where the probability is 1."""
+        size = self.clip_norms.size
+        if self.probability < 1:
+            records = np.flatnonzero(streams.sampling(step).uniform(size) < self.probability)
+        else:
+            records = np.arange(size)
+        bounds = self.clip_norms[records]
+        return Draw(records, bounds, self.noise_stddev, self.expected_batch_size)
