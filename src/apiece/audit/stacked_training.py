@@ -112,8 +112,7 @@ def train(
             f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
             "a shadow is one model; audit a plan that trains one through all stages"
         )
-    inputs, targets = dataset
-    streams = BlockStreams.from_seed(seed, block, inputs.device)
+    streams = BlockStreams.from_seed(seed, block, dataset[0].device)
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
     done = 0
