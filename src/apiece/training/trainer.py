@@ -33,7 +33,7 @@ from apiece.training.updates import Scheduler, Updates, check_holds
 
 
 class Trainer:
-    """Runs individual DP-SGD exactly as a plan says (Boenisch et al. 2023 Alg. 1 and 2).
+    """Runs individual DP-SGD exactly as a plan says.
 
     Each step: records join at their own rates; their gradients are clipped at their own norms and
     summed; noise of the stage's standard deviation is added once to the sum; the sum is divided by
@@ -43,36 +43,52 @@ class Trainer:
     `average()` returns the stages' models as one. plan.learning_rate, where there is one, sets
     the learning rate of each step.
 
-    Guarantee: record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters
-    after every step together, as long as optimizer and scheduler see nothing but these gradients.
-
-    dataset: (inputs, targets), a TensorDataset or a map-style Dataset of the plan's records, in
-    the order of the budgets that it was made from. seed: None takes the key of all
-    randomness from the operating system, for a release; a number makes an experiment repeatable.
-    physical_batch_size bounds how many records are in memory at a time, not the mechanism.
-    checkpoint: a folder for `save`; the first checkpoint is written before the first step, then
-    fit saves every `save_every` steps. callbacks get a `Progress` after each step, which holds
-    public values only. included: a mask of the records that may take part, such as those whom a
-    ledger admitted; the others are in no batch, and nothing else of the plan changes.
-
     In torch.distributed each process takes a share of the records, and process 0 adds the noise.
 
-    Raises `InputError` for a plan of another number of records or not bound to records, a model
-    without trainable parameters, parameters that the optimizer does not hold, and two schedules;
-    for a release, what `Plan.require` raises: every promise is recomputed before the first step;
-    `UnsupportedError` for optimizers that call for a closure (LBFGS) and schedulers that call for
-    a metric; and what `clip_and_sum` raises.
+    Args:
+        model, loss_fn: as in `clip_and_sum`.
+        optimizer: holds every trainable parameter, and calls for no closure.
+        plan: bound to its records.
+        dataset: (inputs, targets), a TensorDataset or a map-style Dataset of the plan's records,
+            in the order of the budgets that it was made from.
+        seed: None takes the key of all randomness from the operating system, for a release; a
+            number makes an experiment repeatable.
+        scheduler: of the learning rate, where the plan has no schedule; one step an update.
+        physical_batch_size: how many records are in memory at a time; no part of the mechanism.
+        method: of `clip_and_sum`.
+        callbacks: get a `Progress` after each step, which holds public values only.
+        checkpoint: a folder for `save`; the first checkpoint is written before the first step,
+            then fit saves every `save_every` steps.
+        included: a mask of the records that may take part, such as those whom a ledger admitted;
+            the others are in no batch, and nothing else of the plan changes.
 
-    >>> from apiece import Budgets, Scale, assign
-    >>> budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 40, 1e-3)
-    >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
-    >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> data = torch.randn(40, 3), torch.zeros(40, dtype=torch.long)
-    >>> trainer = Trainer(model, optimizer, loss, plan, data, seed=0)
-    >>> trainer.fit()
-    >>> trainer.step_number
-    5
+    Guarantee: record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters
+        after every step together, as long as optimizer and scheduler see nothing but these
+        gradients.
+
+    Raises:
+        InputError: a plan of another number of records or not bound to records, a model without
+            trainable parameters, parameters that the optimizer does not hold, two schedules; for
+            a release, what `Plan.require` raises: every promise is recomputed before the first
+            step.
+        UnsupportedError: an optimizer that calls for a closure (LBFGS), a scheduler that calls
+            for a metric, and what `clip_and_sum` does not take.
+        StateError: the folder holds a checkpoint already.
+
+    References:
+        Abadi et al. 2016, Alg. 1; Boenisch et al. 2023, Alg. 1 and 2.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 40, 1e-3)
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
+        >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> data = torch.randn(40, 3), torch.zeros(40, dtype=torch.long)
+        >>> trainer = Trainer(model, optimizer, loss, plan, data, seed=0)
+        >>> trainer.fit()
+        >>> trainer.step_number
+        5
     """
 
     def __init__(
