@@ -23,14 +23,14 @@ def plan():
     return Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool)).bind(budgets)
 
 
-def planned(model, optimizer):
-    return Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0)
+def planned(model, optimizer, inputs=INPUTS):
+    return Trainer(model, optimizer, LOSS, plan(), (inputs, TARGETS), seed=0)
 
 
-def filtered(model, optimizer):
+def filtered(model, optimizer, inputs=INPUTS):
     people = GaussianFilter([5.0] * N, 1e-5)
     options = {"clip_norm": 1.0, "noise_stddev": 2.0, "seed": 0}
-    return FilteredTrainer(model, optimizer, LOSS, people, (INPUTS, TARGETS), **options)
+    return FilteredTrainer(model, optimizer, LOSS, people, (inputs, TARGETS), **options)
 
 
 def flat(model):
@@ -70,13 +70,7 @@ def test_models_of_other_precisions_are_trained(make, dtype):
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     model.to(dtype)
     before = flat(model)
-    data = INPUTS.to(dtype)
-    trainer = make(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    if make is planned:
-        trainer = Trainer(model, trainer.optimizer, LOSS, plan(), (data, TARGETS), seed=0)
-    else:
-        trainer.inputs = data
-    trainer.fit(2)
+    make(model, torch.optim.SGD(model.parameters(), lr=0.1), INPUTS.to(dtype)).fit(2)
     assert flat(model).dtype == dtype
     assert not torch.equal(before, flat(model))
 
