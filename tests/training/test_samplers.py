@@ -6,7 +6,7 @@ from scipy import stats
 
 from apiece.budgets import Budgets
 from apiece.errors import InputError
-from apiece.plan import Plan, Stage
+from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training.randomness import RunningStreams, Streams
 from apiece.training.samplers import EqualSampler, PlannedSampler
 
@@ -15,9 +15,8 @@ GROUPS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], N, 1e-5)
 EVERYONE = np.ones(N, bool)
 
 
-def plan(*stages: Stage) -> Plan:
-    none = np.zeros(2, bool)
-    return Plan("test", 1.0, GROUPS.groups, stages, none, GROUPS.group_index, GROUPS.ids)
+def plan(*stages: Stage) -> BoundPlan:
+    return Plan("test", 1.0, GROUPS.groups, stages, np.zeros(2, bool)).bind(GROUPS)
 
 
 def stage(steps: int = 3, rates: tuple[float, float] = (0.2, 0.7), **more: object) -> Stage:
@@ -33,7 +32,7 @@ def test_a_draw_holds_the_numbers_of_its_stage() -> None:
     assert [(d.stage, d.within) for d in draws] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     for draw in draws:
         assert np.array_equal(draw.records, np.unique(draw.records))
-        own = np.where(two.group_index[draw.records] == 0, 0.5, 3.0)  # type: ignore[index]
+        own = np.where(two.group_index[draw.records] == 0, 0.5, 3.0)
         assert np.array_equal(draw.clip_norms, own)
         assert (draw.noise_stddev, draw.expected_batch_size) == (
             1.5,
@@ -96,13 +95,6 @@ def test_shards_share_the_records_out() -> None:
     ]
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(N))
     assert all((part % 3 == rank).all() for rank, part in enumerate(parts))
-
-
-def test_a_plan_that_knows_no_records_is_refused() -> None:
-    from dataclasses import replace
-
-    with pytest.raises(InputError, match="bind"):
-        PlannedSampler(replace(plan(stage()), group_index=None, ids=None), EVERYONE)
 
 
 def test_equal_chances() -> None:

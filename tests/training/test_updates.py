@@ -67,7 +67,7 @@ def check_resume(folder, make, schedule, the_plan):
     again = Trainer.resume(
         folder, model, optimizer, LOSS, the_plan, DATA, scheduler=schedule(optimizer)
     )
-    run._folder = None
+    run._keeper._folder = None
     rates: list[list[float]] = [[], []]
     for trainer, seen in ((run, rates[0]), (again, rates[1])):
         trainer._loop.callbacks = (lambda p, seen=seen: seen.append(p.learning_rate),)

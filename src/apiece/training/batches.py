@@ -143,11 +143,6 @@ def taking_part(included: Mask | None, size: int) -> Mask:
     return mask.copy()
 
 
-def bound_index(plan: Plan) -> Integers:
-    """Return the plan's group of each record, or say that the plan does not know it."""
-    return BoundPlan.of(plan).group_index
-
-
 def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
     """Yield plan.steps batches: arrays of record positions, each record at its own rate.
 
@@ -160,7 +155,7 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
 
     Raises `InputError` for a plan that is not bound to records.
     """
-    group_index = bound_index(plan)
+    group_index = BoundPlan.of(plan).group_index
     for stage in plan.stages:
         joined = participants(stage, group_index, generator)
         sampler = PoissonSampler(stage, group_index, joined=joined)

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from apiece._types import Floats, Integers, Mask
-from apiece.plan import Plan
-from apiece.training.batches import PoissonSampler, bound_index, participants
+from apiece.plan import BoundPlan
+from apiece.training.batches import PoissonSampler, participants
 from apiece.training.randomness import Randomness
 from apiece.training.stages import stage_of
 
@@ -43,34 +43,30 @@ class PlannedSampler:
     """Poisson batches as a plan says: each record joins at its own rate, stage after stage.
 
     Args:
-        plan: bound to its records.
+        plan: with who is where.
         included: (n,), who may be drawn at all; nothing else follows from it.
         shard: (rank, world); this process draws records at positions rank modulo world.
 
     Guarantee: in each step every record joins independently of all others, with the probability
         that its group has in the stage; where the stage has a participation, only if its one coin
         of the stage said so.
-
-    Raises:
-        InputError: the plan is not bound to records.
     """
 
-    def __init__(self, plan: Plan, included: Mask, shard: tuple[int, int] = (0, 1)) -> None:
-        self._plan, self._index = plan, bound_index(plan)
-        self._included, self._shard = included, shard
+    def __init__(self, plan: BoundPlan, included: Mask, shard: tuple[int, int] = (0, 1)) -> None:
+        self._plan, self._included, self._shard = plan, included, shard
         self._entered: int | None = None
 
     def draw(self, step: int, streams: Randomness) -> Draw:
         """Return the draw of `step`; entering a stage costs one sort of the records."""
         number, within = stage_of(self._plan, step)
-        stage = self._plan.stages[number]
+        stage, index = self._plan.stages[number], self._plan.group_index
         if self._entered != number:
-            joined = participants(stage, self._index, streams.participation(number))
+            joined = participants(stage, index, streams.participation(number))
             joined &= self._included
-            self._poisson = PoissonSampler(stage, self._index, joined=joined, shard=self._shard)
+            self._poisson = PoissonSampler(stage, index, joined=joined, shard=self._shard)
             self._entered = number
         records = self._poisson.draw(streams.sampling(step, self._shard[0]))
-        bounds = stage.clip_norm[self._index[records]]
+        bounds = stage.clip_norm[index[records]]
         size = stage.expected_batch_size
         return Draw(records, bounds, stage.noise_stddev, size, number, within)
 

@@ -15,8 +15,8 @@ from torch import nn
 from apiece import _check
 from apiece._types import Integers, Mask
 from apiece.errors import InputError, StateError
-from apiece.plan import Plan
-from apiece.training.batches import bound_index, taking_part
+from apiece.plan import BoundPlan, Plan
+from apiece.training.batches import taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Prepaid
 from apiece.training.checkpoints import Folder
@@ -116,16 +116,16 @@ class Trainer:
         streams = replace(streams, key=processes.share_key(streams.key))
         width = _check.count("physical_batch_size", physical_batch_size)
         every = _check.count("save_every", save_every)
-        index = bound_index(plan)
-        mask = taking_part(included, index.size)
+        bound = BoundPlan.of(plan)
+        mask = taking_part(included, bound.group_index.size)
         sums = Sums(self.model, loss_fn, source, width=width, method=method)
         if streams.release:
             plan.require()
-        check_size(source, index.size)
+        check_size(source, mask.size)
         check_holds(optimizer, sums.parameters)
         self._loop = Loop(
             sums=sums,
-            sampler=PlannedSampler(plan, mask, processes.shard),
+            sampler=PlannedSampler(bound, mask, processes.shard),
             charger=Prepaid(),
             updates=updates,
             streams=streams,
@@ -136,7 +136,9 @@ class Trainer:
             self._loop,
             streams,
             plan=plan,
-            fingerprint=lambda own: _fingerprint(own, source, np.where(mask, index, -1)),
+            fingerprint=lambda own: _fingerprint(
+                own, source, np.where(mask, bound.group_index, -1)
+            ),
             folder=None if checkpoint is None else Path(checkpoint),
             every=every,
         )
