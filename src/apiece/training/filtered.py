@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece._types import Mask
+from apiece._types import Floats, Mask
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Accounts, ByBound, ByNorm
@@ -95,33 +95,20 @@ class FilteredTrainer:
                 f"FilteredTrainer: {processes.world} processes, and accounts are charged in one; "
                 "train in a single process, or by a plan with Trainer"
             )
-        source, updates = source_of(dataset), Updates(optimizer, scheduler, None)
         if physical_batch_size is not None:
             physical_batch_size = _check.count("physical_batch_size", physical_batch_size)
+        source, updates = source_of(dataset), Updates(optimizer, scheduler, None)
         sums = Sums(self.model, loss_fn, source, width=physical_batch_size, method=method)
         check_holds(optimizer, sums.parameters)
-        bounds = _check.positive_array("clip_norm", clip_norm)
-        if bounds.ndim and bounds.shape != (len(source),):
-            raise InputError(f"clip_norm: shape {bounds.shape} for {len(source)} records")
-        self.clip_norms = np.broadcast_to(bounds, (len(source),)).copy()
-        self.noise_stddev = _check.positive("noise_stddev", noise_stddev)
-        self.sampling_probability = _check.probability(
-            "sampling_probability", sampling_probability, low_open=True
+        sampler = EqualSampler(
+            _bounds(clip_norm, len(source)), sampling_probability, noise_stddev, expected_batch_size
         )
-        mean = len(source) * self.sampling_probability
-        self.expected_batch_size = _check.positive(
-            "expected_batch_size", mean if expected_batch_size is None else expected_batch_size
-        )
-        sampled = self.sampling_probability < 1
-        self._charger = ByBound(accounts, self.clip_norms) if sampled else ByNorm(accounts)
+        sampled = sampler.probability < 1
+        self._charger = ByBound(accounts, sampler.clip_norms) if sampled else ByNorm(accounts)
+        self.expected_batch_size = sampler.size
         self._loop = Loop(
             sums=sums,
-            sampler=EqualSampler(
-                self.clip_norms,
-                self.sampling_probability,
-                self.noise_stddev,
-                self.expected_batch_size,
-            ),
+            sampler=sampler,
             charger=self._charger,
             updates=updates,
             streams=RunningStreams(seed),
@@ -159,3 +146,11 @@ class FilteredTrainer:
         if self._charger.active is None:
             raise InputError("active_records: no step was taken yet; call step() first")
         return self._charger.active.copy()
+
+
+def _bounds(clip_norm: npt.ArrayLike, size: int) -> Floats:
+    """Return each record's bound, (size,), from one for all or one a record."""
+    bounds = _check.positive_array("clip_norm", clip_norm)
+    if bounds.ndim and bounds.shape != (size,):
+        raise InputError(f"clip_norm: shape {bounds.shape} for {size} records")
+    return np.broadcast_to(bounds, (size,)).copy()

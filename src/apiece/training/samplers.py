@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.plan import BoundPlan
 from apiece.training.batches import PoissonSampler, participants
@@ -75,20 +76,37 @@ class PlannedSampler:
 class EqualSampler:
     """Everyone with the same probability, in every step alike; 1 is the full batch.
 
-    clip_norms: (n,), each record's bound.
+    Args:
+        clip_norms: (n,), each record's bound.
+        probability: of joining a step, in (0, 1].
+        noise_stddev: of the noise on the sum.
+        expected_batch_size: n·probability by default.
+
+    Raises:
+        InputError: a value out of bounds.
     """
 
     clip_norms: Floats
     probability: float
     noise_stddev: float
-    expected_batch_size: float
+    expected_batch_size: float | None = None
+
+    def __post_init__(self) -> None:
+        _check.positive("noise_stddev", self.noise_stddev)
+        _check.probability("sampling_probability", self.probability, low_open=True)
+        _check.positive("expected_batch_size", self.size)
+
+    @property
+    def size(self) -> float:
+        """What the noisy sum is divided by; it never follows who is drawn, or can pay."""
+        mean = self.clip_norms.size * self.probability
+        return mean if self.expected_batch_size is None else self.expected_batch_size
 
     def draw(self, step: int, streams: Randomness) -> Draw:
         """Return the draw of `step`; without a coin where the probability is 1."""
-        size = self.clip_norms.size
+        count = self.clip_norms.size
         if self.probability < 1:
-            records = np.flatnonzero(streams.sampling(step).uniform(size) < self.probability)
+            records = np.flatnonzero(streams.sampling(step).uniform(count) < self.probability)
         else:
-            records = np.arange(size)
-        bounds = self.clip_norms[records]
-        return Draw(records, bounds, self.noise_stddev, self.expected_batch_size)
+            records = np.arange(count)
+        return Draw(records, self.clip_norms[records], self.noise_stddev, self.size)
