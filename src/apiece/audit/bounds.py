@@ -18,9 +18,24 @@ METHODS = ("clopper-pearson", "gdp")
 class LowerBound:
     """ε is at least `epsilon` at `delta`, with the stated confidence.
 
-    method: what was assumed and how it was computed. candidates: how many tests were paid for.
-    threshold: of the best test, or None where there is none. mu: the Gaussian parameter behind
-    the bound, for the methods that assume one. in_count, out_count: how many scores it rests on.
+    Attributes:
+        epsilon: The bound; 0 where nothing could be shown.
+        delta: At which it holds.
+        confidence: With which it holds.
+        method: What was assumed and how it was computed.
+        candidates: How many tests were paid for.
+        threshold: Of the best test, or None where there is none. It is the score of somebody.
+        mu: The Gaussian parameter behind the bound, for the methods that assume one.
+        in_count: How many scores with the target it rests on.
+        out_count: How many without.
+
+    Guarantee:
+        As of the function that made it: `lower_bound`, `one_run` or `one_run_by_group`.
+
+    Example:
+        >>> bound = lower_bound(np.zeros(100), np.zeros(100), delta=1e-5)
+        >>> bound.epsilon, bound.in_count
+        (0.0, 100)
     """
 
     epsilon: float
@@ -60,25 +75,37 @@ def lower_bound(
 ) -> LowerBound:
     """Return a lower bound on ε: if the mechanism is (ε, δ)-DP, then `result.epsilon` ≤ ε.
 
-    Guarantee: the statement fails with probability at most 1 − confidence over the scores, for
-    every (ε, δ)-DP mechanism with method "clopper-pearson", and for every mechanism whose
-    trade-off is Gaussian with method "gdp" (tighter for DP-SGD, an assumption all the same).
+    The error is shared by all tests, and by TPR and FPR (for "gdp": one joint test of both). Scores
+    without signal give 0 with probability at least `confidence`; at most log(n) can be shown with n
+    scores.
 
-    scores_in, scores_out: independent scores of models trained with and without the target
-    (higher says member); lengths may differ. delta in [0, 1). threshold: "bonferroni" certifies
-    order statistics of all scores together, "split" picks on one half and certifies on the other,
-    a number is used as it is and must not come from these scores. The error is shared by all
-    tests, and by TPR and FPR (for "gdp": one joint test of both).
+    Args:
+        scores_in: Independent scores of models trained with the target; higher says member.
+        scores_out: The same of models trained without it; lengths may differ.
+        delta: In [0, 1).
+        confidence: In (0, 1).
+        method: "clopper-pearson" or "gdp".
+        threshold: "bonferroni" certifies order statistics of all scores together, "split" picks on
+            one half and certifies on the other, a number is used as it is and must not come from
+            these scores.
 
-    Edge cases: scores without signal give 0 with probability at least `confidence`; at most
-    log(n) can be shown with n scores. Raises `DataError` for NaN or no scores, `InputError` for
-    numbers outside their bounds, `OptionError` for an unknown method.
+    Raises:
+        DataError: For NaN or no scores.
+        InputError: For numbers outside their bounds.
+        OptionError: For an unknown method.
 
-    Source: Jagielski, Ullman, Oprea 2020 (Clopper–Pearson); Nasr et al. 2023 (GDP).
+    Guarantee:
+        The statement fails with probability at most 1 − confidence over the scores, for every (ε,
+        δ)-DP mechanism with method "clopper-pearson", and for every mechanism whose trade-off is
+        Gaussian with method "gdp" (tighter for DP-SGD, an assumption all the same).
 
-    >>> bound = lower_bound(np.arange(1000) + 900, np.arange(1000), delta=1e-5)
-    >>> round(bound.epsilon, 2), bound.candidates
-    (4.89, 18)
+    References:
+        Jagielski, Ullman, Oprea 2020 (Clopper–Pearson); Nasr et al. 2023 (GDP).
+
+    Example:
+        >>> bound = lower_bound(np.arange(1000) + 900, np.arange(1000), delta=1e-5)
+        >>> round(bound.epsilon, 2), bound.candidates
+        (4.89, 18)
     """
     ins = thresholds.scores("scores_in", scores_in)
     outs = thresholds.scores("scores_out", scores_out)

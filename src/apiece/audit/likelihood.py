@@ -98,12 +98,31 @@ def lira(
 ) -> Floats:
     """Return LiRA's score for each record of `shadows`: higher says that the target trained on it.
 
-    target: the target model's confidences φ, (n,) or (n, augmentations), in the order of
-    `shadows.ids`. "online": log N(φ; in) − log N(φ; out); "offline": −log of the upper tail of
-    the out-normal, needs no models with the record. Several augmentations: the mean.
+    Of several augmentations the mean counts.
 
-    Raises `DataError` for NaN, infinite or misshapen confidences, `InputError` for too few models
-    of a world, `OptionError` for an unknown variant. Source: Carlini et al. 2022, Algorithm 1.
+    Args:
+        target: The target model's confidences φ, (n,) or (n, augmentations), in the order of
+            `shadows.ids`.
+        shadows: Confidences of the shadow models.
+        variant: "online": log N(φ; in) − log N(φ; out); "offline": −log of the upper tail of the
+            out-normal, which needs no models with the record.
+        variance: "per-example", or "pooled" for one standard deviation over all records.
+
+    Raises:
+        DataError: For NaN, infinite or misshapen confidences.
+        InputError: For too few models of a world.
+        OptionError: For an unknown variant.
+
+    References:
+        Carlini et al. 2022, Algorithm 1.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> included = np.arange(8)[:, None] % 2 == np.array([0, 1])
+        >>> phi = generator.normal(size=(8, 2)) + 3 * included
+        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, phi)
+        >>> lira([3.0, 0.0], shadows)[0] > 0 > lira([3.0, 0.0], shadows)[1]
+        np.True_
     """
     _options(shadows, variant, variance, spare=0)
     x = np.asarray(target, dtype=np.float64)
@@ -124,7 +143,23 @@ def lira_each(
 ) -> Floats:
     """Return (K, n): every model attacked in turn with the K − 1 others as its shadows.
 
-    The score at (k, i) is that of `lira` with model k removed from the shadows. Raises as `lira`.
+    The score at (k, i) is that of `lira` with model k removed from the shadows.
+
+    Args:
+        shadows: Confidences of K models.
+        variant: As of `lira`.
+        variance: As of `lira`.
+
+    Raises:
+        InputError: As `lira`, which then needs one more model of each world.
+
+    Example:
+        >>> included = np.arange(8)[:, None] % 2 == np.array([0, 1])
+        >>> phi = np.random.default_rng(0).normal(size=(8, 2)) + 5 * included
+        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, phi)
+        >>> scores = lira_each(shadows)
+        >>> scores.shape, bool(np.median(scores[included]) > 0 > np.median(scores[~included]))
+        ((8, 2), True)
     """
     _options(shadows, variant, variance, spare=1)
     scores = np.empty(shadows.included.shape)
@@ -139,7 +174,20 @@ def lira_each(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrivacyScores:
-    """|μ_in − μ_out| / (σ_in + σ_out) of each record, with a bootstrap interval where asked."""
+    """|μ_in − μ_out| / (σ_in + σ_out) of each record; data about people.
+
+    Attributes:
+        ids: The records.
+        groups: Their budget groups.
+        score: How far each record's two worlds lie apart.
+        lower: Of a bootstrap interval, or None where none was asked.
+        upper: The same.
+
+    Example:
+        >>> found = PrivacyScores(np.array([7]), np.array(["a"]), np.array([0.4]), None, None)
+        >>> found.score.tolist()
+        [0.4]
+    """
 
     ids: npt.NDArray[np.generic]
     groups: npt.NDArray[np.generic]
@@ -157,14 +205,28 @@ def privacy_scores(
 ) -> PrivacyScores:
     """Return each record's privacy score: how far its two worlds lie apart.
 
-    Source: Kaiser et al. 2026 §II-D.
-
     The score is never negative, so with few models it is biased upwards: a record that leaks
-    nothing has about 0.8/√K with K models. resamples: bootstrap resamples of the models (needs a
-    `generator`); the interval is of percentiles, and carries the bias.
+    nothing has about 0.8/√K with K models. Of several augmentations the mean counts.
 
-    Raises `InputError` unless every record has 2 models in each world. Several augmentations: the
-    mean over them.
+    Args:
+        shadows: Confidences of K models.
+        resamples: Bootstrap resamples of the models; 0 for no interval. The interval is of
+            percentiles, and carries the bias.
+        confidence: Of the interval.
+        generator: For the bootstrap.
+
+    Raises:
+        InputError: Where a record has fewer than 2 models in a world, or a bootstrap no generator.
+
+    References:
+        Kaiser et al. 2026, §II-D.
+
+    Example:
+        >>> included = np.arange(4)[:, None] % 2 == np.array([0, 1])
+        >>> phi = np.array([[5.0, 1.0], [1.0, 5.0], [7.0, 3.0], [3.0, 7.0]])
+        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, phi)
+        >>> privacy_scores(shadows).score.tolist()
+        [2.0, 2.0]
     """
     _options(shadows, "online", "per-example", spare=0)
     weights = np.ones((1, shadows.models))

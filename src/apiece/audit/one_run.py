@@ -82,23 +82,35 @@ def one_run(
 ) -> LowerBound:
     """Return a lower bound on ε from one run: if it is (ε, δ)-DP, then `result.epsilon` ≤ ε.
 
-    Guarantee: fails with probability at most 1 − confidence, over the coins and the training, if
-    every canary was included by its own fair coin, independent of all else. Method "dp" assumes
-    nothing further; "gdp" that the trade-off is Gaussian.
+    The higher half of the guesses say "in", the lower half "out", the middle abstains. Equal scores
+    are ordered at random, so that the order of the arrays carries no information.
 
-    scores, included: one entry a canary; the higher half of the guesses say "in", the lower half
-    "out", the middle abstains. guesses: how many, chosen in advance; by default all, half, a
-    quarter… of the canaries are tried, each at its share of the error. Equal scores are ordered at
-    random, so that the order of the arrays carries no information.
+    Args:
+        scores: One a canary; higher says included.
+        included: One truth value a canary: its coin.
+        delta: In [0, 1).
+        confidence: In (0, 1).
+        method: "dp" assumes nothing further; "gdp" that the trade-off is Gaussian.
+        guesses: How many, chosen in advance; by default all, half, a quarter… of the canaries are
+            tried, each at its share of the error.
 
-    Raises `DataError` for NaN, differing lengths, or `included` that is not of truth values.
+    Raises:
+        DataError: For NaN, differing lengths, or `included` that is not of truth values.
+        InputError: For numbers outside their bounds.
+        OptionError: For an unknown method.
 
-    Source: Steinke, Nasr, Jagielski 2023; Mahloujifar, Melis, Chaudhuri 2024.
+    Guarantee:
+        Fails with probability at most 1 − confidence, over the coins and the training, if every
+        canary was included by its own fair coin, independent of all else.
 
-    >>> coins = np.random.default_rng(0).random(1000) < 0.5
-    >>> bound = one_run(coins * 1.0, coins, delta=1e-5)
-    >>> bound.epsilon > 3
-    True
+    References:
+        Steinke, Nasr, Jagielski 2023; Mahloujifar, Melis, Chaudhuri 2024.
+
+    Example:
+        >>> coins = np.random.default_rng(0).random(1000) < 0.5
+        >>> bound = one_run(coins * 1.0, coins, delta=1e-5)
+        >>> bound.epsilon > 3
+        True
     """
     values = thresholds.scores("scores", scores)
     truth = np.array(included)
@@ -142,10 +154,27 @@ def one_run_by_group(
 ) -> dict[str, LowerBound]:
     """Return a lower bound on each group's ε from its own canaries, by the group's name.
 
-    Guarantee: all the bounds hold together with the stated confidence, as `one_run`'s does: each
-    of G groups has 1/G of the error, so looking for the group that leaks most is paid for.
+    Args:
+        scores: As of `one_run`.
+        included: As of `one_run`.
+        groups: One name a canary.
+        delta: As of `one_run`.
+        confidence: Of all bounds together.
+        method: As of `one_run`.
 
-    groups: one name a canary. Raises as `one_run`, and `DataError` for another number of groups.
+    Raises:
+        DataError: As `one_run`, and for another number of groups.
+
+    Guarantee:
+        All the bounds hold together with the stated confidence, as `one_run`'s does: each of G
+        groups has 1/G of the error, so looking for the group that leaks most is paid for.
+
+    Example:
+        >>> coins = np.random.default_rng(0).random(2000) < 0.5
+        >>> groups = np.repeat(["leaks", "tight"], 1000)
+        >>> bounds = one_run_by_group(coins * (groups == "leaks"), coins, groups, delta=1e-5)
+        >>> bounds["leaks"].epsilon > 3, bounds["tight"].epsilon
+        (True, 0.0)
     """
     values, truth, names = np.asarray(scores), np.asarray(included), np.asarray(groups)
     if not names.shape == truth.shape == values.shape:

@@ -22,11 +22,22 @@ from apiece.errors import DataError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShadowScores:
-    """What K models say of n records: the input of every membership test.
+    """What K models say of n records: the input of every membership test; data about people.
 
-    ids (n,), groups (n,) (names or positions of budget groups), included (K, n), confidences
-    (K, n) or (K, n, augmentations): φ = log(p/(1−p)) of the true class.
-    Raises `DataError` where the shapes do not fit or a confidence is NaN.
+    Args:
+        ids: (n,), each once.
+        groups: (n,), names or positions of budget groups.
+        included: (K, n), which records each model was trained on.
+        confidences: (K, n) or (K, n, augmentations), φ = log(p/(1−p)) of the true class.
+
+    Raises:
+        DataError: Where the shapes do not fit, an id repeats, or a confidence is NaN.
+
+    Example:
+        >>> included = np.array([[True, False], [False, True]])
+        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "b"]), included, 4.0 * included)
+        >>> len(shadows), shadows.models
+        (2, 2)
     """
 
     ids: npt.NDArray[Any]
@@ -63,14 +74,28 @@ class ShadowScores:
         return int(self.included.shape[0])
 
     def select(self, ids: npt.ArrayLike) -> ShadowScores:
-        """Return the columns of `ids`, in that order; raise `DataError` for an unknown one."""
+        """Return the columns of `ids`, in that order.
+
+        Args:
+            ids: Of records that are there.
+
+        Raises:
+            DataError: For an unknown one.
+        """
         where = positions(self.ids, np.asarray(ids))
         return ShadowScores(
             self.ids[where], self.groups[where], self.included[:, where], self.confidences[:, where]
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to one `.npz` file, complete or not at all."""
+        """Write to one `.npz` file, complete or not at all.
+
+        Args:
+            path: Of the file.
+
+        Raises:
+            DataError: Where it cannot be written.
+        """
         write_arrays(
             Path(path),
             {
@@ -83,7 +108,14 @@ class ShadowScores:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ShadowScores:
-        """Read what `save` wrote; raise `DataError` for another file."""
+        """Return what `save` wrote.
+
+        Args:
+            path: Of the file.
+
+        Raises:
+            DataError: For another file.
+        """
         arrays = read_arrays(Path(path))
         missing = {"ids", "groups", "included", "confidences"} - set(arrays)
         if missing:
@@ -118,7 +150,18 @@ def join(
 ) -> Integers:
     """Return where each of the ids `wanted` stands in `known`, if the two are the same ids.
 
-    Raises `DataError` for an id that repeats, or that only one of the two has.
+    Args:
+        name: Of the first, for messages.
+        known: Ids, each once.
+        wanted_name: Of the second.
+        wanted: The same ids in any order.
+
+    Raises:
+        DataError: For an id that repeats, or that only one of the two has.
+
+    Example:
+        >>> join("scores", np.array([7, 9]), "budgets", np.array([9, 7])).tolist()
+        [1, 0]
     """
     first, second = _check.record_ids(name, known), _check.record_ids(wanted_name, wanted)
     for here, there, own, other in (
@@ -144,7 +187,18 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays in a `.npz` file; nothing in it is executed.
 
-    Raises `DataError` for a file that is not there, is damaged or holds something else.
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: For a file that is not there, is damaged or holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(f"{folder}/scores.npz", phi=[1.0, 2.0])
+        ...     read_arrays(Path(folder, "scores.npz"))["phi"].tolist()
+        [1.0, 2.0]
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:

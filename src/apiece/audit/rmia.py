@@ -15,10 +15,15 @@ from apiece.errors import DataError, InputError, unknown
 def loss_scores(confidences: npt.ArrayLike) -> Floats:
     """Return minus the cross-entropy of each record from its confidence φ: log σ(φ).
 
-    Source: Yeom et al. 2018.
+    Args:
+        confidences: φ = log(p/(1−p)) of the true class.
 
-    >>> loss_scores([0.0]).round(4).tolist()
-    [-0.6931]
+    References:
+        Yeom et al. 2018.
+
+    Example:
+        >>> loss_scores([0.0]).round(4).tolist()
+        [-0.6931]
     """
     return np.asarray(special.log_expit(np.asarray(confidences, dtype=np.float64)))
 
@@ -35,14 +40,33 @@ def rmia(
 ) -> Floats:
     """Return RMIA's score for each record: the share of the population that it beats by `gamma`.
 
-    A record's ratio is p(x|target)/p(x), p(x) averaged over the reference models ("online": with
-    and without x, half each; "offline": without x only, corrected by `offline_weight` a in
-    p(x) = ((1+a)·p_out + 1−a)/2). Its score is the share of population records z, which no model
-    was trained on, with ratio(x)/ratio(z) ≥ gamma.
+    A record's ratio is p(x|target)/p(x), p(x) averaged over the reference models. Its score is the
+    share of population records z, which no model was trained on, with ratio(x)/ratio(z) ≥ gamma.
 
-    target (n,), population_target (m,), population_shadows (K, m): confidences φ.
-    Raises `DataError` for shapes that do not fit or NaN, `InputError` where a record has no model
-    of a world that is needed. Source: Zarifzadeh, Liu, Shokri 2024, eq. 4 and §2.3.
+    Args:
+        target: (n,), confidences φ of the target model.
+        shadows: Confidences of K reference models in the same records.
+        population_target: (m,), confidences φ of the target model in the population.
+        population_shadows: (K, m), the same of the reference models.
+        gamma: Positive.
+        variant: "online": p(x) from models with and without x, half each; "offline": from models
+            without x only, corrected.
+        offline_weight: The correction's a in p(x) = ((1+a)·p_out + 1−a)/2.
+
+    Raises:
+        DataError: For shapes that do not fit or NaN.
+        InputError: Where a record has no model of a world that is needed, or numbers are out of
+            bounds.
+        OptionError: For an unknown variant.
+
+    References:
+        Zarifzadeh, Liu, Shokri 2024, eq. 4 and §2.3.
+
+    Example:
+        >>> included = np.array([[True, False], [False, True]])
+        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, 4.0 * included)
+        >>> rmia([4.0, -4.0], shadows, np.zeros(5), np.zeros((2, 5)), gamma=1.0).tolist()
+        [1.0, 0.0]
     """
     gamma = _check.positive("gamma", gamma)
     if variant not in ("online", "offline"):

@@ -17,9 +17,19 @@ FPRS = (1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roc:
-    """The curve from (0, 0) to (1, 1), one point a distinct score; `members` and `others` counts.
+    """The curve from (0, 0) to (1, 1), one point a distinct score.
 
     Equal scores are one step, so ties are worth half in the area.
+
+    Attributes:
+        fpr: False positive rates, increasing.
+        tpr: True positive rates at them.
+        members: How many members the scores were of.
+        others: How many non-members.
+
+    Example:
+        >>> Roc(np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0]), 5, 5).auc
+        1.0
     """
 
     fpr: Floats
@@ -38,7 +48,11 @@ class Roc:
         return float(np.max(self.tpr + 1 - self.fpr) / 2)
 
     def tpr_at(self, fpr: float) -> float:
-        """Return the TPR of the last threshold whose FPR is at most `fpr`; no interpolation."""
+        """Return the TPR of the last threshold whose FPR is at most `fpr`; no interpolation.
+
+        Args:
+            fpr: In [0, 1].
+        """
         return float(self.tpr[np.searchsorted(self.fpr, fpr, side="right") - 1])
 
     def summary(self) -> dict[str, float | int]:
@@ -54,12 +68,18 @@ class Roc:
 
 
 def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
-    """Return the ROC of "score above a threshold says member"; arrays of any one shape.
+    """Return the ROC of "score above a threshold says member".
 
-    Raises `DataError` for NaN, lengths that differ, or a class without entries.
+    Args:
+        scores: Of any one shape.
+        member: Truth values of the same shape.
 
-    >>> roc([3, 2, 1, 0], [1, 0, 1, 0]).auc
-    0.75
+    Raises:
+        DataError: For NaN, lengths that differ, or a class without entries.
+
+    Example:
+        >>> roc([3, 2, 1, 0], [1, 0, 1, 0]).auc
+        0.75
     """
     values = thresholds.scores("scores", np.ravel(np.asarray(scores)))
     truth = np.ravel(np.asarray(member)).astype(bool)
@@ -81,7 +101,18 @@ def roc_by_group(
 ) -> dict[str, Roc]:
     """Return the ROC of all records ("all") and of each group, by name.
 
-    scores, member: (n,) or (models, n); groups: (n,), broadcast over the models.
+    Args:
+        scores: (n,) or (models, n).
+        member: Truth values of the same shape.
+        groups: (n,), for all models.
+
+    Raises:
+        DataError: As `roc`, and for another number of groups.
+
+    Example:
+        >>> found = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
+        >>> {name: curve.auc for name, curve in found.items()}
+        {'all': 0.75, 'a': 1.0, 'b': 1.0}
     """
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(member, dtype=bool)
     if values.shape != truth.shape or values.shape[-1:] != groups.shape:

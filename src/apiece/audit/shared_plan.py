@@ -9,10 +9,24 @@ from apiece.plan import BoundPlan, Plan
 
 
 def one_plan(*plans: Plan) -> Plan:
-    """Return the plan that all worlds of an audit share; raise `InputError` if they differ.
+    """Return the plan that all worlds of an audit share.
 
     A plan made again without the target differs in its rates and noise, so it shows by itself
     whether the target took part, whatever is trained with it.
+
+    Args:
+        *plans: Of each world.
+
+    Raises:
+        InputError: If they differ, or there are none.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0] * 50, 1e-5)
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=5, clip_norm=1.0)
+        >>> one_plan(plan, plan) is plan
+        True
     """
     if not plans:
         raise InputError("plans: none given")

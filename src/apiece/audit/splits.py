@@ -21,16 +21,27 @@ def biregular(
 ) -> Mask:
     """Return membership (models, n): each row half of each group, each column half of the models.
 
-    groups: (n,), the group of each record. A group of odd size has ⌊size/2⌋ or ⌈size/2⌉ members
-    in a model; every record is in ⌊models/2⌋ or ⌈models/2⌉ models. Starts from complementary
-    pairs of rows and mixes them with `trades` curveball trades a row, which keep all sums.
+    A group of odd size has ⌊size/2⌋ or ⌈size/2⌉ members in a model; every record is in ⌊models/2⌋
+    or ⌈models/2⌉ models. Starts from complementary pairs of rows and mixes them with curveball
+    trades, which keep all sums.
 
-    Raises `InputError` for fewer than 2 models. Source: Kaiser et al. 2026 App. A-B; Strona et al.
-    2014 (trades).
+    Args:
+        models: How many, at least 2.
+        groups: (n,), the group of each record, as a number.
+        generator: Of the split.
+        trades: How many a row.
 
-    >>> split = biregular(4, [0, 0, 0, 0, 1, 1], generator=np.random.default_rng(0))
-    >>> split[:, :4].sum(axis=1).tolist(), split.sum(axis=0).tolist()
-    ([2, 2, 2, 2], [2, 2, 2, 2, 2, 2])
+    Raises:
+        InputError: For fewer than 2 models.
+        DataError: For groups of another shape.
+
+    References:
+        Kaiser et al. 2026, App. A-B; Strona et al. 2014 (trades).
+
+    Example:
+        >>> split = biregular(4, [0, 0, 0, 0, 1, 1], generator=np.random.default_rng(0))
+        >>> split[:, :4].sum(axis=1).tolist(), split.sum(axis=0).tolist()
+        ([2, 2, 2, 2], [2, 2, 2, 2, 2, 2])
     """
     models = _check.count("models", models, least=2)
     index = np.array(groups, dtype=np.int64)
@@ -68,8 +79,18 @@ def _mix(rows: Mask, trades: int, generator: np.random.Generator) -> None:
 def one_target(models: int, size: int, target: int) -> Mask:
     """Return membership (models, size): all others in every model, the target in half of them.
 
-    >>> one_target(4, 3, 1).astype(int).tolist()
-    [[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 0, 1]]
+    Args:
+        models: How many, at least 2.
+        size: How many records.
+        target: The position of the one.
+
+    Raises:
+        InputError: For fewer than 2 models.
+        DataError: For a target that is not among the records.
+
+    Example:
+        >>> one_target(4, 3, 1).astype(int).tolist()
+        [[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 0, 1]]
     """
     models = _check.count("models", models, least=2)
     if not 0 <= target < size:

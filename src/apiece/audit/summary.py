@@ -22,11 +22,33 @@ def shadow_findings(
 ) -> dict[str, Any]:
     """Return the findings of LiRA with every model attacked in turn by all others.
 
-    roc: of all records and by group; privacy_score: mean, median and 95 % quantile by group;
-    differences: Student's t between the members' mean likelihood scores of each two groups
-    (Boenisch et al. 2023 §4.2). No figure of a single record is in it.
-    Raises `DataError` for splits that are not half full within each group, `InputError` for fewer
-    shadow models than LiRA needs.
+    No figure of a single record is in it.
+
+    Args:
+        shadows: Confidences of K models, half full within each group.
+        variant: As of `lira`.
+        variance: As of `lira`.
+
+    Returns:
+        "roc" of all records and by group; "privacy_score": mean, median and 95 % quantile by group;
+        "differences": Student's t between the members' mean likelihood scores of each two groups;
+        and how many models and records there were.
+
+    Raises:
+        DataError: For splits that are not half full within each group.
+        InputError: For fewer shadow models than LiRA needs.
+
+    References:
+        Boenisch et al. 2023, §4.2.
+
+    Example:
+        >>> from apiece.audit import biregular
+        >>> generator = np.random.default_rng(0)
+        >>> included = biregular(8, np.zeros(40, int), generator=generator)
+        >>> phi = generator.normal(size=(8, 40)) + included
+        >>> shadows = ShadowScores(np.arange(40), np.repeat(["all"], 40), included, phi)
+        >>> 0.5 < shadow_findings(shadows)["roc"]["all"]["auc"] < 1
+        True
     """
     check_half_full(shadows.included, shadows.groups)
     scores = lira_each(shadows, variant=variant, variance=variance)

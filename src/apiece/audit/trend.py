@@ -19,9 +19,17 @@ from apiece.errors import DataError
 class Trend:
     """A Jonckheere–Terpstra test: `p_value` of no trend against a rise.
 
-    z: the standardised statistic. concordance: of pairs from two populations in order, the share
-    that rises less the share that falls, in [−1, 1] (0: no effect). relative_change: of the mean
-    from the first population to the last.
+    Attributes:
+        statistic: How many pairs from two populations rise, ties counted half.
+        z: The standardised statistic.
+        p_value: One-sided.
+        concordance: Of pairs from two populations in order, the share that rises less the share
+            that falls, in [−1, 1] (0: no effect).
+        relative_change: Of the mean, from the first population to the last.
+
+    Example:
+        >>> jonckheere_terpstra([[1, 2, 3], [4, 5, 6], [7, 8, 9]]).stars
+        '**'
     """
 
     statistic: float
@@ -40,11 +48,19 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
     """Return the test of a rise along `populations`, in the order given; ties are corrected for.
 
     Normal approximation, one-sided; for more than about 10 scores a population.
-    Raises `DataError` for fewer than two populations, an empty one, or NaN.
-    Source: Jonckheere 1954; Terpstra 1952; Lehmann 1975 (variance with ties).
 
-    >>> jonckheere_terpstra([[1, 2, 3], [2, 4, 5], [5, 6, 7]]).statistic
-    25.0
+    Args:
+        populations: Scores of each, two or more.
+
+    Raises:
+        DataError: For fewer than two populations, an empty one, or NaN.
+
+    References:
+        Jonckheere 1954; Terpstra 1952; Lehmann 1975 (variance with ties).
+
+    Example:
+        >>> jonckheere_terpstra([[1, 2, 3], [2, 4, 5], [5, 6, 7]]).statistic
+        25.0
     """
     if len(populations) < 2:
         raise DataError(f"populations: {len(populations)}; a trend needs at least two")
@@ -92,7 +108,17 @@ def _variance(sizes: Floats, ties: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Student's t of two groups: `statistic`, two-sided `p_value`, Cohen's d as `effect`."""
+    """Student's t of two groups.
+
+    Attributes:
+        statistic: t.
+        p_value: Two-sided.
+        effect: Cohen's d.
+
+    Example:
+        >>> student_t([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).effect
+        0.0
+    """
 
     statistic: float
     p_value: float
@@ -102,9 +128,19 @@ class Difference:
 def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
     """Return Student's t-test that the two groups have one mean (equal variances).
 
-    Source: Boenisch et al. 2023 §4.2.
+    Args:
+        first: Scores.
+        second: Scores.
 
-    Raises `DataError` for NaN or fewer than two scores a group.
+    Raises:
+        DataError: For NaN or fewer than two scores a group.
+
+    References:
+        Boenisch et al. 2023, §4.2.
+
+    Example:
+        >>> round(student_t([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]).p_value, 3)
+        0.288
     """
     a, b = thresholds.scores("first", first), thresholds.scores("second", second)
     if min(a.size, b.size) < 2:
@@ -120,8 +156,17 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
 class Rise:
     """Paired scores before and after: what share rose, and is that more than chance?
 
-    share: of all pairs. lower, upper: Clopper–Pearson, 95 %. p_value: Wilcoxon signed-rank of no
-    change against a rise, one-sided. median_change: of the pairs.
+    Attributes:
+        share: Of all pairs.
+        lower: Of the share, by Clopper and Pearson, 95 % together with `upper`.
+        upper: The same.
+        p_value: Wilcoxon signed-rank of no change against a rise, one-sided.
+        median_change: Of the pairs.
+        pairs: How many.
+
+    Example:
+        >>> share_that_rises([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]).median_change
+        0.5
     """
 
     share: float
@@ -135,7 +180,17 @@ class Rise:
 def share_that_rises(before: npt.ArrayLike, after: npt.ArrayLike) -> Rise:
     """Return the paired comparison of two scores of the same records, in the same order.
 
-    Raises `DataError` for NaN or lengths that differ.
+    Args:
+        before: Scores.
+        after: Scores of the same records.
+
+    Raises:
+        DataError: For NaN or lengths that differ.
+
+    Example:
+        >>> found = share_that_rises([1.0, 2.0, 3.0], [1.5, 2.5, 2.0])
+        >>> round(found.share, 3), found.pairs
+        (0.667, 3)
     """
     a, b = thresholds.scores("before", before), thresholds.scores("after", after)
     if a.size != b.size:
