@@ -10,24 +10,24 @@ ROOT = Path(__file__).parents[1]
 
 MIRROR = {
     "": "_check _files _json _text _types errors",
-    "accounting": "bounds inverses",
-    "accounting/closed": "enumeration forms gaussian",
+    "accounting": "accuracy arrays bounds choose inverses",
+    "accounting/closed": "enumeration forms gaussian single",
     "accounting/contour": "integral moments profile",
     "accounting/lattice": """
-        cells coins convolution dominated dominating estimates grid guided interpolants
-        pairs profile refinement settings truncation
+        cells coins convolution dominated dominating estimates guided interpolants pairs
+        profile refinement settings truncation
     """,
     "accounting/renyi": "divergences profile",
     "assignment": """
-        follow hybrid jorgensen nearest published request rounds sample scale sequential
-        solve threshold uniform waste
+        follow hybrid jorgensen published request rounds sample scale sequential solve
+        threshold uniform waste
     """,
     "audit": """
         gaussian one_run rmia roc stacked_module stacked_training summary tables thresholds
         trend
     """,
     "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
-    "contract": "check enforce exposure risk",
+    "contract": "exposure risk",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
     "jobs": "charged config folder people prepared run unfinished",
     "ledger": """
@@ -37,19 +37,21 @@ MIRROR = {
     "mechanisms": """
         atoms discrete_gaussian discrete_laplace finite gaussian laplace normal_form serial
     """,
-    "plan": """
-        claims group model numbers reference schedule serial stage verification
-    """,
+    "numerics": "rounding",
+    "plan": "claims numbers reference stage verification",
     "queries": """
         cells conditions dialect estimates features people scan schema sources
     """,
     "reporting": "closing figures heatmap",
     "sensitivity": "partial",
-    "training": "noise randomness sources spending stages",
+    "training": "keeper noise randomness sources spending stages",
     "training/clipping": "ambient clipped front guards precision records selection",
     "training/clipping/independence": "blame check draws state uses widening",
     "training/clipping/paths": "bookkeeping chain dense functional losses pace pooling tape",
-    "training/clipping/rules": "attention contributions convolution kernels recurrent table",
+    "training/clipping/rules": """
+        attention contributions convolution embedding kernels linear normalisers recurrent
+        rule table
+    """,
 }
 
 

