@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.accounting import epsilons
-from apiece.accounting.lattice.guided import upper_epsilons
+from apiece.accounting import epsilons, upper_epsilons
 
 Z = np.geomspace(0.8, 1.6, 12)
 Q = np.geomspace(0.002, 0.05, 12)

@@ -1,6 +1,6 @@
 """From a mechanism to its privacy curve, and back from a promise to parameters."""
 
-from apiece.accounting.batch import epsilons
+from apiece.accounting.batch import epsilons, upper_epsilons
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.calibration import (
     AdvantageBudget,
@@ -16,7 +16,6 @@ from apiece.accounting.choose import BATCH_METHODS, METHODS, privacy_curve
 from apiece.accounting.curve import RELATION, PrivacyCurve
 from apiece.accounting.divergence import Excess, excess
 from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_probabilities
-from apiece.accounting.lattice.guided import upper_epsilons
 from apiece.accounting.renyi.profile import divergence as renyi_divergence
 
 __all__ = [

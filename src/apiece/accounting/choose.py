@@ -8,7 +8,8 @@ close as is wanted. So
 - a thousand sampled Gaussians by "contour integral", all in one array, and by "loss lattice" where
   that is not close,
 - anything with Laplace noise in a composition by "loss lattice",
-- a plan's million records by the same, mechanism by mechanism (`bounds_of`).
+- a plan's million records by the same, in arrays (`bounds_of`); and where many records share a
+  mechanism and their ε are known about, by "guided upper bounds" (`upper_bounds_of`).
 
 An evaluator is a function from a normal form to a `Profile`, or to None for other forms. A new one
 is a file in a folder of its kind and a row here.
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece._types import Floats, Mask
 from apiece.accounting.accuracy import DEFAULT
@@ -36,6 +38,7 @@ from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased
 from apiece.accounting.closed.single import OneStep
 from apiece.accounting.contour.profile import FEWEST, SampledGaussians, epsilon_bounds
 from apiece.accounting.curve import PrivacyCurve, short
+from apiece.accounting.lattice.guided import guided_upper
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi.profile import renyi
 from apiece.errors import InputError, UnsupportedError, unknown
@@ -213,17 +216,15 @@ kind, quickest and closest; for ε at given δ
 
 
 def bounds_of(columns: Floats, method: str) -> Bounds:
-    """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps, equal z, q, steps
-    side by side; 0 and ∞ where the arithmetic tells nothing.
+    """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps.
 
-    What contours answer is asked in one array; only what is left, of each mechanism on its own.
+    Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
+    left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.
 
     Raises:
         RangeError: Where the arithmetic fails.
     """
-    new = (np.diff(columns[:3], axis=1) != 0).any(axis=0)
-    starts = np.flatnonzero(np.append(True, new)[: columns.shape[1]])
-    sizes = np.diff(np.append(starts, columns.shape[1]))
+    starts, sizes = _runs(columns)
     asked = [choose(_steps(*columns[:3, start]), method) for start in starts]
     by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
     lower, upper = nothing_known(columns[3])
@@ -237,6 +238,34 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
             lower[here], upper[here] = found
     nothing = np.isnan(lower) | np.isnan(upper)
     return Bounds(np.where(nothing, 0.0, lower), np.where(nothing, np.inf, upper))
+
+
+def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:
+    """Return upper bounds on ε, as `bounds_of`, where ε is `expected` to be about some values.
+
+    Where many records share a mechanism, and ε has no formula, one composition on the lattice from
+    above answers for all of them ("guided upper bounds"): nobody asks how close it is. The rest
+    is answered as ever.
+    """
+    starts, sizes = _runs(columns)
+    _, q, times, _ = columns[:, starts]
+    guided = (q > 0) & (q < 1) & (times > 1) & (method == "pld") & (starts.size < columns.shape[1])
+    upper = np.full(columns.shape[1], np.inf)
+    some = np.repeat(guided, sizes)
+    if guided.any():
+        begin = np.cumsum(sizes[guided]) - sizes[guided]
+        with within_range("guided upper bounds"):
+            upper[some] = guided_upper(columns[:, some], begin.tolist(), expected[some])
+    left = ~np.isfinite(upper)
+    upper[left] = bounds_of(columns[:, left], method).upper
+    return upper
+
+
+def _runs(columns: Floats) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return where each mechanism begins, and how many columns it has."""
+    new = (np.diff(columns[:3], axis=1) != 0).any(axis=0)
+    starts = np.flatnonzero(np.append(True, new)[: columns.shape[1]])
+    return starts, np.diff(np.append(starts, columns.shape[1]))
 
 
 def _steps(z: float, q: float, steps: float) -> Mechanism:

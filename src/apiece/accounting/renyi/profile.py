@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,8 @@ from apiece.mechanisms import (
 )
 
 _SMALLEST = 1e-300
-_ORDERS = 400
+_SPACING = 0.1  # of the orders tried first, of log(α − 1)
+_CLOSER = ((0.1, 16), (0.0133, 12))  # how far around the best, and how many orders
 _LARGEST_ORDER = 1e15
 
 
@@ -51,26 +53,51 @@ def delta_at(divergence: Floats, orders: Floats, epsilon: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class RenyiProfile:
-    """An upper bound on a profile from Rényi divergences at many orders; the lower bound is 0."""
+    """An upper bound on a profile from Rényi divergences at many orders; the lower bound is 0.
 
+    ε has a sharp least value at the order where the divergence takes off. So orders are tried far
+    apart first; then around the best one, for each value asked, closer and closer. Orders tried
+    are kept, and an answer never depends on what was asked before.
+    """
+
+    steps: NormalForm
     orders: Floats
-    divergence: Floats
+    _tried: dict[tuple[int, ...], tuple[Floats, Floats]] = field(default_factory=dict, repr=False)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by the best order."""
-        upper = delta_at(self.divergence, self.orders, epsilon[:, None]).min(axis=1)
+        upper = self._least(delta_at, epsilon)
         return Bounds(np.zeros(upper.shape), np.minimum(upper, 1.0))
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by the best order."""
-        upper = epsilon_at(self.divergence, self.orders, delta[:, None]).min(axis=1)
+        upper = self._least(epsilon_at, delta)
         return Bounds(np.zeros(upper.shape), upper)
 
-    def best_order(self, delta: float) -> float:
-        """Return the order that gives ε(δ)."""
-        return float(
-            self.orders[epsilon_at(self.divergence, self.orders, np.array(delta)).argmin()]
-        )
+    def _least(self, ask: Callable[[Floats, Floats, Floats], Floats], values: Floats) -> Floats:
+        """Return the least bound at each value."""
+        least = np.full(values.shape, np.inf)
+        waiting: list[tuple[tuple[int, ...], npt.NDArray[np.intp]]] = [((), np.arange(values.size))]
+        while waiting:
+            place, members = waiting.pop()
+            orders, divergence = self._at(place)
+            found = ask(divergence, orders, values[members, None])
+            least[members] = np.minimum(least[members], found.min(axis=1))
+            if len(place) < len(_CLOSER):
+                best = found.argmin(axis=1)
+                waiting += [((*place, int(k)), members[best == k]) for k in np.unique(best)]
+        return least
+
+    def _at(self, place: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Return the orders around the one at a place, and their divergences."""
+        if place not in self._tried:
+            orders = self.orders
+            if place:
+                width, count = _CLOSER[len(place) - 1]
+                middle = math.log(self._at(place[:-1])[0][place[-1]] - 1)
+                orders = 1 + np.exp(middle + np.linspace(-width, width, count))
+            self._tried[place] = orders, _total(self.steps, orders)
+        return self._tried[place]
 
 
 def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
@@ -120,8 +147,10 @@ def _step(step: Mechanism, orders: Floats) -> Floats:
 def renyi(steps: NormalForm) -> RenyiProfile:
     """Return an upper bound on the profile of at least one step; raise as `divergence` does."""
     high = min(2 + 2 * max(_largest_order(step) for step, _ in steps), _LARGEST_ORDER)
-    orders = 1 + np.geomspace(min(1e-3, high * 1e-5), high, _ORDERS)
-    return RenyiProfile(orders, _total(steps, orders))
+    low = min(1e-3, high * 1e-5)
+    orders = 1 + np.geomspace(low, high, math.ceil(math.log(high / low) / _SPACING) + 1)
+    _total(steps, orders[:1])  # raises where a step has no divergence
+    return RenyiProfile(steps, orders)
 
 
 def _largest_order(step: Mechanism) -> float:
