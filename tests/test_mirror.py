@@ -34,14 +34,9 @@ MIRROR = {
         accounts address analyses anchor chain charging codec database digests directory
         enrolment export opening people schema trail units verify
     """,
-    "mechanisms": """
-        atoms discrete_gaussian discrete_laplace finite gaussian laplace normal_form serial
-    """,
     "numerics": "rounding",
     "plan": "claims numbers reference stage verification",
-    "queries": """
-        cells conditions dialect estimates features people scan schema sources
-    """,
+    "queries": "scan sources",
     "reporting": "closing figures heatmap",
     "sensitivity": "partial",
     "training": "keeper noise randomness sources spending stages",

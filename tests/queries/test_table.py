@@ -1,7 +1,6 @@
 """Registering: what is read, what the steward is told, and what nobody else is."""
 
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import date
 from pathlib import Path
 
 import duckdb
@@ -12,7 +11,6 @@ import pytest
 
 from apiece.errors import DataError, InputError, OptionError
 from apiece.queries import Schema, Session, register
-from apiece.queries.cells import text_of
 
 SCHEMA = Schema("id", bounds={"x": (0, 10)}, kinds={"since": "date"}, groups={"g": ["a", "b"]})
 LINES = [
@@ -80,26 +78,6 @@ def test_what_is_wrong_with_rows_is_told_to_the_steward_alone(damage: str, tmp_p
     assert "p1" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
-
-
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
-        ("a", "a"), (7, "7"), (np.int8(7), "7"), (7.0, "7"), (-0.0, "0"), (0.5, "0.5"),
-        (2.0**53, "9007199254740992.0"), (True, "true"), (np.bool_(False), "false"),
-        (float("nan"), None), (float("inf"), "inf"), (10**400, None), (None, None), (pd.NA, None),
-        (pd.NaT, None), (Decimal("7.00"), "7"), (Decimal("1E+2"), "100"), (Decimal("sNaN"), None),
-        (Decimal("1" * 38), "1" * 38),
-        (Decimal("1E+999999"), None), (date(2024, 2, 29), "2024-02-29"),
-        (datetime(2024, 2, 29, 1, 2, 3), "2024-02-29 01:02:03"),
-        (datetime(2024, 2, 29, tzinfo=UTC), "2024-02-29 00:00:00"),
-        (pd.Timestamp("2024-02-29", tz="Asia/Tokyo"), "2024-02-28 15:00:00"),
-        (pd.Timestamp("0001-01-01").tz_localize("Asia/Tokyo"), None),
-        (b"a", None), ([1], None), (object(), None),
-    ],
-)  # fmt: skip
-def test_cells_as_text(cell: object, text: str | None) -> None:
-    assert text_of(cell) == text
 
 
 def test_storage_types_read_alike() -> None:

@@ -1,0 +1,70 @@
+"""Estimates: without noise they are the statistics themselves, inside their own intervals."""
+
+import numpy as np
+import pytest
+
+from apiece.queries import Schema, parse
+from apiece.queries.estimates import estimate
+from apiece.queries.features import LEVELS, moment_names
+
+SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 10)})
+X = np.random.default_rng(0).uniform(-2, 6, 4000)
+Y = np.clip(3 + 0.5 * X + np.random.default_rng(1).normal(0, 0.5, X.size), 0, 10)
+COLUMNS = {"x": (X - 2) / 4, "y": (Y - 5) / 5}  # scaled to [-1, 1]
+
+
+def moments(text: str) -> np.ndarray:
+    names = moment_names(parse(text))
+    return np.array([[np.prod([COLUMNS[c] for c in n] or [np.ones(X.size)], axis=0).sum()
+                      for n in names]])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "true"),
+    [
+        ("mean(x)", X.mean()),
+        ("variance(x)", X.var()),
+        ("covariance(x, y)", np.cov(X, Y, bias=True)[0, 1]),
+    ],
+)
+def test_moments_without_noise(text: str, true: float) -> None:
+    found = estimate(parse(text), SCHEMA, moments(text), 1e-9, 0.95)
+    assert found["estimate"] == pytest.approx(true, rel=1e-9)
+    low, high = found["interval"]
+    assert low <= found["estimate"] <= high
+
+
+def test_regression_without_noise() -> None:
+    text = "regression(y ~ x)"
+    found = estimate(parse(text), SCHEMA, moments(text), 1e-9, 0.95)["coefficients"]
+    slope, intercept = np.polyfit(X, Y, 1)
+    assert found["x"]["estimate"] == pytest.approx(slope, rel=1e-3)
+    assert found["intercept"]["estimate"] == pytest.approx(intercept, rel=1e-3)
+
+
+def test_a_sum_is_scaled_back() -> None:
+    found = estimate(parse("sum(x)"), SCHEMA, np.array([[X.sum() / 6]]), 2.0, 0.95)
+    assert found["estimate"] == pytest.approx(X.sum())
+    assert found["interval"][1] - found["interval"][0] == pytest.approx(2 * 1.959964 * 2 * 6)
+
+
+def test_a_quantile_is_within_its_resolution() -> None:
+    leaf = np.minimum(((X + 2) / 8 * 2**LEVELS).astype(int), 2**LEVELS - 1)
+    nodes = np.zeros((2 ** (LEVELS + 1) - 2, 1))
+    for level in range(1, LEVELS + 1):
+        at, count = np.unique(2**level - 2 + (leaf >> (LEVELS - level)), return_counts=True)
+        nodes[at, 0] = count
+    found = estimate(parse("quantile(x, 0.25)"), SCHEMA, nodes, 1e-9, 0.95)
+    assert abs(found["estimate"] - np.quantile(X, 0.25)) <= found["resolution"]
+
+
+@pytest.mark.parametrize("text", ["mean(x)", "variance(x)", "covariance(x, y)"])
+def test_noise_alone_stays_within_what_is_possible(text: str) -> None:
+    """Where noise hides the count, the estimate is still one that data in the bounds can have."""
+    for seed in range(50):
+        sums = np.random.default_rng(seed).normal(0, 50, (1, len(moment_names(parse(text)))))
+        found = estimate(parse(text), SCHEMA, sums, 50.0, 0.95)
+        low, high = {"mean(x)": (-2, 6), "variance(x)": (0, 16), "covariance(x, y)": (-20, 20)}[
+            text
+        ]
+        assert low <= found["estimate"] <= high

@@ -1,0 +1,66 @@
+"""Features: what one row adds is bounded by the declared norm, whatever is in the row."""
+
+import itertools
+import math
+
+import duckdb
+import pytest
+
+from apiece.errors import DataError
+from apiece.queries import Schema, parse
+from apiece.queries.features import LEVELS, features, moment_names
+
+SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 1e6), "z": (-3, -1)})
+QUERIES = [
+    "count()", "count(x)", "sum(x)", "sum(z)", "mean(x)", "variance(y)", "covariance(x, y)",
+    "histogram(x, 7)", "quantile(y, 0.5)", "regression(y ~ x + z)",
+]  # fmt: skip
+CELLS = ["NULL", "-1e308", "-3.0", "-2.0", "0.3", "6.0", "1e6", "1e308"]
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_no_row_adds_more_than_the_norm(text: str) -> None:
+    what = features(parse(text), SCHEMA)
+    names = ", ".join(SCHEMA.stored(c, "numeric") for c in ("x", "y", "z"))
+    rows = ", ".join(
+        f"({', '.join(f'{cell}::DOUBLE' for cell in row)})"
+        for row in itertools.product(CELLS, repeat=3)
+    )
+    wanted = ", ".join([what.present, *what.columns, *what.cells])
+    found = duckdb.sql(f"SELECT {wanted} FROM (VALUES {rows}) AS rows({names})").fetchall()
+    assert len(found) == len(CELLS) ** 3
+    for values in found:
+        counts, rest = values[0], values[1:]
+        if not counts:
+            continue
+        columns, cells = rest[: len(what.columns)], rest[len(what.columns) :]
+        assert all(-1 <= v <= 1 for v in columns)
+        assert all(0 <= c < what.size for c in cells)
+        assert len(set(cells)) == len(cells)
+        norm = math.sqrt(len(cells) * math.fsum(v * v for v in columns))
+        assert norm <= what.norm * (1 + 1e-12)
+
+
+def test_a_missing_cell_does_not_count() -> None:
+    what = features(parse("mean(x)"), SCHEMA)
+    name = SCHEMA.stored("x", "numeric")
+    assert duckdb.sql(f"SELECT {what.present} FROM (SELECT NULL::DOUBLE AS {name})").fetchall() == [
+        (False,)
+    ]
+
+
+def test_a_quantile_row_is_in_one_node_a_level() -> None:
+    what = features(parse("quantile(y, 0.5)"), SCHEMA)
+    assert len(what.cells) == LEVELS
+    assert what.size == sum(2**level for level in range(1, LEVELS + 1))
+
+
+def test_columns_without_bounds_are_refused() -> None:
+    with pytest.raises(DataError, match="no declared bounds"):
+        features(parse("sum(w)"), SCHEMA)
+
+
+def test_moments_begin_with_the_count() -> None:
+    for text in ("mean(x)", "variance(x)", "covariance(x, y)", "regression(y ~ x)"):
+        assert moment_names(parse(text))[0] == ()
+    assert len(moment_names(parse("regression(y ~ x + z)"))) == 1 + 3 + 6
