@@ -1,309 +1,112 @@
-"""Checkpoints: resumed runs go on exactly; whatever does not fit is refused."""
+"""Secrets on disk: files of a checkpoint are their owner's alone, whatever was planted before."""
 
-import dataclasses
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from torch import nn
-
-from apiece.budgets import Budgets
-from apiece.errors import InputError, StateError
-from apiece.plan import Plan, Stage
-from apiece.training import Trainer, clip_and_sum
-from apiece.training.clipping import ambient, selection
-
-BUDGETS = Budgets.from_groups([("a", 20, 50.0), ("b", 40, 100.0)], 60, 1e-5)
-
-
-def plan(noise=1.0, steps=10):
-    stage = Stage(steps, 20 * 0.2 + 40 * 0.5, noise, np.array([0.2, 0.5]), np.array([0.5, 1.0]))
-    return Plan("test", 1.0, BUDGETS.groups, (stage,), np.zeros(2, bool)).bind(BUDGETS)
-
-
-def data(shift=0.0):
-    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(5)) + shift
-    return x, (x[:, 0] > 0).long()
-
-
-def parts():
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2), nn.Linear(3, 2))
-    return model, torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-
-
-LOSS = nn.CrossEntropyLoss(reduction="none")
-
-
-def begin(folder, seed=0):
-    return Trainer(*parts(), LOSS, plan(), data(), seed=seed, checkpoint=folder, save_every=3)
-
-
-def flat(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-
-
-@pytest.mark.parametrize("seed", [0, None])
-def test_resumes_bit_identically_from_an_earlier_step(tmp_path, seed):
-    run = begin(tmp_path / "c", seed)
-    run.fit(4)
-    run.step()
-    run.step()  # past the checkpoint
-    again = Trainer.resume(tmp_path / "c", *parts(), LOSS, plan(), data())
-    assert again.step_number == 4
-    again.fit(2)
-    assert torch.equal(flat(run), flat(again))
-
-
-def test_a_step_is_never_made_twice_in_two_ways(tmp_path):
-    run = begin(tmp_path)
-    run.fit(3)
-    run.step()
-    other = Trainer.resume(
-        tmp_path, *parts(), lambda o, t: 2 * LOSS(o, t) + o[:, 0], plan(), data()
-    )
-    before = flat(other)
-    with pytest.raises(StateError, match="step 3 was made before and now comes out differently"):
-        other.step()
-    assert torch.equal(before, flat(other))
-
-
-def test_refuses_what_is_not_the_run(tmp_path):
-    begin(tmp_path).fit(3)
-    for other, given in ((plan(2.0), data()), (plan(), data(1e-3))):
-        with pytest.raises(StateError, match="is not the one given here"):
-            Trainer.resume(tmp_path, *parts(), LOSS, other, given)
-    moved = dataclasses.replace(plan(), group_index=BUDGETS.group_index[::-1].copy())
-    with pytest.raises(StateError, match="data is not the one"):
-        Trainer.resume(tmp_path, *parts(), LOSS, moved, data())
-    with pytest.raises(StateError, match="holds a checkpoint already"):
-        begin(tmp_path)
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    with pytest.raises(StateError, match="its model is another"):
-        Trainer.resume(tmp_path, model, optimizer, LOSS, plan(), data())
-    with pytest.raises(StateError, match="no checkpoint"):
-        Trainer.resume(tmp_path / "none", *parts(), LOSS, plan(), data())
-    (tmp_path / "state.pt").write_bytes(b"damaged")
-    with pytest.raises(StateError, match="not a readable checkpoint"):
-        Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-
-
-def test_the_key_is_the_owners_alone_and_gone_at_the_end(tmp_path):
-    run = begin(tmp_path, None)
-    run.fit(3)
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "state.pt").stat().st_mode & 0o777 == 0o600
-    run.fit()
-    assert not (tmp_path / "key").exists()
-
-
-def test_a_finished_run_comes_back_finished(tmp_path):
-    run = begin(tmp_path)
-    run.fit()
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    assert again.step_number == 10
-    assert torch.equal(flat(run), flat(again))
-    again.fit()
-    with pytest.raises(StateError, match="all 10 steps"):
-        again.step()
-
-
-@pytest.mark.parametrize("wiped", [True, False])
-def test_killed_between_the_last_checkpoint_and_the_deletion_of_the_key(tmp_path, wiped):
-    run = begin(tmp_path)
-    run.fit(9)
-    run.step()
-    run.save()
-    if wiped:
-        (tmp_path / "key").write_bytes(bytes(32))
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    again.fit()
-    assert torch.equal(flat(run), flat(again))
-    assert wiped or not (tmp_path / "key").exists()
-
-
-def test_a_lost_key_stops_a_run_that_is_not_finished(tmp_path):
-    begin(tmp_path).fit(3)
-    (tmp_path / "key").unlink()
-    with pytest.raises(StateError, match="key of the randomness is gone"):
-        Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-
-
-def test_the_first_checkpoint_comes_before_the_first_update(tmp_path):
-    run = begin(tmp_path, None)
-    run._loop.callbacks = (stop,)
-    with pytest.raises(KeyboardInterrupt):
-        run.fit()
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    assert again.step_number == 0
-    again.step()
-    assert torch.equal(flat(run), flat(again))
-
-
-def stop(progress):
-    raise KeyboardInterrupt
-
-
-def test_a_key_without_a_state_has_made_nothing(tmp_path):
-    (tmp_path / "key").write_bytes(b"k" * 32)
-    begin(tmp_path, None).fit(1)
-    other = begin(tmp_path / "other", None)
-    other.save()
-    (tmp_path / "other" / "key").write_bytes(b"k" * 32)
-    with pytest.raises(StateError, match="another run"):
-        other.save()
-
-
-def test_an_update_that_was_interrupted_is_not_made_again(tmp_path):
-    run = begin(tmp_path)
-    run.fit(2)
-    step, run.optimizer.step = run.optimizer.step, lambda: stop(None)
-    with pytest.raises(KeyboardInterrupt):
-        run.step()
-    run.optimizer.step = step
-    for go_on in (run.step, run.save):
-        with pytest.raises(StateError, match="interrupted half-way"):
-            go_on()
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    again.fit()
-    whole = begin(tmp_path.parent / "without")
-    whole.fit()
-    assert torch.equal(flat(again), flat(whole))
-
-
-def test_one_run_has_one_folder(tmp_path):
-    run = begin(tmp_path / "a")
-    with pytest.raises(InputError, match="leave it out"):
-        run.save(tmp_path / "b")
-    free = Trainer(*parts(), LOSS, plan(), data(), seed=0)
-    free.save(tmp_path / "c")
-    free.step()
-    other = Trainer.resume(tmp_path / "c", *parts(), lambda o, t: 2 * o[:, 0], plan(), data())
-    with pytest.raises(StateError, match="comes out differently"):
-        other.step()
-
-
-def test_resume_takes_seed_and_folder_from_the_checkpoint(tmp_path):
-    begin(tmp_path).fit(3)
-    with pytest.raises(InputError, match="seed"):
-        Trainer.resume(tmp_path, *parts(), LOSS, plan(), data(), seed=0)
-
-
-def test_an_experiment_with_objections_is_resumed(tmp_path):
-    broken = dataclasses.replace(plan(), objections=("it breaks a promise",))
-    run = Trainer(*parts(), LOSS, broken, data(), seed=0, checkpoint=tmp_path)
-    run.fit(3)
-    again = Trainer.resume(tmp_path, *parts(), LOSS, broken, data())
-    assert again.step_number == 3
-    again.fit(1)
-    assert again.step_number == 4
-
-
-def test_saving_needs_a_folder():
-    with pytest.raises(InputError, match="no folder"):
-        Trainer(*parts(), LOSS, plan(), data(), seed=0).save()
-
-
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    run = begin(tmp_path)
-    run.fit(3)
-    whole = begin(tmp_path.parent / "whole")
-    whole.fit()
-
-    def full(_descriptor):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
-        with pytest.raises(StateError, match="No space left on device"):
-            run.fit()
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    assert again.step_number == 3
-    again.fit()
-    assert torch.equal(flat(again), flat(whole))
-
-
-def test_the_generators_of_the_model_s_devices_are_set_and_put_back(monkeypatch):
-    """A GPU's generator, played by one of the CPU."""
-    gpu = torch.Generator().manual_seed(1)
-    real = ambient._generator
-    monkeypatch.setattr(ambient, "_generator", lambda d: gpu if d.type == "cuda" else real(d))
-    before = gpu.get_state(), torch.get_rng_state()
-    devices = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 0)]
-    drawn = []
-    for _ in range(2):
-        with ambient.model_randomness(5, devices):
-            drawn.append((torch.rand(3, generator=gpu), torch.rand(3)))
-    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
-    assert torch.equal(gpu.get_state(), before[0])
-    assert torch.equal(torch.get_rng_state(), before[1])
-
-
-class Direct(nn.Module):
-    """A parameter of its own, with dropout; wary: it looks at values, and vmap cannot run it."""
-
-    def __init__(self, *, wary=False):
-        super().__init__()
-        self.layer, self.drop = nn.Linear(4, 2), nn.Dropout(0.5)
-        self.scale, self.wary = nn.Parameter(torch.ones(4)), wary
-
-    def forward(self, x):
-        assert not self.wary or torch.isfinite(x).all()
-        return self.drop(self.layer(self.drop(x * self.scale)))
-
-
-def dropped(path):
-    torch.manual_seed(1)
-    chain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 2))
-    return chain if path == "book-keeping" else Direct(wary=path == "loop")
-
-
-PATHS = ["book-keeping", "functional", "loop"]
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("stop_at", [1, 4])
-def test_dropout_is_drawn_again_whatever_the_path(tmp_path, path, stop_at):
-    def trainer(make, *where, **options):
-        model = dropped(path)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        return make(*where, model, optimizer, LOSS, plan(), data(), **options)
-
-    whole = trainer(Trainer, seed=3)
-    whole.fit()
-    first = trainer(Trainer, checkpoint=tmp_path, save_every=3, seed=3)
-    first.fit(stop_at)
-    again = trainer(Trainer.resume, tmp_path)
-    again.fit()
-    assert torch.equal(flat(whole), flat(again))
-    assert {taken for _, taken in selection.chosen(again.model)} == {path}
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_a_trial_draws_nothing(path):
-    """The sum of a model's first batch is that of a model whose path is known."""
-    model, (x, y) = dropped(path), data()
-    sums = []
-    for _ in range(2):
-        torch.manual_seed(5)
-        sums.append(clip_and_sum(model, LOSS, x, y, 1.0).gradients)
-    for name, first in sums[0].items():
-        assert torch.equal(first, sums[1][name])
-
-
-def test_a_resumed_run_takes_the_path_that_it_took(tmp_path, monkeypatch):
-    first = begin(tmp_path)
-    first.fit(4)
-    first.save()
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    looked_at, given = selection._looked_at, []
-
-    def look(method, path, *rest, **options):
-        given.append(path)
-        return looked_at(method, path, *rest, **options)
-
-    monkeypatch.setattr(selection, "_looked_at", look)
-    again.fit()
-    assert set(given) == {"book-keeping"}
-    assert selection.chosen(again.model) == selection.chosen(first.model)
+
+from apiece.errors import StateError
+from apiece.training.checkpoints import Folder, Journal, write_atomically
+from apiece.training.randomness import KEY_BYTES
+
+KEY = bytes(range(KEY_BYTES))
+STATE = {"step": 0, "finished": False}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def planted(kind: str, at: Path, elsewhere: Path) -> None:
+    if kind == "wide file":
+        at.write_bytes(b"old")
+        at.chmod(0o666)
+    elif kind == "link":
+        elsewhere.write_bytes(b"theirs")
+        at.symlink_to(elsewhere)
+    elif kind == "link to nowhere":
+        at.symlink_to(elsewhere)
+    elif kind == "directory":
+        at.mkdir()
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("kind", ["nothing", "wide file", "link", "link to nowhere", "directory"])
+@pytest.mark.parametrize("name", ["key", ".key.new"])
+def test_whatever_was_planted(tmp_path: Path, kind: str, name: str) -> None:
+    """The secret ends up in a file of mode 0600 at its place, or nowhere."""
+    folder, elsewhere = tmp_path / "f", tmp_path / "elsewhere"
+    os.mkdir(folder)  # noqa: PTH102
+    folder.chmod(0o700)
+    planted(kind, folder / name, elsewhere)
+    try:
+        write_atomically(folder / "key", KEY)
+    except StateError:
+        assert kind == "directory"
+    else:
+        assert (folder / "key").read_bytes() == KEY
+        assert not (folder / "key").is_symlink()
+        assert mode(folder / "key") == 0o600
+    if elsewhere.exists():
+        assert elsewhere.read_bytes() == b"theirs"
+    left = [p for p in folder.iterdir() if p.is_file() and p.name != "key"]
+    assert left == []
+
+
+def test_a_folder_is_made_for_its_owner(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Folder(tmp_path / "a" / "run").save(STATE, KEY)
+        Journal(tmp_path / "b" / "journal").close()
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "a" / "run") == 0o700
+    assert {mode(p) for p in (tmp_path / "a" / "run").iterdir()} == {0o600}
+    assert mode(tmp_path / "b" / "journal") == 0o600
+
+
+def test_a_folder_that_others_write_to_or_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(StateError, match="anyone can write"):
+        Folder(tmp_path / "open").save(STATE, KEY)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(StateError, match="is a link"):
+        Folder(tmp_path / "link").save(STATE, KEY)
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["link", "wide"])
+def test_a_key_that_others_know_is_not_used(tmp_path: Path, how: str) -> None:
+    """On resume too: who planted the key could take the noise off."""
+    folder = Folder(tmp_path / "run")
+    folder.save(STATE, KEY)
+    if how == "link":
+        (tmp_path / "theirs").write_bytes(KEY)
+        folder.key.unlink()
+        folder.key.symlink_to(tmp_path / "theirs")
+    else:
+        folder.key.chmod(0o640)
+    with pytest.raises(StateError, match="key"):
+        folder.load()
+
+
+def test_a_journal_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(b"")
+    (tmp_path / "journal").symlink_to(tmp_path / "theirs")
+    with pytest.raises(StateError, match="journal"):
+        Journal(tmp_path / "journal")
+    (tmp_path / "wide").write_bytes(b"")
+    (tmp_path / "wide").chmod(0o666)
+    Journal(tmp_path / "wide").close()
+    assert mode(tmp_path / "wide") == 0o600
