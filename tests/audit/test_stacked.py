@@ -102,6 +102,25 @@ def test_a_broken_record_contributes_nothing(model: StackedModel) -> None:
     assert broken.rejected == 1
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("model", [MLP, StackedModule(mlp_module())], ids=["mlp", "module"])
+def test_round_off_lifts_nobody_over_their_bound(model: StackedModel, scale: float) -> None:
+    """With one record a model the sum is that record's share."""
+    count = 4096 if model is MLP else 512
+    generator = torch.Generator().manual_seed(3)
+    flat = model.initial(count, generator) * 2
+    x = torch.randn(count, 1, 7, generator=generator) * scale
+    y = torch.randint(0, 3, (count, 1), generator=generator)
+    free = model.clipped_sum(flat, x, y, torch.full((count, 1), 1e30))
+    own = free.gradients[SUMS].double().norm(dim=1)
+    bounds = own * torch.rand(count, generator=generator, dtype=torch.float64).clamp(0.01)
+    bounds.clamp_(min=1e-12)
+    shares = model.clipped_sum(flat, x, y, bounds.float()[:, None]).gradients[SUMS].double()
+    ratios = shares.norm(dim=1) / bounds.float().double()
+    assert float(ratios.max()) <= 1
+    assert float(ratios[own > 1e-6].min()) > 1 - 2.0**-15
+
+
 def test_training_is_the_loop_with_the_same_coins_and_noise() -> None:
     """The reference trains one model after another, with torch's modules and optimizer."""
     own, data, module = plan(), pool(), mlp_module()

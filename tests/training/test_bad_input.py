@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan, Stage
-from apiece.training import Trainer, sources
+from apiece.training import Trainer
 
 N = 30
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -92,15 +92,6 @@ class Items(Dataset):
         return (self.transform(x) if self.transform else x), int(x[0] > 0)
 
 
-class Stated(Items):
-    """Says itself which version it is, and is not read for that."""
-
-    version = 1
-
-    def fingerprint(self):
-        return f"version {self.version}"
-
-
 def changed(record):
     inputs = INPUTS.clone()
     inputs[record, 2] += 1e-6
@@ -114,31 +105,6 @@ def test_data_that_change_between_save_and_resume(tmp_path, make, record):
     Trainer.resume(tmp_path, *parts(), LOSS, plan(), make(INPUTS)).step()
     with pytest.raises(StateError, match="its data is not the one given here"):
         Trainer.resume(tmp_path, *parts(), LOSS, plan(), make(changed(record)))
-
-
-def test_of_many_items_some_are_read_at_places_drawn_by_the_key(monkeypatch):
-    monkeypatch.setattr(sources, "PROBES", 10)
-    reads = []
-    for key in (b"a" * 32, b"b" * 32):
-        data = Items(INPUTS)
-        one = sources.source_of(data).fingerprint(key)
-        assert one == sources.source_of(Items(INPUTS)).fingerprint(key)
-        reads.append(data.read)
-        missed = next(i for i in range(N) if i not in data.read)
-        assert one == sources.source_of(Items(changed(missed))).fingerprint(key)
-        assert one != sources.source_of(Items(changed(min(data.read)))).fingerprint(key)
-        assert one != sources.source_of(Items(INPUTS.roll(1, 0))).fingerprint(key)
-    assert len(reads[0]) == len(reads[1]) == 10
-    assert reads[0] != reads[1]
-
-
-def test_a_dataset_may_say_itself_what_it_is():
-    data, key = Stated(INPUTS), bytes(32)
-    first = sources.source_of(data).fingerprint(key)
-    assert not data.read
-    assert first == sources.source_of(Stated(changed(3))).fingerprint(key)
-    data.version = 2
-    assert first != sources.source_of(data).fingerprint(key)
 
 
 def test_random_transforms_are_resumed_bit_by_bit(tmp_path):

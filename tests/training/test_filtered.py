@@ -12,6 +12,7 @@ from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
 from apiece.training.clipping.clipped import ClippedSum
+from apiece.training.distributed import Processes
 from apiece.training.filtered import FilteredTrainer
 
 
@@ -254,3 +255,53 @@ def test_bad_input() -> None:
         trainer(people, *data, sampling_probability=0.0)
     with pytest.raises(InputError, match="no step"):
         trainer(people, *data).active_records()
+
+
+class Rows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A map-style data set of ones."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(1), torch.tensor(float(i))
+
+
+def test_data_sets_callbacks_and_schedules_as_in_the_trainer() -> None:
+    def run(dataset: object) -> tuple[torch.Tensor, list[tuple[int, int, float]]]:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        sgd, seen = torch.optim.SGD(model.parameters(), 0.4), list[tuple[int, int, float]]()
+        FilteredTrainer(
+            model, sgd, loss, GaussianFilter([2.0] * 6, 1e-5), dataset, clip_norm=1.0,
+            noise_stddev=5.0, seed=0, scheduler=torch.optim.lr_scheduler.StepLR(sgd, 2, 0.5),
+            callbacks=[lambda p: seen.append((p.step, p.steps, p.learning_rate))],
+        ).fit(3)  # fmt: skip
+        return model.weight.detach().clone(), seen
+
+    (one, seen), (other, _) = run((torch.ones(6, 1), torch.arange(6.0))), run(Rows())
+    assert torch.equal(one, other)
+    assert seen == [(1, 3, 0.4), (2, 3, 0.4), (3, 3, 0.2)]
+
+
+def test_after_a_torn_update_nothing_more_is_made() -> None:
+    run = trainer(GaussianFilter([2.0] * 2, 1e-5), torch.ones(2, 1), torch.ones(2))
+    step = run.optimizer.step
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    run.optimizer.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run.step()
+    run.optimizer.step = step
+    with pytest.raises(StateError, match="half-way"):
+        run.step()
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would charge its own accounts, and release a sum with noise of its own."""
+    two = Processes(0, 2)
+    monkeypatch.setattr("apiece.training.filtered.Processes.current", lambda: two)
+    with pytest.raises(UnsupportedError, match="2 processes"):
+        trainer(GaussianFilter([2.0] * 2, 1e-5), torch.ones(2, 1), torch.ones(2))
