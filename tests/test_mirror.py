@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 MIRROR = {
-    "": "_check _files _json _text _types errors",
+    "": "_types",
     "accounting": "accuracy arrays bounds choose inverses",
     "accounting/closed": "enumeration forms gaussian single",
     "accounting/contour": "integral moments profile",
@@ -22,17 +22,14 @@ MIRROR = {
         follow hybrid jorgensen published request rounds sample scale sequential solve
         threshold uniform waste
     """,
-    "audit": """
-        gaussian one_run rmia roc stacked_module stacked_training summary tables thresholds
-        trend
-    """,
+    "audit": "stacked_module stacked_training tables",
     "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
     "contract": "exposure risk",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
     "jobs": "charged config folder people prepared run unfinished",
     "ledger": """
-        accounts address analyses anchor chain charging codec database digests directory
-        enrolment export opening people schema trail units verify
+        accounts anchor chain charging database enrolment export opening people schema trail
+        verify
     """,
     "numerics": "rounding",
     "plan": "claims numbers reference stage verification",

@@ -1,6 +1,5 @@
 """Auditing one trained model, and shadow models for a table."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,9 @@ from apiece import cli
 from apiece.audit.models import audit_scores, exported_model, model_confidences
 from apiece.audit.shadows import train_shadows
 from apiece.audit.splits import check_half_full
-from apiece.audit.summary import shadow_findings
 from apiece.audit.tables import half_plan, table_job
 from apiece.budgets import Budgets
-from apiece.errors import DataError, InputError, UnsupportedError
-
-from .worlds import scores
+from apiece.errors import DataError, UnsupportedError
 
 
 def test_confidences_are_log_odds_and_modes_are_kept() -> None:
@@ -107,20 +103,6 @@ def test_half_plan_and_table_job() -> None:
     assert set(found.groups) == {"epsilon=1", "epsilon=3"}
     with pytest.raises(DataError, match="61 rows of features, 5 labels"):
         table_job(features, np.zeros(5, dtype=int), budgets, plan, models=6, seed=3)
-
-
-def test_findings_name_groups_and_no_record() -> None:
-    balanced = scores(models=24, size=40, shift=np.where(np.arange(40) % 2, 3.0, 0))
-    found = shadow_findings(balanced)
-    assert set(found["roc"]) == {"all", "strict", "weak"}
-    assert found["privacy_score"]["weak"]["mean"] > found["privacy_score"]["strict"]["mean"]
-    assert found["differences"][0]["p_value"] < 1e-6
-    assert "ids" not in str(found)
-    with pytest.raises(InputError, match="shadow models"):
-        shadow_findings(scores(models=4, size=6))
-    lopsided = replace(balanced, included=np.ones_like(balanced.included))
-    with pytest.raises(DataError, match="half full"):
-        shadow_findings(lopsided)
 
 
 def test_a_file_that_could_run_code_is_not_opened_unless_trusted(

@@ -4,7 +4,6 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from random_trees import laws, mechanisms
 
 from apiece.mechanisms import (
     Composed,
@@ -14,6 +13,8 @@ from apiece.mechanisms import (
     Sampled,
     flatten,
 )
+
+from .random_trees import laws, mechanisms
 
 
 @laws

@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given
-from random_trees import laws, mechanisms
 
 from apiece import mechanisms as mechanisms_of_apiece
 from apiece.errors import InputError, OptionError
@@ -13,6 +12,8 @@ from apiece.mechanisms import (
     to_dict,
     to_json,
 )
+
+from .random_trees import laws, mechanisms
 
 
 @laws

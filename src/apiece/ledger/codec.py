@@ -30,12 +30,13 @@ Terms = npt.NDArray[Any]
 
 def checked_ids(ids: Any, *, least: int = 1) -> Ids:
     """Return person ids as an array of 64-bit integers or of strings; refuse all else."""
-    array = np.asarray(ids)
+    # A list of several kinds would become one of texts or of numbers: "7" and 7, or True and 1.
+    array = np.asarray(ids, dtype=object if isinstance(ids, list | tuple) else None)
     if array.dtype == object:
         values = array.tolist()
         if all(isinstance(v, str) for v in values):
             array = np.asarray(values, dtype=str)
-        elif all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        elif all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values):
             array = np.asarray(values)
     elif array.dtype.kind not in "iuUOSfb":
         array = np.asarray(array.tolist())
@@ -106,6 +107,8 @@ def unpack_masked(data: bytes, dtype: Any) -> tuple[Mask, npt.NDArray[Any]]:
     raw = zlib.decompress(data)
     (size,) = struct.unpack_from("<I", raw)
     stop = 4 + (size + 7) // 8
+    if not (size <= BLOCK and stop <= len(raw)):
+        raise ValueError(f"a mask of {size} people; a block has at most {BLOCK}")
     mask = np.unpackbits(np.frombuffer(raw[4:stop], np.uint8), count=size).astype(bool)
     return mask, np.frombuffer(raw[stop:], dtype, count=int(mask.sum()))
 

@@ -52,7 +52,7 @@ class Directory:
             self._index = pd.Index(_plain(self.ids))
         wanted = pd.Index(_plain(ids))
         if not wanted.is_unique:
-            twice = wanted[wanted.duplicated()][0]
+            twice = wanted[wanted.duplicated()].tolist()[0]
             raise DataError(f"ids: {twice!r} occurs more than once; give each person one entry")
         if not self.ids.size:
             return np.full(ids.size, -1, dtype=np.int64)

@@ -86,10 +86,11 @@ def checked_order(method: str, order: Any) -> float | None:
 def losses(method: str, order: float | None, norms: Any, noise_stddev: Any) -> Floats:
     """Return the loss of a Gaussian sum: s²/S², or α s²/(2S²); not yet rounded."""
     stddev = _check.positive("noise_stddev", noise_stddev)
-    ratio = nonnegative("norms", norms) / stddev
+    given = nonnegative("norms", norms)
     factor = 1.0 if method == "gaussian" else (order or 0.0) / 2
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.where(ratio > 0, np.maximum(ratio * ratio * factor, UNIT / 4), 0.0))
+        ratio = given / stddev  # 0 for the smallest norms, which are not free for that
+        return np.asarray(np.where(given > 0, np.maximum(ratio * ratio * factor, UNIT / 4), 0.0))
 
 
 def nonnegative(name: str, values: Any) -> Floats:

@@ -1,0 +1,96 @@
+"""Blocks of bytes: both ways without loss, and damage is named."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece.errors import DataError, StateError
+from apiece.ledger import codec
+
+whole = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
+words = st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=1, max_size=20)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(whole | words)
+def test_ids_both_ways(values: list[int] | list[str]) -> None:
+    ids = codec.checked_ids(values)
+    back = codec.unpack_ids(codec.pack_ids(ids), ids.size)
+    assert back.tolist() == ids.tolist()
+    assert codec.kind(back) == codec.kind(ids)
+
+
+@pytest.mark.parametrize("ids", [np.array([1, 2]), np.array(["a", "", "ε"])])
+def test_damaged_ids_are_refused(ids: np.ndarray) -> None:
+    packed = codec.pack_ids(ids)
+    for data in (packed[:-1], packed + b"x", b"?" + packed[1:], b""):
+        with pytest.raises((StateError, *codec.DAMAGE)):
+            codec.unpack_ids(data, ids.size)
+    with pytest.raises((StateError, *codec.DAMAGE)):
+        codec.unpack_ids(packed, ids.size + 1)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [],
+        [[1]],
+        [1.5],
+        [True],
+        [None],
+        ["a", 1],
+        [1, "a"],
+        [1, True],
+        (7, "7"),
+        [2**64],
+        np.array([2**63], "u8"),
+        [b"a"],
+        "abc",
+    ],
+)
+def test_what_is_no_list_of_ids(ids: object) -> None:
+    with pytest.raises(DataError, match=r"^ids: "):
+        codec.checked_ids(ids)
+
+
+def test_enrolled_people_both_ways() -> None:
+    ids = np.array(["ann", "bob"])
+    terms = np.array([(0.5, 1e-6, 7), (1.0, 1e-5, 2**60)], codec.TERMS)
+    found, back = codec.unpack_enrolled(codec.pack_enrolled(ids, terms))
+    assert found.tolist() == ["ann", "bob"]
+    assert back.tolist() == terms.tolist()
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(st.lists(st.booleans(), max_size=70), st.randoms(use_true_random=False))
+def test_masked_values_both_ways(mask: list[bool], random) -> None:
+    values = np.array([random.randrange(2**62) for _ in range(sum(mask))], "<i8")
+    found, back = codec.unpack_masked(codec.pack_masked(np.array(mask, bool), values), "<i8")
+    assert (found.tolist(), back.tolist()) == (mask, values.tolist())
+
+
+def test_a_cut_charge_is_damage() -> None:
+    data = codec.pack_masked(np.ones(9, bool), np.arange(9, dtype="<i8"))
+    short = zlib.compress(zlib.decompress(data)[:-8])
+    for bad in (short, data[:-3], b"", zlib.compress(struct.pack("<I", 10**9))):
+        with pytest.raises(codec.DAMAGE):
+            codec.unpack_masked(bad, "<i8")
+
+
+def test_by_block_finds_everyone_once() -> None:
+    ordinals = np.random.default_rng(0).permutation(3 * codec.BLOCK)[:5000]
+    groups = codec.by_block(ordinals)
+    assert [block for block, _ in groups] == [0, 1, 2]
+    assert sorted(np.concatenate([part for _, part in groups]).tolist()) == list(range(5000))
+    assert all((ordinals[part] // codec.BLOCK == block).all() for block, part in groups)
+    assert codec.by_block(ordinals[:0]) == []
+
+
+def test_numbers_of_any_width_are_ids() -> None:
+    for ids in ([np.int8(7), 8], (7, 8), np.array([7, 8], "u1"), np.array([7, 8], object)):
+        assert codec.checked_ids(ids).tolist() == [7, 8]
+    assert codec.checked_ids([], least=0).size == 0

@@ -1,0 +1,86 @@
+"""Checks at the door: what is in bounds comes back in one form; NaN and the like never pass."""
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from apiece import _check
+from apiece.errors import BudgetError, DataError, InputError
+
+NO_NUMBERS = ["1", b"1", None, True, np.bool_(True), [1.0], {}, object()]
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, 10**400, *NO_NUMBERS])
+def test_positive_refuses(value: object) -> None:
+    with pytest.raises(BudgetError, match=r"^x = "):
+        _check.positive("x", value, error=BudgetError)
+
+
+@pytest.mark.parametrize("value", [1, 0.5, np.float32(2), Fraction(1, 3), Decimal("7"), 5e-324])
+def test_positive_returns_a_float(value: object) -> None:
+    found = _check.positive("x", value)
+    assert type(found) is float
+    assert found == pytest.approx(float(value), rel=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, *NO_NUMBERS])
+def test_finite_refuses(value: object) -> None:
+    with pytest.raises(InputError):
+        _check.finite("x", value)
+
+
+def test_probability_takes_its_ends_only_where_they_are_closed() -> None:
+    for low_open in (False, True):
+        for high_open in (False, True):
+            ends = {"low_open": low_open, "high_open": high_open}
+            assert _check.probability("p", 0.5, **ends) == 0.5
+            for value, refused in ((0.0, low_open), (1.0, high_open)):
+                if refused:
+                    with pytest.raises(InputError, match=r"p = "):
+                        _check.probability("p", value, **ends)
+                else:
+                    assert _check.probability("p", value, **ends) == value
+    for value in (-5e-324, math.nextafter(1, 2), math.nan):
+        with pytest.raises(InputError):
+            _check.probability("p", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, math.inf, True, "1", None])
+def test_count_refuses(value: object) -> None:
+    with pytest.raises(InputError, match=r"^n = "):
+        _check.count("n", value)
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.int8(3), np.float64(3)])
+def test_count_returns_an_int(value: object) -> None:
+    found = _check.count("n", value)
+    assert (type(found), found) == (int, 3)
+
+
+def test_positive_array_names_the_first_entry_that_is_wrong() -> None:
+    with pytest.raises(InputError, match=r"x\[1\] = nan: .* \(2 such entries\)"):
+        _check.positive_array("x", [1.0, math.nan, 1.0, -1.0])
+    with pytest.raises(InputError, match=r"x = 1.0: must be in \(0, 1\)"):
+        _check.positive_array("x", 1.0, below=1.0)
+    with pytest.raises(InputError, match="not numbers"):
+        _check.positive_array("x", ["a"])
+
+
+def test_positive_array_is_a_fresh_read_only_copy() -> None:
+    given = np.array([1.0, 2.0])
+    found = _check.positive_array("x", given)
+    given[0] = -1.0
+    assert found.tolist() == [1.0, 2.0]
+    assert not found.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [([], "0 ids"), ([[1, 2]], "2 dimensions"), ([1, 2, 1], "1 occurs 2 times"), (5, "dimensions")],
+)
+def test_record_ids_refuses(ids: object, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        _check.record_ids("ids", ids)  # type: ignore[arg-type]

@@ -1,0 +1,45 @@
+"""The tree of errors is the one that the module draws, and each is caught as it says."""
+
+import inspect
+import re
+
+import pytest
+
+from apiece import errors
+
+
+def drawn() -> dict[str, int]:
+    """Return the depth at which each error stands in the drawing."""
+    lines = [line for line in (errors.__doc__ or "").splitlines() if "Error" in line]
+    return {m[2]: len(m[1]) // 4 for m in (re.match(r"([│├└─ ]*)(\w+)", s) for s in lines) if m}
+
+
+def depth(kind: type) -> int:
+    return len([k for k in kind.__mro__ if issubclass(k, errors.ApieceError)]) - 1
+
+
+def test_the_drawing_is_the_tree() -> None:
+    kinds = {
+        n: k for n, k in vars(errors).items() if inspect.isclass(k) and issubclass(k, Exception)
+    }
+    assert drawn().keys() == kinds.keys()
+    shallow = {name: depth(kind) for name, kind in kinds.items() if name != "AnalysisError"}
+    assert {n: d for n, d in drawn().items() if n != "AnalysisError"} == shallow
+
+
+def test_input_errors_are_value_errors() -> None:
+    assert issubclass(errors.InputError, ValueError)
+    assert issubclass(errors.RangeError, ArithmeticError)
+    assert issubclass(errors.AnalysisError, errors.InputError)
+    assert issubclass(errors.AnalysisError, errors.StateError)
+    assert not issubclass(errors.StateError, errors.InputError)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("sampel", "did you mean 'sample'"), ("SAMPLE", "'sample'"), (7, "known:")]
+)
+def test_an_unknown_name_names_the_nearest(name: object, hint: str) -> None:
+    error = errors.unknown("strategy", name, ["scale", "sample"])
+    assert isinstance(error, errors.OptionError)
+    assert hint in str(error)
+    assert str(error).endswith("(known: sample, scale)")
