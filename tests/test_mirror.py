@@ -36,7 +36,6 @@ MIRROR = {
     "queries": "scan sources",
     "reporting": "closing figures heatmap",
     "sensitivity": "partial",
-    "training": "keeper noise randomness sources spending stages",
     "training/clipping": "ambient clipped front guards precision records selection",
     "training/clipping/independence": "blame check draws state uses widening",
     "training/clipping/paths": "bookkeeping chain dense functional losses pace pooling tape",
