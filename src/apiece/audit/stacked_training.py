@@ -16,7 +16,7 @@ from apiece.audit import poisson
 from apiece.audit.stacked import SUMS, StackedModel
 from apiece.errors import DataError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import add_noise, normalised
+from apiece.training import add_noise, normalise
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
@@ -160,7 +160,8 @@ def noisy_gradient(
     clips = torch.from_numpy(bounds).to(device=inputs.device, dtype=inputs.dtype)
     clipped = model.clipped_sum(flat, inputs[records], targets[records], clips)
     noisy = add_noise(clipped, stage.noise_stddev, generator=generator)
-    return normalised(noisy, stage.expected_batch_size)[SUMS]
+    normalise(noisy, stage.expected_batch_size)
+    return noisy[SUMS]
 
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:

@@ -13,7 +13,7 @@ from apiece.training.clipping import (
     rule_for,
 )
 from apiece.training.filtered import FilteredTrainer
-from apiece.training.noise import add_noise, normalised
+from apiece.training.noise import add_noise, normalise
 from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.spending import PlannedSpending
 from apiece.training.stages import OutputAverage
@@ -38,7 +38,7 @@ __all__ = [
     "clip_and_sum",
     "clip_factors",
     "describe",
-    "normalised",
+    "normalise",
     "poisson_batches",
     "rule_for",
     "write_atomically",

@@ -13,7 +13,7 @@ from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Charger
 from apiece.training.clipping import ClippedSum
 from apiece.training.distributed import Processes
-from apiece.training.noise import add_noise, normalised
+from apiece.training.noise import add_noise, normalise
 from apiece.training.randomness import Randomness
 from apiece.training.samplers import Draw, Sampler
 from apiece.training.stages import Restarts
@@ -96,7 +96,8 @@ class Loop:
         if self.processes.rank == 0:
             generator = self.streams.noise(self.step_number)
             noisy = add_noise(total, draw.noise_stddev, generator=generator)
-        update = normalised(self.processes.share(noisy), draw.expected_batch_size)
+        update = self.processes.share(noisy)
+        normalise(update, draw.expected_batch_size)
         if self.journal is not None and self.processes.rank == 0:
             self.journal(self.step_number, update.values())
         return update

@@ -80,11 +80,14 @@ def _pieces(flat: torch.Tensor, sizes: list[int], like: list[torch.Tensor]) -> l
     return [piece.view(one.shape) for piece, one in zip(pieces, like, strict=True)]
 
 
-def normalised(
-    noisy: Mapping[str, torch.Tensor], expected_batch_size: float
-) -> dict[str, torch.Tensor]:
-    """Return a noisy sum divided by the expected batch size: what an optimizer is given.
+def normalise(noisy: Mapping[str, torch.Tensor], expected_batch_size: float) -> None:
+    """Divide a noisy sum by the expected batch size, in place: what an optimizer is given.
 
-    It never follows the realised batch: how many took part would show.
+    The divisor is the plan's and never the realised batch's: how many took part would show.
+
+    Args:
+        noisy: The sum with its noise, by parameter name.
+        expected_batch_size: Of the step.
     """
-    return {name: value / expected_batch_size for name, value in noisy.items()}
+    for value in noisy.values():
+        value.div_(expected_batch_size)
