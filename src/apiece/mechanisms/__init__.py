@@ -14,6 +14,7 @@ from apiece.mechanisms.discrete_laplace import DiscreteLaplace
 from apiece.mechanisms.finite import Finite
 from apiece.mechanisms.gaussian import Gaussian
 from apiece.mechanisms.laplace import Laplace
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.normal_form import NormalForm, atoms_of, flatten
 from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json, without_repeats
 
@@ -27,6 +28,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Mechanism",
+    "MixtureOfGaussians",
     "NormalForm",
     "Primitive",
     "Repeated",

@@ -16,9 +16,12 @@ from apiece.mechanisms.discrete_laplace import DiscreteLaplace
 from apiece.mechanisms.finite import Finite
 from apiece.mechanisms.gaussian import Gaussian
 from apiece.mechanisms.laplace import Laplace
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 # A new mechanism is a file beside this one and a name in this line.
-Primitive: TypeAlias = Gaussian | Laplace | DiscreteGaussian | DiscreteLaplace | Finite
+Primitive: TypeAlias = (
+    Gaussian | Laplace | DiscreteGaussian | DiscreteLaplace | Finite | MixtureOfGaussians
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,21 @@ from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.coins import run_pair
 from apiece.accounting.lattice.estimates import Leaves
 from apiece.accounting.lattice.interpolants import Brackets
+from apiece.accounting.lattice.mixtures import mixture_pair
 from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair, Pair, discrete_pair
 from apiece.accounting.lattice.refinement import bracket
 from apiece.accounting.lattice.settings import log_delta
 from apiece.errors import RangeError, UnsupportedError
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, NormalForm, Sampled, atoms_of, flatten
+from apiece.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    MixtureOfGaussians,
+    NormalForm,
+    Sampled,
+    atoms_of,
+    flatten,
+)
 from apiece.numerics import UNIT
 
 _LEAST_PROBABILITY = 1e-250
@@ -65,6 +75,10 @@ def _pair(step: Mechanism, accuracy: Accuracy) -> Pair:
             return GaussianPair(z, q)
         case Sampled(Laplace(scale), q):
             return LaplacePair(scale, q)
+        case MixtureOfGaussians():
+            return mixture_pair(step)
+        case Sampled(MixtureOfGaussians() as inside, q):
+            return mixture_pair(inside, q)
         case _ if (atoms := atoms_of(step)) is not None:
             return discrete_pair(atoms)
         case Sampled(inner, q):

@@ -1,0 +1,104 @@
+"""Gaussian noise on the sum of several rows of one owner, each of which joins by a coin of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece.errors import InputError
+
+_MOST = 256
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class MixtureOfGaussians:
+    """A sum plus Gaussian noise, to which an owner adds one of several amounts by secret coins.
+
+    Guarantee: the pair Σ_j c_j·N(s_j, z²) against N(0, z²), where s_0 = 0 has what the chances
+    leave. It dominates one step of a sum of vectors to which the owner's rows r in a random set S
+    add Σ_{r in S} x_r with ‖x_r‖ ≤ C_r, if S has the law of the coins that gave the chances of the
+    sums of C_r (Choquette-Choo et al. 2024).
+
+    Args:
+        noise_multiplier: z, the noise's standard deviation, in the unit of the shifts.
+        shifts: the amounts s_j; positive, finite.
+        chances: their chances c_j; positive, summing to at most 1 (within 1e-12).
+
+    Raises:
+        InputError: values outside these bounds, lengths that differ, none, or more than 256.
+
+    References:
+        Choquette-Choo et al. 2024, section 4 and Theorem 4.8.
+
+    Example:
+        >>> MixtureOfGaussians(2.0, [1.0, 2.0], [0.18, 0.01]).shifts
+        (1.0, 2.0)
+    """
+
+    noise_multiplier: float
+    shifts: tuple[float, ...]
+    chances: tuple[float, ...]
+
+    def __init__(
+        self, noise_multiplier: float, shifts: npt.ArrayLike, chances: npt.ArrayLike
+    ) -> None:
+        s = _check.positive_array("shifts", shifts)
+        c = _check.positive_array("chances", chances)
+        if s.ndim != 1 or s.shape != c.shape or not 1 <= s.size <= _MOST:
+            raise InputError(
+                f"shifts, chances: shapes {s.shape} and {c.shape}; give as many chances as shifts, "
+                f"1 to {_MOST}"
+            )
+        total = float(c.sum())
+        if not total <= 1 + 1e-12:
+            raise InputError(f"chances: they sum to {total!r}; must be at most 1")
+        distinct, place = np.unique(s, return_inverse=True)
+        put = object.__setattr__
+        put(self, "noise_multiplier", _check.positive("noise_multiplier", noise_multiplier))
+        put(self, "shifts", tuple(distinct.tolist()))
+        put(self, "chances", tuple(np.bincount(place, c).tolist()))
+
+    @classmethod
+    def of_rows(
+        cls, noise_stddev: float, clip_norms: Sequence[float], probabilities: Sequence[float]
+    ) -> MixtureOfGaussians | None:
+        """Return one step's mechanism of an owner whose rows join by independent coins.
+
+        Args:
+            noise_stddev: standard deviation of the noise on the sum.
+            clip_norms, probabilities: each row's clip norm and chance to join.
+
+        Returns:
+            The mixture over all sums of clip norms; None where no row can join. Where there are
+            more than 256 sums, they are rounded up to multiples of 1/256 of the largest: more
+            than what happens, never less.
+
+        Example:
+            >>> MixtureOfGaussians.of_rows(2.0, [1.0, 1.0], [0.1, 0.1]).shifts
+            (1.0, 2.0)
+        """
+        norms = _check.positive_array("clip_norms", clip_norms)
+        unit = float(norms.sum()) / _MOST
+        law = {0.0: 1.0}
+        for norm, chance in zip(norms.tolist(), probabilities, strict=True):
+            p = _check.probability("probabilities", chance)
+            joined: dict[float, float] = {}
+            for total, mass in law.items():
+                for place, part in ((total, mass * (1 - p)), (total + norm, mass * p)):
+                    joined[place] = joined.get(place, 0.0) + part
+            law = joined if len(joined) <= _MOST else _rounded_up(joined, unit)
+        law.pop(0.0, None)
+        kept = {place: mass for place, mass in law.items() if mass > 0}
+        return cls(noise_stddev, list(kept), list(kept.values())) if kept else None
+
+
+def _rounded_up(law: dict[float, float], unit: float) -> dict[float, float]:
+    rounded: dict[float, float] = {}
+    for place, mass in law.items():
+        up = float(np.ceil(place / unit)) * unit
+        rounded[up] = rounded.get(up, 0.0) + mass
+    return rounded
