@@ -15,6 +15,7 @@ from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.cells import Lattice, aligned, cut
 from apiece.accounting.lattice.coins import run_pair
 from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.mixtures import mixture_pair
 from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,
@@ -23,6 +24,7 @@ from apiece.accounting.lattice.pairs import (
     RunPair,
     Window,
 )
+from apiece.mechanisms import MixtureOfGaussians
 from apiece.numerics import UNIT
 
 CELLS = (1, 1.5, 2, 3, 7, 10, 99.9, 1000, 1001.3)
@@ -35,6 +37,9 @@ def some_pairs(seed: int, size: int) -> Iterator[Pair]:
         rare = 10 ** random.uniform(-9, 0)
         yield LaplacePair(10 ** random.uniform(-1.5, 6), random.choice([rare, 1 - rare, 1.0]))
         yield GaussianPair(10 ** random.uniform(-0.5, 3), random.choice([rare**0.7, 1.0]))
+        shifts, chances = random.uniform(0.1, 2, 3), random.dirichlet(np.ones(3)) * (1 - 1e-15)
+        mixture = MixtureOfGaussians(10 ** random.uniform(-0.3, 2), shifts, chances)
+        yield mixture_pair(mixture, random.choice([rare**0.7, 1.0]))
     yield run_pair(((LaplacePair(1.5, 0.3), 20),), 0.2, DEFAULT)
     yield run_pair(((GaussianPair(2.0, 0.1), 50),), 0.01, DEFAULT)
 

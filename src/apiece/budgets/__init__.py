@@ -10,6 +10,7 @@ from apiece.budgets.doubts import (
 )
 from apiece.budgets.frames import budget_column, capped, ids_column
 from apiece.budgets.groups import BudgetGroups
+from apiece.budgets.ownership import Ownership
 from apiece.budgets.records import Budgets
 from apiece.budgets.release import BudgetHistogram, release_histogram
 
@@ -19,6 +20,7 @@ __all__ = [
     "BudgetGroups",
     "BudgetHistogram",
     "Budgets",
+    "Ownership",
     "budget_column",
     "cap_note",
     "capped",

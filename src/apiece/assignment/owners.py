@@ -1,0 +1,272 @@
+"""Rows with several owners: a plan of rows that keeps every owner's promise.
+
+Removing an owner removes all rows of theirs, at most `limit` of those selected. With one row the
+owner's guarantee is that row's. With several, each joins a batch by its own coin and is clipped on
+its own, so the owner adds a random sum of their clip norms: a mixture of Gaussians a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats, Integers
+from apiece.accounting import privacy_curve
+from apiece.assignment import ATTEMPTS, Strategy, assign
+from apiece.assignment.request import BACK
+from apiece.budgets import Budgets, Ownership
+from apiece.errors import InputError, UnsupportedError
+from apiece.mechanisms import (
+    Composed,
+    Gaussian,
+    Mechanism,
+    MixtureOfGaussians,
+    Repeated,
+    Sampled,
+)
+from apiece.numerics import geometric, narrowed
+from apiece.plan import BoundPlan, Verification
+
+_LEAST, _MOST = 0.05, 1e6
+_ROUNDS = 16
+_MOST_KINDS = 500
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnedPlan:
+    """A plan of the selected rows, and the owners whose promises it keeps.
+
+    Guarantee:
+        Under one frozen plan and a public graph, the parameters of a run with all selected rows
+        and of one without an owner's rows are as close as `mechanism_for(owner)` says.
+
+    Attributes:
+        plan: what is done to each selected row; its ids are the rows' positions in the graph.
+        rows: the selected rows, ascending; the dataset to train on has these, in this order.
+        ownership, budgets: the graph, and what the owners asked for.
+
+    References:
+        Choquette-Choo et al. 2024 (mixtures of Gaussians); Ganesh et al. 2025 (several owners).
+    """
+
+    plan: BoundPlan
+    rows: Integers
+    ownership: Ownership
+    budgets: Budgets
+
+    def __repr__(self) -> str:
+        return f"OwnedPlan({self.rows.size} of {self.ownership.rows} rows, {self.ownership!r})"
+
+    def mechanism_for(self, owner: Any) -> Mechanism:
+        """Return what is done to all selected rows of `owner` together.
+
+        Raises:
+            InputError: for an id that owns no row of the graph.
+            UnsupportedError: for several rows of plans with a coin before a stage.
+        """
+        place = np.searchsorted(self.ownership.ids, owner)
+        if place == self.ownership.ids.size or self.ownership.ids[place] != owner:
+            raise InputError("owner: owns no row of the graph; give the id of one who does")
+        return _together(self.plan, self._held[0][place])
+
+    @cached_property
+    def _held(self) -> tuple[Integers, Integers]:
+        """The budget groups of each owner's selected rows, −1 for none; and each row's place."""
+        graph, mask = self.ownership, np.zeros(self.ownership.rows, dtype=bool)
+        mask[self.rows] = True
+        keep = mask[graph.row]
+        owner, row = graph.owner[keep], np.searchsorted(self.rows, graph.row[keep])
+        group = self.plan.group_index[row]
+        order = np.lexsort((group, owner))
+        many = np.bincount(owner, minlength=graph.ids.size)
+        held = np.full((graph.ids.size, int(many.max())), -1, dtype=np.int64)
+        rank = np.arange(owner.size) - np.repeat(np.cumsum(many) - many, many)
+        held[owner[order], rank] = group[order]
+        return held, many
+
+    def verify(self) -> Verification:
+        """Return, for each kind of owner, the ε of all their rows beside what they asked.
+
+        Owners are of one kind whose rows are in the same groups and who asked the same; those
+        without a selected row are in none, for nothing is done to them.
+
+        Raises:
+            InputError: more than 500 kinds.
+            UnsupportedError: as `mechanism_for`.
+        """
+        kinds, _ = self._kinds
+        asked, held = kinds[:, :2], kinds[:, 2:].astype(np.int64)
+        spent = np.zeros(len(kinds))
+        for number, groups in enumerate(held):
+            curve = privacy_curve(_together(self.plan, groups))
+            spent[number] = float(curve.epsilon(asked[number, 1]).upper)
+        names = np.array([f"owners of {int((groups >= 0).sum())} rows" for groups in held])
+        return Verification(names, asked[:, 0], asked[:, 1], spent, spent <= asked[:, 0])
+
+    @cached_property
+    def _kinds(self) -> tuple[Floats, Integers]:
+        """(ε, δ, groups of rows) of each kind of owner, and each owner's kind, −1 for none."""
+        held, many = self._held
+        asked = _of_owners(self.ownership, self.budgets)
+        some = many > 0
+        columns = np.column_stack([self.budgets.epsilon[asked], self.budgets.delta[asked], held])
+        kinds, place = np.unique(columns[some], axis=0, return_inverse=True)
+        if len(kinds) > _MOST_KINDS:
+            raise InputError(
+                f"budgets: {len(kinds)} kinds of owners, by their budgets and their rows' groups; "
+                f"at most {_MOST_KINDS} can be verified: round budgets down to a few values"
+            )
+        index = np.full(some.size, -1, dtype=np.int64)
+        index[some] = place
+        return kinds, index
+
+
+def assign_owned(
+    ownership: Ownership,
+    budgets: Budgets,
+    strategy: Strategy | str,
+    *,
+    limit: npt.ArrayLike = 1,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+) -> OwnedPlan:
+    """Return a verified plan for rows with several owners, each of whom has a budget.
+
+    Rows are selected by the graph alone so that nobody owns more than `limit` of them. A row asks
+    what the most cautious of its owners allows a row of theirs: the ε at which so many rows of one
+    noise multiplier, at the mean rate, spend the owner's ε together. The plan is then verified
+    owner by owner, and made again with lower aims where an owner would spend more.
+
+    Args:
+        ownership: the public graph.
+        budgets: of the owners, by the ids of the graph; at least of all who own a row.
+        strategy: as for `assign`.
+        limit: how many rows of an owner are used at most; a number, or one for each owner in the
+            order of `ownership.ids`.
+        steps, expected_batch_size, clip_norm: as for `assign`; the batch is of rows, at most as
+            many as are selected.
+
+    Raises:
+        InputError: owners without a budget, no row selected, more than 500 kinds of owners, and
+            what `assign` raises.
+        UnsupportedError: several rows an owner with a strategy that tosses a coin before a stage.
+        VerificationError: where lower aims did not help; never a plan that fails.
+
+    Example:
+        >>> graph = Ownership([[i, (i + 1) % 100] for i in range(100)])
+        >>> owned = assign_owned(graph, Budgets(2.0, 1e-5, ids=range(100)), "scale", limit=2,
+        ...                      steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> owned.verify().ok
+        True
+    """
+    rows = ownership.select(limit)
+    if not rows.size:
+        raise InputError("limit: no row is left of the graph; allow every owner of some row one")
+    asked = _of_owners(ownership, budgets)
+    many = ownership.owned(rows)
+    rate = min(1.0, expected_batch_size / rows.size)
+    epsilon, delta = budgets.epsilon[asked], budgets.delta[asked]
+    aims = _for_one_row(epsilon, delta, many, rate, steps)
+    for attempt in range(ATTEMPTS):
+        asks = _asked_by_rows(ownership, rows, aims, delta)
+        plan = assign(
+            asks,
+            strategy,
+            steps=steps,
+            expected_batch_size=expected_batch_size,
+            clip_norm=clip_norm,
+        )
+        owned = OwnedPlan(plan, rows, ownership, budgets)
+        found = owned.verify()
+        if found.ok or not plan.releasable:
+            return owned
+        above = np.maximum(np.log(found.epsilon_spent / found.epsilon), 0.0)
+        back = np.where(found.kept, 0.0, 1.5 * np.minimum(above, 1.0) + BACK * 2**attempt)
+        aims = aims * np.exp(-np.append(back, 0.0)[owned._kinds[1]])
+    found.require()
+    return owned
+
+
+def _of_owners(ownership: Ownership, budgets: Budgets) -> Integers:
+    """Return the place in `budgets` of each owner of the graph."""
+    if budgets.excess is not None:
+        raise UnsupportedError(
+            "budgets: bounds on the excess are not kept for rows with several owners; leave them out"
+        )
+    same = budgets.ids.dtype.kind == ownership.ids.dtype.kind
+    order = np.argsort(budgets.ids, kind="stable")
+    found = np.searchsorted(budgets.ids, ownership.ids, sorter=order) if same else None
+    if found is not None:
+        place = order[np.minimum(found, len(budgets) - 1)]
+        missing = int((budgets.ids[place] != ownership.ids).sum())
+    if found is None or missing:
+        lost = ownership.ids.size if found is None else missing
+        raise InputError(
+            f"budgets: {lost} of the graph's {ownership.ids.size} owners have none; give a budget "
+            "for the id of every owner, of the same type"
+        )
+    return np.asarray(place, dtype=np.int64)
+
+
+def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Floats) -> Budgets:
+    """Return the budgets of the selected rows: the least of their owners' aims."""
+    epsilon, least = np.full(ownership.rows, np.inf), np.full(ownership.rows, np.inf)
+    np.minimum.at(epsilon, ownership.row, aims[ownership.owner])
+    np.minimum.at(least, ownership.row, delta[ownership.owner])
+    return Budgets(epsilon[rows], least[rows], ids=rows)
+
+
+def _for_one_row(
+    epsilon: Floats, delta: Floats, many: Integers, rate: float, steps: int
+) -> Floats:
+    """Return the ε of one row of an owner with so many rows, all at the mean rate."""
+    kinds, place = np.unique(np.column_stack([epsilon, delta, many]), axis=0, return_inverse=True)
+    aims = np.array([_one_of(*kind[:2], int(kind[2]), rate, steps) for kind in kinds])
+    return np.asarray(aims[place.ravel()], dtype=np.float64)
+
+
+def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) -> float:
+    if many <= 1:
+        return epsilon
+
+    def spent(z: float, rows: int) -> float:
+        step = MixtureOfGaussians.of_rows(z, [1.0] * rows, [rate] * rows)
+        assert step is not None
+        return float(privacy_curve(Repeated(step, steps)).epsilon(delta).upper)
+
+    z, _ = narrowed(
+        lambda x: np.asarray(spent(float(x), many) <= epsilon),
+        _MOST,
+        _LEAST * many,
+        rounds=_ROUNDS,
+        middle=geometric,
+    )
+    one: Mechanism = Gaussian(float(z)) if rate == 1 else Sampled(Gaussian(float(z)), rate)
+    alone = float(privacy_curve(Repeated(one, steps)).epsilon(delta).lower)
+    return min(alone * (1 - BACK), epsilon)
+
+
+def _together(plan: BoundPlan, groups: Integers) -> Mechanism:
+    """Return what is done to rows of these groups (−1: none) together."""
+    held = groups[groups >= 0]
+    if held.size == 1:
+        return plan.mechanism_for(int(held[0]))
+    if plan.worst_paths is not None or any(s.participation is not None for s in plan.stages):
+        raise UnsupportedError(
+            f"strategy {plan.strategy}: tosses a coin before a stage, which is not accounted for "
+            "several rows of one owner; take one row an owner, or another strategy"
+        )
+    parts: list[Mechanism] = []
+    for stage in plan.stages:
+        step = MixtureOfGaussians.of_rows(
+            stage.noise_stddev,
+            stage.clip_norm[held].tolist(),
+            stage.sampling_probability[held].tolist(),
+        )
+        parts += [] if step is None else [Repeated(step, stage.steps)]
+    return parts[0] if len(parts) == 1 else Composed(*parts)
