@@ -1,9 +1,9 @@
 """Rows kept of random graphs of rows with several owners, beside jax-privacy's selection.
 
-Each graph's largest selection is bounded from above by a linear program. jax-privacy selects for one
-row an owner only, in `_multi_owner.py` of its development version (not in release 2.0); where that
-cannot be imported, Ganesh et al. 2025, Algorithm 2 (rows by their number of owners, one by one), which
-it specialises, stands for it, and the result says so.
+Each graph's largest selection is bounded from above by a linear program. jax-privacy selects for
+one row an owner only, in `_multi_owner.py` of its development version (not in release 2.0); where
+that cannot be imported, Ganesh et al. 2025, Algorithm 2 (rows by their number of owners, one by
+one), which it specialises, stands for it, and the result says so.
 
 python benchmarks/owners.py --out benchmarks/results/owners.json     # 1 minute
 """
@@ -53,7 +53,9 @@ def graph(kind: str, rows: int, people: int, seed: int) -> tuple[np.ndarray, np.
 def theirs(row: np.ndarray, owner: np.ndarray) -> int:
     """Return how many rows jax-privacy keeps, or Algorithm 2 where it cannot be imported."""
     if _multi_owner is not None:
-        return int(_multi_owner.greedy_contribution_bound(_multi_owner.MultiOwnerGraph(row, owner)).size)
+        return int(
+            _multi_owner.greedy_contribution_bound(_multi_owner.MultiOwnerGraph(row, owner)).size
+        )
     taken, kept = np.zeros(owner.max() + 1, dtype=bool), 0
     owners = np.split(owner, np.flatnonzero(np.diff(row)) + 1)
     for each in sorted(owners, key=len):
@@ -66,7 +68,9 @@ def most(row: np.ndarray, owner: np.ndarray, limit: int) -> float:
     """Return an upper bound on the rows that any selection keeps."""
     size, people = int(row.max()) + 1, int(owner.max()) + 1
     edges = csr_matrix((np.ones(row.size), (owner, row)), shape=(people, size))
-    return float(-linprog(-np.ones(size), A_ub=edges, b_ub=np.full(people, limit), bounds=(0, 1)).fun)
+    return float(
+        -linprog(-np.ones(size), A_ub=edges, b_ub=np.full(people, limit), bounds=(0, 1)).fun
+    )
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -96,7 +100,9 @@ def main() -> None:
     options = parser.parse_args()
     row, owner = graph("messages", *LARGE, 0)
     large = Ownership.from_pairs(row, owner)
-    turns = [(seconds(lambda: large.select(1)), seconds(lambda: theirs(row, owner))) for _ in range(3)]
+    turns = [
+        (seconds(lambda: large.select(1)), seconds(lambda: theirs(row, owner))) for _ in range(3)
+    ]
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     results = {
         "machine": next(x.split(":")[1].strip() for x in lines if x.startswith("model name")),

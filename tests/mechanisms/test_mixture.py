@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians: against closed forms, quadrature, another library, and what they dominate."""
+"""Mixtures of Gaussians against closed forms, quadrature, another library, other vectors."""
 
 import math
 
@@ -60,9 +60,13 @@ def some_steps(seed: int, size: int) -> list[MixtureOfGaussians]:
     found = []
     for _ in range(size):
         many = int(random.integers(1, 6))
-        chances = random.dirichlet(np.ones(many)) * random.choice([1.0, 0.3, 10 ** random.uniform(-5, 0)])
+        chances = random.dirichlet(np.ones(many)) * random.choice(
+            [1.0, 0.3, 10 ** random.uniform(-5, 0)]
+        )
         shifts = random.uniform(0.05, 3, many)
-        found.append(MixtureOfGaussians(10 ** random.uniform(-0.4, 1.5), shifts, chances * (1 - 1e-15)))
+        found.append(
+            MixtureOfGaussians(10 ** random.uniform(-0.4, 1.5), shifts, chances * (1 - 1e-15))
+        )
     return found
 
 
@@ -111,7 +115,9 @@ def test_vectors_in_any_direction_are_dominated(angle: float) -> None:
     ends = [(0.0, 0.0), (1.0, 0.0), (0.7 * math.cos(angle), 0.7 * math.sin(angle))]
     ends.append((ends[1][0] + ends[2][0], ends[1][1] + ends[2][1]))
     chances = [(1 - q[0]) * (1 - q[1]), q[0] * (1 - q[1]), (1 - q[0]) * q[1], q[0] * q[1]]
-    parts = [c * norm.pdf(x, a, z) * norm.pdf(y, b, z) for (a, b), c in zip(ends, chances, strict=True)]
+    parts = [
+        c * norm.pdf(x, a, z) * norm.pdf(y, b, z) for (a, b), c in zip(ends, chances, strict=True)
+    ]
     p, without = sum(parts) * cell, norm.pdf(x, 0, z) * norm.pdf(y, 0, z) * cell
     bound = privacy_curve(MixtureOfGaussians.of_rows(z, [1.0, 0.7], q))
     for epsilon in (0.0, 0.5, 1.5):
@@ -139,7 +145,9 @@ def test_coins_compositions_and_json() -> None:
     step = MixtureOfGaussians(2.0, [1.0, 2.0], [0.2, 0.1])
     assert from_json(to_json(step)) == step
     behind = privacy_curve(Repeated(Sampled(step, 0.5), 10)).epsilon(1e-5)
-    halved = privacy_curve(Repeated(MixtureOfGaussians(2.0, [1.0, 2.0], [0.1, 0.05]), 10)).epsilon(1e-5)
+    halved = privacy_curve(Repeated(MixtureOfGaussians(2.0, [1.0, 2.0], [0.1, 0.05]), 10)).epsilon(
+        1e-5
+    )
     assert behind == pytest.approx(halved)
     both = privacy_curve(Composed(Repeated(step, 5), Laplace(10.0))).epsilon(1e-5)
     assert both.lower > privacy_curve(Repeated(step, 5)).epsilon(1e-5).upper

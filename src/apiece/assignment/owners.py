@@ -7,7 +7,7 @@ its own, so the owner adds a random sum of their clip norms: a mixture of Gaussi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,7 @@ _ROUNDS = 16
 _MOST_KINDS = 500
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class OwnedPlan:
     """A plan of the selected rows, and the owners whose promises it keeps.
 
@@ -54,12 +54,9 @@ class OwnedPlan:
     """
 
     plan: BoundPlan
-    rows: Integers
-    ownership: Ownership
-    budgets: Budgets
-
-    def __repr__(self) -> str:
-        return f"OwnedPlan({self.rows.size} of {self.ownership.rows} rows, {self.ownership!r})"
+    rows: Integers = field(repr=False)
+    ownership: Ownership = field(repr=False)
+    budgets: Budgets = field(repr=False)
 
     def mechanism_for(self, owner: Any) -> Mechanism:
         """Return what is done to all selected rows of `owner` together.
@@ -196,7 +193,7 @@ def _of_owners(ownership: Ownership, budgets: Budgets) -> Integers:
     """Return the place in `budgets` of each owner of the graph."""
     if budgets.excess is not None:
         raise UnsupportedError(
-            "budgets: bounds on the excess are not kept for rows with several owners; leave them out"
+            "budgets: bounds on the excess are not kept for rows of several owners; leave them out"
         )
     same = budgets.ids.dtype.kind == ownership.ids.dtype.kind
     order = np.argsort(budgets.ids, kind="stable")
@@ -221,12 +218,12 @@ def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Fl
     return Budgets(epsilon[rows], least[rows], ids=rows)
 
 
-def _for_one_row(
-    epsilon: Floats, delta: Floats, many: Integers, rate: float, steps: int
-) -> Floats:
+def _for_one_row(epsilon: Floats, delta: Floats, many: Integers, rate: float, steps: int) -> Floats:
     """Return the ε of one row of an owner with so many rows, all at the mean rate."""
     kinds, place = np.unique(np.column_stack([epsilon, delta, many]), axis=0, return_inverse=True)
-    aims = np.array([_one_of(*kind[:2], int(kind[2]), rate, steps) for kind in kinds])
+    aims = np.array(
+        [_one_of(float(kind[0]), float(kind[1]), int(kind[2]), rate, steps) for kind in kinds]
+    )
     return np.asarray(aims[place.ravel()], dtype=np.float64)
 
 

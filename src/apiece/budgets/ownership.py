@@ -1,15 +1,14 @@
-"""Ownership: rows with several owners, and which of them may be used so that nobody owns too many."""
+"""Ownership: rows with several owners, and which of them to use so that nobody owns too many."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece import _check
 from apiece._types import Integers, Mask
 from apiece.errors import InputError
 
@@ -40,10 +39,10 @@ class Ownership:
         [0, 2]
     """
 
-    ids: npt.NDArray[Any]
+    ids: npt.NDArray[Any] = field(repr=False)
     rows: int
-    row: Integers
-    owner: Integers
+    row: Integers = field(repr=False)
+    owner: Integers = field(repr=False)
 
     def __init__(self, owners: Iterable[Iterable[Any]]) -> None:
         lists = [list(row) for row in owners]
@@ -79,8 +78,8 @@ class Ownership:
             )
         if rows.dtype.kind not in "iu" or owners.dtype.kind not in "iuU" or rows.min() < 0:
             raise InputError(
-                f"row, owner: of types {rows.dtype} and {owners.dtype}; give positions of rows from "
-                "0 on, and ids that are integers or text"
+                f"row, owner: of types {rows.dtype} and {owners.dtype}; give positions of rows "
+                "from 0 on, and ids that are integers or text"
             )
         size = int(rows.max()) + 1
         missing = np.bincount(rows, minlength=size) == 0 if size <= 64 * rows.size else [True]
@@ -100,9 +99,6 @@ class Ownership:
         put(self, "owner", pairs % ids.size)
         for array in (self.ids, self.row, self.owner):
             array.flags.writeable = False
-
-    def __repr__(self) -> str:
-        return f"Ownership({self.rows} rows, {self.ids.size} owners)"
 
     def select(self, limit: npt.ArrayLike = 1) -> Integers:
         """Return rows such that nobody owns more than `limit` of them; positions, ascending.
@@ -142,6 +138,9 @@ class Ownership:
     def owned(self, selected: npt.ArrayLike) -> Integers:
         """Return how many of the rows `selected` each owner owns, in the order of `ids`.
 
+        Args:
+            selected: positions of rows.
+
         Example:
             >>> Ownership([[1, 2], [1], [3]]).owned([0, 1]).tolist()
             [2, 1, 0]
@@ -156,8 +155,8 @@ class Ownership:
             raise InputError(f"limit = {limit!r}: must be whole numbers of at least 0")
         if limits.shape not in ((), (self.ids.size,)):
             raise InputError(
-                f"limit: shape {limits.shape}, but there are {self.ids.size} owners; give one number "
-                "or one for each owner"
+                f"limit: shape {limits.shape}, but there are {self.ids.size} owners; give one "
+                "number, or one for each owner"
             )
         return np.broadcast_to(limits, (self.ids.size,)).astype(np.int64)
 

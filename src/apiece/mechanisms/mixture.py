@@ -1,4 +1,4 @@
-"""Gaussian noise on the sum of several rows of one owner, each of which joins by a coin of its own."""
+"""Gaussian noise on the sum of several rows of one owner, each of which joins by its own coin."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ _MOST = 256
 class MixtureOfGaussians:
     """A sum plus Gaussian noise, to which an owner adds one of several amounts by secret coins.
 
-    Guarantee: the pair Σ_j c_j·N(s_j, z²) against N(0, z²), where s_0 = 0 has what the chances
-    leave. It dominates one step of a sum of vectors to which the owner's rows r in a random set S
-    add Σ_{r in S} x_r with ‖x_r‖ ≤ C_r, if S has the law of the coins that gave the chances of the
-    sums of C_r (Choquette-Choo et al. 2024).
-
     Args:
         noise_multiplier: z, the noise's standard deviation, in the unit of the shifts.
         shifts: the amounts s_j; positive, finite.
@@ -30,6 +25,12 @@ class MixtureOfGaussians:
 
     Raises:
         InputError: values outside these bounds, lengths that differ, none, or more than 256.
+
+    Guarantee:
+        The pair is Σ_j c_j·N(s_j, z²) against N(0, z²), where s_0 = 0 has what the chances leave.
+        It dominates one step of a sum of vectors to which the owner's rows r in a random set S add
+        Σ_{r in S} x_r with ‖x_r‖ ≤ C_r, if S has the law of the coins that gave the chances of the
+        sums of C_r.
 
     References:
         Choquette-Choo et al. 2024, section 4 and Theorem 4.8.
@@ -69,19 +70,30 @@ class MixtureOfGaussians:
         """Return one step's mechanism of an owner whose rows join by independent coins.
 
         Args:
-            noise_stddev: standard deviation of the noise on the sum.
-            clip_norms, probabilities: each row's clip norm and chance to join.
+            noise_stddev: Standard deviation of the noise on the sum.
+            clip_norms: Each row's bound.
+            probabilities: Each row's chance to join.
 
         Returns:
-            The mixture over all sums of clip norms; None where no row can join. Where there are
-            more than 256 sums, they are rounded up to multiples of 1/256 of the largest: more
-            than what happens, never less.
+            The mixture over all sums of clip norms; None where no row can join.
+
+        Raises:
+            InputError: Bounds that are not positive, chances that are none, lengths that differ.
+
+        Guarantee:
+            The mixture dominates the step. It is the step's own pair, but for more than 256 sums:
+            these are rounded up to multiples of 1/256 of the largest.
 
         Example:
             >>> MixtureOfGaussians.of_rows(2.0, [1.0, 1.0], [0.1, 0.1]).shifts
             (1.0, 2.0)
         """
         norms = _check.positive_array("clip_norms", clip_norms)
+        if norms.shape != (len(probabilities),):
+            raise InputError(
+                f"clip_norms, probabilities: shapes {norms.shape} and ({len(probabilities)},); "
+                "give one of each a row"
+            )
         unit = float(norms.sum()) / _MOST
         law = {0.0: 1.0}
         for norm, chance in zip(norms.tolist(), probabilities, strict=True):

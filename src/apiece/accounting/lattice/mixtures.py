@@ -1,9 +1,9 @@
 """The pair of several Gaussian shifts by secret coins.
 
 P₁ = Σ_j v_j·N(s_j, z²) against N(0, z²), where the v_j are the chances given that some row joins.
-The log-ratio ρ(x) = log Σ_j v_j·exp((s_j·x − s_j²/2)/z²) rises in x, so that an interval of ρ is one
-of x. The ends of these intervals are found by Newton's method; where one is off, ρ there is off by
-a few units, and a likelihood ratio that is off by a factor e^η is a mass that is.
+The log-ratio ρ(x) = log Σ_j v_j·exp((s_j·x − s_j²/2)/z²) rises in x, so that an interval of ρ is
+one of x. The ends of these intervals are found by Newton's method; where one is off, ρ there is off
+by a few units, and a likelihood ratio that is off by a factor e^η is a mass that is.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def mixture_pair(step: MixtureOfGaussians, probability: float = 1.0) -> MixtureP
     z, most = step.noise_multiplier, step.shifts[-1]
     if not _LEAST <= z / most <= _MOST:
         raise RangeError(
-            f"noise_multiplier = {z!r} with shifts up to {most!r}: past the numerical range; give a "
-            f"quotient in [{_LEAST:g}, {_MOST:g}]"
+            f"noise_multiplier = {z!r} with shifts up to {most!r}: past the numerical range; give "
+            f"a quotient in [{_LEAST:g}, {_MOST:g}]"
         )
     chances = np.array(step.chances)
     total = math.fsum(step.chances)
