@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+States = list[tuple[torch.Generator, torch.Tensor]]
+
 
 @contextlib.contextmanager
 def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
@@ -24,34 +26,30 @@ def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[Non
 @contextlib.contextmanager
 def trial(devices: Iterable[torch.device]) -> Iterator[None]:
     """Put the generators back afterwards: what is only tried draws nothing of the run's."""
-    before = [(generator, generator.get_state()) for generator in _generators(devices)]
+    before = states(devices)
     try:
         yield
     finally:
-        _put_back(before)
+        put_back(before)
 
 
-@contextlib.contextmanager
-def attempt(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Put the generators back where the body raises, so that another way starts as if alone."""
-    before = [(generator, generator.get_state()) for generator in _generators(devices)]
-    try:
-        yield
-    except BaseException:
-        _put_back(before)
-        raise
+def states(devices: Iterable[torch.device]) -> States:
+    """Return the generators and their states, for `put_back`."""
+    return [(generator, generator.get_state()) for generator in _generators(devices)]
 
 
-def _put_back(states: list[tuple[torch.Generator, torch.Tensor]]) -> None:
-    for generator, state in states:
+def put_back(before: States) -> None:
+    """Set the generators back, so that another way starts as if alone."""
+    for generator, state in before:
         generator.set_state(state)
 
 
 def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
     """Return the generator of the CPU and those of `devices`, each once."""
     found = [torch.default_generator]
-    for device in sorted(set(devices), key=str):
-        if device.type != "cpu" and _generator(device) not in found:
+    others = {device for device in devices if device.type != "cpu"}
+    for device in sorted(others, key=str):
+        if _generator(device) not in found:
             found.append(_generator(device))
     return found
 

@@ -56,8 +56,7 @@ def clip_and_sum(
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    parameters = guards.trainable(model)
-    guards.check_modules(model)
+    parameters = guards.fit_parameters(model)
     model = model._modules.get("_orig_mod") or model  # torch.compile's wrapper
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device

@@ -78,10 +78,9 @@ def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
 
 def count(inputs: Any, targets: Any) -> int:
     """Return the number of records, which every tensor must have as its first dimension."""
-    _check_plain(inputs)
-    _check_plain(targets)
-    tensors = leaves(inputs) + leaves(targets)
-    if not leaves(inputs):
+    given = _plain(inputs)
+    tensors = given + _plain(targets)
+    if not given:
         raise InputError("inputs: no tensor in them; give a tensor, or a tuple or dict of tensors")
     sizes = {t.shape[0] if t.dim() else None for t in tensors}
     if len(sizes) != 1 or None in sizes:
@@ -93,22 +92,26 @@ def count(inputs: Any, targets: Any) -> int:
     return int(tensors[0].shape[0])
 
 
-def _check_plain(tree: Any) -> None:
-    """Raise `UnsupportedError` where records are not rows of dense tensors."""
-    if isinstance(tree, nn.utils.rnn.PackedSequence):
-        raise UnsupportedError(
-            "inputs, targets: a PackedSequence has no row for each record; give padded tensors, "
-            "records first, with their lengths, and pack them in the model's forward"
-        )
-    if isinstance(tree, dict | tuple | list):
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            _check_plain(part)
-    elif isinstance(tree, torch.Tensor) and (tree.is_nested or tree.layout is not torch.strided):
+def _plain(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of `tree`; raise `UnsupportedError` where records are not dense rows."""
+    if isinstance(tree, torch.Tensor):
+        if tree.layout is torch.strided and not tree.is_nested:
+            return [tree]
         kind = "nested" if tree.is_nested else str(tree.layout).removeprefix("torch.")
         raise UnsupportedError(
             f"inputs, targets: a tensor is {kind}, which cannot be taken record by record; give "
             "dense ones (to_dense(), or torch.nested.to_padded_tensor)"
         )
+    if isinstance(tree, nn.utils.rnn.PackedSequence):
+        raise UnsupportedError(
+            "inputs, targets: a PackedSequence has no row for each record; give padded tensors, "
+            "records first, with their lengths, and pack them in the model's forward"
+        )
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, tuple | list):
+        return []
+    return [tensor for part in tree for tensor in _plain(part)]
 
 
 def select(tree: Any, index: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, StateError, UnsupportedError
-from apiece.training.clipping.ambient import attempt
+from apiece.training.clipping.ambient import put_back, states
 from apiece.training.clipping.clipped import ClippedSum
 from apiece.training.clipping.independence.check import Finding, examine
 from apiece.training.clipping.independence.state import State
@@ -77,16 +77,17 @@ def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
 
     Raises `UnsupportedError` where it is not `free` to.
     """
+    before = states([batch.clip_norms.device])
     try:
-        with attempt([batch.clip_norms.device]):
-            return _PATHS[path](batch)
+        return _PATHS[path](batch)
     except NotBookable as reason:
         if not free:
             raise _not_exact(str(reason)) from None
+    put_back(before)
     try:
-        with attempt([batch.clip_norms.device]):
-            return functional.clip_vectorised(batch)
+        return functional.clip_vectorised(batch)
     except RuntimeError:  # vmap cannot run every model
+        put_back(before)
         return functional.clip_one_by_one(batch)
 
 

@@ -56,8 +56,8 @@ def clip_batch(batch: Batch) -> ClippedSum:
     """Return the clipped sum of one batch; raise `NotBookable` where another path must be taken."""
     layers = chain_of(batch)
     if layers is not None:
-        losses, uses = walk(layers, batch)
         with torch.no_grad():
+            losses, uses = walk(layers, batch)
             if is_dense(uses):
                 return clip_dense(uses, batch, losses)
             return _clip(of_uses(uses, batch), batch, losses)

@@ -79,20 +79,19 @@ def _collect(module: nn.Module, layers: list[nn.Module]) -> bool:
 def walk(layers: list[nn.Module], batch: Batch) -> tuple[torch.Tensor, list[Link]]:
     """Return the losses (B,) and the uses of linear layers, the last one first.
 
+    Call it without autograd: `with torch.no_grad()`.
+
     Behind the B records the uses may have rows of no record, whose output gradient is zero:
     oneDNN builds a kernel for each new shape, and Poisson batches have a new size at every step.
     """
     size = len(batch)
     more = -size % _ROWS if _builds_kernels(layers, size) else 0
-    with torch.no_grad():
-        given = batch.inputs.detach()
-        trail, out = _forward(layers, pad(given, (0, 0, 0, more)) if more else given)
-        out = out[:size] if more else out
-    losses, gradient = with_gradient(batch.loss_fn, out, batch.targets)
+    given = batch.inputs.detach()
+    trail, out = _forward(layers, pad(given, (0, 0, 0, more)) if more else given)
+    losses, gradient = with_gradient(batch.loss_fn, out[:size] if more else out, batch.targets)
     if gradient is None:
         return losses, []
-    with torch.no_grad():
-        return losses, _backward(trail, pad(gradient, (0, 0, 0, more)) if more else gradient)
+    return losses, _backward(trail, pad(gradient, (0, 0, 0, more)) if more else gradient)
 
 
 def _builds_kernels(layers: list[nn.Module], size: int) -> bool:

@@ -33,21 +33,21 @@ def clip_dense(uses: list[Link], batch: Batch, losses: torch.Tensor) -> ClippedS
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
         uses = [Link(u.layer, blank(u.right, bad), blank(u.left, bad), True) for u in uses]
-    found: dict[torch.Tensor, torch.Tensor] = {}
+    found: dict[int, torch.Tensor] = {}
     column = factors.unsqueeze(1)
     for layer, right, left, ours in uses:
         weight, bias = _trained(layer)
         if bias is not None:
-            found[bias] = factors @ left
+            found[id(bias)] = factors @ left
         if weight is None:
             continue
         if left.shape[1] > right.shape[1]:  # the narrower one takes the factors
             right = right * column
         else:
             left = left.mul_(column) if ours else left * column
-        found[weight] = product(left, right)
+        found[id(weight)] = product(left, right)
     sums = {
-        name: found[p] if p in found else torch.zeros_like(p, requires_grad=False)
+        name: found[id(p)] if id(p) in found else torch.zeros_like(p, requires_grad=False)
         for name, p in batch.parameters.items()
     }
     return ClippedSum(sums, norms[:size], losses, batch.clip_norms)

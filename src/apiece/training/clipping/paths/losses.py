@@ -17,8 +17,8 @@ def with_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return the losses (B,) and Σ losses' gradient for `outputs` (B, ...), None if it has none.
 
-    The gradient may be a tensor that the loss keeps. Raises `InputError` for a loss that was
-    reduced.
+    Call it without autograd. The gradient may be a tensor that the loss keeps. Raises
+    `InputError` for a loss that was reduced.
     """
     if _is_plain(loss_fn, outputs, targets):
         return _cross_entropy(outputs, targets, loss_fn)
@@ -51,10 +51,9 @@ def _cross_entropy(
     outputs: torch.Tensor, targets: torch.Tensor, loss: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what autograd does, to the bit, by the same four kernels."""
-    with torch.no_grad():
-        chances = torch.log_softmax(outputs, 1)
-        common = (targets, None, 0, loss.ignore_index)
-        losses, total = _aten.nll_loss_forward.default(chances, *common)
-        ones = torch.ones_like(losses)
-        gradient = _aten.nll_loss_backward.default(ones, chances, *common, total)
-        return losses, _aten._log_softmax_backward_data.default(gradient, chances, 1, outputs.dtype)
+    chances = torch.log_softmax(outputs, 1)
+    common = (targets, None, 0, loss.ignore_index)
+    losses, total = _aten.nll_loss_forward.default(chances, *common)
+    ones = torch.ones_like(losses)
+    gradient = _aten.nll_loss_backward.default(ones, chances, *common, total)
+    return losses, _aten._log_softmax_backward_data.default(gradient, chances, 1, outputs.dtype)
