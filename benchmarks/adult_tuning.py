@@ -55,29 +55,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "adult.parquet"
         write_training_part(data)
-        base = replace(
-            read_job(EXAMPLE), source=str(data), label="income", split="split", seeds=SEEDS
-        )
-        base = replace(base, settings={}, seed=100)
+        changes = {"source": str(data), "label": "income", "split": "split", "seeds": SEEDS}
+        base = read_job(EXAMPLE, changes | {"seed": 100, "settings": {}})
         for batch_size, steps in GRID:
             for rate in RATES:
                 place = Path(folder) / f"{batch_size}-{steps}-{rate}"
-                job = replace(
-                    base, settings={}, batch_size=batch_size, steps=steps, learning_rate=rate
+                training = replace(
+                    base.training, batch_size=batch_size, steps=steps, learning_rate=rate
                 )
-                found = run(
-                    prepare(job, out=place),
-                    out=place,
-                    render=lambda _: "",
-                    watch=lambda *_: None,
-                )["strategies"]
+                job = replace(base, training=training)
+                found = run(prepare(job, out=place), out=place, watch=lambda *_: None).strategies
                 setting = {"batch_size": batch_size, "steps": steps, "learning_rate": rate}
-                validated = {s["strategy"]: s["test_accuracy"] for s in found}
-                means = [s["test_accuracy_mean"] for s in found]
+                validated = {s.strategy: list(s.test_accuracy) for s in found}
+                means = [fmean(s.test_accuracy) for s in found]
                 rows.append(setting | {"validation_accuracy": validated, "mean": fmean(means)})
     best = {
         name: _setting(max(rows, key=lambda row: fmean(row["validation_accuracy"][name])))
-        for name in base.strategies
+        for name in base.compare.strategies
     }
     best["mean"] = _setting(max(rows, key=lambda row: row["mean"]))
     machine = {"processor": _processor(), "cores": os.cpu_count()}

@@ -1,7 +1,6 @@
 """Names from data show themselves in tables, pages, figures and errors, and do nothing else."""
 
 import ast
-import copy
 import re
 import unicodedata
 from functools import cache
@@ -20,11 +19,12 @@ from apiece._text import figure_text, plain, plain_lines
 from apiece.audit import roc
 from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
-from apiece.jobs.release import checklist
-from apiece.reporting import closing_table, render
+from apiece.jobs import Facts, Run, Trained
+from apiece.reporting import closing_table, report
 from apiece.reporting.audit_figures import roc_figure, theory_figure
 from apiece.reporting.curve_figures import privacy_curves
 from apiece.reporting.figures import budgets as budgets_figure
+from sample_runs import renamed
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
 NAMES = [
@@ -34,6 +34,10 @@ NAMES = [
     "\ufeffa",
     "\ud800", "\ue000", "[bold]x[/bold]", "[/]", "%s%n", "x" * 5000, " ", "\x7f", "\ufffe",
 ]  # fmt: skip
+
+
+def page_of(run: Run) -> str:
+    return report(run).html
 
 
 def harmless(text: str) -> bool:
@@ -52,34 +56,24 @@ def good_plan() -> Any:
     return plan_of("good")
 
 
-@cache
-def described() -> dict[str, Any]:
-    found: dict[str, Any] = good_plan().to_dict()
-    return found
-
-
-def metrics_of(name: str) -> dict[str, Any]:
-    plan = copy.deepcopy(described())
-    for group in plan["groups"]:
-        group["name"] = name if group["name"] == "good" else group["name"]
-    settings = {"batch_size": 1, "steps": 3, "clip_norm": 1.0, "learning_rate": 1.0}
-    strategy = {
-        "strategy": name, "plan": plan, "seeds": [1], "seconds": 1.0,
-        "test_accuracy": [0.8], "test_accuracy_mean": 0.8, "test_accuracy_stddev": None,
-        "settings": {**settings, "momentum": 0.0},
-    }  # fmt: skip
-    data = {
-        "source": name, "packaged": False, "label": name, "classes": [name, "b"], "schema": name,
-        "features": 2, "training_records": 3, "test_records": 1, "commonest_class_share": 0.5,
-        "simulated_budgets": False,
-    }  # fmt: skip
-    found = {
-        "apiece": "0", "name": name, "data": data, "training": {"strategy": name, "hidden": []},
-        "ledger": None, "randomness": {"seed": None, "noise": "operating system"},
-        "strategies": [strategy], "all_models": {"models": 1, "groups": []},
-        "no_limit_cap": None,
-    }  # fmt: skip
-    return found | {"release": checklist(found)}
+def run_of(name: str) -> Run:
+    names = [
+        name if given == "good" else given for given in good_plan().budget_groups.name.tolist()
+    ]
+    settings = {"batch_size": 1.0, "steps": 3, "clip_norm": 1.0, "learning_rate": 1.0}
+    return Run(
+        version="0", name=name, strategy=name, hidden=(), analysis=None, no_limit_cap=None,
+        data=Facts(
+            source=name, packaged=False, label=name, classes=(name, "b"), schema=name, features=2,
+            training_records=3, test_records=1, commonest_class_share=0.5, simulated_budgets=False,
+        ),
+        seed=None,
+        strategies=(Trained(
+            strategy=name, plan=renamed(good_plan(), names), settings={**settings, "momentum": 0.0},
+            seeds=(1,), test_accuracy=(0.8,), seconds=1.0,
+        ),),
+        models=1, totals=(),
+    )  # fmt: skip
 
 
 @given(st.text())
@@ -93,9 +87,9 @@ def test_plain_is_one_harmless_line_and_changes_nothing_harmless(text: str) -> N
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_tables(name: str) -> None:
-    closing = closing_table(metrics_of(name))
+    closing = closing_table(run_of(name))
     assert harmless(closing)
-    assert len(closing.split("\n")) == len(closing_table(metrics_of("good")).split("\n"))
+    assert len(closing.split("\n")) == len(closing_table(run_of("good")).split("\n"))
     found = {"audit": "one run", "roc": {name: roc([1.0, 0.0], [True, False]).summary()}}
     assert harmless(audit_text(found))
     assert len(audit_text(found).split("\n")) == len(audit_text({"roc": {}, "audit": "x"})) + 1
@@ -114,12 +108,12 @@ def good_curve() -> Any:
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_pages(name: str) -> None:
-    page = render(metrics_of(name))
+    page = page_of(run_of(name))
     page.encode()
     assert harmless(page)
     # The same elements as for a good name: no name is markup.
     tags = re.compile(r"<(?!svg|g\b|path|use|text|defs|clipPath|rect|style|/)[a-z0-9]+")
-    good = render(metrics_of("good"))
+    good = page_of(run_of("good"))
     assert tags.findall(page) == tags.findall(good)
 
 
@@ -131,7 +125,7 @@ def texts(svg: str) -> list[str]:
 def test_figures(name: str) -> None:
     """Every figure is made, well formed, and has the name in it as it is, not as a formula."""
     shown = figure_text(name).replace(r"\$", "$").strip()
-    svg = budgets_figure(metrics_of(name))
+    svg = budgets_figure(run_of(name))
     assert harmless(svg)
     assert shown in [t.strip() for t in texts(svg)]
     curve = good_curve()

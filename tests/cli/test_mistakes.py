@@ -503,7 +503,7 @@ def test_there_are_a_hundred_and_no_two_alike() -> None:
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda m: m.name)
 def test_a_mistake(case: Mistake, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("apiece.reporting.render", lambda metrics: "the page is tested elsewhere")
+    monkeypatch.setattr("apiece.reporting.pages.render", lambda run: "tested elsewhere")
     (tmp_path / "plain").mkdir()
     lay_out(case, tmp_path / "plain")
     before = {Path(p).name: c for p, c in contents(tmp_path / "plain").items()}

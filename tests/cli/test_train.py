@@ -301,10 +301,11 @@ def test_a_strategy_s_own_settings_and_an_option_over_them() -> None:
         "compare": {"settings": {"scale": {"steps": 7, "learning_rate": 3.0}}},
     }
     job = job_from_dict(sections, name="x", changes={})
-    assert (job.of("scale").steps, job.of("sample").steps) == (7, 1000)
+    assert (job.training_of("scale").steps, job.training_of("sample").steps) == (7, 1000)
     assert job_from_dict(job.to_dict(), name="x", changes={}) == job
     changed = job_from_dict(sections, name="x", changes={"steps": 5})
-    assert (changed.of("scale").steps, changed.of("scale").learning_rate) == (5, 3.0)
+    assert changed.training_of("scale").steps == 5
+    assert changed.training_of("scale").learning_rate == 3.0
     sections["compare"] = {"settings": {"scale": {"stepps": 7}}}
     with pytest.raises(OptionError, match="did you mean 'steps'"):
         job_from_dict(sections, name="x", changes={})
@@ -340,8 +341,7 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
     """With one record faulty, the model is the one of a run in which it cannot contribute."""
     import torch
 
-    from apiece.jobs import job_from_dict, prepare, run
-    from apiece.jobs.run import Prepared
+    from apiece.jobs import Prepared, job_from_dict, prepare, run
 
     (tmp_path / "schema.toml").write_text(SCHEMA)
     people().to_csv(tmp_path / "people.csv", index=False)
@@ -362,7 +362,7 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
         ready: Prepared = prepare(job, out=tmp_path / name)
         if bad is not None:
             ready.people.train.features[0] = bad
-        run(ready, out=tmp_path / name, render=lambda _: "", watch=lambda *_: None)
+        run(ready, out=tmp_path / name, watch=lambda *_: None)
         content = torch.load(tmp_path / name / "model.pt", weights_only=True)
         states.append(content["state"]["0.weight"])
     assert torch.isfinite(states[0]).all()
@@ -436,7 +436,7 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
     from apiece.jobs import prepare, prepare_again, run
 
     table()
-    settings = {"data": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}
+    settings = {"source": str(tmp_path / "people.csv"), "label": "answer", "epsilon": "budget"}
     settings |= {"schema": str(tmp_path / "schema.toml"), "strategy": "uniform"}
     job = job_from_flags(None, False, settings | {"batch_size": 20.0, "steps": 3})
     out = tmp_path / "run"
@@ -446,7 +446,7 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(first, out=out, render=lambda _: "", watch=stop)
+        run(first, out=out, watch=stop)
     again = prepare_again(out)
     assert np.array_equal(again.people.train.features, first.people.train.features)
     assert not np.array_equal(

@@ -1,81 +1,75 @@
 """The checklist for release: each check on its own, and the verdict of all together."""
 
-import copy
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
+from apiece.assignment import assign
+from apiece.budgets import Budgets
+from apiece.jobs import Run
 from apiece.jobs.release import checklist
+from apiece.plan import Plan
+from sample_runs import FACTS, trained
 
 
-def metrics() -> dict[str, Any]:
-    """A run that is fit for release in every respect."""
-    group = {"records": 500, "epsilon": 1.0, "delta": 1e-5}
-    plan = {"objections": [], "groups": [group, group | {"epsilon": 2.0}]}
-    return {
-        "training": {"strategy": "sample"},
-        "strategies": [{"strategy": "sample", "plan": plan}],
-        "randomness": {"seed": None},
-        "all_models": {"models": 1},
-        "data": {"test_records": 0, "packaged": False},
-        "no_limit_cap": None,
-    }
+def fit_plan(*, epsilon: float = 2.0, delta: float = 1e-5, small: int = 500) -> Plan:
+    budgets = Budgets([1.0] * 500 + [epsilon] * small, delta)
+    return assign(budgets, "scale", steps=4, expected_batch_size=20, clip_norm=1.0)
 
 
-def plan(found: dict[str, Any]) -> dict[str, Any]:
-    part: dict[str, Any] = found["strategies"][0]["plan"]
-    return part
+GOOD = Run(
+    version="0", name="x", data=replace(FACTS, test_records=0), strategy="scale", hidden=(),
+    analysis=None, no_limit_cap=None, seed=None,
+    strategies=(trained("scale", 0.8, plan=fit_plan()),), models=1, totals=(),
+)  # fmt: skip
 
 
-WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], Any]]] = {
-    "an objection": ("promises", "no", lambda m: plan(m)["objections"].append("broken")),
-    "a seed": ("randomness", "no", lambda m: m["randomness"].update(seed=0)),
-    "delta of 1/n": ("δ against 1/n", "no", lambda m: plan(m)["groups"][0].update(delta=1e-3)),
-    "delta above": ("δ against 1/n", "no", lambda m: plan(m)["groups"][1].update(delta=0.1)),
-    "epsilon": ("largest ε", "decide", lambda m: plan(m)["groups"][0].update(epsilon=10.5)),
-    "models": ("number of models", "decide", lambda m: m["all_models"].update(models=2)),
-    "one person": (
-        "groups too small to name", "decide", lambda m: plan(m)["groups"][0].update(records=1),
+def planned(plan: Plan) -> Run:
+    return replace(GOOD, strategies=(trained("scale", 0.8, plan=plan),))
+
+
+WRONG: dict[str, tuple[str, str, Callable[[], Run]]] = {
+    "an objection": (
+        "promises", "no", lambda: planned(replace(fit_plan(), objections=("broken",))),
     ),
-    "nine": (
-        "groups too small to name", "decide", lambda m: plan(m)["groups"][0].update(records=9),
-    ),
-    "held out": ("held-out figures", "decide", lambda m: m["data"].update(test_records=5)),
+    "a seed": ("randomness", "no", lambda: replace(GOOD, seed=0)),
+    "delta of 1/n": ("δ against 1/n", "no", lambda: planned(fit_plan(delta=1e-3))),
+    "delta above": ("δ against 1/n", "no", lambda: planned(fit_plan(delta=0.1))),
+    "epsilon": ("largest ε", "decide", lambda: planned(fit_plan(epsilon=10.5))),
+    "models": ("number of models", "decide", lambda: replace(GOOD, models=2)),
+    "one person": ("groups too small to name", "decide", lambda: planned(fit_plan(small=1))),
+    "nine": ("groups too small to name", "decide", lambda: planned(fit_plan(small=9))),
+    "held out": ("held-out figures", "decide", lambda: replace(GOOD, data=FACTS)),
 }  # fmt: skip
 
 
 def test_a_run_with_nothing_wrong_is_fit() -> None:
-    found = checklist(metrics())
-    assert found["fit"] == "yes"
-    assert len(found["checks"]) == 7
-    assert {check["verdict"] for check in found["checks"]} == {"yes"}
+    assert GOOD.release.fit == "yes"
+    assert len(GOOD.release.checks) == 7
+    assert {check.verdict for check in GOOD.release.checks} == {"yes"}
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_one_thing_wrong_is_one_check(case: str) -> None:
-    name, verdict, spoil = WRONG[case]
-    made = metrics()
-    plan(made)["groups"] = copy.deepcopy(plan(made)["groups"])
-    spoil(made)
-    found = checklist(made)
-    assert found["fit"] == verdict
-    assert [c["name"] for c in found["checks"] if c["verdict"] != "yes"] == [name]
+    name, verdict, spoiled = WRONG[case]
+    release = spoiled().release
+    assert release.fit == verdict
+    assert [check.name for check in release.checks if check.verdict != "yes"] == [name]
+    assert release.to_dict()["fit"] == verdict
 
 
 def test_no_outweighs_decide() -> None:
-    made = metrics()
-    for _, _, spoil in WRONG.values():
-        spoil(made)
-    assert checklist(made)["fit"] == "no"
+    run = replace(planned(fit_plan(epsilon=10.5, small=1)), seed=0, models=2, data=FACTS)
+    assert {check.verdict for check in run.release.checks} == {"yes", "no", "decide"}
+    assert run.release.fit == "no"
 
 
 def test_accuracy_on_public_data_is_no_worry() -> None:
-    made = metrics()
-    made["data"] |= {"test_records": 5, "packaged": True}
-    assert checklist(made)["fit"] == "yes"
+    assert replace(GOOD, data=replace(FACTS, packaged=True)).release.fit == "yes"
 
 
 def test_the_cap_is_stated() -> None:
-    says = {c["name"]: c["says"] for c in checklist(metrics() | {"no_limit_cap": 8})["checks"]}
+    release = checklist(GOOD.kept, GOOD.data, seed=None, models=1, no_limit_cap=8)
+    says = {check.name: check.says for check in release.checks}
     assert "epsilon = 8, a cap set by the steward" in says["largest ε"]

@@ -39,7 +39,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     if flags["variant"] not in VARIANTS:
         raise unknown("variant", flags["variant"], VARIANTS)
     job = read_job(flags["run"] / "config.toml")
-    people = read_people(job)
+    training, people = job.training_of(job.training.strategy), read_people(job)
     good, asked = ~people.train.faulty, people.budgets
     budgets = Budgets(
         asked.epsilon[good],
@@ -49,10 +49,10 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     )
     plan = half_plan(
         budgets,
-        job.strategy,
-        steps=job.steps,
-        expected_batch_size=job.batch_size / 2,
-        clip_norm=job.clip_norm,
+        training.strategy,
+        steps=training.steps,
+        expected_batch_size=training.batch_size / 2,
+        clip_norm=training.clip_norm,
     )
     return table_job(
         people.train.features[good],

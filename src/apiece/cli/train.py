@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._inputs import number_or_name, table_options
+from apiece.cli._inputs import number_or_name
 from apiece.cli._output import echo
 from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
+from apiece.jobs import PARTS, REPORT, Job, Run, Setting, settings_of
 
 if TYPE_CHECKING:
-    from apiece.jobs import Job, Prepared
+    from apiece.jobs import Prepared
     from apiece.training import PlannedSpending
 
 EXAMPLE = """
@@ -29,37 +29,35 @@ Examples:
 COMPARED = ["uniform", "scale", "sample"]
 
 
+def job_options(command: Any) -> Any:
+    """Add a flag for every setting of a job that has one, in the order of the config."""
+    every = [each for part in PARTS.values() for each in settings_of(part)]
+    for name, how in reversed(every):
+        if how.help is not None:
+            flag = f"--{(how.flag or name).replace('_', '-')}"
+            option = click.option(
+                flag, name, type=how.kind, multiple=how.repeatable, help=_help(how)
+            )
+            command = option(command)
+    return command
+
+
+def _help(how: Setting) -> str:
+    default = how.value if how.default is None else how.default
+    shown = f"{default:g}" if isinstance(default, int | float) else default
+    return f"{how.help}  [default: {shown}]" if shown else str(how.help)
+
+
 @click.command(epilog=EXAMPLE)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
-@click.option("--data", help="CSV or Parquet, or packaged: adult, german, credit_default.")
-@click.option("--label", help="Column to predict.")
-@click.option("--epsilon", help="Column with each record's ε.")
-@click.option("--delta", help="One δ for all, or the name of a column.  [default: 1e-5]")
-@click.option("--ids", help="Column with unique record ids.")
-@click.option("--split", help="Column that says 'train' or 'test'.")
-@click.option("--test-share", type=float, help="Without --split: share held out.  [default: 0.2]")
-@click.option("--schema", help="Public schema (TOML); see: apiece schema --help.")
-@table_options
-@click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
-@click.option("--strategy", help="uniform, scale, sample or threshold.  [default: sample]")
-@click.option("--batch-size", type=float, help="Expected batch size.  [default: 512]")
-@click.option("--steps", type=int, help="Number of updates.  [default: 1000]")
-@click.option("--clip-norm", type=float, help="Mean clip norm.  [default: 1]")
-@click.option("--learning-rate", type=float, help="Of plain SGD.  [default: 1]")
-@click.option("--momentum", type=float, help="Of SGD.  [default: 0]")
-@click.option("--hidden", multiple=True, type=int, help="Width of a hidden layer; repeatable.")
+@job_options
 @click.option("--compare", is_flag=True, help="Train uniform, scale and sample side by side.")
-@click.option("--seeds", type=int, help="How often to train each strategy.  [with --compare: 3]")
-@click.option("--seed", type=int, help="Repeatable randomness: for experiments, not for release.")
-@click.option("--ledger", help="Charge this ledger before the first step; needs --ids.")
-@click.option("--analysis", help="The run's name in the ledger; repeated, it charges once.")
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="Go on with an interrupted run, in its run folder; takes no other settings.",
 )
-@click.option("--out", help="Run folder, new or empty.  [default: the first free under runs/]")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
 def command(
     config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: Any
@@ -69,39 +67,48 @@ def command(
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
-    from apiece.jobs import run
-    from apiece.reporting import closing_table, render
+    from apiece.reporting import closing_table, report
 
     if resume is None:
         prepared, out = fresh(config, compare, flags)
     else:
         prepared, out = interrupted(resume, flags | {"config": config, "compare": compare}), resume
-    job = prepared.job
-    doubts = _doubts(prepared)
-    models, begun = len(prepared.plans) * job.seeds, time.monotonic()
+    begun = time.monotonic()
+    found = _run(prepared, out, quiet=as_json)
+    report(found).save(out / REPORT)
+    if as_json:
+        echo(found.to_json())
+    else:
+        echo(closing_table(found))
+        many = f"{found.models} model{'s' * (found.models > 1)}"
+        echo(f"\n{many} in {time.monotonic() - begun:.0f} s.", err=True)
+        echo(f"Open the report: {out / REPORT}")
+
+
+def _run(prepared: Prepared, out: Path, *, quiet: bool) -> Run:
+    """Run the job with a bar on the terminal, and say each doubt once it has begun."""
+    from apiece.jobs import run
+
+    job, doubts = prepared.job, _doubts(prepared)
     spending: dict[str, PlannedSpending] = {}
-    with Bar(prepared.steps, done=prepared.unfinished.made(), quiet=as_json) as bar:
+    with Bar(prepared.steps, done=prepared.unfinished.made(), quiet=quiet) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
             _tell(doubts)
 
             def text() -> str:
                 planned = _planned(spending, prepared, strategy, step)
-                return f"{strategy} {repeat + 1}/{job.seeds} step {step}/{steps}, {planned}"
+                of = f"{repeat + 1}/{job.compare.seeds}"
+                return f"{strategy} {of} step {step}/{steps}, {planned}"
 
             bar.advance(text)
 
         try:
-            metrics = run(prepared, out=out, render=render, watch=watch)
+            found = run(prepared, out=out, watch=watch)
         except KeyboardInterrupt:
             raise Interrupted(_interrupted(bar, out) + _still_charged(job)) from None
     _tell(doubts)
-    if as_json:
-        echo(json.dumps(metrics, allow_nan=False))
-    else:
-        echo(closing_table(metrics))
-        echo(f"\n{models} model{'s' * (models > 1)} in {time.monotonic() - begun:.0f} s.", err=True)
-        echo(f"Open the report: {out / 'report.html'}")
+    return found
 
 
 def _doubts(prepared: Prepared) -> list[str]:
@@ -123,7 +130,7 @@ def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Pr
     from apiece.jobs import free_folder, prepare
 
     job = job_from_flags(config, compare, flags)
-    out = Path(job.out) if job.out else free_folder(Path("runs"), job.name)
+    out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
     return prepare(job, out=out), out
 
 
@@ -155,8 +162,6 @@ def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) ->
     from apiece.jobs import job_from_dict, read_job
 
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
-    if "data" in changes:
-        changes["source"] = changes.pop("data")
     if "delta" in changes:
         changes["delta"] = number_or_name(changes["delta"])
     if "epsilon" in changes:
@@ -192,6 +197,6 @@ def _interrupted(bar: Bar, out: Path) -> str:
 
 
 def _still_charged(job: Job) -> str:
-    if job.analysis is None:
+    if job.run.analysis is None:
         return ""
-    return f"; the ledger stays charged for it, and --analysis {job.analysis!r} charges no more"
+    return f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no more"

@@ -1,18 +1,43 @@
-"""The main job: from a table of people with a budget each, and a config, to a run folder."""
+"""The main job: from a table of people with a budget each, and a config, to a run folder.
 
-from apiece.jobs.config import Job, job_from_dict, read_job
+What needs torch is loaded when it is first asked for, so that commands start at once.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from apiece.jobs.config import PARTS, Job, job_from_dict, read_job
 from apiece.jobs.folder import free_folder
-from apiece.jobs.model import TabularModel, load_model
+from apiece.jobs.parts import TUNED
 from apiece.jobs.people import People, Records, read_people
-from apiece.jobs.prepared import Prepared, prepare, prepare_again
-from apiece.jobs.run import run
+from apiece.jobs.release import Check, Release
+from apiece.jobs.results import METRICS, REPORT, Run, Total
+from apiece.jobs.settings import Setting, settings_of
+from apiece.jobs.trained import Facts, Promise, Trained
+
+if TYPE_CHECKING:
+    from apiece.jobs.model import TabularModel, load_model
+    from apiece.jobs.prepared import Prepared, prepare, prepare_again
+    from apiece.jobs.running import run
 
 __all__ = [
+    "METRICS",
+    "PARTS",
+    "REPORT",
+    "TUNED",
+    "Check",
+    "Facts",
     "Job",
     "People",
     "Prepared",
+    "Promise",
     "Records",
+    "Release",
+    "Run",
+    "Setting",
     "TabularModel",
+    "Total",
+    "Trained",
     "free_folder",
     "job_from_dict",
     "load_model",
@@ -21,4 +46,16 @@ __all__ = [
     "read_job",
     "read_people",
     "run",
+    "settings_of",
 ]
+_MODULE_OF = {
+    **dict.fromkeys(("TabularModel", "load_model"), "model"),
+    **dict.fromkeys(("Prepared", "prepare", "prepare_again"), "prepared"),
+    "run": "running",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'apiece.jobs' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"apiece.jobs.{_MODULE_OF[name]}"), name)

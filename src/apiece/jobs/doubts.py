@@ -29,8 +29,9 @@ def roles(job: Job, label: str) -> dict[str, str]:
 
     Raises `InputError` where one column is given two roles.
     """
-    delta = job.delta if isinstance(job.delta, str) else None
-    given = {"epsilon": job.epsilon, "delta": delta, "ids": job.ids, "split": job.split}
+    data, budgets = job.data, job.budgets
+    delta = budgets.delta if isinstance(budgets.delta, str) else None
+    given = {"epsilon": budgets.epsilon, "delta": delta, "ids": data.ids, "split": data.split}
     found = {label: "label"}
     for role, name in given.items():
         if name is None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from apiece import _check
 from apiece.budgets import Budgets, budget_column, capped, ids_column
 from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
@@ -26,9 +25,10 @@ from apiece.datasets import (
     read_table,
     texts,
 )
-from apiece.errors import BudgetError, DataError, InputError
+from apiece.errors import DataError, InputError
 from apiece.jobs import doubts
 from apiece.jobs.config import Job
+from apiece.jobs.parts import BudgetColumns, Data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,23 +71,24 @@ def read_people(job: Job, coins: int | None = None) -> People:
     encoded by itself and the public schema. Raises `DataError` or `BudgetError` for what the
     table lacks or what in it cannot be used.
     """
-    frame = load(job.source) if job.packaged else read_table(job.source, job.dialect)
+    data = job.data
+    frame = load(data.source) if data.packaged else read_table(data.source, data.dialect)
     frame, schema, label = _with_schema(frame, job)
     classes = schema.classes(label)
     taken = doubts.roles(job, label)
     columns = schema.features(but=set(taken))
     doubts.refuse_too_wide(columns, len(frame))
     labels = encode_labels(frame, label, classes)
-    trained = _split(frame, job, job.seed if coins is None else coins)
-    epsilon, delta, names = _budget_columns(frame, job, trained)
+    trained = _split(frame, data, job.run.seed if coins is None else coins)
+    epsilon, delta, names = _budget_columns(frame, job.budgets, data.dialect.decimal, trained)
     ids = None
-    if job.ids is not None:
-        ids = ids_column(frame, job.ids).astype(str)[trained]
-    encoded = encode(frame, columns, decimal=job.dialect.decimal)
-    doubts.refuse_unread(frame, columns, encoded, job.dialect.decimal)
+    if data.ids is not None:
+        ids = ids_column(frame, data.ids).astype(str)[trained]
+    encoded = encode(frame, columns, decimal=data.dialect.decimal)
+    doubts.refuse_unread(frame, columns, encoded, data.dialect.decimal)
     features, budgets = encoded.features, Budgets(epsilon, delta, ids=ids, labels=names)
     public, private = budget_doubts(budgets.groups), []
-    if not job.packaged:
+    if not data.packaged:
         public += doubts.of_schema(list(frame.columns), schema, columns, taken, len(budgets))
         private = doubts.of_rows(frame, columns, encoded, with_ids=ids is not None)
     people = People(
@@ -106,34 +107,35 @@ def read_people(job: Job, coins: int | None = None) -> People:
 
 
 def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
-    if job.packaged and job.schema is None:
-        return frame, packaged_schema(job.source), job.label or PACKAGED[job.source].label
-    if job.label is None:
+    data = job.data
+    if data.packaged and data.schema is None:
+        return frame, packaged_schema(data.source), data.label or PACKAGED[data.source].label
+    if data.label is None:
         raise InputError("label: missing; give --label with the name of the column to predict")
-    column(frame, job.label, "label")
-    if job.schema is not None:
-        return frame, read_schema(job.schema), job.label
-    found = matching(list(frame.columns), job.label)
+    column(frame, data.label, "label")
+    if data.schema is not None:
+        return frame, read_schema(data.schema), data.label
+    found = matching(list(frame.columns), data.label)
     if found is None:
-        skip = "".join(f" --skip {c}" for c in (job.epsilon, job.ids, job.split) if c)
+        skip = "".join(f" --skip {c}" for c in (job.budgets.epsilon, data.ids, data.split) if c)
         raise DataError(
-            f"schema: none given and no packaged one fits {job.source}; ranges and categories "
+            f"schema: none given and no packaged one fits {data.source}; ranges and categories "
             "must be public, not read from people's rows: write a template with "
-            f"`apiece schema {job.source} --label {job.label}{skip} --out schema.toml`, fill it "
+            f"`apiece schema {data.source} --label {data.label}{skip} --out schema.toml`, fill it "
             "in, and pass --schema schema.toml"
         )
     schema, names = found
     own = {plain: given for given, plain in names.items()}
-    label = next(plain for plain in own if own[plain] == job.label)
+    label = next(plain for plain in own if own[plain] == data.label)
     return frame.rename(columns=names), schema, label
 
 
-def _split(frame: pd.DataFrame, job: Job, seed: int | None) -> npt.NDArray[np.bool_]:
+def _split(frame: pd.DataFrame, data: Data, seed: int | None) -> npt.NDArray[np.bool_]:
     """Return who is trained on: by the split column, or by one coin a record."""
-    split = job.split or (PACKAGED[job.source].split if job.packaged else None)
+    split = data.split or (PACKAGED[data.source].split if data.packaged else None)
     if split is None:
         coins = np.random.default_rng(seed).random(len(frame))
-        trained = coins >= job.test_share
+        trained = coins >= data.test_share
     else:
         parts = texts(column(frame, split, "split"))
         bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]
@@ -144,12 +146,12 @@ def _split(frame: pd.DataFrame, job: Job, seed: int | None) -> npt.NDArray[np.bo
             )
         trained = np.array([_PARTS[part.lower()] for part in parts])
     if not trained.any():
-        raise DataError(f"{job.source}: no record is left for training; change the split")
+        raise DataError(f"{data.source}: no record is left for training; change the split")
     return trained
 
 
 def _budget_columns(
-    frame: pd.DataFrame, job: Job, trained: npt.NDArray[np.bool_]
+    frame: pd.DataFrame, asked: BudgetColumns, decimal: str, trained: npt.NDArray[np.bool_]
 ) -> tuple[npt.ArrayLike, npt.ArrayLike, npt.NDArray[np.str_] | None]:
     """Return ε and δ of the trained records; every record of the table is checked first."""
 
@@ -159,18 +161,17 @@ def _budget_columns(
             name,
             role,
             below=below,
-            decimal=job.dialect.decimal,
-            no_limit_cap=job.no_limit_cap,
+            decimal=decimal,
+            no_limit_cap=asked.no_limit_cap,
         )
         return found[trained]
 
-    if isinstance(job.delta, str):
-        delta: npt.ArrayLike = values(job.delta, "delta", 1.0)
-    else:
-        delta = _check.positive_array("delta", job.delta, below=1.0, error=BudgetError)
-    if job.epsilon is not None:
-        return values(job.epsilon, "epsilon", np.inf), delta, None
-    rows = [(g.name, g.share, capped(g.epsilon, job.no_limit_cap)) for g in job.groups]
+    delta: npt.ArrayLike = asked.delta
+    if isinstance(asked.delta, str):
+        delta = values(asked.delta, "delta", 1.0)
+    if asked.epsilon is not None:
+        return values(asked.epsilon, "epsilon", np.inf), delta, None
+    rows = [(g.name, g.share, capped(g.epsilon, asked.no_limit_cap)) for g in asked.groups]
     # Who is in which simulated group is no secret: it is drawn from a fixed seed.
     simulated = Budgets.from_groups(
         rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)

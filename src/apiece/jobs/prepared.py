@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from apiece.assignment import assign, schedule_noise
 from apiece.budgets import cap_note
@@ -13,7 +12,7 @@ from apiece.jobs.config import Job
 from apiece.jobs.folder import refuse_used
 from apiece.jobs.people import People, read_people
 from apiece.jobs.unfinished import Unfinished, reopen
-from apiece.plan import Plan
+from apiece.plan import BoundPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -22,15 +21,14 @@ class Prepared:
 
     job: Job
     people: People
-    plans: dict[str, Plan]
-    described: dict[str, dict[str, Any]]  # the public part of each plan, with what it spends
+    plans: dict[str, BoundPlan]
     unfinished: Unfinished
     resumed: bool = False
 
     @property
     def steps(self) -> int:
         """How many updates all models take together."""
-        return sum(plan.steps for plan in self.plans.values()) * self.job.seeds
+        return sum(plan.steps for plan in self.plans.values()) * self.job.compare.seeds
 
     @property
     def private_notes(self) -> list[str]:
@@ -67,29 +65,29 @@ def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     people = read_people(job, unfinished.coins)
-    plans = {name: _plan(job.of(name), name, people) for name in job.strategies or (job.strategy,)}
+    plans = {name: _plan(job, name, people) for name in job.strategies}
     for name, plan in plans.items():
         if plan.combine != "continue":
             raise UnsupportedError(
                 f"strategy {name}: averages the outputs of {len(plan.stages)} models, and "
                 "apiece train makes one; choose sample, scale or hybrid"
             )
-    described = {name: plan.to_dict() for name, plan in plans.items()}
-    return Prepared(job, people, plans, described, unfinished, resumed)
+    return Prepared(job, people, plans, unfinished, resumed)
 
 
-def _plan(job: Job, name: str, people: People) -> Plan:
+def _plan(job: Job, name: str, people: People) -> BoundPlan:
+    training, cap = job.training_of(name), job.budgets.no_limit_cap
     plan = assign(
         people.budgets,
         name,
-        steps=job.steps,
-        expected_batch_size=job.batch_size,
-        clip_norm=job.clip_norm,
+        steps=training.steps,
+        expected_batch_size=training.batch_size,
+        clip_norm=training.clip_norm,
     )
-    if job.no_limit_cap is not None:
-        plan = replace(plan, notes=(*plan.notes, cap_note(job.no_limit_cap)))
-    if job.noise_schedule is not None:
-        plan = schedule_noise(plan, job.noise_schedule)
-    if job.learning_rate_schedule is not None:
-        plan = replace(plan, learning_rate=job.learning_rate_schedule)
+    if cap is not None:
+        plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
+    if training.noise_schedule is not None:
+        plan = schedule_noise(plan, training.noise_schedule)
+    if training.learning_rate_schedule is not None:
+        plan = replace(plan, learning_rate=training.learning_rate_schedule)
     return plan

@@ -30,7 +30,7 @@ class Unfinished:
     @classmethod
     def fresh(cls, job: Job, out: Path) -> Unfinished:
         """Return the place for a new run's checkpoints; nothing is written."""
-        return cls(out, secrets.randbits(128) if job.seed is None else job.seed)
+        return cls(out, secrets.randbits(128) if job.run.seed is None else job.run.seed)
 
     @property
     def folder(self) -> Path:
@@ -77,4 +77,5 @@ def reopen(out: Path, *, ledger: str | None = None) -> tuple[Job, Unfinished]:
     kept = json.loads(note.read_text())
     changes = {} if ledger is None else {"ledger": ledger}
     job = read_job(out / "config.toml", changes)
-    return replace(job, name=kept["name"], out=str(out)), Unfinished(out, int(kept["coins"]))
+    job = replace(job, name=kept["name"], run=replace(job.run, out=str(out)))
+    return job, Unfinished(out, int(kept["coins"]))

@@ -3,15 +3,16 @@
 from apiece.reporting.closing import closing_table
 from apiece.reporting.curve_figures import png, privacy_curves
 from apiece.reporting.heatmap import risk_map
-from apiece.reporting.page import render
+from apiece.reporting.pages import Report, report
 from apiece.reporting.sensitivity_figures import partial_sensitivity_surface, save
 
 __all__ = [
+    "Report",
     "closing_table",
     "partial_sensitivity_surface",
     "png",
     "privacy_curves",
-    "render",
+    "report",
     "risk_map",
     "save",
 ]

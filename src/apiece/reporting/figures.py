@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from apiece._text import figure_text
+
+if TYPE_CHECKING:
+    from apiece.jobs import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,9 +44,9 @@ def _styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 @_styled
-def accuracy(metrics: dict[str, Any]) -> str | None:
+def accuracy(run: Run) -> str | None:
     """Return a figure of test accuracy, one dot a seed and a bar at the mean; None if untested."""
-    strategies = [s for s in metrics["strategies"] if s["test_accuracy"]]
+    strategies = [found for found in run.strategies if found.test_accuracy]
     if not strategies:
         return None
     from matplotlib.figure import Figure
@@ -52,11 +55,11 @@ def accuracy(metrics: dict[str, Any]) -> str | None:
     axes = figure.subplots()
     for row, strategy in enumerate(strategies):
         colour = COLOURS[row % len(COLOURS)]
-        values = [100 * v for v in strategy["test_accuracy"]]
+        values = [100 * v for v in strategy.test_accuracy]
         axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.45, markersize=7)
-        mean = 100 * strategy["test_accuracy_mean"]
+        mean = 100 * (strategy.test_accuracy_mean or 0.0)
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
-    axes.set_yticks(range(len(strategies)), [figure_text(s["strategy"]) for s in strategies])
+    axes.set_yticks(range(len(strategies)), [figure_text(s.strategy) for s in strategies])
     axes.set_ylim(len(strategies) - 0.4, -0.6)
     axes.margins(x=0.12)
     axes.grid(axis="y", visible=False)
@@ -65,31 +68,31 @@ def accuracy(metrics: dict[str, Any]) -> str | None:
 
 
 @_styled
-def budgets(metrics: dict[str, Any]) -> str:
+def budgets(run: Run) -> str:
     """Return a figure of ε asked (a line) and ε spent (a mark a strategy) for each group."""
     from matplotlib.figure import Figure
 
-    strategies = metrics["strategies"]
-    groups = strategies[0]["plan"]["groups"]
+    strategies = run.strategies
+    groups = strategies[0].promises
     shown = _some(len(groups))
     figure = Figure(figsize=(7.2, 1.3 + 0.42 * len(shown)), layout="constrained")
     axes = figure.subplots()
     for row, g in enumerate(shown):
-        asked = groups[g]["epsilon"]
+        asked = groups[g].epsilon
         axes.plot([asked, asked], [row - 0.36, row + 0.36], color="#111", linewidth=2)
     offsets = [0.22 * (i - (len(strategies) - 1) / 2) for i in range(len(strategies))]
     for i, strategy in enumerate(strategies):
-        spent = [strategy["plan"]["groups"][g]["epsilon_spent"] for g in shown]
+        spent = [strategy.promises[g].epsilon_spent for g in shown]
         axes.plot(
             spent,
             [row + offsets[i] for row in range(len(shown))],
             MARKERS[i % len(MARKERS)],
             color=COLOURS[i % len(COLOURS)],
-            label=figure_text(strategy["strategy"]),
+            label=figure_text(strategy.strategy),
             markersize=6.5,
         )
     axes.plot([], [], color="#111", linewidth=2, label="asked")
-    axes.set_yticks(range(len(shown)), [figure_text(groups[g]["name"]) for g in shown])
+    axes.set_yticks(range(len(shown)), [figure_text(groups[g].name) for g in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     _epsilon_axis(axes)

@@ -1,0 +1,192 @@
+"""The parts of a job, one a section of its TOML file: every setting is declared here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apiece import _check
+from apiece.datasets import PACKAGED, PLAIN, Dialect
+from apiece.errors import InputError, unknown
+from apiece.jobs import settings as of
+from apiece.jobs.settings import Share, check, setting, settings_of
+from apiece.plan import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """[data]: the table, its columns, and how a CSV file is written (`datasets.Dialect`).
+
+    source: a CSV or Parquet file, or the name of a packaged table. split: a column of "train" and
+    "test"; without one `test_share` of the records is held out, by coin.
+    Raises `InputError` for a setting out of bounds, or a dialect for what is no CSV file.
+    """
+
+    source: str = setting(
+        of.text, required=True, flag="data",
+        help="CSV or Parquet, or packaged: adult, german, credit_default.",
+    )  # fmt: skip
+    label: str | None = setting(of.text, help="Column to predict.")
+    schema: str | None = setting(of.text, help="Public schema (TOML); see: apiece schema --help.")
+    split: str | None = setting(of.text, help="Column that says 'train' or 'test'.")
+    test_share: float = setting(
+        of.below_one, value=0.2, kind=float, help="Without --split: share held out."
+    )
+    ids: str | None = setting(of.text, help="Column with unique record ids.")
+    separator: str | None = setting(of.text, default=",", help="Of a CSV file's cells: , ; or tab.")
+    decimal: str = setting(of.text, value=".", help="Decimal mark in a CSV file: . or ,")
+    encoding: str = setting(of.text, value="utf-8", help="Of a CSV file.")
+
+    def __post_init__(self) -> None:
+        check(self)
+        binary = self.packaged or Path(self.source).suffix in (".parquet", ".pq")
+        if self.dialect != PLAIN and binary:
+            raise InputError(
+                f"separator, decimal, encoding: are for CSV files; leave them out for {self.source}"
+            )
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the table is written, where it is a CSV file."""
+        return Dialect(self.separator, self.decimal, self.encoding)
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the data come with apiece."""
+        return self.source in PACKAGED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetColumns:
+    """[budgets]: where everyone's ε and δ come from.
+
+    epsilon: a column; or simulated: groups. no_limit_cap: the ε that "no limit" and inf are read
+    as; without it they are refused. Raises `InputError` for both or neither of epsilon and groups.
+    """
+
+    epsilon: str | None = setting(of.text, help="Column with each record's ε.")
+    delta: float | str = setting(
+        of.delta, value=1e-5, default="1e-5", help="One δ for all, or the name of a column."
+    )
+    groups: tuple[Share, ...] = setting(of.shares, value=())
+    no_limit_cap: float | None = setting(
+        _check.positive, kind=float, help="The ε that 'no limit' and inf are read as."
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.epsilon is None) == (not self.groups):
+            raise InputError(
+                "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
+                "[budgets]), or simulated groups in a config; one of the two"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """[training]: one model, and the plan by which it is trained.
+
+    hidden: widths of hidden layers; none is a (multinomial) logistic regression.
+    learning_rate_schedule: factors on the learning rate, by step; noise_schedule: relative noise,
+    held from point to point, as in `schedule_noise`. Both are part of every strategy's plan.
+    """
+
+    strategy: str = setting(
+        of.strategy, value="sample", help="uniform, scale, sample or threshold."
+    )
+    batch_size: float = setting(
+        _check.positive, value=512, kind=float, tuned=True, help="Expected batch size."
+    )
+    steps: int = setting(_check.count, value=1000, kind=int, tuned=True, help="Number of updates.")
+    clip_norm: float = setting(
+        _check.positive, value=1.0, kind=float, tuned=True, help="Mean clip norm."
+    )
+    learning_rate: float = setting(
+        _check.positive, value=1.0, kind=float, tuned=True, help="Of plain SGD."
+    )
+    momentum: float = setting(of.below_one, value=0.0, kind=float, tuned=True, help="Of SGD.")
+    hidden: tuple[int, ...] = setting(
+        of.counts, value=(), kind=int, repeatable=True,
+        help="Width of a hidden layer; repeatable.",
+    )  # fmt: skip
+    learning_rate_schedule: Schedule | None = setting(of.schedule)
+    noise_schedule: Schedule | None = setting(of.held_schedule)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+TUNED = tuple(name for name, how in settings_of(Training) if how.tuned)
+
+
+def _own_settings(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings that strategies have of their own, each checked; see `TUNED`."""
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        raise InputError(
+            f"{name} = {value!r}: must be tables, as in settings.scale = {{ steps = 9 }}"
+        )
+    for strategy, own in value.items():
+        of.strategy("strategy in settings", strategy)
+        for key in own:
+            if key not in TUNED:
+                raise unknown(f"setting of {strategy}", key, TUNED)
+        Training(strategy=strategy, **own)
+    return {strategy: dict(own) for strategy, own in value.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """[compare]: other strategies beside the job's, each trained `seeds` times.
+
+    strategies: none is the job's alone. settings: strategy → the values of `TUNED` of its own.
+    """
+
+    strategies: tuple[str, ...] = setting(of.strategies, value=())
+    seeds: int = setting(
+        _check.count, value=1, kind=int, default="1, with --compare 3",
+        help="How often to train each strategy.",
+    )  # fmt: skip
+    settings: Mapping[str, Mapping[str, Any]] = setting(_own_settings, factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """[run]: the randomness, where the results go, and the ledger that pays for them.
+
+    seed: None draws all randomness from the operating system, as a release must.
+    out: the run folder; None takes the first free one under runs/.
+    ledger, analysis: charge everyone in this ledger, under this name.
+    Raises `InputError` for one of ledger and analysis without the other, and for a ledger with a
+    seed.
+    """
+
+    seed: int | None = setting(
+        of.seed, kind=int, help="Repeatable randomness: for experiments, not for release."
+    )
+    out: str | None = setting(
+        of.text, default="the first free under runs/", help="Run folder, new or empty."
+    )
+    ledger: str | None = setting(  # its address may hold a password
+        of.ledger, secret=True, help="Charge this ledger before the first step; needs --ids."
+    )
+    analysis: str | None = setting(
+        of.text, help="The run's name in the ledger; repeated, it charges once."
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.ledger is None) != (self.analysis is None):
+            raise InputError(
+                "ledger: give --ledger URL and --analysis NAME together; the name is what makes a "
+                "repeated run charge once"
+            )
+        if self.ledger is not None and self.seed is not None:
+            raise InputError(
+                f"seed = {self.seed}: with a ledger people pay for noise that nobody can take off "
+                "again, and a seed tells it to whoever knows it; leave the seed out"
+            )

@@ -1,0 +1,194 @@
+"""Run: what a finished job found, as reports read it, and as its folder keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apiece.accounting import privacy_curve
+from apiece.errors import DataError, StateError
+from apiece.jobs import stored
+from apiece.jobs.config import Job, read_job
+from apiece.jobs.release import Release, checklist
+from apiece.jobs.trained import Facts, Trained
+from apiece.mechanisms import Composed, Repeated
+from apiece.plan import Plan
+
+CONFIG, PLAN, METRICS, MODEL, REPORT = (
+    "config.toml", "plan.json", "metrics.json", "model.pt", "report.html",
+)  # fmt: skip
+_TOTALS = 12  # groups for which the cost of all models together is stated
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a group spends, rounded up, if every model of a run is released."""
+
+    name: str
+    delta: float
+    epsilon_spent: float
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """What one job found: public parameters, plans that were verified, and figures.
+
+    version: of apiece. strategy: whose first model is kept. models: how many were trained in all;
+    totals: what all of them cost together, with many groups that of some. analysis: their name in
+    the ledger that paid, None without one. seed: None for randomness of the operating system.
+
+    >>> Run.load("runs/none")
+    Traceback (most recent call last):
+    ...
+    apiece.errors.DataError: runs/none: is no run folder, it has no metrics.json; give the folder \
+that apiece train wrote
+    """
+
+    version: str
+    name: str
+    data: Facts
+    strategy: str
+    hidden: tuple[int, ...]
+    analysis: str | None
+    no_limit_cap: float | None
+    seed: int | None
+    strategies: tuple[Trained, ...]
+    models: int
+    totals: tuple[Total, ...]
+
+    def __repr__(self) -> str:
+        """Return what is public and short."""
+        return f"Run({self.name}: {self.models} models, {self.strategy} kept)"
+
+    @property
+    def kept(self) -> Trained:
+        """The models of the strategy that the folder holds one of."""
+        return next(found for found in self.strategies if found.strategy == self.strategy)
+
+    @cached_property
+    def release(self) -> Release:
+        """Whether the run is fit for release, made anew from its values."""
+        return checklist(
+            self.kept,
+            self.data,
+            seed=self.seed,
+            models=self.models,
+            no_limit_cap=self.no_limit_cap,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as JSON types: the content of metrics.json."""
+        noise = "operating system" if self.seed is None else "reproducible"
+        totals = [asdict(total) for total in self.totals]
+        return {
+            "apiece": self.version,
+            "name": self.name,
+            "data": self.data.to_dict(),
+            "training": {"strategy": self.strategy, "hidden": list(self.hidden)},
+            "ledger": None if self.analysis is None else {"analysis": self.analysis},
+            "no_limit_cap": self.no_limit_cap,
+            "randomness": {"seed": self.seed, "noise": noise},
+            "strategies": [found.to_dict() for found in self.strategies],
+            "all_models": {"models": self.models, "groups": totals},
+            "release": self.release.to_dict(),
+        }
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return `to_dict` as JSON; NaN and infinity are refused."""
+        return json.dumps(self.to_dict(), allow_nan=False, indent=indent)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Run:
+        """Return the run in a folder that `apiece train` finished.
+
+        What follows from the plans is computed anew: each group's ε, what all models cost
+        together, the checklist. metrics.json, plan.json and config.toml must agree with it and
+        with one another. Accuracies, seconds and names cannot be checked, and model.pt is not
+        read: `load_model` does that.
+
+        Raises `StateError` for a run that was interrupted, `DataError` (or another `InputError`)
+        for a folder that is none, is damaged, or says what is not so.
+        """
+        folder = Path(folder)
+        if not (folder / METRICS).is_file():
+            if (folder / "checkpoints").is_dir():
+                raise StateError(
+                    f"{folder}: its run was interrupted; finish it with apiece train --resume "
+                    f"{folder}"
+                )
+            raise DataError(
+                f"{folder}: is no run folder, it has no {METRICS}; give the folder that "
+                "apiece train wrote"
+            )
+        data = stored.read_json(folder / METRICS)
+        arguments, repeats = stored.arguments(data, str(folder / METRICS))
+        plans = [found.plan for found in arguments["strategies"]]
+        run = cls(**arguments, totals=totals(plans, repeats))
+        stored.require_same(data, run.to_dict(), str(folder / METRICS))
+        stored.require_same(
+            stored.read_json(folder / PLAN), run.kept.plan.to_dict(), str(folder / PLAN)
+        )
+        _require_job(run, read_job(folder / CONFIG), folder / CONFIG)
+        return run
+
+
+def _require_job(run: Run, job: Job, path: Path) -> None:
+    """Raise `DataError` where a run is not of this job."""
+    told = {
+        "strategy": (job.training.strategy, run.strategy),
+        "strategies": (job.strategies, tuple(found.strategy for found in run.strategies)),
+        "seeds": (job.compare.seeds * len(job.strategies), run.models),
+        "hidden": (job.training.hidden, run.hidden),
+        "seed": (job.run.seed, run.seed),
+        "analysis": (job.run.analysis, run.analysis),
+        "no_limit_cap": (job.budgets.no_limit_cap, run.no_limit_cap),
+        "groups": (bool(job.budgets.groups), run.data.simulated_budgets),
+        "source": (job.data.packaged, run.data.packaged),
+    }
+    told |= {
+        f"seeds of {found.strategy}": (job.seeds_of(found.strategy), found.seeds)
+        for found in run.strategies
+    }
+    told |= {
+        f"settings of {found.strategy}": (tuned(job, found.strategy), found.settings)
+        for found in run.strategies
+    }
+    for name, (asked, found) in told.items():
+        if asked != found:
+            raise DataError(
+                f"{path}: {name} = {asked}, but {METRICS} beside it has {found}; give a folder "
+                "as apiece train wrote it"
+            )
+
+
+def tuned(job: Job, strategy: str) -> dict[str, float]:
+    """Return the settings in which the strategies of a comparison may differ."""
+    from apiece.jobs.parts import TUNED
+
+    training = job.training_of(strategy)
+    return {name: getattr(training, name) for name in TUNED}
+
+
+def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
+    """Return what groups would spend if every model, `repeats` of each plan, were released.
+
+    With many groups, of some of them from the strictest to the loosest: each takes a composition.
+    Empty for a single model.
+    """
+    groups = plans[0].budget_groups
+    if len(plans) * repeats == 1:
+        return ()
+    chosen = np.linspace(0, len(groups) - 1, min(len(groups), _TOTALS))
+    found = []
+    for g in np.round(chosen).astype(int).tolist():
+        every = Composed(*(Repeated(plan.mechanism_for(g), repeats) for plan in plans))
+        delta = float(groups.delta[g])
+        spent = float(privacy_curve(every, method="pld").epsilon(delta).upper)
+        found.append(Total(str(groups.name[g]), delta, spent))
+    return tuple(found)

@@ -1,0 +1,224 @@
+"""The main job: a table of people with a budget each → a trained model and what it cost whom."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+import torch
+from torch import nn
+
+from apiece import __version__
+from apiece.errors import InputError
+from apiece.jobs.config import complete
+from apiece.jobs.folder import RunFolder, refuse_used
+from apiece.jobs.model import TabularModel, accuracy, build, to_bytes
+from apiece.jobs.prepared import Prepared
+from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, totals, tuned
+from apiece.jobs.trained import Facts, Trained
+from apiece.plan import BoundPlan
+from apiece.training import Progress, Streams, Trainer
+
+if TYPE_CHECKING:
+    from apiece.jobs.charged import Charge
+
+# Told about every step: strategy, which repeat, step, steps.
+Watcher = Callable[[str, int, int, int], object]
+SAVE_EVERY = 1000  # steps: a second or so to make again, against a flush of the disk
+
+
+def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
+    """Train every strategy as often as asked, fill the run folder, and return what was found.
+
+    out: a folder that does not exist yet or is empty, or that of the run that `prepare_again`
+    found. The report is the caller's to make, from what is returned. KeyboardInterrupt is passed
+    on after the interruption is logged; the folder then holds config.toml, plan.json, log.jsonl
+    and the checkpoints, all whole, and the run can be gone on with. With a ledger, everyone is
+    charged for every model first, and the release is recorded before a model or a figure is
+    written.
+    """
+    if not prepared.resumed:
+        refuse_used(out)
+    charge = _charge(prepared)
+    folder = _open(prepared, out)
+    try:
+        with _one_thread():
+            models = {
+                name: [
+                    _train(prepared, name, repeat, folder, watch, charge)
+                    for repeat in range(prepared.job.compare.seeds)
+                ]
+                for name in prepared.plans
+            }
+    except KeyboardInterrupt:
+        folder.log("interrupted")
+        raise
+    kept = models[prepared.job.training.strategy][0].network
+    if charge is not None:
+        charge.release(kept.state_dict())
+    found, people = _found(prepared, models), prepared.people
+    model = TabularModel(kept, people.columns, people.label, people.classes)
+    folder.write(MODEL, to_bytes(model))
+    folder.write(METRICS, found.to_json(indent=2) + "\n")
+    prepared.unfinished.clear()
+    folder.log("finished")
+    return found
+
+
+def _open(prepared: Prepared, out: Path) -> RunFolder:
+    """Return the run folder, with config and plan in it."""
+    job, folder = prepared.job, RunFolder(out)
+    if prepared.resumed:
+        folder.log("resumed")
+        return folder
+    folder.write(CONFIG, tomli_w.dumps(complete(job, out=out).to_dict()))
+    plan = prepared.plans[job.training.strategy]
+    folder.write(PLAN, plan.to_json(indent=2) + "\n")
+    prepared.unfinished.begin(job)
+    folder.log("planned", strategies=list(prepared.plans), apiece=__version__)
+    return folder
+
+
+def _charge(prepared: Prepared) -> Charge | None:
+    """Charge the ledger for every model that the job trains; None without a ledger."""
+    job = prepared.job
+    url, analysis = job.run.ledger, job.run.analysis
+    if url is None or analysis is None:
+        return None
+    from apiece.jobs.charged import Charge, charge_training
+    from apiece.ledger import Ledger
+
+    ledger = Ledger.open(url, create=False)
+    if prepared.resumed and ledger.status(analysis) == "committed":
+        # Killed between the release and the last file: no step is left that anyone could join.
+        return Charge(ledger, analysis, np.ones(len(prepared.people.budgets), dtype=bool))
+    plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
+    if ledger.id_kind == "integer":
+        plans = [_with_whole_ids(plan) for plan in plans]
+    return charge_training(ledger, analysis, *plans)
+
+
+def _with_whole_ids(plan: BoundPlan) -> BoundPlan:
+    try:
+        ids = np.array([int(i) for i in plan.ids])
+    except ValueError as error:
+        raise InputError(f"ids: {error}, but this ledger's ids are whole numbers") from None
+    return replace(plan, ids=ids)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute in one thread: faster for models this small, and repeatable on any machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Model:
+    network: nn.Sequential
+    accuracy: float | None
+    seconds: float
+
+
+def _train(
+    prepared: Prepared,
+    name: str,
+    repeat: int,
+    folder: RunFolder,
+    watch: Watcher,
+    charge: Charge | None,
+) -> _Model:
+    job, people, begun = prepared.job, prepared.people, time.monotonic()
+    training, seeds = job.training_of(name), job.seeds_of(name)
+    seed = None if seeds is None else seeds[repeat]
+    inputs = torch.from_numpy(people.train.features)
+    network = build(
+        inputs.shape[1],
+        len(people.classes),
+        training.hidden,
+        Streams.from_seed(seed).initialisation(),
+    )
+
+    def progress(done: Progress) -> None:
+        watch(name, repeat, done.step, done.steps)
+        if done.step % 100 == 0 or done.step == done.steps:
+            folder.log("trained", strategy=name, repeat=repeat, step=done.step, steps=done.steps)
+
+    given = (
+        network,
+        torch.optim.SGD(
+            network.parameters(), lr=training.learning_rate, momentum=training.momentum
+        ),
+        nn.CrossEntropyLoss(reduction="none"),
+        prepared.plans[name],
+        (inputs, torch.from_numpy(people.train.labels)),
+    )
+    place = prepared.unfinished.model(name, repeat)
+    options: dict[str, Any] = {"callbacks": [progress], "save_every": SAVE_EVERY}
+    options["included"] = None if charge is None else charge.included
+    if (place / "state.pt").exists():
+        trainer = Trainer.resume(place, *given, **options)
+    else:
+        trainer = Trainer(*given, seed=seed, checkpoint=place, **options)
+    trainer.fit()
+    return _Model(network, accuracy(network, people.test), time.monotonic() - begun)
+
+
+def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
+    """Return what a run tells of its models."""
+    job, repeats = prepared.job, prepared.job.compare.seeds
+    plans = {name: plan.public() for name, plan in prepared.plans.items()}
+    strategies = []
+    for name, trained in models.items():
+        strategies.append(
+            Trained(
+                strategy=name,
+                plan=plans[name],
+                settings=tuned(job, name),
+                seeds=job.seeds_of(name),
+                test_accuracy=tuple(m.accuracy for m in trained if m.accuracy is not None),
+                seconds=round(sum(m.seconds for m in trained), 2),
+            )
+        )
+    return Run(
+        version=__version__,
+        name=job.name,
+        data=_facts(prepared),
+        strategy=job.training.strategy,
+        hidden=job.training.hidden,
+        analysis=job.run.analysis,
+        no_limit_cap=job.budgets.no_limit_cap,
+        seed=job.run.seed,
+        strategies=tuple(strategies),
+        models=len(plans) * repeats,
+        totals=totals(list(plans.values()), repeats),
+    )
+
+
+def _facts(prepared: Prepared) -> Facts:
+    data, people = prepared.job.data, prepared.people
+    tested = people.test.labels[~people.test.faulty]
+    return Facts(
+        source=data.source if data.packaged else Path(data.source).name,
+        packaged=data.packaged,
+        label=people.label,
+        classes=people.classes,
+        schema=people.schema.name,
+        features=int(people.train.features.shape[1]),
+        training_records=len(people.train.labels),
+        test_records=len(people.test.labels),
+        commonest_class_share=max(
+            (float((tested == k).mean()) for k in set(tested.tolist())), default=None
+        ),
+        simulated_budgets=bool(prepared.job.budgets.groups),
+    )

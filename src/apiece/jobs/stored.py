@@ -1,0 +1,179 @@
+"""What a run folder keeps of a run, read strictly; nothing that can be computed is believed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from apiece import _json
+from apiece.errors import DataError
+from apiece.jobs.trained import Facts, Trained
+from apiece.plan import Plan
+
+MOST = 10**12  # of records, features and models
+_whole = _json.whole(MOST)
+_seed = _json.whole(2**128)
+
+
+def _share(value: Any, where: str) -> float:
+    found = _json.number(value, where)
+    if not 0 <= found <= 1:
+        raise DataError(f"{where} = {found!r}: must be in [0, 1]")
+    return found
+
+
+def _as_is(value: Any, where: str) -> Any:
+    return value  # computed anew, and compared
+
+
+def _plan(value: Any, where: str) -> Plan:
+    return Plan.from_dict(value)
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    return tuple(_json.listed(_json.text)(value, where))
+
+
+_FACTS: dict[str, _json.Reader[Any]] = {
+    "source": _json.text,
+    "packaged": _json.flag,
+    "label": _json.text,
+    "classes": _texts,
+    "schema": _json.text,
+    "features": _whole,
+    "training_records": _whole,
+    "test_records": _whole,
+    "commonest_class_share": _json.maybe(_share),
+    "simulated_budgets": _json.flag,
+}
+_SETTINGS: dict[str, _json.Reader[Any]] = {
+    "batch_size": _json.number,
+    "steps": _whole,
+    "clip_norm": _json.number,
+    "learning_rate": _json.number,
+    "momentum": _json.number,
+}
+_TRAINED: dict[str, _json.Reader[Any]] = {
+    "strategy": _json.text,
+    "plan": _plan,
+    "settings": lambda value, where: _json.fields(value, where, _SETTINGS),
+    "seeds": _json.maybe(_json.listed(_seed)),
+    "test_accuracy": _json.listed(_share),
+    "test_accuracy_mean": _as_is,
+    "test_accuracy_stddev": _as_is,
+    "seconds": _json.number,
+}
+
+
+def _object(**readers: _json.Reader[Any]) -> _json.Reader[dict[str, Any]]:
+    return lambda value, where: _json.fields(value, where, readers)
+
+
+_RUN: dict[str, _json.Reader[Any]] = {
+    "apiece": _json.text,
+    "name": _json.text,
+    "data": lambda value, where: Facts(**_json.fields(value, where, _FACTS)),
+    "training": _object(strategy=_json.text, hidden=_json.listed(_whole)),
+    "ledger": _json.maybe(_object(analysis=_json.text)),
+    "no_limit_cap": _json.maybe(_json.number),
+    "randomness": _object(seed=_json.maybe(_seed), noise=_as_is),
+    "strategies": lambda value, where: tuple(_json.listed(_trained)(value, where)),
+    "all_models": _object(models=_whole, groups=_as_is),
+    "release": _as_is,
+}
+
+
+def _trained(value: Any, where: str) -> Trained:
+    found = _json.fields(value, where, _TRAINED)
+    del found["test_accuracy_mean"], found["test_accuracy_stddev"]
+    seeds = found["seeds"]
+    return Trained(
+        **{
+            **found,
+            "seeds": None if seeds is None else tuple(seeds),
+            "test_accuracy": tuple(found["test_accuracy"]),
+        }
+    )
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file of a run folder holds; raise `DataError` where it cannot be read."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); give a run folder") from None
+    return _json.loads(text, str(path))
+
+
+def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
+    """Return the arguments of `Run`, but for its totals, and how many models each strategy has.
+
+    Raises `InputError` for what `Run.to_dict` did not write, and for parts that do not fit.
+    """
+    top = _json.fields(data, where, _RUN)
+    strategies: tuple[Trained, ...] = top["strategies"]
+    models, training = top["all_models"]["models"], top["training"]
+    names = [found.strategy for found in strategies]
+    if training["strategy"] not in names or len(set(names)) < len(names):
+        raise DataError(f"{where}: strategy {training['strategy']!r} is not among {names}, once")
+    repeats, rest = divmod(models, len(names))
+    if rest or not repeats > 0:
+        raise DataError(f"{where}: {models} models of {len(names)} strategies")
+    for found in strategies:
+        _require_fitting(found, top["data"], repeats, strategies[0].plan, where)
+    ledger = top["ledger"]
+    return {
+        "version": top["apiece"],
+        "name": top["name"],
+        "data": top["data"],
+        "strategy": training["strategy"],
+        "hidden": tuple(training["hidden"]),
+        "analysis": None if ledger is None else ledger["analysis"],
+        "no_limit_cap": top["no_limit_cap"],
+        "seed": top["randomness"]["seed"],
+        "strategies": strategies,
+        "models": models,
+    }, repeats
+
+
+def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, where: str) -> None:
+    """Raise `DataError` where one strategy's part cannot be of the same run as the others'."""
+    wrong = {
+        "test_accuracy": len(found.test_accuracy) != repeats * (data.test_records > 0),
+        "plan.groups": not found.plan.budget_groups.same_as(first.budget_groups),
+        "plan.records": found.plan.records != data.training_records,
+        "settings.steps": found.plan.steps != found.settings["steps"],
+        "settings.clip_norm": found.plan.clip_norm != found.settings["clip_norm"],
+    }
+    for name, bad in wrong.items():
+        if bad:
+            raise DataError(
+                f"{where}: {name} of strategy {found.strategy!r} does not fit the rest of the run; "
+                "give a folder as apiece train wrote it"
+            )
+
+
+def require_same(stored: Any, found: Any, where: str) -> None:
+    """Raise `DataError` where what is stored differs from what was computed anew.
+
+    Numbers may differ in their last digits, since other machines round otherwise.
+    """
+    if isinstance(found, dict) and isinstance(stored, dict) and found.keys() == stored.keys():
+        for name, value in found.items():
+            require_same(stored[name], value, f"{where}.{name}")
+    elif isinstance(found, list) and isinstance(stored, list) and len(found) == len(stored):
+        for i, value in enumerate(found):
+            require_same(stored[i], value, f"{where}[{i}]")
+    elif type(found) in (int, float) and type(stored) in (int, float):
+        if not math.isclose(found, stored, rel_tol=1e-6, abs_tol=1e-12):
+            raise _differs(stored, found, where)
+    elif stored != found or type(stored) is not type(found):
+        raise _differs(stored, found, where)
+
+
+def _differs(stored: Any, found: Any, where: str) -> DataError:
+    return DataError(
+        f"{where} = {stored!r}, but by the plan it is {found!r}; give a folder as apiece train "
+        "wrote it"
+    )
