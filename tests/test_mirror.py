@@ -26,7 +26,7 @@ MIRROR = {
     "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
     "contract": "exposure risk",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
-    "jobs": "charged config folder people prepared run unfinished",
+    "jobs": "charged folder people prepared running settings unfinished",
     "ledger": """
         accounts anchor chain charging database enrolment export opening people schema trail
         verify

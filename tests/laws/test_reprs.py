@@ -61,6 +61,7 @@ HOLDS = {
     "sensitivity.attribution.LossShares": "shares",
     "sensitivity.noise.BoundedSum": "total bounds",
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
+    "datasets.blocks._Lines": "data begin end odd cells commas first",
     "training.batches.Bucket": "records rates",
     "training.clipping.paths.chain.Link": "right left",
     "jobs.charged.Charge": "included",

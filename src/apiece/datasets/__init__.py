@@ -1,11 +1,13 @@
 """Packaged tables, public schemas, and readers of the files that people have."""
 
+from apiece.datasets.blocks import read_columns
 from apiece.datasets.cells import as_numbers, column, positions, require, texts
 from apiece.datasets.cifar import cifar_folder, cifar_parquet
 from apiece.datasets.dialect import PLAIN, Dialect
 from apiece.datasets.encode import Encoded, encode, encode_labels, feature_names
 from apiece.datasets.idx import idx_folder, read_idx
 from apiece.datasets.images import Images
+from apiece.datasets.lines import UNREADABLE, UnclearLineError, cell_text, header_cells
 from apiece.datasets.packaged import PACKAGED, load, matching, packaged_schema, schema_text
 from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
 from apiece.datasets.svhn import svhn_mat
@@ -15,6 +17,7 @@ from apiece.datasets.template import template
 __all__ = [
     "PACKAGED",
     "PLAIN",
+    "UNREADABLE",
     "Categorical",
     "Dialect",
     "Encoded",
@@ -22,18 +25,22 @@ __all__ = [
     "Numeric",
     "Schema",
     "Skip",
+    "UnclearLineError",
     "as_numbers",
+    "cell_text",
     "cifar_folder",
     "cifar_parquet",
     "column",
     "encode",
     "encode_labels",
     "feature_names",
+    "header_cells",
     "idx_folder",
     "load",
     "matching",
     "packaged_schema",
     "positions",
+    "read_columns",
     "read_header",
     "read_idx",
     "read_schema",

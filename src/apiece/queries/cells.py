@@ -6,7 +6,6 @@ Every function here is total: a cell that cannot be read is missing, and is nobo
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
@@ -14,10 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from apiece.datasets import UNREADABLE, cell_text
 from apiece.errors import UnsupportedError
 
-# Control characters and halves of surrogate pairs: not in ids, not in texts, not in groups.
-UNREADABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _EXACT: Final = Context(prec=400)
 _DIGITS: Final = 310  # of a whole number: as many as doubles reach
 
@@ -135,15 +133,7 @@ def _valid(column: Any) -> Any:
         return column
     except pa.ArrowInvalid:
         cells = column.cast(pa.large_binary()).to_pylist()
-        return as_text([None if c is None else decoded(c) for c in cells])
-
-
-def decoded(cell: bytes) -> str | None:
-    """Return bytes as text, or None where they are not UTF-8."""
-    try:
-        return cell.decode()
-    except UnicodeDecodeError:
-        return None
+        return as_text([None if c is None else cell_text(c) for c in cells])
 
 
 def _moments(column: Any) -> list[datetime | None]:

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from apiece import _check
+from apiece.datasets import UNREADABLE
 from apiece.errors import DataError, InputError, unknown
-from apiece.queries.cells import UNREADABLE, text_of
+from apiece.queries.cells import text_of
 
 KINDS: Final = ("numeric", "text", "date")
 

@@ -17,13 +17,13 @@ from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import scan
-from apiece.queries.dialect import Log
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.features import Features, features
 from apiece.queries.grammar import Query, parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians
 from apiece.queries.people import with_account
 from apiece.queries.schema import Schema
+from apiece.queries.sources import Log
 from apiece.queries.table import Table, nobody, register
 
 CONFIDENCE = 0.95

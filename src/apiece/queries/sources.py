@@ -7,16 +7,17 @@ of columns are matched exactly, and only declared columns are read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
+from apiece.datasets import header_cells, read_columns
 from apiece.errors import DataError, InputError
 from apiece.queries import cells
-from apiece.queries.dialect import Log, read_header, read_lines
 
 FILES: Final = (".parquet", ".csv")
+Log = Callable[[str], None]  # told what is for the steward's eyes only
 Columns = Mapping[str, Any]  # name → Arrow column, as stored
 
 
@@ -48,9 +49,8 @@ def _file(path: Path, wanted: Sequence[str], log: Log) -> tuple[Columns, str]:
         file.seek(0)
         if path.suffix.lower() == ".parquet":
             return _parquet(file, path, wanted), digest
-        names = _named(path, read_header(file.readline()), wanted)
-        lines = read_lines(file, names, wanted, log)
-    return {name: cells.as_text(column) for name, column in lines.items()}, digest
+        names = _named(path, header_cells(file.readline()), wanted)
+        return read_columns(file, names, wanted, log), digest
 
 
 def _opened(path: Path) -> BufferedReader:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from apiece.errors import ApieceError, DataError, UnsupportedError
 from apiece.queries import cells, sources
 from apiece.queries.conditions import MOMENT as DATE
-from apiece.queries.dialect import Log
 from apiece.queries.schema import Schema
+from apiece.queries.sources import Log
 
 ID_LENGTH: Final = 128
 _LOCKED: Final = {
@@ -71,7 +71,7 @@ def register(
     """Read the declared columns of `source` once; return the table that questions are asked of.
 
     Args:
-        source: The path of one Parquet or CSV file (`dialect` says which CSV), a pandas or Arrow
+        source: The path of one Parquet or CSV file (see `datasets.lines`), a pandas or Arrow
             table, or a DuckDB relation.
         schema: What is declared about it.
         log: Called with each line of the steward's log, which speaks of rows and is not for

@@ -1,16 +1,19 @@
 """CSV lines: each record stands on its own line, or the file is refused."""
 
+import io
+
 import pytest
 
+from apiece.datasets import UnclearLineError, header_cells, read_columns
 from apiece.errors import DataError
-from apiece.queries.dialect import UnclearLineError, read_header, read_lines
 
 NAMES = ["id", "age"]
 
 
 def read(*lines: bytes) -> tuple[dict[str, list[str | None]], list[str]]:
     log: list[str] = []
-    return read_lines(lines, NAMES, NAMES, log.append), log
+    found = read_columns(io.BytesIO(b"".join(lines)), NAMES, NAMES, log.append)
+    return {name: column.to_pylist() for name, column in found.items()}, log
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_an_empty_line_is_nothing() -> None:
 
 
 def test_headers() -> None:
-    assert read_header(b"\xef\xbb\xbfid,age\n") == NAMES
+    assert header_cells(b"\xef\xbb\xbfid,age\n") == NAMES
     for line in (b"", b"\n", b'"id,age\n'):
         with pytest.raises(DataError, match="not a header"):
-            read_header(line)
+            header_cells(line)

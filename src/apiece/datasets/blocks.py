@@ -1,0 +1,170 @@
+"""A CSV file read in blocks: many lines at once, each cell as `lines` has it.
+
+In a block, the lines without a quote or a stray carriage return are found and cut by array
+operations; every other line is read by `line_cells`, one by one. Both give the same cells, so which
+of them reads a line changes nothing for it, and nothing for any other line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Integers, Mask
+from apiece.datasets.lines import UnclearLineError, cell_text, line_cells
+
+BLOCK: Final = 1 << 22  # bytes
+_LF, _CR, _COMMA, _QUOTE = b'\n\r,"'
+Bytes = npt.NDArray[np.uint8]
+Log = Callable[[str], None]
+# In RE2, for cells that are UTF-8: what `lines.UNREADABLE` finds in them.
+_UNREADABLE: Final = r"[\x00-\x1f\x7f-\x{9f}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Lines:
+    """The lines of a block. data: its bytes; begin, end: of each line, without its end.
+
+    odd: which lines have a quote or a carriage return, and are not cut here. cells: how many the
+    others have, 0 of an empty line. commas: places of all commas; first: of each line among them.
+    """
+
+    data: Bytes
+    begin: Integers
+    end: Integers
+    odd: Mask
+    cells: Integers
+    commas: Integers
+    first: Integers
+
+
+def read_columns(
+    file: BinaryIO, names: Sequence[str], wanted: Sequence[str], log: Log, *, block: int = BLOCK
+) -> dict[str, Any]:
+    """Return the wanted columns of the lines after the header, as Arrow columns of text.
+
+    file: binary, at the line after the header, which has these names. log: told of every line
+    with too few or too many cells, in order. Raises `UnclearLineError` with the number of the
+    first line that does not show where its record ends.
+    """
+    import pyarrow as pa
+
+    places = [names.index(name) for name in wanted]
+    parts: list[list[Any]] = [[] for _ in wanted]
+    number = 2
+    for data in _blocks(file, block):
+        lines = _lines(np.frombuffer(data, dtype=np.uint8))
+        good, cut = _read_odd(lines, data, len(names), number, log)
+        plain = np.flatnonzero(~lines.odd & (lines.cells == len(names)))
+        order = np.argsort(np.concatenate([plain, np.array(good, dtype=np.int64)]), kind="stable")
+        for part, place in zip(parts, places, strict=True):
+            column = _column(lines, plain, place, len(names))
+            if good:
+                odd = pa.array([cell_text(cells[place]) for cells in cut], pa.large_string())
+                column = pa.concat_arrays([column, odd]).take(pa.array(order))
+            part.append(column)
+        number += lines.begin.size
+    return {
+        name: pa.chunked_array(part, pa.large_string())
+        for name, part in zip(wanted, parts, strict=True)
+    }
+
+
+def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the file in parts of whole lines, of at least `size` bytes where there are as many."""
+    while data := file.read(size):
+        yield data + file.readline() if not data.endswith(b"\n") else data
+
+
+def _lines(data: Bytes) -> _Lines:
+    ends = np.flatnonzero(data == _LF)
+    if data[-1] != _LF:
+        ends = np.append(ends, data.size)
+    begin = np.append(0, ends[:-1] + 1)
+    # A line's end is LF or CR LF: one carriage return before it belongs to it.
+    cr = (ends > begin) & (data[np.maximum(ends - 1, 0)] == _CR)
+    end = ends - cr
+    strange = np.flatnonzero((data == _QUOTE) | (data == _CR))
+    at = np.searchsorted(begin, strange, side="right") - 1
+    odd = np.zeros(begin.size, dtype=np.bool_)
+    odd[at[strange < end[at]]] = True
+    commas = np.flatnonzero(data == _COMMA)
+    first = np.searchsorted(commas, begin)
+    cells = np.searchsorted(commas, end) - first + 1
+    return _Lines(data, begin, end, odd, np.where(end > begin, cells, 0), commas, first)
+
+
+def _read_odd(
+    lines: _Lines, data: bytes, width: int, number: int, log: Log
+) -> tuple[list[int], list[list[bytes]]]:
+    """Return the odd lines that have as many cells as the header, and their cells.
+
+    Tells of every line, odd or not, that has more or fewer; raises at the first unclear one.
+    """
+    good, cut = [], []
+    for at in np.flatnonzero(lines.odd | (lines.cells != width)).tolist():
+        found = int(lines.cells[at])
+        if lines.odd[at]:
+            try:
+                # With an end put back, so that one carriage return of the line's own stays in it.
+                cells = line_cells(data[lines.begin[at] : lines.end[at]] + b"\r\n")
+            except UnclearLineError:
+                raise UnclearLineError(
+                    f"line {number + at}: a quote that opens and does not close on its line, or "
+                    "stands beside other text, or a line break within a line; write one record a "
+                    "line"
+                ) from None
+            found = len(cells)
+            if found == width:
+                good.append(at)
+                cut.append(cells)
+        if found not in (0, width):
+            log(f"line {number + at}: {found} fields, not {width}; left out")
+    return good, cut
+
+
+def _column(lines: _Lines, rows: Integers, place: int, width: int) -> Any:
+    """Return one cell of each of these lines, none of them odd, as Arrow text."""
+    import pyarrow as pa
+
+    first = lines.first[rows]
+    begin = lines.begin[rows] if place == 0 else lines.commas[first + place - 1] + 1
+    end = lines.end[rows] if place == width - 1 else lines.commas[first + place]
+    size = end - begin
+    offsets = np.append(0, np.cumsum(size))
+    # Where each byte of the column stands in the block: its place in its cell, past the cell's.
+    taken = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], size)
+    text = lines.data[taken]
+    if text.size and text.max() >= 0x80:
+        return _beyond_ascii(text, offsets)
+    missing = pa.py_buffer(np.packbits(size > 0, bitorder="little").tobytes())
+    return _large_string(offsets, text, missing)
+
+
+def _large_string(offsets: Integers, text: Bytes, present: Any) -> Any:
+    import pyarrow as pa
+
+    buffers = [present, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
+
+
+def _beyond_ascii(text: Bytes, offsets: Integers) -> Any:
+    """Return cells of which some are not ASCII: read in one go if all are UTF-8."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = _large_string(offsets, text, None)
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        cells = column.cast(pa.large_binary()).to_pylist()
+        return pa.array([cell_text(cell) for cell in cells], pa.large_string())
+    plain = pc.or_(
+        pc.string_is_ascii(column), pc.invert(pc.match_substring_regex(column, _UNREADABLE))
+    )
+    kept = pc.and_(plain, pc.greater(pc.binary_length(column), 0))
+    return pc.if_else(kept, column, pa.scalar(None, pa.large_string()))

@@ -1,0 +1,73 @@
+"""Each setting of a job: what it is out of the box, and what is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from apiece.errors import InputError
+from apiece.jobs import PARTS, TUNED, settings_of
+from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Training
+
+BAD: list[tuple[Any, dict[str, Any], str]] = [
+    (Data, {"source": 3}, "source = 3: must be a text"),
+    (Data, {"source": "t.csv", "test_share": 1}, "test_share = 1"),
+    (Data, {"source": "t.csv", "decimal": ";"}, "decimal = ';'"),
+    (Data, {"source": "adult", "separator": ";"}, "are for CSV files"),
+    (Data, {"source": "t.parquet", "encoding": "latin-1"}, "are for CSV files"),
+    (BudgetColumns, {}, "give the column of budgets"),
+    (BudgetColumns, {"epsilon": "e", "groups": [{"name": "a", "epsilon": 1, "share": 1}]}, "one"),
+    (BudgetColumns, {"groups": [{"name": "a"}]}, "must have just name, epsilon and share"),
+    (BudgetColumns, {"epsilon": "e", "delta": 1}, "delta = 1"),
+    (BudgetColumns, {"epsilon": "e", "delta": [1e-5]}, "delta = [1e-05]"),
+    (BudgetColumns, {"epsilon": "e", "delta": float("nan")}, "delta = nan"),
+    (BudgetColumns, {"epsilon": "e", "no_limit_cap": 0}, "no_limit_cap = 0"),
+    (Training, {"strategy": "sampel"}, "did you mean 'sample'"),
+    (Training, {"strategy": ["sample"]}, "strategy = ['sample']: must be a text"),
+    (Training, {"steps": True}, "steps = True"),
+    (Training, {"steps": None}, "steps = None"),
+    (Training, {"batch_size": "many"}, "batch_size = 'many'"),
+    (Training, {"hidden": 8}, "hidden = 8: must be a list"),
+    (Training, {"hidden": [0]}, "hidden = 0"),
+    (Training, {"momentum": 1}, "momentum = 1"),
+    (Training, {"noise_schedule": {"points": [[0, 2], [3, 1]]}}, "noise_schedule: between"),
+    (Comparison, {"seeds": 0}, "seeds = 0"),
+    (Comparison, {"strategies": ["uniform", "scael"]}, "did you mean 'scale'"),
+    (Comparison, {"settings": {"scale": 3}}, "must be tables"),
+    (Comparison, {"settings": {"scale": {"hidden": [3]}}}, "unknown name 'hidden'"),
+    (Comparison, {"settings": {"scale": {"steps": 0}}}, "steps = 0"),
+    (Output, {"seed": -1}, "seed = -1"),
+    (Output, {"ledger": "sqlite:///l.db"}, "give --ledger URL and --analysis NAME"),
+    (Output, {"ledger": "sqlite:///l.db", "analysis": "m", "seed": 0}, "leave the seed out"),
+]
+
+
+@pytest.mark.parametrize(("part", "values", "words"), BAD, ids=lambda v: str(v)[:40])
+def test_a_bad_setting_is_refused_in_one_line(part: Any, values: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        part(**values)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_setting_that_has_bounds_is_tried() -> None:
+    """A setting that takes more than a text is among the bad ones above."""
+    tried = {name for _, values, _ in BAD for name in values}
+    texts = {"label", "schema", "split", "ids", "out", "learning_rate_schedule"}
+    texts |= {"clip_norm", "learning_rate"}  # as batch_size
+    assert {n for p in PARTS.values() for n, _ in settings_of(p)} <= tried | texts
+
+
+def test_lists_become_tuples_and_nothing_can_be_changed() -> None:
+    training = Training(hidden=[4, 2])  # type: ignore[arg-type]
+    assert training.hidden == (4, 2)
+    with pytest.raises(AttributeError):
+        training.steps = 3  # type: ignore[misc]
+    assert hash(training)
+
+
+def test_an_address_is_not_printed() -> None:
+    assert "people.db" not in repr(Output(ledger="sqlite:///people.db", analysis="m"))
+
+
+def test_what_a_strategy_may_have_of_its_own() -> None:
+    assert TUNED == ("batch_size", "steps", "clip_norm", "learning_rate", "momentum")
