@@ -66,8 +66,7 @@ def test_what_was_wrong_once(b: float, q: float, steps: int, delta: float) -> No
 @pytest.mark.parametrize("count", [8, pytest.param(2000, marks=pytest.mark.slow)])
 def test_exact_values_are_contained(count: int) -> None:
     gaps = np.array([assert_brackets(*setting) for setting in settings(count, count)])
-    assert (gaps > 1e-3).mean() <= 1e-2  # two or three steps of strong losses that are rare
-    assert np.median(gaps) <= 1e-3
+    assert gaps.max() <= 1e-3
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -127,7 +126,10 @@ def by_dp_accounting(b: float, q: float, steps: int, delta: float) -> tuple[floa
 
 @pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_longer_runs_agree_with_dp_accounting(count: int) -> None:
-    """Its upper end is close to the truth. Its other end is no bound where Rényi refutes it."""
+    """Its upper end is close to the truth. Its other end is no bound where that or Rényi refutes it.
+
+    At b = 1.1714, q = .035459, 49 steps, δ = 1.394e-4 it is .5992 and its upper end .5978.
+    """
     random = np.random.default_rng(count)
     for _ in range(count):
         b, q = 10 ** random.uniform(-0.3, 1.5), 10 ** random.uniform(-2.5, 0)
@@ -137,7 +139,7 @@ def test_longer_runs_agree_with_dp_accounting(count: int) -> None:
         above, below = by_dp_accounting(b, q, steps, delta)
         assert lower <= above * (1 + 1e-6), (b, q, steps, delta)
         assert above <= upper * (1 + 2e-3) + 1e-4, (b, q, steps, delta)
-        if below <= privacy_curve(mechanism, method="rdp").epsilon(delta).upper:
+        if below <= min(above, privacy_curve(mechanism, method="rdp").epsilon(delta).upper):
             assert below <= upper * (1 + 1e-6), (b, q, steps, delta)
         assert upper < 0.01 or upper - lower <= 1e-3 * upper, (b, q, steps, delta)
 
