@@ -126,7 +126,7 @@ def by_dp_accounting(b: float, q: float, steps: int, delta: float) -> tuple[floa
 
 @pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_longer_runs_agree_with_dp_accounting(count: int) -> None:
-    """Its upper end is close to the truth. Its other end is no bound where that or Rényi refutes it.
+    """Its upper end is close to the truth. The other is no bound where that or Rényi refutes it.
 
     At b = 1.1714, q = .035459, 49 steps, δ = 1.394e-4 it is .5992 and its upper end .5978.
     """
