@@ -26,7 +26,6 @@ NOT_YET = {
     "accounting",
     "assignment",
     "contract",
-    "datasets",
     "jobs",
     "numerics",
     "plan",

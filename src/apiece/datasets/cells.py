@@ -20,7 +20,21 @@ Texts = npt.NDArray[np.object_]
 
 
 def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
-    """Return the column `name`, or raise `DataError` naming its role and the nearest column."""
+    """Return the column `name` of a table.
+
+    Args:
+        frame: The table.
+        name: Of the column.
+        role: What the column is for, for the message.
+
+    Raises:
+        DataError: Where there is none, naming its role and the nearest column.
+
+    Example:
+        >>> import pandas as pd
+        >>> column(pd.DataFrame({"age": [7]}), "age", "label").tolist()
+        [7]
+    """
     require(name, [str(c) for c in frame.columns], role)
     found: pd.Series[Any] = frame[name]
     if found.ndim != 1:
@@ -29,7 +43,19 @@ def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
 
 
 def require(name: str, names: Sequence[str], role: str) -> None:
-    """Raise `DataError` where `name` is not among `names`, with the nearest one."""
+    """Raise where `name` is not among `names`.
+
+    Args:
+        name: Of a column.
+        names: Those that are there.
+        role: What the column is for, for the message.
+
+    Raises:
+        DataError: With the nearest name.
+
+    Example:
+        >>> require("age", ["age", "city"], "label")
+    """
     if name in names:
         return
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -39,7 +65,16 @@ def require(name: str, names: Sequence[str], role: str) -> None:
 
 
 def texts(cells: pd.Series[Any]) -> Texts:
-    """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
+    """Return cells as stripped texts; a null is the empty text, a whole number has no point.
+
+    Args:
+        cells: Of any types.
+
+    Example:
+        >>> import pandas as pd
+        >>> texts(pd.Series([" a", None])).tolist(), texts(pd.Series([7.0, None])).tolist()
+        (['a', ''], ['7', ''])
+    """
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_integer_dtype(cells):
@@ -54,8 +89,13 @@ def texts(cells: pd.Series[Any]) -> Texts:
 def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
     """Return texts as floats, NaN for what is no number; "inf" is one.
 
-    >>> as_numbers(np.array(["1,5", "2", "1.5", "x"], dtype=object), ",").tolist()
-    [1.5, 2.0, nan, nan]
+    Args:
+        cells: Texts.
+        decimal: "." or ",".
+
+    Example:
+        >>> as_numbers(np.array(["1,5", "2", "1.5", "x"], dtype=object), ",").tolist()
+        [1.5, 2.0, nan, nan]
     """
     return np.array([_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
 
@@ -75,6 +115,14 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return each cell's position in `values`, −1 where it is none of them.
 
     A cell that is the same number written another way ("1.0" for "1") counts as that value.
+
+    Args:
+        cells: Texts.
+        values: Texts, each once.
+
+    Example:
+        >>> positions(np.array(["1.0", "2", "x"], dtype=object), ["1", "2"]).tolist()
+        [0, 1, -1]
     """
     import pandas as pd
 

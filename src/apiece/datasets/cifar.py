@@ -39,10 +39,26 @@ class _BatchUnpickler(pickle.Unpickler):
 
 
 def cifar_folder(folder: str | Path, split: str, *, labels: str = "fine_labels") -> Images:
-    """Return the "train" or "test" images of the folder that torchvision (or the authors) leave.
+    """Return the images of the folder that torchvision (or the authors) leave.
 
-    folder: `cifar-10-batches-py`, `cifar-100-python`, or the folder that holds one of them.
-    labels: for CIFAR-100, "fine_labels" or "coarse_labels".
+    Args:
+        folder: `cifar-10-batches-py`, `cifar-100-python`, or the folder that holds one of them.
+        split: "train" or "test".
+        labels: For CIFAR-100, "fine_labels" or "coarse_labels".
+
+    Raises:
+        DataError: For a file that is not there or holds something else; nothing in it is executed.
+        OptionError: For another split.
+
+    Example:
+        >>> import pickle, tempfile
+        >>> batch = {"data": np.zeros((1, 3072), np.uint8), "fine_labels": [7]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     inside = Path(folder, "cifar-100-python")
+        ...     inside.mkdir()
+        ...     _ = (inside / "train").write_bytes(pickle.dumps(batch))
+        ...     cifar_folder(folder, "train").labels.tolist()
+        [7]
     """
     if split not in ("train", "test"):
         raise unknown("split", split, ("train", "test"))
@@ -62,6 +78,24 @@ def cifar_parquet(path: str | Path) -> Images:
     """Return the images of a Parquet file with columns `image` (JPEG or PNG bytes) and `label`.
 
     A column of {"bytes", "path"} records, as other tools write it, is read too.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: For a file that is not there or holds something else.
+
+    Example:
+        >>> import io, tempfile
+        >>> import pandas as pd
+        >>> from PIL import Image
+        >>> png = io.BytesIO()
+        >>> Image.new("RGB", (32, 32)).save(png, "png")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = pd.DataFrame({"image": [png.getvalue()], "label": [7]})
+        ...     table.to_parquet(f"{folder}/x.parquet")
+        ...     cifar_parquet(f"{folder}/x.parquet").pixels.shape
+        (1, 3, 32, 32)
     """
     import pyarrow.parquet as pq
 

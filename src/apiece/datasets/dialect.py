@@ -12,15 +12,22 @@ _NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What separates cells, what marks decimals, and the encoding of a text table.
+    r"""What separates cells, what marks decimals, and the encoding of a text table.
 
-    separator: one character, or "tab"; None is a tab for .tsv and a comma for all else.
-    decimal: "." or ","; under "," a number with a point is no number, because it might be
-    thousands. encoding: a name that Python knows; a byte-order mark is accepted under utf-8.
-    Parquet files say all of this themselves. Raises `DataError` for anything else.
+    Parquet files say all of this themselves.
 
-    >>> Dialect(separator="tab").separator
-    '\\t'
+    Args:
+        separator: One character, or "tab"; None is a tab for .tsv and a comma for all else.
+        decimal: "." or ","; under "," a number with a point is no number, because it might be
+            thousands.
+        encoding: A name that Python knows; a byte-order mark is accepted under utf-8.
+
+    Raises:
+        DataError: For anything else.
+
+    Example:
+        >>> Dialect(separator="tab").separator
+        '\t'
     """
 
     separator: str | None = None

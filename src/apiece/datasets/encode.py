@@ -25,11 +25,21 @@ Features = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded:
-    """Features (n, d) in [-1, 1], their names, and which rows have a number that is none.
+    """Features in [-1, 1], their names, and which rows are faulty; data about people.
 
-    A row in `faulty` has features of NaN throughout: training skips it, and only it.
-    unread: column → how many cells are neither readable nor a declared missing marker; outside:
-    numeric column → how many lie outside its range and are clipped. Both are data about people.
+    Attributes:
+        features: (n, d). A row in `faulty` is NaN throughout: training skips it, and only it.
+        names: Of the d features.
+        faulty: (n,).
+        unread: Column → how many cells are neither readable nor a declared missing marker.
+        outside: Numeric column → how many lie outside its range and are clipped.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"age": ["50", "x"]})
+        >>> found = encode(table, {"age": Numeric(0.0, 100.0)})
+        >>> found.faulty.tolist(), found.unread
+        ([False, True], {'age': 1})
     """
 
     features: Features
@@ -40,7 +50,15 @@ class Encoded:
 
 
 def feature_names(columns: Mapping[str, Numeric | Categorical]) -> tuple[str, ...]:
-    """Return the names of the features that `encode` makes from `columns`, in order."""
+    """Return the names of the features that `encode` makes from `columns`, in order.
+
+    Args:
+        columns: Name → declaration.
+
+    Example:
+        >>> feature_names({"age": Numeric(0.0, 100.0), "city": Categorical(("Bonn", "Köln"))})
+        ('age', 'city=Bonn', 'city=Köln')
+    """
     names: list[str] = []
     for name, kind in columns.items():
         if isinstance(kind, Numeric):
@@ -59,9 +77,25 @@ def encode(
 
     A numeric column becomes one feature, clipped to its range and scaled to [-1, 1]; a categorical
     one an indicator a value; declared missing markers one more indicator. A numeric cell that is
-    NaN, infinite or no number, and no declared marker, makes its row faulty. decimal: the mark
-    in texts that are numbers.
-    Raises `DataError` for a declared column that the table lacks.
+    NaN, infinite or no number, and no declared marker, makes its row faulty.
+
+    Args:
+        frame: The table.
+        columns: Name → declaration.
+        decimal: The mark in texts that are numbers.
+
+    Raises:
+        DataError: For a declared column that the table lacks.
+
+    Guarantee:
+        Each row's features depend on that row and the declarations alone.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"age": ["50", "200"], "city": ["Bonn", "Rome"]})
+        >>> columns = {"age": Numeric(0.0, 100.0), "city": Categorical(("Bonn", "Köln"))}
+        >>> encode(table, columns).features.tolist()
+        [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
     blocks: list[Features] = []
     faulty = np.zeros(len(frame), dtype=np.bool_)
@@ -107,7 +141,18 @@ def encode_labels(
 ) -> npt.NDArray[np.int64]:
     """Return each row's position in the declared `classes`.
 
-    Raises `DataError` for a label that is not declared, with its row.
+    Args:
+        frame: The table.
+        label: Name of the column.
+        classes: As declared.
+
+    Raises:
+        DataError: For a label that is not declared, with its row.
+
+    Example:
+        >>> import pandas as pd
+        >>> encode_labels(pd.DataFrame({"y": ["no", "yes"]}), "y", ("no", "yes")).tolist()
+        [0, 1]
     """
     cells = texts(column(frame, label, "label"))
     codes = positions(cells, classes)

@@ -21,7 +21,22 @@ _PREFIX = {"train": "train", "test": "t10k"}
 
 
 def read_idx(path: str | Path) -> npt.NDArray[Any]:
-    """Return the array in an IDX file; `DataError` for one that is unreadable, cut or too long."""
+    r"""Return the array in an IDX file, gzipped or not.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: For one that is unreadable, cut or too long.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "labels")
+        ...     _ = path.write_bytes(b"\0\0\x08\x01" + b"\0\0\0\x02" + b"\x07\x09")
+        ...     read_idx(path).tolist()
+        [7, 9]
+    """
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -47,10 +62,28 @@ def read_idx(path: str | Path) -> npt.NDArray[Any]:
 
 
 def idx_folder(folder: str | Path, split: str) -> Images:
-    """Return the "train" or "test" images of a folder with the four files of MNIST's kind.
+    r"""Return the images of a folder with the four files of MNIST's kind.
 
     The files are found by their usual names, with `-` or `.` before `idx`, with or without `.gz`,
     in the folder or in the `raw` folder inside it that torchvision makes.
+
+    Args:
+        folder: Its path.
+        split: "train" or "test".
+
+    Raises:
+        DataError: For a file that is not there or unreadable.
+        OptionError: For another split.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pixels = b"\0\0\x08\x03" + 3 * b"\0\0\0\x01" + b"\xff"
+        ...     labels = b"\0\0\x08\x01" + b"\0\0\0\x01" + b"\x07"
+        ...     _ = Path(folder, "train-images-idx3-ubyte").write_bytes(pixels)
+        ...     _ = Path(folder, "train-labels-idx1-ubyte").write_bytes(labels)
+        ...     idx_folder(folder, "train").labels.tolist()
+        [7]
     """
     if split not in _PREFIX:
         raise unknown("split", split, _PREFIX)

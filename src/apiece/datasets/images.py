@@ -12,7 +12,16 @@ from apiece.errors import DataError
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Images:
-    """n images as bytes (n, channels, height, width) and n labels as int64."""
+    """n images and their labels; data about people.
+
+    Attributes:
+        pixels: (n, channels, height, width), bytes.
+        labels: (n,), int64.
+
+    Example:
+        >>> Images(np.full((1, 1, 2, 2), 255, np.uint8), np.array([7])).scaled().max()
+        np.float32(1.0)
+    """
 
     pixels: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]

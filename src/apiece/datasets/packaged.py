@@ -34,10 +34,17 @@ PACKAGED = {
 def load(name: str) -> pd.DataFrame:
     """Return a packaged table: "adult" (48842 rows), "german" (1000), "credit_default" (30000).
 
-    Raises `OptionError` for another name. Sources and licences: NOTICE.
+    Sources and licences are in NOTICE.
 
-    >>> load("german").shape
-    (1000, 21)
+    Args:
+        name: Of the table.
+
+    Raises:
+        OptionError: For another name.
+
+    Example:
+        >>> load("german").shape
+        (1000, 21)
     """
     import pandas as pd
 
@@ -54,12 +61,34 @@ def describe(name: str) -> Packaged:
 
 
 def packaged_schema(name: str) -> Schema:
-    """Return the public schema of a packaged table, from its published documentation."""
+    """Return the public schema of a packaged table, from its published documentation.
+
+    Args:
+        name: Of the table.
+
+    Raises:
+        OptionError: For another name.
+
+    Example:
+        >>> packaged_schema("german").classes("risk")
+        ('good', 'bad')
+    """
     return Schema.from_dict(tomllib.loads(schema_text(name)), name)
 
 
 def schema_text(name: str) -> str:
-    """Return the TOML text of a packaged schema, comments included."""
+    """Return the TOML text of a packaged schema, comments included.
+
+    Args:
+        name: Of the table.
+
+    Raises:
+        OptionError: For another name.
+
+    Example:
+        >>> "[columns.risk]" in schema_text("german")
+        True
+    """
     describe(name)
     return (resources.files(__package__) / "data" / f"{name}.toml").read_text(encoding="utf-8")
 
@@ -69,6 +98,16 @@ def matching(columns: list[str], label: str) -> tuple[Schema, dict[str, str]] | 
 
     Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
     the packaged one. None where no schema fits.
+
+    Args:
+        columns: Names of a table's columns.
+        label: Name of the label's column.
+
+    Example:
+        >>> matching(["age", "income"], "income") is None
+        True
+        >>> matching(list(load("german").columns), "risk")[0].name
+        'german'
     """
     given = {_plain(name): name for name in columns}
     for name, packaged in PACKAGED.items():

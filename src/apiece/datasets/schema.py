@@ -37,7 +37,18 @@ from apiece.errors import DataError, unknown
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
-    """A number known to lie in [lower, upper]; missing: texts that stand for no value."""
+    """A column of numbers known to lie in [lower, upper].
+
+    Args:
+        lower: What smaller numbers are clipped to.
+        upper: What larger numbers are clipped to.
+        scale: "linear", or "log" for long tails.
+        missing: Texts that stand for no value.
+
+    Example:
+        >>> Numeric(16.0, 90.0).scale
+        'linear'
+    """
 
     lower: float
     upper: float
@@ -47,7 +58,16 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """One of the declared values, as texts; missing: texts that stand for no value."""
+    """A column of declared values, as texts.
+
+    Args:
+        values: What a cell may be; anything else is none of them.
+        missing: Texts that stand for no value.
+
+    Example:
+        >>> Categorical(("north", "south"), missing=("?",)).values
+        ('north', 'south')
+    """
 
     values: tuple[str, ...]
     missing: tuple[str, ...] = ()
@@ -55,7 +75,12 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A column that is not used."""
+    """A column that is not used.
+
+    Example:
+        >>> Skip()
+        Skip()
+    """
 
 
 Column = Numeric | Categorical | Skip
@@ -63,19 +88,35 @@ Column = Numeric | Categorical | Skip
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The declared columns of a table, in order, and the schema's name for messages."""
+    """The declared columns of a table, in order.
+
+    Args:
+        name: Of the schema, for messages.
+        columns: Name → declaration.
+
+    Example:
+        >>> Schema("people", {"age": Numeric(0.0, 9.0), "note": Skip()}).features(but=set())
+        {'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())}
+    """
 
     name: str
     columns: Mapping[str, Column]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], name: str) -> Schema:
-        """Return the schema in `data`, whose one key `columns` maps names to declarations.
+        """Return the schema in `data`.
 
-        Raises `DataError` where it holds anything else.
+        Args:
+            data: With one key `columns`, which maps names to declarations, as in TOML.
+            name: Of the schema, for messages.
 
-        >>> Schema.from_dict({"columns": {"age": {"kind": "numeric", "lower": 0, "upper": 9}}}, "x")
-        Schema(name='x', columns={'age': Numeric(lower=0.0, upper=9.0, scale='linear', missing=())})
+        Raises:
+            DataError: Where it holds anything else.
+
+        Example:
+            >>> age = {"kind": "numeric", "lower": 0, "upper": 9}
+            >>> Schema.from_dict({"columns": {"age": age}}, "x").columns["age"]
+            Numeric(lower=0.0, upper=9.0, scale='linear', missing=())
         """
         columns = data.get("columns")
         if not isinstance(columns, dict) or not columns or set(data) != {"columns"}:
@@ -85,7 +126,11 @@ class Schema:
     def features(self, *, but: set[str]) -> dict[str, Numeric | Categorical]:
         """Return the columns that make features: all declared but skipped ones and those in `but`.
 
-        Raises `DataError` where none is left.
+        Args:
+            but: Names of columns with another use.
+
+        Raises:
+            DataError: Where none is left.
         """
         kept = {
             name: column
@@ -97,7 +142,14 @@ class Schema:
         return kept
 
     def classes(self, label: str) -> tuple[str, ...]:
-        """Return the declared values of the label column, at least two, or raise `DataError`."""
+        """Return the declared values of the label column, at least two.
+
+        Args:
+            label: Its name.
+
+        Raises:
+            DataError: Where it is not declared, or not as such.
+        """
         column = self.columns.get(label)
         if column is None:
             raise DataError(
@@ -117,7 +169,22 @@ class Schema:
 
 
 def read_schema(path: str | Path) -> Schema:
-    """Return the schema in a TOML file; raise `DataError` where it holds none."""
+    r"""Return the schema in a TOML file.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: Where it holds none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "people.toml")
+        ...     _ = path.write_text("[columns.age]\nkind = 'numeric'\nlower = 0\nupper = 9\n")
+        ...     list(read_schema(path).columns)
+        ['age']
+    """
     path = Path(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -11,7 +11,22 @@ from apiece.errors import DataError
 
 
 def svhn_mat(path: str | Path) -> Images:
-    """Return the images of a file such as `train_32x32.mat`; the file's label 10 is the digit 0."""
+    """Return the images of a file such as `train_32x32.mat`; the file's label 10 is the digit 0.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: For a file that is not there or holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> from scipy.io import savemat
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     savemat(f"{folder}/x.mat", {"X": np.zeros((32, 32, 3, 1), np.uint8), "y": [[10]]})
+        ...     svhn_mat(f"{folder}/x.mat").labels.tolist()
+        [0]
+    """
     from scipy.io import loadmat
 
     # loadmat reads version 4 to 7 files, as SVHN's are; those hold data only, no code.

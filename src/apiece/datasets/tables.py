@@ -38,14 +38,28 @@ _OTHERS = {
 
 
 def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
-    """Return the rows of a CSV (.csv, .tsv, also .gz, .bz2, .xz) or Parquet file.
+    r"""Return the rows of a CSV (.csv, .tsv, also .gz, .bz2, .xz) or Parquet file.
 
     CSV cells stay texts, stripped of the blanks after a separator, so that a category called "NA"
-    is not taken for a missing value: what is missing is for the schema to say. The dialect is for
-    CSV; Parquet has its own types. Blank lines are skipped.
-    Raises `DataError` for a path that cannot be read, another format, a line with more or fewer
-    cells than the header, a cell that goes on over the end of its line, a file without rows or
-    with a column twice.
+    is not taken for a missing value: what is missing is for the schema to say. Parquet has its own
+    types. Blank lines are skipped.
+
+    Args:
+        path: Of the file.
+        dialect: How a CSV file is written.
+
+    Raises:
+        DataError: For a path that cannot be read, another format, a line with more or fewer cells
+            than the header, a cell that goes on over the end of its line, a file without rows or
+            with a column twice.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "people.csv")
+        ...     _ = path.write_text("age,city\n7,NA\n")
+        ...     read_table(path).iloc[0].tolist()
+        ['7', 'NA']
     """
     import pandas as pd
 
@@ -66,9 +80,24 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
 
 
 def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | None]:
-    """Return the names of the columns, with the storage type where the file's header has one.
+    r"""Return the names of the columns, with the storage type where the file's header has one.
 
     A CSV's first line and a Parquet file's schema are looked at, and no row.
+
+    Args:
+        path: Of the file.
+        dialect: How a CSV file is written.
+
+    Raises:
+        DataError: For a file that cannot be read, and a header that is none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "people.csv")
+        ...     _ = path.write_text("age,city\n7,Bonn\n")
+        ...     read_header(path)
+        {'age': None, 'city': None}
     """
     path = Path(path)
     if path.suffix.lower() in _PARQUET:

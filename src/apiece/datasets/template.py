@@ -19,11 +19,16 @@ _INTRO = """\
 def template(name: str, header: dict[str, str | None], *, label: str, but: Collection[str]) -> str:
     """Return a TOML schema with one entry for each column of `header`, blanks marked '?'.
 
-    header: column names, with a storage type or None; label: declared categorical; but: columns
-    that are no features (budgets, ids, split), which are left out.
+    Args:
+        name: Of the schema.
+        header: Column names, with a storage type or None.
+        label: Declared categorical.
+        but: Columns that are no features (budgets, ids, split), which are left out.
 
-    >>> print(template("t", {"age": "int64", "y": None}, label="y", but=[]).splitlines()[0][:21])
-    # Public schema of t:
+    Example:
+        >>> text = template("t", {"age": "int64", "y": None}, label="y", but=[])
+        >>> print(text.splitlines()[0][:21])
+        # Public schema of t:
     """
     typed = any(header.values())
     parts = [_INTRO.format(name=name, types=" and its storage types" if typed else "")]
