@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ import numpy.typing as npt
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
+from apiece.accounting.truncation import Remainder
 from apiece.numerics import UNIT
 
 _LOG_ERROR = math.log(1e-8)  # relative error of δ aimed at, for each of its causes
@@ -35,35 +35,11 @@ _FREQUENCIES = np.geomspace(3.0, 400.0, 18)
 _CLOSER = (1.1, 2.0, 8.0, 32.0)
 
 
-class Beside(NamedTuple):
-    """What is in no window: told apart outright, and jumps J (`lattice.truncation`); (K, 1).
-
-    outside: probability of the former. p, q: the latter's in both worlds, each (low, high).
-    log_fall: log of a bound on Q(J, total loss ≤ 0), which grows as e^{rate·ε}.
-    """
-
-    outside: Floats
-    p: tuple[Floats, Floats]
-    q: tuple[Floats, Floats]
-    rate: Floats
-    log_fall: Floats
-
-    def bounds(self, epsilon: Floats, sign: int) -> Bounds:
-        """Bound what all this adds to δ(ε)."""
-        grow, slack = np.exp(epsilon), 8 * UNIT
-        back = np.exp(self.log_fall + self.rate * sign * epsilon)
-        low = self.p[0] - grow * self.q[1] * (1 + slack)
-        high = np.minimum(self.p[1] - grow * (self.q[0] * (1 - slack) - back), self.p[1])
-        if sign < 0:
-            return Bounds(np.zeros_like(low), np.minimum(back, self.q[1]) + self.outside)
-        return Bounds(np.maximum(low, 0.0), high + self.outside)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Contour:
     """K integrals for δ(ε); all (K, 1), or (K, points).
 
-    δ(ε) = e^{log_scale + (1 − λ)ε}·(Re Σ term·e^{−iyε} ± error) − aliases + what is beside.
+    δ(ε) = e^{log_scale + (1 − λ)ε}·(Re Σ term·e^{−iyε} ± error) − aliases + what is in no window.
     size: Σ|term|. sway: Σ|term|·y.
     """
 
@@ -77,7 +53,7 @@ class Contour:
     sway: Floats
     aliases: tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
     """Pairs (λ', log a): the aliases are at most Σ a·e^{(1 − λ')ε}."""
-    beside: Beside
+    rest: Remainder
 
     def _values(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the sum at ε, the same with factors s − 1, and the scale."""
@@ -89,8 +65,8 @@ class Contour:
     def estimate(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """Return about δ(ε) and minus its derivative."""
         value, slope, scale = self._values(epsilon)
-        jumps = self.beside.bounds(epsilon, self.sign).lower
-        fall = np.where(jumps > 0, self.beside.p[0] - jumps, 0.0)
+        jumps = self.rest.bounds(epsilon, reverse=self.sign < 0).lower
+        fall = np.where(jumps > 0, self.rest.p[0] - jumps, 0.0)
         return scale * value + jumps, scale * slope + fall
 
     def delta(self, epsilon: Floats) -> Bounds:
@@ -101,7 +77,7 @@ class Contour:
         rounding = 1 + 16 * UNIT * (4 + sizes)
         (more, log_a), (less, log_b) = self.aliases
         alias = np.exp(log_a + (1 - more) * epsilon) + np.exp(log_b + (1 - less) * epsilon)
-        low, high = self.beside.bounds(epsilon, self.sign)
+        low, high = self.rest.bounds(epsilon, reverse=self.sign < 0)
         lower = scale * (value - error) / rounding - alias * (1 + 1e-9) + low
         upper = scale * (value + error) * rounding + high
         return Bounds(lower, upper * (1 + 4 * UNIT))
@@ -134,7 +110,7 @@ class Contour:
 
 
 def contour(
-    steps: Steps, times: Floats, delta: Floats, beside: Beside, share: Floats, most: int
+    steps: Steps, times: Floats, delta: Floats, outside: Remainder, share: Floats, most: int
 ) -> tuple[Contour, Floats]:
     """Return the integrals around δ, and about the ε that belong to it.
 
@@ -165,7 +141,7 @@ def contour(
     modulus = np.abs(term)
     wrong = _total(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
     sizes = (wrong + rest, _total(modulus), _total(modulus * y))
-    return Contour(steps.sign, tilt, log_scale, y, term, *sizes, aliases, beside), guess
+    return Contour(steps.sign, tilt, log_scale, y, term, *sizes, aliases, outside), guess
 
 
 def _tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Weights]:

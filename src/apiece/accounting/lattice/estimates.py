@@ -13,12 +13,11 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.lattice.pairs import Pair, Window
+from apiece.accounting.truncation import Points
 
 Leaves = tuple[tuple[Pair, int], ...]
 _CELLS = 384
 _NEARLY = 0.7  # accepted loss in the log of the round-off error
-_SURELY = 25.0  # e^{−this}: chance that a jump is taken back, where it is not known what matters
-_SHARE = 1e-5  # of δ that jumps taken back may add to an upper bound
 
 
 class Coarse(NamedTuple):
@@ -29,11 +28,6 @@ class Coarse(NamedTuple):
     log_q: Floats
     floor: float
     times: int
-
-    def up_to(self, loss: float) -> Coarse:
-        """Return the cells up to a loss."""
-        keep = self.ratio <= loss
-        return Coarse(self.ratio[keep], self.width[keep], self.log_q[keep], self.floor, self.times)
 
     def tilted(self, tilt: Floats | float) -> Floats:
         """Return the log of each cell's share of E_Q[r^λ], its ratios spread evenly."""
@@ -144,46 +138,11 @@ def gaps(coarse: Sequence[Coarse], tilt: float, steps: Floats) -> Floats:
     return total * max(tilt, 1 - tilt) / 2
 
 
-def fall(coarse: Sequence[Coarse], epsilon: float, delta: float) -> tuple[float, float]:
-    """Return by how much losses above a jump hardly ever fall, and the rate of that bound.
-
-    So little that it matters to the bound on `delta` = δ(`epsilon`) by jumps from ε plus it on.
-    """
-    rates = np.geomspace(1e-4, 1e10, 85)
-    moments = np.maximum(cumulant(coarse, -rates), 0.0)
-    falls = float(((_SURELY + moments) / rates).min()) * np.linspace(0.02, 1.0, 50)
-    surely = falls[:, None] * rates - moments
-    jumps = np.array([_jumps(coarse, epsilon + some)[1] for some in falls])
-    needed = np.log(np.maximum(jumps, 1e-300)) + epsilon - math.log(_SHARE * delta)
-    enough = surely.max(axis=1) >= np.minimum(needed, _SURELY)
-    first = int(np.argmax(enough)) if enough.any() else -1
-    return float(falls[first]), float(rates[int(np.argmax(surely[first]))])
-
-
-def _jumps(coarse: Sequence[Coarse], loss: float) -> tuple[float, float]:
-    """Return about the P- and Q-chance that a loss in the composition exceeds `loss`."""
-    p = q = 0.0
-    for part in coarse:
-        above = part.ratio > loss
-        q += part.times * float(np.exp(part.log_q[above]).sum())
-        p += part.times * float(np.exp(part.log_q[above] + part.ratio[above]).sum())
-    return p, q
-
-
-def with_jumps(coarse: Sequence[Coarse], delta: float) -> float:
-    """Return about ε(δ) from the chance of jumps and the moments of what is none."""
-    most = renyi_tilt(coarse, math.log(delta), reverse=False)[1]
-    slack = fall(coarse, most, delta)[0]
-    excess = np.geomspace(1e-5, 1e9, 57)
-    constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
-    low, high = math.log(1e-9), math.log(max(most, 1e-9))
-    for _ in range(10):
-        middle = (low + high) / 2
-        epsilon = math.exp(middle)
-        body = [part.up_to(epsilon + slack) for part in coarse]
-        moment = float((cumulant(body, 1 + excess) + constant - excess * epsilon).min())
-        if _jumps(coarse, epsilon + slack)[0] + math.exp(min(moment, 0.0)) > delta:
-            low = middle
-        else:
-            high = middle
-    return math.exp(high)
+def points(coarse: Sequence[Coarse]) -> list[Points]:
+    """Return the cells as points from which jumps are estimated."""
+    return [
+        Points.of(
+            part.ratio[None], part.width[None], part.log_q[None], np.array([[float(part.times)]])
+        )
+        for part in coarse
+    ]

@@ -22,11 +22,10 @@ from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.cells import cut
 from apiece.accounting.lattice.convolution import TooLongError, side, tail
 from apiece.accounting.lattice.dominating import dominating
-from apiece.accounting.lattice.interpolants import Line, above_line
+from apiece.accounting.lattice.interpolants import Line, above_line, rare_losses
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.refinement import STEEPEST
 from apiece.accounting.lattice.settings import Region, choose
-from apiece.accounting.lattice.truncation import jumps
 from apiece.errors import RangeError
 
 _RUN = 16  # similar mechanisms that share one choice of settings
@@ -175,7 +174,7 @@ def _at(entry: _Entry, region: Region) -> _Curve:
     """Return the upper bounds of one look, in both directions."""
     pair, window, step = GaussianPair(entry.z, entry.q), region.windows[0], region.step
     high = dominating(pair, window, step)
-    rare = jumps([(high, entry.steps)], region.rate)
+    rare = rare_losses([(high, entry.steps)], region.rate)
     lines = []
     for reverse, tilt, wrap, until in (
         (False, region.tilt, region.wrap, 0.0 if rare is None else region.reach),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, tightest
-from apiece.accounting.lattice.convolution import Tail
-from apiece.accounting.lattice.truncation import Jumps
+from apiece.accounting.lattice.cells import Lattice
+from apiece.accounting.lattice.convolution import Tail, log_moment, side
+from apiece.accounting.truncation import Jumps, Remainder, remainder
+from apiece.numerics import UNIT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,23 +51,53 @@ class Line:
         return np.asarray(np.where(right == self.value.size, np.inf, found), dtype=np.float64)
 
 
-def above_line(tail: Tail, outside: float, rare: Jumps | None, *, reverse: bool) -> Line:
+def above_line(tail: Tail, outside: float, rare: Remainder | None, *, reverse: bool) -> Line:
     """Return an upper bound: right at lattice points, between which δ is linear in e^ε."""
     start = tail.start + 2 * tail.exponent
     value = (tail.value + tail.error) * math.exp(tail.exponent) + outside
     if rare is not None:
-        value += rare.above(start + tail.step * np.arange(value.size), reverse=reverse)
+        value += rare.bounds(start + tail.step * np.arange(value.size), reverse=reverse).upper
     return Line(start, tail.step, np.minimum.accumulate(np.minimum(value, 1.0)))
 
 
-def below_line(tail: Tail, certain: float, rare: Jumps | None) -> Line:
+def below_line(tail: Tail, certain: float, rare: Remainder | None) -> Line:
     """Return a lower bound, in the same way; certain: what it never falls below."""
     start = tail.start - 2 * tail.exponent
     value = np.maximum((tail.value - tail.error) * math.exp(-tail.exponent), 0.0) + certain
     if rare is not None:
-        value += rare.below(start + tail.step * np.arange(value.size))
+        added = rare.bounds(start + tail.step * np.arange(value.size), reverse=False).lower
+        # linear in e^ε, so that chords are valid, up to the last ε at which it is positive
+        value += np.where(np.append(added[1:], 0.0) > 0, added, 0.0)
     value = np.maximum.accumulate(value[::-1])[::-1]
     return Line(start, tail.step, value)
+
+
+def rare_losses(
+    lattices: Sequence[tuple[Lattice, int]],
+    rate: float,
+    below: Sequence[tuple[Lattice, int]] | None = None,
+) -> Remainder | None:
+    """Return what the jumps of dominating lattice pairs, so many times each, add to δ.
+
+    None where no loss is cut. rate: the θ of the bound. below: the dominated lattice pairs, where
+    their jumps are others. The moment of order −θ is that of the dominating lattices: r^{−θ} is
+    convex, so it is no smaller.
+    """
+    if not any(lattice.jump.q > 0 for lattice, _ in lattices):
+        return None
+    slack = max(lattice.rounding for lattice, _ in (*lattices, *(below or ()))) + 16 * UNIT
+    kinds = [
+        Jumps(
+            *lattice.jump, times, log_moment([side(lattice, 1, reverse=False)], lattice.step, -rate)
+        )
+        for lattice, times in lattices
+    ]
+    inside = (
+        max(1 - sum(times * lattice.outside_p for lattice, times in lattices), 0.0),
+        max(1 - sum(times * lattice.outside_q for lattice, times in lattices), 0.0),
+    )
+    under = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
+    return remainder(kinds, rate, slack, inside=inside, below=under)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

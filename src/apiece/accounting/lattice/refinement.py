@@ -13,10 +13,16 @@ from apiece.accounting.lattice.cells import aligned
 from apiece.accounting.lattice.convolution import TooLongError, side, tail
 from apiece.accounting.lattice.dominating import discretise
 from apiece.accounting.lattice.estimates import Leaves
-from apiece.accounting.lattice.interpolants import Bracket, Brackets, Line, above_line, below_line
+from apiece.accounting.lattice.interpolants import (
+    Bracket,
+    Brackets,
+    Line,
+    above_line,
+    below_line,
+    rare_losses,
+)
 from apiece.accounting.lattice.pairs import told_apart
 from apiece.accounting.lattice.settings import Region, choose
-from apiece.accounting.lattice.truncation import jumps
 from apiece.errors import RangeError
 
 _NEARLY = 3.0  # times the gap wanted, up to which refining is given a second chance
@@ -91,7 +97,7 @@ def _compose(leaves: Leaves, deltas: Floats, region: Region, accuracy: Accuracy)
         for (pair, times), window in zip(leaves, region.windows, strict=True)
     ]
     lows, highs = ([(both[end], times) for both, times in pairs] for end in (0, 1))
-    rare = jumps(highs, region.rate, lows)
+    rare = rare_losses(highs, region.rate, lows)
     until = 0.0 if rare is None else region.reach
     above: list[Line] = []
     below: list[Line] = []

@@ -18,15 +18,15 @@ from apiece.accounting.lattice.estimates import (
     Coarse,
     Leaves,
     cumulant,
-    fall,
     gaps,
+    points,
     quietest_tilt,
     renyi_tilt,
     spread,
     view,
-    with_jumps,
 )
 from apiece.accounting.lattice.pairs import Window
+from apiece.accounting.truncation import about_epsilon, slightest_fall
 
 _GLANCE = 2**15  # points of a first look
 _STEEPEST = 2000.0
@@ -73,8 +73,8 @@ def choose(leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | N
     reach, rate = math.inf, 1.0
     whole = not any(any(pair.certain) for pair, _ in leaves)  # what jumps are reckoned from
     if whole and max(float(part.ratio[-1]) for part in coarse) > deepest > 0:
-        slack, rate = fall(coarse, deepest, float(deltas[-1]))
-        loss = _MARGIN * deepest + slack
+        slack, rates = slightest_fall(points(coarse), np.array([[deepest]]), deltas[-1:, None])
+        rate, loss = float(rates[0, 0]), _MARGIN * deepest + float(slack[0, 0])
         kept = tuple(
             cut(pair, window, loss) for (pair, _), window in zip(leaves, windows, strict=True)
         )
@@ -114,11 +114,11 @@ def _glance(
     epsilon = max(forward, backward)
     if not max(float(part.ratio[-1]) for part in coarse) > epsilon > 0:
         return tilt, epsilon, epsilon
-    return (
-        math.nan,
-        max(with_jumps(coarse, delta), backward),
-        max(with_jumps(coarse, last), backward),
+    cells = points(coarse)
+    middle, deepest = (
+        max(float(about_epsilon(cells, np.array([[at]]))[0, 0]), backward) for at in (delta, last)
     )
+    return math.nan, middle, deepest
 
 
 def _step(coarse: Sequence[Coarse], tilt: float, reverse_tilt: float, wanted: float) -> float:
