@@ -12,9 +12,10 @@ from apiece._types import Floats
 from apiece.accounting.accuracy import DEFAULT
 from apiece.accounting.closed import forms as closed
 from apiece.accounting.closed.forms import log_ratio
-from apiece.accounting.lattice.cells import Lattice, aligned, cut
 from apiece.accounting.lattice.coins import run_pair
-from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.dominated import discretise
+from apiece.accounting.lattice.dominating import aligned, cut
+from apiece.accounting.lattice.masses import Lattice
 from apiece.accounting.lattice.mixtures import mixture_pair
 from apiece.accounting.lattice.pairs import (
     AtomsPair,

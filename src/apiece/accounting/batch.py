@@ -8,8 +8,8 @@ import numpy.typing as npt
 from apiece._types import Floats
 from apiece.accounting.arrays import broadcast, distinct
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.choose import BATCH_METHODS, bounds_of, upper_bounds_of
-from apiece.errors import RangeError, unknown
+from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
+from apiece.errors import RangeError
 
 
 def epsilons(
@@ -93,25 +93,6 @@ def upper_epsilons(
         first = int(np.flatnonzero(~np.isfinite(upper))[0])
         raise _past(z[first], q[first], t[first], d[first])
     return upper.reshape(shape)
-
-
-def upper_bounds(method: str, z: Floats, q: Floats, steps: Floats, delta: Floats) -> Floats:
-    """Return upper bounds on ε, ∞ where past the numerical range."""
-    entries, member = distinct(np.stack([z, q, steps, delta]))
-    try:
-        upper = np.asarray(bounds_of(entries, method).upper)
-    except RangeError:
-        if entries.shape[1] == 1:
-            upper = np.array([np.inf])
-        else:
-            upper = np.concatenate([upper_bounds(method, *row[:, None]) for row in entries.T])
-    return upper[member]
-
-
-def require_batch(method: str) -> None:
-    """Raise `InputError` for a method that arrays are not answered by."""
-    if method not in BATCH_METHODS:
-        raise unknown("method", method, BATCH_METHODS)
 
 
 def _past(z: float, q: float, steps: float, delta: float) -> RangeError:

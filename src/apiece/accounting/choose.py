@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Mask
 from apiece.accounting.accuracy import DEFAULT
+from apiece.accounting.arrays import distinct
 from apiece.accounting.bounds import (
     Answer,
     Answers,
@@ -41,7 +42,7 @@ from apiece.accounting.curve import PrivacyCurve, short
 from apiece.accounting.lattice.guided import guided_upper
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi.profile import renyi
-from apiece.errors import InputError, UnsupportedError, unknown
+from apiece.errors import InputError, RangeError, UnsupportedError, unknown
 from apiece.mechanisms import (
     Gaussian,
     Laplace,
@@ -270,3 +271,22 @@ def _runs(columns: Floats) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 def _steps(z: float, q: float, steps: float) -> Mechanism:
     return Repeated(Sampled(Gaussian(float(z)), float(q)), int(steps))
+
+
+def upper_bounds(method: str, z: Floats, q: Floats, steps: Floats, delta: Floats) -> Floats:
+    """Return upper bounds on ε, ∞ where past the numerical range."""
+    entries, member = distinct(np.stack([z, q, steps, delta]))
+    try:
+        upper = np.asarray(bounds_of(entries, method).upper)
+    except RangeError:
+        if entries.shape[1] == 1:
+            upper = np.array([np.inf])
+        else:
+            upper = np.concatenate([upper_bounds(method, *row[:, None]) for row in entries.T])
+    return upper[member]
+
+
+def require_batch(method: str) -> None:
+    """Raise `InputError` for a method that arrays are not answered by."""
+    if method not in BATCH_METHODS:
+        raise unknown("method", method, BATCH_METHODS)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting.arrays import broadcast, distinct
-from apiece.accounting.batch import require_batch, upper_bounds
+from apiece.accounting.choose import require_batch, upper_bounds
 from apiece.errors import InfeasibleError
 
 _AIM, _LOOSEST = 1 - 5e-4, 1 - 9e-4

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
-from apiece.accounting.bounds import Bounds
+from apiece._types import Bounds, Floats
 from apiece.numerics import UNIT
 
 Number: TypeAlias = Any  # a float, or one (K, 1)

@@ -21,7 +21,7 @@ from scipy import fft
 from apiece._types import Floats
 from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.lattice.convolution import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
-from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.dominated import discretise
 from apiece.accounting.lattice.estimates import Leaves, gaps, renyi_tilt, view
 from apiece.accounting.lattice.pairs import AtomsPair, RunPair, Window, told_apart
 from apiece.errors import RangeError

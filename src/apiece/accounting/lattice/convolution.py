@@ -26,7 +26,7 @@ import numpy.typing as npt
 from scipy import fft
 
 from apiece._types import Floats
-from apiece.accounting.lattice.cells import Lattice
+from apiece.accounting.lattice.masses import Lattice
 from apiece.numerics import UNIT
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone

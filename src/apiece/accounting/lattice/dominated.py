@@ -19,19 +19,32 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting.closed.forms import log_ratio
-from apiece.accounting.lattice.cells import (
+from apiece.accounting.lattice.dominating import (
     Cells,
-    Lattice,
+    cells,
+    dominating,
     inner,
     jump,
     lowest_end,
     lowest_mean,
 )
-from apiece.accounting.lattice.pairs import Pair, Window
+from apiece.accounting.lattice.masses import Lattice
+from apiece.accounting.lattice.pairs import Pair, RunPair, Window
 from apiece.numerics import UNIT
 
 
-def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
+def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattice]:
+    """Return a dominated and a dominating lattice pair of `pair` cut off at `window`."""
+    if isinstance(pair, RunPair):
+        under, over = pair.below, pair.above
+        whole = under.window(0.0)
+        lower = discretise(under, whole._replace(high=min(whole.high, window.high)), step)[0]
+        return lower, discretise(over, window, step)[1]
+    parts = cells(pair, window, step)
+    return dominated(pair, window, step, parts), dominating(pair, window, step, parts)
+
+
+def dominated(pair: Pair, window: Window, step: float, parts: Cells) -> Lattice:
     """Gather the mass around each lattice point, its mean exactly there.
 
     The first lattice point is the mean of the first cluster; where there are atoms, such that the
@@ -42,11 +55,11 @@ def contract(pair: Pair, window: Window, step: float, cells: Cells) -> Lattice:
     if pair.atoms:
         origin, touched, last = _between_atoms(pair, window, step)
     else:
-        origin, touched, last = *_first_cluster(pair, window, step, cells), None
+        origin, touched, last = *_first_cluster(pair, window, step, parts), None
     shift = (log_ratio(origin, q) - log_ratio(window.low, q)) / step
-    count = max(cells.mass.size - math.floor(shift), 2) if last is None else last + 1
+    count = max(parts.mass.size - math.floor(shift), 2) if last is None else last + 1
     steps = step * np.arange(count)
-    share = np.interp(shift + np.arange(count), np.arange(cells.share.size), cells.share)
+    share = np.interp(shift + np.arange(count), np.arange(parts.share.size), parts.share)
     nodes, edges = inner(origin, steps, q), np.empty(2 * count)
     edges[0], edges[2::2] = window.low, nodes[1:]
     edges[1::2] = inner(origin, steps + _mirror(share, step), q)
@@ -110,23 +123,23 @@ def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
     return np.asarray(np.log1p((1 - share) * math.expm1(step)), dtype=np.float64)
 
 
-def _first_cluster(pair: Pair, window: Window, step: float, cells: Cells) -> tuple[float, float]:
+def _first_cluster(pair: Pair, window: Window, step: float, parts: Cells) -> tuple[float, float]:
     """Return the mean of the first cluster, which becomes a lattice point, and its upper end.
 
     Where the mass rises steeply from cell to cell, all that is small is taken into it: a cluster
     can borrow mass only from neighbours that are not much lighter.
     """
-    rising = (cells.mass[1:] > 4 * cells.mass[:-1]) | (cells.mass[:-1] == 0)
+    rising = (parts.mass[1:] > 4 * parts.mass[:-1]) | (parts.mass[:-1] == 0)
     begin = int(np.argmin(np.append(rising, False)))
     floor, q = log_ratio(window.low, pair.probability), pair.probability
-    end = inner(window.low, step * begin + _mirror(cells.share[begin : begin + 1], step), q)[0]
+    end = inner(window.low, step * begin + _mirror(parts.share[begin : begin + 1], step), q)[0]
     for repeat in (3, 2, 1, 0):
         end = min(end, window.high)
         p1, q0 = pair.masses(np.array([window.low, end]))
         mean = math.log(p1[0] / q0[0]) if q0[0] > 0 and p1[0] > 0 else window.low
         mean = min(max(mean, window.low), end)
         place = (log_ratio(mean, q) - floor) / step
-        share = np.interp([place], np.arange(cells.share.size), cells.share)
+        share = np.interp([place], np.arange(parts.share.size), parts.share)
         if repeat:
             end = max(inner(mean, _mirror(share, step), q)[0], mean)
     return mean, end

@@ -19,9 +19,8 @@ import numpy as np
 from apiece._types import Floats
 from apiece.accounting.accuracy import DEFAULT
 from apiece.accounting.closed.forms import log_ratio
-from apiece.accounting.lattice.cells import cut
 from apiece.accounting.lattice.convolution import TooLongError, side, tail
-from apiece.accounting.lattice.dominating import dominating
+from apiece.accounting.lattice.dominating import cells, cut, dominating
 from apiece.accounting.lattice.interpolants import Line, above_line, rare_losses
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.refinement import STEEPEST
@@ -173,7 +172,7 @@ def _refined(entry: _Entry, delta: float, expected: Floats) -> _Curve:
 def _at(entry: _Entry, region: Region) -> _Curve:
     """Return the upper bounds of one look, in both directions."""
     pair, window, step = GaussianPair(entry.z, entry.q), region.windows[0], region.step
-    high = dominating(pair, window, step)
+    high = dominating(pair, window, step, cells(pair, window, step))
     rare = rare_losses([(high, entry.steps)], region.rate)
     lines = []
     for reverse, tilt, wrap, until in (

@@ -10,8 +10,8 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, tightest
-from apiece.accounting.lattice.cells import Lattice
 from apiece.accounting.lattice.convolution import Tail, log_moment, side
+from apiece.accounting.lattice.masses import Lattice
 from apiece.accounting.truncation import Jumps, Remainder, remainder
 from apiece.numerics import UNIT
 

@@ -9,9 +9,9 @@ import numpy as np
 from apiece._types import Floats
 from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.closed.forms import log_ratio
-from apiece.accounting.lattice.cells import aligned
 from apiece.accounting.lattice.convolution import TooLongError, side, tail
-from apiece.accounting.lattice.dominating import discretise
+from apiece.accounting.lattice.dominated import discretise
+from apiece.accounting.lattice.dominating import aligned
 from apiece.accounting.lattice.estimates import Leaves
 from apiece.accounting.lattice.interpolants import (
     Bracket,

@@ -13,7 +13,7 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.accuracy import Accuracy
-from apiece.accounting.lattice.cells import cut
+from apiece.accounting.lattice.dominating import cut
 from apiece.accounting.lattice.estimates import (
     Coarse,
     Leaves,
