@@ -38,7 +38,7 @@ class Odometer:
 
     References:
         Feldman and Zrnic 2021, whose Algorithm 2 counts in steps instead; Rogers et al. 2016. The
-        proof is in docs/filters.md.
+        proof is in docs/mathematics.md.
 
     Example:
         >>> meter = Odometer(2, order=8)
