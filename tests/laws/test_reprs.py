@@ -65,6 +65,8 @@ HOLDS = {
     "training.batches.Bucket": "records rates",
     "training.clipping.paths.chain.Link": "right left",
     "jobs.charged.Charge": "included",
+    "training.people.Brought": "rows owner",
+    "training.people.PeopleRows": "rows starts",
     "training.samplers.Draw": "records clip_norms",
     "training.samplers.EqualSampler": "clip_norms",
     "training.loop.Loop": "sums sampler charger updates streams rejected",

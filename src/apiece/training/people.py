@@ -1,0 +1,151 @@
+"""Rows of people: who holds which rows, and which of them a person brings to a step.
+
+The unit of privacy is a person. A sampler draws persons; each of them brings at most so many of
+their rows, chosen by coins of that person alone. What a person brings then depends on nobody else's
+rows, and the rows of one person stay together to be clipped as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from apiece import _check
+from apiece._types import Integers
+from apiece.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Brought:
+    """The rows that some persons bring to a step.
+
+    rows: (R,), positions in the data, person by person. owner: (R,), never falling: which of the
+    persons, counted from 0 in the order of the draw, each row is of.
+    """
+
+    rows: Integers
+    owner: Integers
+
+    def parts(self, width: int) -> Iterator[tuple[slice, slice]]:
+        """Yield (persons, rows) that share a physical batch: whole persons, in order.
+
+        Args:
+            width: The most rows in a batch; a person with more has one alone.
+        """
+        persons = int(self.owner[-1]) + 1 if self.owner.size else 0
+        ends = np.searchsorted(self.owner, np.arange(persons), side="right")
+        first = start = 0
+        while first < persons:
+            last = int(np.searchsorted(ends, start + width, side="right"))
+            last = max(last, first + 1)
+            end = int(ends[last - 1])
+            yield slice(first, last), slice(start, end)
+            first, start = last, end
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PeopleRows:
+    """Each person's rows: those of person p are rows[starts[p]:starts[p + 1]], in increasing order.
+
+    Memory is 8 bytes a row and 8 a person, whoever holds how many. How many rows a person holds is
+    data about that person.
+    """
+
+    rows: Integers
+    starts: Integers
+
+    @classmethod
+    def of(cls, people: npt.ArrayLike, ids: npt.ArrayLike) -> PeopleRows:
+        """Return the rows of the persons with these ids.
+
+        Args:
+            people: (n,) Each row's person.
+            ids: (persons,) The persons in the order of the plan, each once.
+
+        Raises:
+            DataError: For a row of nobody in `ids`, a person without a row, an id given twice.
+        """
+        owner = _positions(_check.record_ids("ids", ids), np.asarray(people))
+        persons = np.size(ids)
+        counts = np.bincount(owner, minlength=persons)
+        if not counts.all():
+            raise DataError(
+                f"people: {int((counts == 0).sum())} of {persons} persons of the plan have no row; "
+                "make the plan from the budgets of exactly the persons in the data"
+            )
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return cls(np.argsort(owner, kind="stable"), starts)
+
+    def __len__(self) -> int:
+        return self.starts.size - 1
+
+    def bring(self, persons: Integers, limit: int | None, key: bytes) -> Brought:
+        """Return the rows that `persons` bring: all they have, or `limit` drawn without return.
+
+        Args:
+            persons: (B,) Positions of persons, in any order, each once.
+            limit: The most rows a person brings, at least 1; None for all.
+            key: 32 bytes, a new one each step; all coins come from it.
+
+        Guarantee:
+            Which rows a person brings is a function of the key, that person's position and how
+            many rows they hold: every subset of `limit` of them has the same chance, and nobody
+            else's presence or rows change it.
+        """
+        counts = self.starts[persons + 1] - self.starts[persons]
+        owner = np.repeat(np.arange(persons.size), counts)
+        rank = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        if limit is not None:
+            limit = _check.count("rows_per_person", limit)
+            kept = _lowest(owner, rank, persons, counts, limit, key)
+            owner, rank = owner[kept], rank[kept]
+        return Brought(self.rows[self.starts[persons[owner]] + rank], owner)
+
+
+def _lowest(
+    owner: Integers, rank: Integers, persons: Integers, counts: Integers, limit: int, key: bytes
+) -> npt.NDArray[np.bool_]:
+    """Return which rows stay: of each person the `limit` whose coins are lowest."""
+    kept = counts[owner] <= limit
+    many = np.flatnonzero(~kept)  # rows of those who hold more
+    coins = _coins(key, persons[owner[many]], rank[many])
+    order = np.lexsort((coins, owner[many]))
+    held = counts[counts > limit]
+    place = np.arange(many.size) - np.repeat(np.cumsum(held) - held, held)
+    kept[many[order[place < limit]]] = True
+    return kept
+
+
+def _coins(key: bytes, persons: Integers, ranks: Integers) -> npt.NDArray[np.uint64]:
+    """Return a uniform 64-bit word for each (person, rank): AES as a function of the pair.
+
+    A cipher of blocks needs no order: no word depends on which others are asked for.
+    """
+    pairs = np.stack([persons, ranks], axis=1).astype("<u8")
+    cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    return np.frombuffer(cipher.update(pairs.tobytes()), dtype="<u8")[::2]
+
+
+def _positions(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> Integers:
+    """Return where in `ids` each row's person stands."""
+    if people.ndim != 1 or people.size == 0:
+        raise DataError(f"people: shape {people.shape}; give one id a row")
+    if (people.dtype.kind in "US") != (ids.dtype.kind in "US"):
+        raise DataError(
+            f"people: ids of type {people.dtype}, those of the plan are {ids.dtype}; give the same"
+        )
+    order = np.argsort(ids, kind="stable")
+    place = np.searchsorted(ids[order], people)
+    found = order[np.minimum(place, ids.size - 1)]
+    strangers = ids[found] != people
+    if strangers.any():
+        raise DataError(
+            f"people: {int(strangers.sum())} of {people.size} rows are of nobody in the plan; give "
+            "every person of the data a budget, or leave their rows out"
+        )
+    return np.asarray(found, dtype=np.int64)

@@ -1,0 +1,150 @@
+"""Rows of people: everyone's own, chosen by their own coins, and together in a physical batch."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from apiece.errors import DataError, InputError
+from apiece.training.people import Brought, PeopleRows
+
+KEYS = [k.to_bytes(32, "little") for k in range(4000)]
+
+
+def ragged(seed: int, persons: int = 40, most: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and each row's person, people in no order, from 1 to `most` rows a person."""
+    rng = np.random.default_rng(seed)
+    ids = np.array([f"p{k}" for k in rng.permutation(persons)])
+    counts = np.minimum(rng.geometric(0.1, persons), most)
+    return ids, rng.permutation(np.repeat(ids, counts))
+
+
+@given(seed=st.integers(0, 10**6), limit=st.one_of(st.none(), st.integers(1, 30)))
+def test_everyone_brings_rows_of_their_own_and_no_more_than_the_limit(
+    seed: int, limit: int | None
+) -> None:
+    ids, people = ragged(seed)
+    held = PeopleRows.of(people, ids)
+    drawn = np.random.default_rng(seed).permutation(len(held))[:17]
+    found = held.bring(drawn, limit, KEYS[0])
+    for k, person in enumerate(drawn):
+        own = np.flatnonzero(people == ids[person])
+        brought = found.rows[found.owner == k]
+        assert np.array_equal(np.unique(brought), np.sort(brought))  # each once
+        assert np.isin(brought, own).all()
+        assert brought.size == min(own.size, limit or own.size)
+    assert (np.diff(found.owner) >= 0).all()
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_nobody_s_coins_depend_on_anybody_else(limit: int) -> None:
+    """With other people drawn, or others' rows taken away, a person brings the same rows."""
+    ids, people = ragged(3)
+    whole, alone = PeopleRows.of(people, ids), np.arange(40)
+    everyone = whole.bring(alone, limit, KEYS[1])
+    for person in range(40):
+        own = everyone.rows[everyone.owner == person]
+        assert np.array_equal(whole.bring(np.array([person]), limit, KEYS[1]).rows, own)
+        fewer = people.copy()
+        stolen = np.flatnonzero((people != ids[person]) & (np.arange(people.size) % 3 == 0))
+        fewer[stolen] = ids[(person + 1) % 40]  # other people's rows change hands
+        other = PeopleRows(*rows_of(fewer, ids))
+        assert np.array_equal(other.bring(np.array([person]), limit, KEYS[1]).rows, own)
+
+
+def rows_of(people: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same form without the demand that everyone holds a row."""
+    parts = [np.flatnonzero(people == one) for one in ids]
+    return np.concatenate(parts), np.cumsum([0] + [p.size for p in parts])
+
+
+def chosen(bring: object, held: int, limit: int) -> np.ndarray:
+    """How often each subset of one person's rows was brought, over the keys."""
+    people = np.repeat(["a", "b"], [3, held])
+    of = PeopleRows.of(people, ["a", "b"])
+    names = {s: k for k, s in enumerate(itertools.combinations(range(3, 3 + held), limit))}
+    counts = np.zeros(len(names))
+    for key in KEYS:
+        rows = bring(of, np.array([1]), limit, key).rows  # type: ignore[operator]
+        counts[names[tuple(sorted(rows.tolist()))]] += 1
+    return counts
+
+
+def first_rows(of: PeopleRows, persons: np.ndarray, limit: int, key: bytes) -> Brought:
+    """Planted break: the first row is brought more often than the others."""
+    found = of.bring(persons, None, key)
+    if key[0] % 4:
+        return of.bring(persons, limit, key)
+    return Brought(found.rows[:limit], found.owner[:limit])
+
+
+@pytest.mark.parametrize(("held", "limit"), [(5, 2), (6, 1), (4, 3)])
+def test_every_subset_has_the_same_chance(held: int, limit: int) -> None:
+    assert stats.chisquare(chosen(PeopleRows.bring, held, limit)).pvalue > 1e-4
+    assert stats.chisquare(chosen(first_rows, held, limit)).pvalue < 1e-6
+
+
+def test_people_s_choices_are_independent() -> None:
+    of = PeopleRows.of(np.repeat(["a", "b"], 2), ["a", "b"])
+    both = np.array([of.bring(np.arange(2), 1, key).rows - [0, 2] for key in KEYS])
+    assert abs(np.corrcoef(both.T)[0, 1]) < 4.5 / len(KEYS) ** 0.5
+    later = np.array([both[:-1, 0], both[1:, 0]])
+    assert abs(np.corrcoef(later)[0, 1]) < 4.5 / len(KEYS) ** 0.5
+
+
+@given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=12), width=st.integers(1, 12))
+def test_a_person_s_rows_stay_in_one_physical_batch(counts: list[int], width: int) -> None:
+    owner = np.repeat(np.arange(len(counts)), counts)
+    parts = list(Brought(np.arange(owner.size), owner).parts(width))
+    persons, rows = zip(*parts, strict=True)
+    assert np.array_equal(
+        np.concatenate([np.arange(owner.size)[r] for r in rows]), np.arange(owner.size)
+    )
+    assert np.array_equal(
+        np.concatenate([np.arange(len(counts))[p] for p in persons]), np.arange(len(counts))
+    )
+    for who, part in parts:
+        assert set(owner[part]) == set(range(len(counts))[who])
+        assert part.stop - part.start <= width or who.stop - who.start == 1
+    for one, other in itertools.pairwise(parts):  # and no batch is needlessly small
+        assert other[1].start - one[1].start + counts[other[0].start] > width
+
+
+def test_nobody_drawn_brings_nothing() -> None:
+    of = PeopleRows.of(["a", "b", "a"], ["a", "b"])
+    none = of.bring(np.empty(0, np.int64), 3, KEYS[0])
+    assert none.rows.size == 0
+    assert list(none.parts(4)) == []
+
+
+@pytest.mark.parametrize(
+    ("people", "ids", "message"),
+    [
+        (["a", "a"], ["a", "b"], "1 of 2 persons of the plan have no row"),
+        (["a", "c", "c"], ["a"], "2 of 3 rows are of nobody in the plan"),
+        ([1.0, np.nan], [1.0, 2.0], "1 of 2 rows are of nobody"),
+        (["a", "b"], ["a", "b", "a"], "occurs 2 times"),
+        ([1, 2], ["1", "2"], "ids of type int64"),
+        ([["a"]], ["a"], "one id a row"),
+        ([], ["a"], "one id a row"),
+    ],
+)
+def test_bad_input_is_told_in_one_line_that_names_nobody_s_rows(
+    people: list[object], ids: list[object], message: str
+) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        PeopleRows.of(people, ids)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_limit_is_a_count() -> None:
+    with pytest.raises(InputError, match="rows_per_person"):
+        PeopleRows.of(["a"], ["a"]).bring(np.array([0]), 0, KEYS[0])
+
+
+def test_reprs_show_nobody() -> None:
+    of = PeopleRows.of(np.full(7310, 429), [429])
+    assert "7310" not in repr(of) + repr(of.bring(np.array([0]), None, KEYS[0]))
