@@ -146,14 +146,28 @@ def taking_part(included: Mask | None, size: int) -> Mask:
 def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
     """Yield plan.steps batches: arrays of record positions, each record at its own rate.
 
-    Guarantee: in every step of a stage each record joins independently of all others with
-    probability `stage.sampling_probability[group]`; with `participation`, only if the coin tossed
-    for it once at the start of the stage said so. A batch can be empty, and counts as a step.
+    A batch can be empty, and counts as a step. The cost of a step grows with the batch, not with
+    the number of records; each stage starts with one sort.
 
-    The cost of a step grows with the batch, not with the number of records; each stage starts
-    with one sort. generator: the sampling stream, not used for anything else.
+    Args:
+        plan: Bound to its records.
+        generator: The sampling stream, not used for anything else.
 
-    Raises `InputError` for a plan that is not bound to records.
+    Raises:
+        InputError: For a plan that is not bound to records.
+
+    Guarantee:
+        In every step of a stage each record joins independently of all others with probability
+        `stage.sampling_probability[group]`; with `participation`, only if the coin tossed for it
+        once at the start of the stage said so.
+
+    Example:
+        >>> from apiece import Budgets, Sample, assign
+        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 40, 1e-3)
+        >>> plan = assign(budgets, Sample(), steps=3, expected_batch_size=8, clip_norm=1.0)
+        >>> batches = list(poisson_batches(plan, generator=np.random.default_rng(0)))
+        >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)
+        (3, True)
     """
     group_index = BoundPlan.of(plan).group_index
     for stage in plan.stages:

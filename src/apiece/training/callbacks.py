@@ -23,8 +23,16 @@ from apiece.training.spending import PlannedSpending, Spent
 class Progress:
     """How far a run has come; public, a function of the plan and the clock.
 
-    step: updates made, of `steps`; stage: of the plan, from 0; seconds: that the update took;
-    learning_rate: with which it was made (that of the optimizer's first group).
+    Args:
+        step: Updates made.
+        steps: Of so many in all.
+        stage: Of the plan, from 0.
+        seconds: That the update took.
+        learning_rate: With which it was made (that of the optimizer's first group).
+
+    Example:
+        >>> Progress(step=10, steps=100, stage=0, seconds=0.01, learning_rate=0.1).step
+        10
     """
 
     step: int
@@ -40,14 +48,22 @@ Callback = Callable[[Progress], object]
 class ProgressBar:
     """A callback that shows steps, time left and ε spent as planned, on stderr or `console`.
 
-    The ε shown is that of the strictest and the loosest group by `PlannedSpending`: an upper
-    bound from the plan and the step. Use it in a `with` block, so that the terminal is put in
-    order whatever happens; what is not a terminal gets the last state only.
+    The ε shown is that of the strictest and the loosest group by `PlannedSpending`. Use it in a
+    `with` block, so that the terminal is put in order whatever happens; what is not a terminal
+    gets the last state only.
 
-    >>> from apiece import Trainer
-    >>> def train(model, optimizer, loss, plan, data):
-    ...     with ProgressBar(plan) as bar:
-    ...         Trainer(model, optimizer, loss, plan, data, callbacks=[bar]).fit()
+    Args:
+        plan: That is run.
+        console: Of rich, where it is shown; None takes stderr.
+
+    Guarantee:
+        What is shown is a function of the plan and the step: an upper bound on what is spent.
+
+    Example:
+        >>> from apiece import Trainer
+        >>> def train(model, optimizer, loss, plan, data):
+        ...     with ProgressBar(plan) as bar:
+        ...         Trainer(model, optimizer, loss, plan, data, callbacks=[bar]).fit()
     """
 
     def __init__(self, plan: Plan, *, console: Any = None) -> None:
@@ -84,10 +100,17 @@ class ProgressBar:
 
 
 def describe(spent: Spent) -> str:
-    """Return one group's spending in few words, rounded up to three digits.
+    """Return one group's spending in few words, with three digits.
 
-    >>> describe(Spent("strict", 1.0, 0.25011))
-    'ε 0.251 of 1 (strict)'
+    Args:
+        spent: Of the group.
+
+    Guarantee:
+        The number shown is rounded up.
+
+    Example:
+        >>> describe(Spent("strict", 1.0, 0.25011))
+        'ε 0.251 of 1 (strict)'
     """
     unit = 10.0 ** (math.floor(math.log10(spent.spent)) - 2) if spent.spent > 0 else 1.0
     rounded = math.ceil(spent.spent / unit) * unit
@@ -97,8 +120,22 @@ def describe(spent: Spent) -> str:
 class TensorBoard:
     """A callback that writes learning rate, seconds a step and planned ε for TensorBoard.
 
-    folder: of the event files. every: steps between two entries. Nothing it writes depends on
-    records. Raises `UnsupportedError` where TensorBoard is not installed.
+    Nothing it writes depends on records.
+
+    Args:
+        folder: Of the event files.
+        plan: That is run.
+        every: Steps between two entries.
+
+    Raises:
+        InputError: For an `every` below 1.
+        UnsupportedError: Where TensorBoard is not installed.
+
+    Example:
+        >>> from apiece import Trainer
+        >>> def train(model, optimizer, loss, plan, data):
+        ...     board = TensorBoard("runs/first", plan, every=50)
+        ...     Trainer(model, optimizer, loss, plan, data, callbacks=[board]).fit()
     """
 
     def __init__(self, folder: str | Path, plan: Plan, *, every: int = 10) -> None:
@@ -131,8 +168,8 @@ class TensorBoard:
 class Evaluation:
     """A callback that evaluates the model every so many steps, in eval mode, without gradients.
 
-    evaluate: takes the model, returns a number. history: the (step, number) pairs. The model's
-    modes are put back; drawing from torch's generators in `evaluate` does not disturb the run.
+    `history` holds the (step, number) pairs. The model's modes are put back; drawing from torch's
+    generators in `evaluate` does not disturb the run.
 
     What it costs: nothing where `evaluate` reads public data. The plan accounts for the training
     records and for the parameters; any figure computed *on* training records is a further release
@@ -140,11 +177,20 @@ class Evaluation:
     choosing settings or a moment to stop by them, reveals something of these people, and must be
     accounted for as theirs.
 
-    >>> model = nn.Linear(2, 1)
-    >>> check = Evaluation(model, lambda model: float(model(torch.ones(1, 2))), every=10)
-    >>> check(Progress(step=10, steps=100, stage=0, seconds=0.0, learning_rate=0.1))
-    >>> check.history[0][0]
-    10
+    Args:
+        model: That is trained.
+        evaluate: Takes the model, returns a number.
+        every: Steps between two evaluations; there is one after the last step too.
+
+    Raises:
+        InputError: For an `every` below 1.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> check = Evaluation(model, lambda model: float(model(torch.ones(1, 2))), every=10)
+        >>> check(Progress(step=10, steps=100, stage=0, seconds=0.0, learning_rate=0.1))
+        >>> check.history[0][0]
+        10
     """
 
     def __init__(

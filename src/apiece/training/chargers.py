@@ -35,7 +35,9 @@ class Charger(Protocol):
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Charge whom the step concerns; return the sum over those drawn who have paid.
 
-        sum_over: clips and sums over records, each at its bound, in a pass of its own.
+        Args:
+            draw: Who is to take part.
+            sum_over: Clips and sums over records, each at its bound, in a pass of its own.
         """
         ...
 
@@ -51,10 +53,15 @@ class Prepaid:
 class ByBound:
     """Every account pays for its clip bound at every step, drawn or not, while it can.
 
-    Guarantee: the sum holds records whose account has just paid for their whole bound, with no
-        discount for sampling.
+    `active` says who paid for the last step: data about people.
 
-    active: who paid for the last step; data about people.
+    Args:
+        accounts: One a record.
+        clip_norms: (n,) Each record's bound, drawn or not.
+
+    Guarantee:
+        The sum holds records whose account has just paid for their whole bound, with no discount
+        for sampling.
     """
 
     def __init__(self, accounts: Accounts, clip_norms: Floats) -> None:
@@ -73,12 +80,17 @@ class ByNorm:
 
     Whoever can pay for the whole clip bound is summed in one pass; of the others the norms come
     first, and then the sum over those who can pay for them. In that second pass each is clipped
-    at what it was charged, whatever the model, which may be random, makes of it now.
+    at what it was charged, whatever the model, which may be random, makes of it now. `active`
+    says who paid for the last step: data about people.
 
-    Guarantee: each record's share of the sum is at most what its account has just paid for
-        (Feldman and Zrnic 2021, Alg. 1).
+    Args:
+        accounts: One a record.
 
-    active: who paid for the last step; data about people.
+    Guarantee:
+        Each record's share of the sum is at most what its account has just paid for.
+
+    References:
+        Feldman and Zrnic 2021, Alg. 1.
     """
 
     def __init__(self, accounts: Accounts) -> None:
@@ -89,7 +101,7 @@ class ByNorm:
         """Return the sum over all who can pay for their current norm. Everyone must be drawn.
 
         Raises:
-            VerificationError: an account refused what it had said it could pay.
+            VerificationError: Where an account refused what it had said it could pay.
         """
         bounds, stddev = draw.clip_norms, draw.noise_stddev
         affordable = self._accounts.affordable(stddev)

@@ -35,7 +35,22 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path`, for its owner only, whole or not at all, by a temporary sibling.
 
     The file is new and no link, with mode 0600, whatever was at either name and whatever the
-    umask. Raises `StateError` where that fails; what was at `path` is then still there.
+    umask.
+
+    Args:
+        path: Where; its folder exists.
+        data: All of it.
+
+    Raises:
+        StateError: Where that fails; what was at `path` is then still there.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "note"
+        ...     write_atomically(path, b"done")
+        ...     path.read_bytes(), oct(path.stat().st_mode & 0o777)
+        (b'done', '0o600')
     """
     temporary = path.with_name(f".{path.name}.new")
     try:
@@ -94,7 +109,20 @@ def _to_bytes(state: dict[str, Any], *, check: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One checkpoint folder."""
+    """One checkpoint folder.
+
+    Args:
+        path: It need not exist yet.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     folder = Folder(Path(parent) / "run")
+        ...     folder.save({"finished": False, "step": 3}, bytes(31) + b"k")
+        ...     state, _ = folder.load()
+        >>> state["step"]
+        3
+    """
 
     path: Path
 
@@ -116,8 +144,13 @@ class Folder:
     def save(self, state: dict[str, Any], key: bytes) -> None:
         """Write the state; the key once, before it and before anything is released.
 
-        Raises `StateError` where the folder is another run's, `UnsupportedError` where the state
-        holds what a safe load would refuse.
+        Args:
+            state: Tensors, numbers, texts, lists and dicts.
+            key: Of all randomness of the run, 32 bytes.
+
+        Raises:
+            StateError: Where the folder is another run's, or cannot be written to.
+            UnsupportedError: Where the state holds what a safe load would refuse.
         """
         _make_private(self.path)
         data = _to_bytes(state, check=not self.state.exists())
@@ -133,8 +166,9 @@ class Folder:
     def load(self) -> tuple[dict[str, Any], bytes | None]:
         """Return the state, read with weights_only=True, and the key; None for a finished run.
 
-        Raises `StateError` where there is no state, it is damaged, or the key of a run that is
-        not finished is gone.
+        Raises:
+            StateError: Where there is no state, it is damaged, or the key of a run that is not
+                finished is gone.
         """
         if not self.state.is_file():
             raise StateError(f"{self.state}: no checkpoint there; start the run afresh")
@@ -187,7 +221,18 @@ class Folder:
 
 
 class Journal:
-    """What was released in each step, as digests; a repeated step must agree."""
+    """What was released in each step, as digests; a repeated step must agree.
+
+    Args:
+        path: Of the file; its folder is made where there is none.
+
+    Raises:
+        StateError: Where it cannot be opened.
+
+    Guarantee:
+        Of one step no two different updates are noted, by whichever process and after whichever
+        kill; the note is made before the update is applied.
+    """
 
     def __init__(self, path: Path) -> None:
         _make_private(path.parent)
@@ -201,7 +246,12 @@ class Journal:
     def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
         """Note the noisy update of `step` before it is applied.
 
-        Raises `StateError` if the step was made before and came out differently.
+        Args:
+            step: Counted from 0.
+            update: All tensors of it, in the same order each time.
+
+        Raises:
+            StateError: Where the step was made before and came out differently.
         """
         digest = hashlib.blake2b(digest_size=_DIGEST)  # public, as the update itself is
         for tensor in update:

@@ -29,29 +29,36 @@ class FilteredTrainer:
     """Gradient descent in which each record takes part for as long as its own budget lasts.
 
     Args:
-        model, optimizer, loss_fn, dataset, scheduler, method: as in `Trainer`.
-        accounts: one a record, in the order of the data: a filter, or the people of a ledger.
-        clip_norm: bound on each record's gradient, one for all or one a record.
-        noise_stddev: of the noise on the sum of each step.
-        sampling_probability: 1 is full-batch descent, each record charged for its current norm
-            (Feldman and Zrnic 2021); below 1 each active record is charged for its clip bound at
-            every step, sampled or not, with no discount for sampling.
-        expected_batch_size: the public normaliser, records times probability by default; it never
+        model: As in `Trainer`.
+        optimizer: As in `Trainer`.
+        loss_fn: As in `Trainer`.
+        accounts: One a record, in the order of the data: a filter, or the people of a ledger.
+        dataset: As in `Trainer`.
+        clip_norm: Bound on each record's gradient, one for all or one a record.
+        noise_stddev: Of the noise on the sum of each step.
+        sampling_probability: 1 is full-batch descent, each record charged for its current norm;
+            below 1 each active record is charged for its clip bound at every step, sampled or
+            not, with no discount for sampling.
+        expected_batch_size: The public normaliser, records times probability by default; it never
             follows the number of active records.
-        seed: repeats a run; None takes noise and samples from the operating system, for a release.
-        physical_batch_size: how many records are in memory at a time; None takes all at once.
-        callbacks: get a `Progress` after each step. How long a step took follows the number of
+        seed: Repeats a run; None takes noise and samples from the operating system, for a release.
+        scheduler: Of the learning rate; one step an update.
+        physical_batch_size: How many records are in memory at a time; None takes all at once.
+        method: Of `clip_and_sum`.
+        callbacks: Get a `Progress` after each step. How long a step took follows the number of
             active records: show it to nobody but the steward.
 
-    Guarantee: however long it runs, each record's transcript of parameters is (ε_i, δ_i)-DP by
-        the filter's guarantee, add/remove adjacency. Who is active, and how many, is data about
-        people and is returned by nothing but `active_records`.
-
     Raises:
-        InputError: values out of bounds or of another number than the records, and parameters
+        InputError: For values out of bounds or of another number than the records, and parameters
             that the optimizer does not hold.
-        UnsupportedError: several processes, which would each charge and add noise for themselves,
-            an optimizer that calls for a closure, and what `clip_and_sum` does not take.
+        UnsupportedError: For several processes, which would each charge and add noise for
+            themselves, an optimizer that calls for a closure, and what `clip_and_sum` does not
+            take.
+
+    Guarantee:
+        However long it runs, each record's transcript of parameters is (ε_i, δ_i)-DP by the
+        filter's guarantee, add/remove adjacency. Who is active, and how many, is data about
+        people and is returned by nothing but `active_records`.
 
     References:
         Feldman and Zrnic 2021, Alg. 1 and Thm 2.2; individual budgets: Boenisch et al. 2023, §5.
@@ -127,7 +134,15 @@ class FilteredTrainer:
         return self._loop.rejected
 
     def fit(self, steps: int) -> None:
-        """Take `steps` further steps; once nobody can pay, what is left of them is noise."""
+        """Take `steps` further steps; once nobody can pay, what is left of them is noise.
+
+        Args:
+            steps: At least 1.
+
+        Raises:
+            InputError: For another number.
+            StateError: As `step`.
+        """
         last = self.step_number + _check.count("steps", steps)
         while self.step_number < last:
             self._loop.step(last)
@@ -135,14 +150,21 @@ class FilteredTrainer:
     def step(self) -> Progress:
         """Take one step: charge, sum over those who paid, add noise, update.
 
+        Returns:
+            What the callbacks were told.
+
         Raises:
-            StateError: the last update was interrupted half-way, or other parameters are
+            StateError: Where the last update was interrupted half-way, or other parameters are
                 trainable than at first.
         """
         return self._loop.step(self.step_number + 1)
 
     def active_records(self) -> Mask:
-        """Return who was active in the last step. Data about people: not for logs."""
+        """Return who was active in the last step. Data about people: not for logs.
+
+        Raises:
+            InputError: Before the first step.
+        """
         if self._charger.active is None:
             raise InputError("active_records: no step was taken yet; call step() first")
         return self._charger.active.copy()

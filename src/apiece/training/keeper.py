@@ -22,17 +22,19 @@ class Keeper:
     """The checkpoints of one loop that runs a plan.
 
     Args:
-        loop: what is saved; its updates are noted in the folder's journal from now on.
-        plan: what is run; with its last step the key of the randomness is deleted.
-        fingerprint: keyed hash of the records and their groups.
-        folder: for the checkpoints; None keeps none until `save` is given one.
-        every: steps between two checkpoints.
-
-    Guarantee: a first checkpoint comes before the first update, and no step is released twice
-        with different noise, however often the run is killed and resumed.
+        loop: What is saved; its updates are noted in the folder's journal from now on.
+        streams: Whose key is saved with it.
+        plan: What is run; with its last step the key of the randomness is deleted.
+        fingerprint: Keyed hash of the records and their groups.
+        folder: For the checkpoints; None keeps none until `save` is given one.
+        every: Steps between two checkpoints.
 
     Raises:
-        StateError: the folder holds a checkpoint already.
+        StateError: Where the folder holds a checkpoint already.
+
+    Guarantee:
+        A first checkpoint comes before the first update, and no step is released twice with
+        different noise, however often the run is killed and resumed.
     """
 
     def __init__(
@@ -111,10 +113,16 @@ class Keeper:
         }
 
     def resume(self, folder: Folder, state: dict[str, Any], key: bytes | None) -> None:
-        """Put the loop where a checkpoint left it; key: None for a finished run.
+        """Put the loop where a checkpoint left it.
+
+        Args:
+            folder: Of the checkpoint.
+            state: What it holds.
+            key: Of the run's randomness; None for a finished run.
 
         Raises:
-            StateError: the checkpoint is of another run, by anything that decides its results.
+            StateError: Where the checkpoint is of another run, by anything that decides its
+                results.
         """
         loop = self._loop
         self._folder, self._begun, self._finished = folder, True, key is None

@@ -31,12 +31,22 @@ class Loop:
     summed by `sums`; noise is added once, over all `processes`; the noisy sum is divided by the
     expected batch size; `journal` notes it; `updates` applies it; the callbacks are told.
 
-    streams: all randomness but the model's first parameters. restarts: where each stage of a plan
-    begins from the first parameters. step_number: updates made. rejected: how many times a record
-    was not finite and left out; a private count.
+    Args:
+        sums: Of the model, the loss and the data.
+        sampler: Says who takes part in a step, and with which bounds, noise and divisor.
+        charger: Says who of them has paid.
+        updates: Optimizer and learning rate.
+        streams: All randomness but the model's first parameters.
+        processes: This one's place among those that train the model together.
+        callbacks: Told of each step when it is done.
+        restarts: For plans in which each stage begins from the first parameters.
+        journal: Told of each noisy update before it is applied.
+        step_number: Updates made.
+        rejected: How many times a record was not finite and left out; a private count.
 
-    Guarantee: parameters change by noisy sums only, each made from records whose share is bounded
-        by what the charger was told, with the noise and the normaliser of the draw.
+    Guarantee:
+        Parameters change by noisy sums only, each made from records whose share is bounded by what
+        the charger was told, with the noise and the divisor of the draw.
     """
 
     sums: Sums
@@ -52,12 +62,15 @@ class Loop:
     rejected: int = 0
 
     def step(self, steps: int) -> Progress:
-        """Take one step, of `steps` in all as far as is known, and return what was told of it.
+        """Take one step, and return what the callbacks were told of it.
+
+        Args:
+            steps: In all, as far as is known; told to the callbacks.
 
         Raises:
-            StateError: the last update was interrupted half-way, or other parameters are
+            StateError: Where the last update was interrupted half-way, or other parameters are
                 trainable than at first.
-            UnsupportedError: the model keeps something of the records.
+            UnsupportedError: Where the model keeps something of the records.
         """
         self.updates.check_whole(self.step_number)
         self.sums.check_same()

@@ -20,27 +20,36 @@ def add_noise(
 ) -> dict[str, torch.Tensor]:
     """Return the sum of clipped gradients plus independent N(0, noise_stddev²), by parameter.
 
-    Guarantee: for record i this is the Gaussian mechanism with noise multiplier
-    noise_stddev / clipped.clip_norms[i], add/remove adjacency (Boenisch et al. 2023 §3).
-
     What is returned lies on a grid that depends on noise_stddev alone: multiples of a power of
     two between 2⁻²¹ and 2⁻²⁰ of it. The low bits of a sum in floating point are bits of the sum
     (Mironov 2012); rounded away after the noise they tell nothing. It has the sum's type, single
     precision or more; a rounding to half precision comes later and is post-processing.
 
-    generator: a `ChaCha20Stream` for a release: noise, sum and grid are in double precision, with
-    some 2³² values of the noise to a cell of the grid; a torch or numpy generator for
-    experiments: noise in single precision, with a few values to a cell. One draw covers all
-    parameters, in the order of `clipped.gradients`. noise_stddev = 0 adds nothing (and promises
-    nothing).
+    One draw covers all parameters, in the order of `clipped.gradients`.
 
-    Raises `InputError` if `clipped` is not a `ClippedSum`, or noise_stddev is negative, NaN or
-    infinite.
+    Args:
+        clipped: The sum, which knows its bounds.
+        noise_stddev: At least 0; 0 adds nothing (and promises nothing).
+        generator: A `ChaCha20Stream` for a release: noise, sum and grid are in double precision,
+            with some 2³² values of the noise to a cell of the grid. A torch or numpy generator
+            for experiments: noise in single precision, with a few values to a cell.
 
-    >>> one = torch.ones(1)
-    >>> total = ClippedSum({"w": torch.zeros(3)}, one, one, one)
-    >>> add_noise(total, 2.0, generator=torch.Generator().manual_seed(0))["w"].shape
-    torch.Size([3])
+    Raises:
+        InputError: Where `clipped` is not a `ClippedSum`, or noise_stddev is negative, NaN or
+            infinite.
+
+    Guarantee:
+        For record i this is the Gaussian mechanism with noise multiplier
+        noise_stddev / clipped.clip_norms[i], add/remove adjacency.
+
+    References:
+        Boenisch et al. 2023, §3; Mironov 2012.
+
+    Example:
+        >>> one = torch.ones(1)
+        >>> total = ClippedSum({"w": torch.zeros(3)}, one, one, one)
+        >>> add_noise(total, 2.0, generator=torch.Generator().manual_seed(0))["w"].shape
+        torch.Size([3])
     """
     if not isinstance(clipped, ClippedSum):
         raise InputError(
@@ -88,6 +97,12 @@ def normalise(noisy: Mapping[str, torch.Tensor], expected_batch_size: float) -> 
     Args:
         noisy: The sum with its noise, by parameter name.
         expected_batch_size: Of the step.
+
+    Example:
+        >>> noisy = {"w": torch.tensor([8.0, -2.0])}
+        >>> normalise(noisy, 4.0)
+        >>> noisy["w"].tolist()
+        [2.0, -0.5]
     """
     for value in noisy.values():
         value.div_(expected_batch_size)

@@ -24,8 +24,10 @@ from apiece.errors import DataError
 class Brought:
     """The rows that some persons bring to a step.
 
-    rows: (R,), positions in the data, person by person. owner: (R,), never falling: which of the
-    persons, counted from 0 in the order of the draw, each row is of.
+    Args:
+        rows: (R,) Positions in the data, person by person.
+        owner: (R,) Which of the persons, counted from 0 in the order of the draw, each row is of;
+            never falling.
     """
 
     rows: Integers
@@ -54,6 +56,16 @@ class PeopleRows:
 
     Memory is 8 bytes a row and 8 a person, whoever holds how many. How many rows a person holds is
     data about that person.
+
+    Args:
+        rows: (n,) Positions in the data, person by person.
+        starts: (persons + 1,) Where each person's rows begin, and the end.
+
+    Example:
+        >>> of = PeopleRows.of(["ann", "bob", "ann", "ann"], ["bob", "ann"])
+        >>> brought = of.bring(np.array([1, 0]), 2, bytes(32))
+        >>> brought.owner.tolist(), brought.rows[2].item()
+        ([0, 0, 1], 1)
     """
 
     rows: Integers

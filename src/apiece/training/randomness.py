@@ -41,12 +41,20 @@ def check_process(process: int) -> None:
 class ChaCha20Stream:
     """Random numbers from the ChaCha20 cipher (RFC 8439), read off one after the other.
 
-    key: 32 bytes; None asks the operating system for them. Not thread-safe. A forked process
-    would draw the same numbers as its parent, so there it raises `StateError`.
+    Not thread-safe. A forked process would draw the same numbers as its parent, so there it
+    refuses.
 
-    >>> a, b = ChaCha20Stream(bytes(32)), ChaCha20Stream(bytes(32))
-    >>> bool((a.uniform(5) == b.uniform(5)).all())
-    True
+    Args:
+        key: 32 bytes; None asks the operating system for them.
+
+    Raises:
+        InputError: For a key of another length.
+        StateError: From its methods, in a forked process.
+
+    Example:
+        >>> a, b = ChaCha20Stream(bytes(32)), ChaCha20Stream(bytes(32))
+        >>> bool((a.uniform(5) == b.uniform(5)).all())
+        True
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -57,19 +65,33 @@ class ChaCha20Stream:
         self._process = os.getpid()
 
     def bits(self, size: int) -> npt.NDArray[np.uint64]:
-        """Return `size` independent uniform 64-bit words."""
+        """Return `size` independent uniform 64-bit words.
+
+        Args:
+            size: How many.
+        """
         check_process(self._process)
         return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype=np.uint64)
 
     def uniform(self, size: int) -> Floats:
-        """Return `size` doubles, uniform on the midpoints of a grid of 2⁵³ cells of (0, 1)."""
+        """Return `size` doubles, uniform on the midpoints of a grid of 2⁵³ cells of (0, 1).
+
+        Args:
+            size: How many.
+        """
         return ((self.bits(size) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
     def normal(self, size: int) -> torch.Tensor:
-        """Return `size` standard normal doubles (Box and Muller 1958, two words a pair).
+        """Return `size` standard normal doubles, two words a pair.
 
         The radius takes 52 bits, so that no value exceeds 8.57 standard deviations: the mass
         beyond is 1e-17.
+
+        Args:
+            size: How many.
+
+        References:
+            Box and Muller 1958.
         """
         check_process(self._process)
         out = torch.empty(size, dtype=torch.float64)
@@ -155,10 +177,18 @@ class Randomness(Protocol):
 class Streams:
     """All randomness of one run, as a function of its key, the purpose and the step.
 
-    seed: None for a release, where the key comes from the operating system and the noise from
-    ChaCha20; a whole number for an experiment that must be repeated. Whoever has the key (or the
-    seed) can take the noise off again: keep it as the data itself. In a forked process every
-    stream raises `StateError`.
+    Whoever has the key (or the seed) can take the noise off again: keep it as the data itself. In
+    a forked process every stream refuses.
+
+    Args:
+        key: 32 bytes, from which all streams come.
+        release: Whether noise comes from ChaCha20; else from torch's generator, for experiments.
+        process: The one in which the streams may be used; this one.
+
+    Example:
+        >>> a, b = Streams.from_seed(0), Streams.from_seed(0)
+        >>> bool(a.sampling(3).uniform(1) == b.sampling(3).uniform(1))
+        True
     """
 
     key: bytes = field(repr=False)
@@ -167,33 +197,65 @@ class Streams:
 
     @classmethod
     def from_seed(cls, seed: int | None) -> Streams:
-        """Return the streams of a `seed`, or fresh ones from the operating system for None."""
+        """Return the streams of a `seed`, or fresh ones from the operating system for None.
+
+        Args:
+            seed: A whole number for an experiment that must be repeated; None for a release.
+
+        Raises:
+            InputError: For a seed that is negative or no whole number.
+        """
         if seed is None:
             return cls(os.urandom(KEY_BYTES), release=True)
         number = _check.count("seed", seed, least=0)
         return cls(hashlib.sha256(f"apiece seed {number}".encode()).digest(), release=False)
 
     def derive(self, purpose: str, index: int, shard: int = 0) -> bytes:
-        """Return the 32-byte key of one purpose, at one index, on one shard."""
+        """Return the 32-byte key of one purpose, at one index, on one shard.
+
+        Args:
+            purpose: A word; different words give keys that are independent.
+            index: The number of the step or stage.
+            shard: The rank of the process.
+        """
         check_process(self.process)
         message = f"{purpose} {index} {shard}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
 
     def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins `step`."""
+        """Return the stream that says who joins `step`.
+
+        Args:
+            step: Counted from 0.
+            shard: The rank of the process.
+        """
         return ChaCha20Stream(self.derive("sampling", step, shard))
 
     def participation(self, stage: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins `stage` at all."""
+        """Return the stream that says who joins `stage` at all.
+
+        Args:
+            stage: Counted from 0.
+            shard: The rank of the process.
+        """
         return ChaCha20Stream(self.derive("participation", stage, shard))
 
     def noise(self, step: int) -> ChaCha20Stream | torch.Generator:
-        """Return the stream of the noise of `step`."""
+        """Return the stream of the noise of `step`.
+
+        Args:
+            step: Counted from 0.
+        """
         key = self.derive("noise", step)
         return ChaCha20Stream(key) if self.release else _torch_generator(key)
 
     def model(self, step: int, shard: int = 0) -> int:
-        """Return the seed of the model's own randomness (dropout) in `step`."""
+        """Return the seed of the model's own randomness (dropout) in `step`.
+
+        Args:
+            step: Counted from 0.
+            shard: The rank of the process.
+        """
         return int.from_bytes(self.derive("model", step, shard)[:8], "little")
 
     def initialisation(self) -> torch.Generator:
@@ -204,8 +266,14 @@ class Streams:
 class RunningStreams:
     """Each purpose's stream, read on from step to step: for runs of a length that nobody fixes.
 
-    seed: as in `Streams`. Noise comes from ChaCha20 either way. What a step draws depends on the
-    steps before it, so that no step can be made again alone.
+    Noise comes from ChaCha20, with a seed and without. What a step draws depends on the steps
+    before it, so that no step can be made again alone.
+
+    Args:
+        seed: As in `Streams.from_seed`.
+
+    Raises:
+        InputError: For a seed that is negative or no whole number.
     """
 
     def __init__(self, seed: int | None) -> None:

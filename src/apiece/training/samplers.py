@@ -19,9 +19,13 @@ from apiece.training.stages import stage_of
 class Draw:
     """One step's records and the public numbers of its mechanism.
 
-    records: (B,), positions in the data, each once. clip_norms: (B,), their bounds.
-    noise_stddev: of the noise on the sum. expected_batch_size: what the noisy sum is divided by;
-    it never follows B. stage: of the plan, from 0; within: steps of the stage before this one.
+    Args:
+        records: (B,) Positions in the data, each once.
+        clip_norms: (B,) Their bounds.
+        noise_stddev: Of the noise on the sum.
+        expected_batch_size: What the noisy sum is divided by; it never follows B.
+        stage: Of the plan, from 0.
+        within: Steps of the stage before this one.
     """
 
     records: Integers
@@ -44,13 +48,14 @@ class PlannedSampler:
     """Poisson batches as a plan says: each record joins at its own rate, stage after stage.
 
     Args:
-        plan: with who is where.
-        included: (n,), who may be drawn at all; nothing else follows from it.
+        plan: With who is where.
+        included: (n,) Who may be drawn at all; nothing else follows from it.
         shard: (rank, world); this process draws records at positions rank modulo world.
 
-    Guarantee: in each step every record joins independently of all others, with the probability
-        that its group has in the stage; where the stage has a participation, only if its one coin
-        of the stage said so.
+    Guarantee:
+        In each step every record joins independently of all others, with the probability that its
+        group has in the stage; where the stage has a participation, only if its one coin of the
+        stage said so.
     """
 
     def __init__(self, plan: BoundPlan, included: Mask, shard: tuple[int, int] = (0, 1)) -> None:
@@ -77,13 +82,13 @@ class EqualSampler:
     """Everyone with the same probability, in every step alike; 1 is the full batch.
 
     Args:
-        clip_norms: (n,), each record's bound.
-        probability: of joining a step, in (0, 1].
-        noise_stddev: of the noise on the sum.
-        expected_batch_size: n·probability by default.
+        clip_norms: (n,) Each record's bound.
+        probability: Of joining a step, in (0, 1].
+        noise_stddev: Of the noise on the sum.
+        expected_batch_size: What the noisy sum is divided by; n·probability by default.
 
     Raises:
-        InputError: a value out of bounds.
+        InputError: For a value out of bounds.
     """
 
     clip_norms: Floats

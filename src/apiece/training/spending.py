@@ -12,7 +12,13 @@ from apiece.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """One group's ε at its δ: what it asked, and an upper bound on what is spent so far."""
+    """One group's ε at its δ: what it asked, and an upper bound on what is spent so far.
+
+    Args:
+        group: Its name.
+        asked: The ε that it asked.
+        spent: At most this much of it is spent.
+    """
 
     group: str
     asked: float
@@ -25,15 +31,24 @@ class PlannedSpending:
     It depends on the plan and the number of the step only: who was sampled, and how large their
     gradients were, has no part in it, so it may be shown to anyone who may see the plan.
 
-    points: at how many steps, evenly spread, it is computed; between these the value of the next
-    one is given, an upper bound. Each takes a privacy curve a group, once.
+    Args:
+        plan: That is run.
+        points: At how many steps, evenly spread, it is computed; between these the value of the
+            next one is given. Each takes a privacy curve a group, once.
 
-    >>> from apiece import Budgets, Scale, assign
-    >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
-    >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
-    >>> strict, weak = PlannedSpending(plan).at(10)
-    >>> strict.group, strict.spent <= 1.0, PlannedSpending(plan).at(5)[0].spent < strict.spent
-    ('strict', True, True)
+    Raises:
+        InputError: For `points` below 1.
+
+    Guarantee:
+        What is given for a step is an upper bound on what the group has spent by then.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+        >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
+        >>> strict, weak = PlannedSpending(plan).at(10)
+        >>> strict.group, strict.spent <= 1.0, PlannedSpending(plan).at(5)[0].spent < strict.spent
+        ('strict', True, True)
     """
 
     def __init__(self, plan: Plan, *, points: int = 20) -> None:
@@ -44,7 +59,14 @@ class PlannedSpending:
         self._known: dict[int, tuple[Spent, ...]] = {}
 
     def at(self, step: int) -> tuple[Spent, ...]:
-        """Return what the strictest and the loosest group have spent after `step` steps."""
+        """Return what the strictest and the loosest group have spent after `step` steps.
+
+        Args:
+            step: Updates made; beyond the plan's last one as at it.
+
+        Raises:
+            InputError: For a step below 0.
+        """
         steps = self._plan.steps
         point = -(-min(_check.count("step", step, least=0), steps) * self._points // steps)
         if point not in self._known:

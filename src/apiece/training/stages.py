@@ -24,7 +24,20 @@ def stage_of(plan: Plan, step: int) -> tuple[int, int]:
 
 
 class OutputAverage(nn.Module):
-    """The weighted mean of several models' outputs: Σ weight·model(inputs) / Σ weight."""
+    """The weighted mean of several models' outputs: Σ weight·model(inputs) / Σ weight.
+
+    Args:
+        models: At least one.
+        weights: One a model, positive.
+
+    Raises:
+        InputError: For no model, or another number of weights.
+
+    Example:
+        >>> whole = OutputAverage([nn.Identity(), nn.Threshold(0.0, 9.0)], [1.0, 3.0])
+        >>> whole(torch.tensor([-2.0, 4.0])).tolist()
+        [6.25, 4.0]
+    """
 
     weights: torch.Tensor
 
@@ -37,7 +50,12 @@ class OutputAverage(nn.Module):
         self.register_buffer("weights", share / share.sum())
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return the average of the models' outputs, which must be tensors."""
+        """Return the average of the models' outputs, which must be tensors.
+
+        Args:
+            *args: As each of the models takes them.
+            **kwargs: As each of the models takes them.
+        """
         total: torch.Tensor | None = None
         for share, model in zip(self.weights.tolist(), self.models, strict=True):
             part = model(*args, **kwargs) * share
@@ -47,7 +65,12 @@ class OutputAverage(nn.Module):
 
 
 class Restarts:
-    """Keeps the first state of model and updates, and each finished stage's parameters."""
+    """Keeps the first state of model and updates, and each finished stage's parameters.
+
+    Args:
+        model: Trained by `updates`.
+        updates: With optimizer and schedule.
+    """
 
     def __init__(self, model: nn.Module, updates: Updates) -> None:
         self._model, self._updates = model, updates
@@ -57,7 +80,11 @@ class Restarts:
     def enter(self, stage: int) -> None:
         """Where `stage` was not entered before, put the parameters of the last one aside.
 
-        Model and updates go back to the first state.
+        Model and updates go back to the first state. Each step says where it is; a stage is
+        entered once.
+
+        Args:
+            stage: Counted from 0.
         """
         if stage <= len(self.finished):
             return

@@ -25,15 +25,16 @@ class Sums:
     """Clips and sums over records by their positions.
 
     Args:
-        model, loss_fn: as in `clip_and_sum`.
-        source: the records.
-        width: how many are in memory at a time; None takes all at once. It bounds the memory and
+        model: As in `clip_and_sum`.
+        loss_fn: As in `clip_and_sum`.
+        source: The records.
+        width: How many are in memory at a time; None takes all at once. It bounds the memory and
             is no part of the mechanism.
-        method: of `clip_and_sum`.
+        method: Of `clip_and_sum`.
 
     Raises:
-        InputError: the model has no trainable parameter, or one without a shape.
-        UnsupportedError: a module mixes records, or a parameter cannot be clipped.
+        InputError: For a model without a trainable parameter, or with one without a shape.
+        UnsupportedError: Where a module mixes records, or a parameter cannot be clipped.
     """
 
     def __init__(
@@ -64,10 +65,16 @@ class Sums:
         return empty_sum(self.parameters)
 
     def over(self, records: Integers, clip_norms: Floats, seed: int) -> ClippedSum:
-        """Return Σ of the gradients of `records` (B,), B ≥ 1, each clipped at its bound.
+        """Return the sum of the gradients of at least one record, each clipped at its bound.
 
-        seed: of the model's own randomness (dropout) in this pass; torch's generators are left
-        as they were. Raises what `clip_and_sum` raises.
+        Args:
+            records: (B,) Positions in the data.
+            clip_norms: (B,) Their bounds.
+            seed: Of the model's own randomness (dropout) in this pass; torch's generators are left
+                as they were.
+
+        Raises:
+            ApieceError: What `clip_and_sum` raises.
         """
         total = self.nothing()
         device = next(iter(self.parameters.values())).device

@@ -46,34 +46,35 @@ class Trainer:
     In torch.distributed each process takes a share of the records, and process 0 adds the noise.
 
     Args:
-        model, loss_fn: as in `clip_and_sum`.
-        optimizer: holds every trainable parameter, and calls for no closure.
-        plan: bound to its records.
+        model: What is trained; no layer of it may mix records.
+        optimizer: Holds every trainable parameter, and calls for no closure.
+        loss_fn: Maps outputs and targets to one loss a record, as in `clip_and_sum`.
+        plan: Bound to its records.
         dataset: (inputs, targets), a TensorDataset or a map-style Dataset of the plan's records,
             in the order of the budgets that it was made from.
         seed: None takes the key of all randomness from the operating system, for a release; a
             number makes an experiment repeatable.
-        scheduler: of the learning rate, where the plan has no schedule; one step an update.
-        physical_batch_size: how many records are in memory at a time; no part of the mechanism.
-        method: of `clip_and_sum`.
-        callbacks: get a `Progress` after each step, which holds public values only.
-        checkpoint: a folder for `save`; the first checkpoint is written before the first step,
-            then fit saves every `save_every` steps.
-        included: a mask of the records that may take part, such as those whom a ledger admitted;
+        scheduler: Of the learning rate, where the plan has no schedule; one step an update.
+        physical_batch_size: How many records are in memory at a time; no part of the mechanism.
+        method: Of `clip_and_sum`.
+        callbacks: Get a `Progress` after each step, which holds public values only.
+        checkpoint: A folder for `save`; the first checkpoint is written before the first step.
+        save_every: Steps between two checkpoints of `fit`.
+        included: A mask of the records that may take part, such as those whom a ledger admitted;
             the others are in no batch, and nothing else of the plan changes.
 
-    Guarantee: record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters
-        after every step together, as long as optimizer and scheduler see nothing but these
-        gradients.
-
     Raises:
-        InputError: a plan of another number of records or not bound to records, a model without
-            trainable parameters, parameters that the optimizer does not hold, two schedules; for
-            a release, what `Plan.require` raises: every promise is recomputed before the first
-            step.
-        UnsupportedError: an optimizer that calls for a closure (LBFGS), a scheduler that calls
+        InputError: For a plan of another number of records or not bound to records, a model
+            without trainable parameters, parameters that the optimizer does not hold, two
+            schedules; for a release, what `Plan.require` raises: every promise is recomputed
+            before the first step.
+        UnsupportedError: For an optimizer that calls for a closure (LBFGS), a scheduler that calls
             for a metric, and what `clip_and_sum` does not take.
-        StateError: the folder holds a checkpoint already.
+        StateError: Where the folder holds a checkpoint already.
+
+    Guarantee:
+        Record i's guarantee is that of `plan.mechanism_for(its group)`, for the parameters after
+        every step together, as long as optimizer and scheduler see nothing but these gradients.
 
     References:
         Abadi et al. 2016, Alg. 1; Boenisch et al. 2023, Alg. 1 and 2.
@@ -163,7 +164,15 @@ class Trainer:
         return self._loop.rejected
 
     def fit(self, steps: int | None = None) -> None:
-        """Take `steps` further steps, or all that are left of the plan."""
+        """Take `steps` further steps, or all that are left of the plan.
+
+        Args:
+            steps: At most so many; None for all.
+
+        Raises:
+            InputError: For a negative number.
+            StateError: As `step`.
+        """
         left = self.steps - self.step_number
         todo = left if steps is None else min(left, _check.count("steps", steps, least=0))
         for _ in range(todo):
@@ -174,9 +183,12 @@ class Trainer:
     def step(self) -> Progress:
         """Take one step of the plan.
 
+        Returns:
+            What the callbacks were told.
+
         Raises:
-            StateError: all steps have been taken, the last was interrupted half-way, or other
-                parameters are trainable than at first.
+            StateError: Where all steps have been taken, the last was interrupted half-way, or
+                other parameters are trainable than at first.
         """
         if self.step_number >= self.steps:
             raise StateError(
@@ -192,21 +204,26 @@ class Trainer:
         Outputs are averaged by the stages' weights.
 
         Raises:
-            InputError: the plan trains one model through all stages.
+            InputError: Where the plan trains one model through all stages.
         """
         if self._loop.restarts is None:
             raise InputError("average: the plan trains one model through all stages; use .model")
         return self._loop.restarts.average([stage.weight for stage in self.plan.stages])
 
     def save(self, folder: str | Path | None = None) -> Path:
-        """Write a checkpoint, atomically, and return its folder.
+        """Write a checkpoint, atomically.
 
         Args:
-            folder: for a trainer made without `checkpoint`, once; it is then the run's.
+            folder: For a trainer made without `checkpoint`, once; it is then the run's.
+
+        Returns:
+            The run's folder.
 
         Raises:
-            InputError: no folder, or a second one, which would know nothing of the first's steps.
-            StateError: the last update was interrupted half-way, or the folder is another run's.
+            InputError: For no folder, or a second one, which would know nothing of the first's
+                steps.
+            StateError: Where the last update was interrupted half-way, or the folder is another
+                run's.
         """
         return self._keeper.save(folder)
 
@@ -223,15 +240,23 @@ class Trainer:
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint to bit-identical parameters.
 
-        The arguments are those of `Trainer`, the same as for the run that was stopped, but for
-        `seed` and `checkpoint`, which the folder gives. Steps made after the checkpoint was
-        written are made again with the same records and the same noise. A finished run comes back
-        with its last parameters and no step left.
+        Steps made after the checkpoint was written are made again with the same records and the
+        same noise. A finished run comes back with its last parameters and no step left.
+
+        Args:
+            folder: Of the run that was stopped.
+            model: As for that run.
+            optimizer: As for that run.
+            loss_fn: As for that run.
+            plan: As for that run.
+            dataset: As for that run.
+            **options: As for that run, but for `seed` and `checkpoint`, which the folder gives.
 
         Raises:
-            StateError: the folder has no usable checkpoint, or the plan, the data, the budget
-                groups, the number of processes, the model, optimizer or scheduler are not those
-                of that run.
+            InputError: For `seed` or `checkpoint`.
+            StateError: Where the folder has no usable checkpoint, or the plan, the data, the
+                budget groups, the number of processes, the model, optimizer or scheduler are not
+                those of that run.
         """
         for name in {"seed", "checkpoint"} & set(options):
             raise InputError(f"resume: {name} is the folder's to say; leave it out")
