@@ -82,7 +82,7 @@ class PeopleRows:
         Raises:
             DataError: For a row of nobody in `ids`, a person without a row, an id given twice.
         """
-        owner = _positions(_check.record_ids("ids", ids), np.asarray(people))
+        owner = _positions(_check.record_ids("ids", np.asarray(ids)), np.asarray(people))
         persons = np.size(ids)
         counts = np.bincount(owner, minlength=persons)
         if not counts.all():
