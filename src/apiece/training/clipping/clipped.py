@@ -16,9 +16,11 @@ class ClippedSum:
 
     gradients: parameter name → tensor of the parameter's shape; the sum.
     norms: (B,), each record's ℓ2 gradient norm before clipping, NaN or infinite where the record
-    was left out. losses: (B,). clip_norms: (B,), the bounds.
+    was left out. losses: (B,). clip_norms: (B,), the bounds. Where rows were clipped by person,
+    norms and clip_norms are the persons', losses the rows'.
 
-    Guarantee: without record i the sum differs by a vector of norm at most clip_norms[i].
+    Guarantee: without record (or person) i the sum differs by a vector of norm at most
+    clip_norms[i].
     Norms and losses are data about people: they are for filters and audits, not for printing.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from apiece import _check
 from apiece.errors import unknown
 from apiece.training.clipping import guards, records
 from apiece.training.clipping.clipped import ClippedSum, add_up
+from apiece.training.clipping.paths.functional import clip_person
+from apiece.training.clipping.people import owners
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import LossFunction as LossFunction
 from apiece.training.clipping.selection import clip_by
@@ -27,6 +30,7 @@ def clip_and_sum(
     *,
     method: str = "auto",
     physical_batch_size: int | None = None,
+    people: Any = None,
 ) -> ClippedSum:
     """Return Σ_i min(1, clip_norms[i]/‖∇ℓ_i‖) ∇ℓ_i over the records of a batch.
 
@@ -41,6 +45,10 @@ def clip_and_sum(
     clip_norms: (B,), or one number for all.
     physical_batch_size: how many records are worked on at a time; it bounds the memory and does
     not change the sum. An empty batch gives zeros.
+    people: (B,), the id of each row's person; None where each row is its own. A person's gradients
+    are added up before the norm is taken and clipped as one: clip_norms and the norms returned
+    then have one entry a person, in the order of first appearance, losses one a row. A person with
+    more rows than `physical_batch_size` is taken part by part, by plain gradients.
     method: "auto" takes book-keeping (one forward, one backward) where the layers allow it, tried
     on the model's first batch against autograd, and torch.func elsewhere; "book-keeping",
     "functional" and "loop" (one record at a time) insist on one path.
@@ -60,14 +68,31 @@ def clip_and_sum(
     model = model._modules.get("_orig_mod") or model  # torch.compile's wrapper
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
-    clip_norms = guards.bounds(clip_norms, size, device)
+    found = None if people is None else owners(people, size)
+    if found is not None and found.persons == size:
+        found = None  # a row each, in their order
+    clip_norms = guards.bounds(clip_norms, size if found is None else found.persons, device)
     if size == 0:
         return empty_sum(parameters)
-    batch = records.Batch(model, parameters, loss_fn, inputs, targets, clip_norms)
-    if physical_batch_size is None:
+    if found is not None and found.order is not None:
+        order = found.order.to(device)
+        inputs, targets = records.select(inputs, order), records.select(targets, order)
+    owner = None if found is None else found.owner.to(device)
+    batch = records.Batch(model, parameters, loss_fn, inputs, targets, clip_norms, owner)
+    width = size if physical_batch_size is None else physical_batch_size
+    total = _in_parts(method, batch, _check.count("physical_batch_size", width))
+    if found is None or found.order is None:
+        return total
+    return replace(total, losses=torch.empty_like(total.losses).scatter_(0, order, total.losses))
+
+
+def _in_parts(method: str, batch: records.Batch, width: int) -> ClippedSum:
+    if width >= len(batch):
         return clip_by(method, batch)
-    width = _check.count("physical_batch_size", physical_batch_size)
-    return add_up(clip_by(method, part) for part in batch.parts(width))
+    return add_up(
+        clip_by(method, part) if len(part) <= width else clip_person(part, width)
+        for part in batch.parts(width)
+    )
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:

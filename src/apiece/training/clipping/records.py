@@ -17,7 +17,11 @@ Parameters = dict[str, nn.Parameter]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Batch:
-    """What is to be clipped: the records, their bounds (B,), and what makes gradients of them."""
+    """What is to be clipped: the records, their bounds (B,), and what makes gradients of them.
+
+    owner: (B,), where rows are clipped by person: the person of each row, numbered from 0 on, never
+    falling. Then there is one bound a person, and parts are of whole persons.
+    """
 
     model: nn.Module
     parameters: Parameters
@@ -25,9 +29,16 @@ class Batch:
     inputs: Any
     targets: Any
     clip_norms: torch.Tensor
+    owner: torch.Tensor | None = None
 
     def __len__(self) -> int:
-        return int(self.clip_norms.numel())
+        return int((self.clip_norms if self.owner is None else self.owner).numel())
+
+    def of_rows(self) -> Batch:
+        """Return the rows as records, each with its person's bound."""
+        if self.owner is None:
+            return self
+        return replace(self, clip_norms=self.clip_norms[self.owner], owner=None)
 
     def losses(self) -> torch.Tensor:
         """Return one loss a record, (B,)."""
@@ -35,7 +46,10 @@ class Batch:
         return check_losses(self.loss_fn(outputs, self.targets), len(self), self.loss_fn)
 
     def parts(self, width: int) -> Iterator[Batch]:
-        """Yield the batch in parts of at most `width` records."""
+        """Yield the batch in parts of at most `width` records; a person with more is one."""
+        if self.owner is not None:
+            yield from self._parts_of_persons(self.owner, width)
+            return
         for start in range(0, len(self), width):
             where = slice(start, start + width)
             yield replace(
@@ -44,6 +58,22 @@ class Batch:
                 targets=select(self.targets, where),
                 clip_norms=self.clip_norms[where],
             )
+
+    def _parts_of_persons(self, owner: torch.Tensor, width: int) -> Iterator[Batch]:
+        ends = torch.bincount(owner, minlength=self.clip_norms.numel()).cumsum(0)
+        first = start = 0
+        while first < ends.numel():
+            last = int(torch.searchsorted(ends, start + width, right=True))
+            last = max(last, first + 1)
+            end = int(ends[last - 1])
+            yield replace(
+                self,
+                inputs=select(self.inputs, slice(start, end)),
+                targets=select(self.targets, slice(start, end)),
+                clip_norms=self.clip_norms[first:last],
+                owner=owner[start:end] - first,
+            )
+            first, start = last, end
 
 
 def tree_map(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:

@@ -57,12 +57,13 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
         uses.batches += 1
         return _take(path, batch, free=method == "auto")
     roots = {"model": batch.model, "loss_fn": batch.loss_fn}
+    rows = batch.of_rows()
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
         again, size = uses.batches > 0, len(batch)
-        path = _looked_at(method, path, batch, again=again, closely=size > uses.largest)
+        path = _looked_at(method, path, rows, again=again, closely=size > uses.largest)
         if size > uses.largest:
-            path, size = _enlarged(method, path, batch, again=again)
+            path, size = _enlarged(method, path, rows, again=again)
         clipped = _take(path, batch, free=method == "auto")
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
         if method == "auto":

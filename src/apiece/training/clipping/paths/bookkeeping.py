@@ -27,6 +27,7 @@ from apiece.training.clipping.paths.tape import Call, recording, units_of
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import Contribution, Rows, join
+from apiece.training.clipping.rules.joined import Joined, alike
 from apiece.training.clipping.rules.kernels import remembering, row_squares
 from apiece.training.clipping.rules.rule import (
     LayerRule,
@@ -179,12 +180,16 @@ def _by_vmap(
 
 
 def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) -> ClippedSum:
+    owner, bounds = batch.owner, batch.clip_norms
+    if owner is not None:
+        groups = alike(owner)
+        named = {name: Joined(part, owner, groups) for name, part in named.items()}
     if named:
         of_rows = remembering(row_squares)
         norms = torch.stack([part.squares(of_rows) for part in named.values()]).sum(0).sqrt_()
     else:
-        norms = torch.zeros_like(losses, dtype=wide(losses.dtype))
-    factors = clip_factors(norms, batch.clip_norms)
+        norms = torch.zeros_like(bounds, dtype=wide(losses.dtype))
+    factors = clip_factors(norms, bounds)
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
         named = {name: part.without(bad) for name, part in named.items()}
@@ -195,4 +200,4 @@ def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) ->
             sums[name] = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
         else:
             sums[name] = part.weighted(factors)
-    return ClippedSum(sums, norms, losses, batch.clip_norms)
+    return ClippedSum(sums, norms, losses, bounds)

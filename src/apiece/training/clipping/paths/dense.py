@@ -10,11 +10,13 @@ import math
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
 
 from apiece.training.clipping.clipped import ClippedSum, clip_factors
 from apiece.training.clipping.paths.chain import Link
 from apiece.training.clipping.records import Batch
-from apiece.training.clipping.rules.contributions import blank
+from apiece.training.clipping.rules.contributions import Products, blank
+from apiece.training.clipping.rules.joined import alike
 from apiece.training.clipping.rules.kernels import least_norm, product, row_norms
 
 
@@ -26,12 +28,17 @@ def is_dense(uses: list[Link]) -> bool:
 
 def clip_dense(uses: list[Link], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     """Return the clipped sum. Overwrites the gradients in `uses` that are ours."""
-    norms, size = _norms(uses), len(batch)
-    factors = clip_factors(norms[:size], batch.clip_norms)
-    if size < len(norms):  # rows of no record
-        factors = torch.nn.functional.pad(factors, (0, len(norms) - size))
-    if not math.isfinite(float(norms.sum())):
-        bad = ~torch.isfinite(norms)
+    owner, bounds = batch.owner, batch.clip_norms
+    norms = _norms(uses)[: len(batch)] if owner is None else _norms_of_persons(uses, owner)
+    factors = clip_factors(norms, bounds)
+    bad = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
+    if owner is not None:
+        factors, bad = factors[owner], None if bad is None else bad[owner]
+    more = len(uses[0].left) - len(batch)  # rows of no record
+    if more:
+        factors = pad(factors, (0, more))
+    if bad is not None:
+        bad = pad(bad, (0, more))
         uses = [Link(u.layer, blank(u.right, bad), blank(u.left, bad), True) for u in uses]
     found: dict[int, torch.Tensor] = {}
     column = factors.unsqueeze(1)
@@ -50,7 +57,7 @@ def clip_dense(uses: list[Link], batch: Batch, losses: torch.Tensor) -> ClippedS
         name: found[id(p)] if id(p) in found else torch.zeros_like(p, requires_grad=False)
         for name, p in batch.parameters.items()
     }
-    return ClippedSum(sums, norms[:size], losses, batch.clip_norms)
+    return ClippedSum(sums, norms, losses, bounds)
 
 
 def _trained(layer: nn.Linear) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -81,3 +88,19 @@ def _norms(uses: list[Link]) -> torch.Tensor:
         if bias is None:
             rows[count + k].zero_()
     return table.square_().sum(0).sqrt_()  # vector_norm is slow along this dimension
+
+
+def _norms_of_persons(uses: list[Link], owner: torch.Tensor) -> torch.Tensor:
+    """Return ‖gradient‖ over all layers, for every person; a bias is a weight of an input of 1."""
+    squares = uses[0].left.new_zeros(int(owner[-1]) + 1)
+    for persons, index, there in alike(owner):
+        shown = there.unsqueeze(2)
+        for use in uses:
+            weight, bias = _trained(use.layer)
+            ones = torch.ones_like(shown, dtype=use.left.dtype)
+            right = [] if weight is None else [use.right[index]]
+            right += [] if bias is None else [ones]
+            if right:
+                found = Products(use.left[index] * shown, torch.cat(right, 2)).squares()
+                squares[persons] += found
+    return squares.sqrt_()

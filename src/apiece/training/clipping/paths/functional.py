@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,12 +36,50 @@ def vectorised(module: nn.Module) -> Iterator[None]:
 
 def clip_vectorised(batch: Batch) -> ClippedSum:
     """Return the clipped sum by per-record gradients, as many at a time as fit in memory."""
-    return add_up(clip_each(*per_record(part), part) for part in batch.parts(width_of(batch)))
+    return add_up(_clip(per_record, part) for part in batch.parts(width_of(batch)))
 
 
 def clip_one_by_one(batch: Batch) -> ClippedSum:
     """Return the same by a plain loop, for models that vmap cannot run."""
-    return add_up(clip_each(*one_by_one(part), part) for part in batch.parts(width_of(batch)))
+    return add_up(_clip(one_by_one, part) for part in batch.parts(width_of(batch)))
+
+
+def clip_person(batch: Batch, width: int) -> ClippedSum:
+    """Return the clipped share of one person, by plain gradients of `width` rows at a time."""
+    tensors = list(batch.parameters.values())
+    total = {name: torch.zeros_like(p, dtype=wide(p.dtype)) for name, p in batch.parameters.items()}
+    losses: list[torch.Tensor] = []
+    for part in batch.of_rows().parts(width):
+        some = part.losses()
+        losses.append(some.detach())
+        if some.requires_grad:
+            found = torch.autograd.grad(
+                some.sum(), tensors, allow_unused=True, materialize_grads=True
+            )
+            for name, g in zip(total, found, strict=True):
+                total[name] += g.to_dense() if g.is_sparse else g
+    gradients = {name: g.detach().unsqueeze(0) for name, g in total.items()}
+    return clip_each(gradients, torch.cat(losses), batch)
+
+
+def _clip(make: Callable[[Batch], tuple[Gradients, torch.Tensor]], batch: Batch) -> ClippedSum:
+    """Return the clipped sum of gradients that `make` gives row by row, by person where it is."""
+    if batch.owner is None:
+        return clip_each(*make(batch), batch)
+    total: Gradients = {}
+    losses: list[torch.Tensor] = []
+    persons, start = batch.clip_norms.numel(), 0
+    for part in batch.of_rows().parts(width_of(batch)):
+        mine = batch.owner[start : start + len(part)]
+        start += len(part)
+        gradients, some = make(part)
+        losses.append(some)
+        for name, g in gradients.items():
+            rows = g.detach().to(wide(g.dtype))
+            if name not in total:
+                total[name] = rows.new_zeros(persons, *rows.shape[1:])
+            total[name].index_add_(0, mine, rows)
+    return clip_each(total, torch.cat(losses), batch)
 
 
 def width_of(batch: Batch, cells: int = _CELLS) -> int:

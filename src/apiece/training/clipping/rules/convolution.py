@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,9 +112,9 @@ class Convolution:
 
     def _over(
         self, function: Callable[[int, int], torch.Tensor], width: int
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> Iterator[torch.Tensor]:
         total, width = self.outputs.shape[0], max(1, width)
-        return tuple(function(s, min(s + width, total)) for s in range(0, total, width))
+        return (function(s, min(s + width, total)) for s in range(0, total, width))
 
     @property
     def _records(self) -> int:
@@ -125,7 +125,7 @@ class Convolution:
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
         function = self._ghost if self.ghost_is_cheaper else self._instantiated
-        return torch.cat(self._over(function, self._records))
+        return torch.cat(tuple(self._over(function, self._records)))
 
     def smooth_squares(self) -> torch.Tensor:
         """Return squared norms that autograd can differentiate."""
@@ -148,7 +148,11 @@ class Convolution:
         return torch.cat(self.slices())
 
     def slices(self) -> tuple[torch.Tensor, ...]:
-        """Return the same, some records at a time."""
+        """Return the same, some records a tensor."""
+        return tuple(self.pieces())
+
+    def pieces(self) -> Iterator[torch.Tensor]:
+        """Yield the same, some records at a time."""
         width = _GRADIENTS // self.module.weight.numel()
         if self.by_onednn and self.module.weight.shape[1] >= _LANES:
             return self._over(self._grouped, width)
