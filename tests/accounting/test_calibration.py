@@ -4,8 +4,6 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from apiece.accounting import (
     AdvantageBudget,
@@ -16,7 +14,7 @@ from apiece.accounting import (
     calibrate,
     privacy_curve,
 )
-from apiece.accounting.calibration import Budget, safe_end
+from apiece.accounting.calibration import Budget
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
@@ -95,31 +93,6 @@ def test_infeasible_names_the_end_that_was_tried() -> None:
         )
     with pytest.raises(InfeasibleError, match="even noise_multiplier"):
         calibrate(EpsilonBudget(1e-9, 1e-12), sampling_probability=1.0, steps=10**7, method="gdp")
-
-
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(st.floats(-3, 3), st.floats(0.2, 5), st.booleans())
-def test_solver_is_quick_and_one_sided(log_target: float, power: float, falling: bool) -> None:
-    calls = 0
-
-    def spent(x: float) -> float:
-        nonlocal calls
-        calls += 1
-        return (1 / x if falling else x) ** power + 0.1 * math.tanh(1 / x if falling else x)
-
-    limit = spent(10**log_target)
-    ends = [(x, spent(x)) for x in (1e-4, 1e4)]
-    inside, outside = ends[::-1] if falling else ends
-    x, y = safe_end(spent, limit, inside, outside, 1e-9)
-    assert y <= limit
-    assert x == pytest.approx(10**log_target, rel=1e-8)
-    assert calls < 75
-
-
-def test_solver_survives_an_infinite_end() -> None:
-    x, y = safe_end(lambda x: math.inf if x > 3 else x, 2.5, (1.0, 1.0), (100.0, math.inf), 1e-9)
-    assert y <= 2.5
-    assert x == pytest.approx(2.5, rel=1e-8)
 
 
 @pytest.mark.parametrize(

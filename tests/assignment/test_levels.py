@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Sample, Scale, Strategy, assign
+from apiece.assignment.levels import LEAST, near_end
 from apiece.budgets import Budgets
 
 RNG = np.random.default_rng(5)
@@ -30,6 +31,31 @@ def test_one_delta_for_all() -> None:
     plan = assign(budgets, Sample(), steps=100, expected_batch_size=10, clip_norm=1.0)
     ratio = plan.verify(budgets).epsilon_spent / plan.budget_groups.epsilon
     assert 0.995 <= ratio.min() <= ratio.max() <= 1
+
+
+@pytest.mark.parametrize(("jump", "height"), [(-3.0, 50.0), (-9.3, 1e6), (-0.5, np.inf)])
+def test_the_end_of_a_ladder_is_found_where_epsilon_jumps_past_it(
+    jump: float, height: float
+) -> None:
+    """Steps in log ε alone go to and fro there without end."""
+    looks = []
+
+    def spent(log_q: float) -> float:
+        looks.append(log_q)
+        return float(np.exp(0.3 * (log_q - jump)) * (height if log_q > jump else 0.5))
+
+    bottom = near_end(lambda x: -np.log(spent(x)), safe=LEAST, unsafe=0.0)
+    assert jump - 0.02 * max(1, abs(jump)) < bottom <= jump
+    top = near_end(lambda x: np.log(spent(x)), safe=0.0, unsafe=bottom)
+    assert jump < top < jump + 0.02 * max(1, abs(jump))
+    assert len(looks) < 60
+
+
+def test_the_end_of_a_ladder_is_near_where_epsilon_is_smooth_and_stops_at_a_rate_of_one() -> None:
+    bottom = near_end(lambda x: -4.0 - x, safe=LEAST, unsafe=0.0)
+    assert -4.1 <= bottom <= -4.0
+    assert 0 <= 4.0 + near_end(lambda x: 4.0 + x, safe=0.0, unsafe=bottom) <= 0.1
+    assert np.isnan(near_end(lambda x: x - 1.0, safe=0.0, unsafe=bottom))
 
 
 def test_a_plan_with_one_record_moved_up_is_found_out() -> None:

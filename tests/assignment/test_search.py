@@ -132,17 +132,3 @@ def test_the_judge_sees_a_broken_plan_and_a_wrong_refusal() -> None:
     few_steps = dataclasses.replace(some, strategy=Sequential(), steps=1)
     assert wrong_refusal(few_steps, error) is None
     assert wrong_refusal(few_steps, InfeasibleError("no")) is not None
-
-
-def test_saturated_is_what_cannot_be_spent() -> None:
-    budgets = Budgets([1.0] * 50 + [2.0] * 50, 1e-5)
-    settings = {"steps": 20, "expected_batch_size": 100, "clip_norm": 1.0}
-    whole = assign(budgets, Sample(), **settings)  # type: ignore[arg-type]
-    assert whole.saturated.tolist() == [False, True]
-    # one step at a rate below δ costs nothing at any noise
-    for strategy in (Scale(), Uniform(), Sequential()):
-        free = assign(
-            Budgets([1.0] * 100, 0.3), strategy, steps=1, expected_batch_size=20, clip_norm=1.0
-        )
-        assert free.saturated.tolist() == [True]
-        assert free.epsilon_spent.tolist() == [0.0]

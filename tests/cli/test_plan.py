@@ -1,13 +1,15 @@
 """apiece plan: flags and files in, JSON and a table out."""
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from apiece import cli
-from apiece.cli.plan import command
+from apiece.cli.plan import budget_cells, command
 from apiece.errors import ApieceError, DataError, InputError
 
 FLAGS = [
@@ -45,6 +47,32 @@ def test_table_for_people() -> None:
     assert "BROKEN" in text
     assert "NOT FOR RELEASE" in text
     assert "strict" in run(*FLAGS, "--strategy", "threshold", "--option", "epsilon=3")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_table_shows_who_spends_more_and_nobody_else(seed: int) -> None:
+    """ε spent is printed rounded up, above ε asked just where it is above."""
+    r = np.random.default_rng(seed)
+    asked = float(round(r.uniform(0.01, 20), int(r.integers(0, 17)))) or 0.5
+    spent = asked * (1 + float(r.choice([-1, 1])) * 10 ** r.uniform(-16, -1))
+    for one in (spent, asked, float(np.nextafter(asked, 0)), float(np.nextafter(asked, 99))):
+        asks, spends = map(float, budget_cells(asked, one))
+        assert (spends > asks) == (one > asked)
+        assert spends >= one
+        assert asks == pytest.approx(asked, rel=1e-3)
+
+
+def test_a_plan_that_keeps_its_promises_never_prints_more_than_was_asked() -> None:
+    """Half of it, asked of many groups: rounding up .49991 to four digits gives .5, not .5001."""
+    epsilon = [0.5, 0.50004, 0.4999, 0.123456, 9.99999, 1 / 3]
+    groups = ",".join(f"g{i}:{e!r}:100" for i, e in enumerate(epsilon))
+    flags = ["--records", "600", "--groups", groups, "--delta", "1e-5", "--batch-size", "60"]
+    text = run(*flags, "--steps", "5", "--strategy", "scale")
+    lines = [line.split() for line in text.splitlines() if line.startswith("g")]
+    assert len(lines) == 6
+    names = next(line for line in text.splitlines() if line.startswith("name"))
+    place = re.split(r"  +", names.strip()).index("epsilon spent")
+    assert all(float(cells[place]) <= float(cells[2]) for cells in lines)
 
 
 def test_out_and_from(tmp_path: Path) -> None:

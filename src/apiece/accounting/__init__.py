@@ -10,7 +10,6 @@ from apiece.accounting.calibration import (
     MuBudget,
     PowerBudget,
     calibrate,
-    safe_end,
 )
 from apiece.accounting.choose import BATCH_METHODS, METHODS, privacy_curve
 from apiece.accounting.curve import RELATION, PrivacyCurve
@@ -38,7 +37,6 @@ __all__ = [
     "noise_multipliers",
     "privacy_curve",
     "renyi_divergence",
-    "safe_end",
     "sampling_probabilities",
     "upper_epsilons",
 ]

@@ -21,10 +21,10 @@ from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.divergence import excess
 from apiece.errors import InfeasibleError, InputError, RangeError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.numerics import log_room, safe_end
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 _LEAST_RATE, _MOST_STEPS = 1e-12, 10**8
-_EDGE = 1e-3  # of log x, to which the end of the numerical range is sought
 _SPENT = 0.01  # of a budget, that may be left of one that is spent in full
 _ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
 
@@ -166,7 +166,7 @@ def calibrate(
 
     Exactly one of the three is left out: the smallest noise multiplier, the largest sampling
     probability (1 where saturated) or the largest number of steps is returned, to the relative
-    `precision` (steps: exactly), always on the side where the upper bound is within the budget.
+    `precision`, of it or of the budget (steps: exactly), always on the side where the upper bound is within the budget.
 
     Raises `InputError` unless exactly one is missing, `InfeasibleError` where no value within
     [0.01, 1e7] (noise), [1e-12, 1] (rate) or [1, 1e8] (steps) keeps the budget.
@@ -217,62 +217,21 @@ def _search(
         return _most_steps(spent, limit)
     noise = parameter == "noise_multiplier"
     safest, boldest = (_MOST_NOISE, _LEAST_NOISE) if noise else (_LEAST_RATE, 1.0)
-    x, y = 1.0, spent(1.0)
-    goal, factor = (boldest if y <= limit else safest), 4.0
-    inside, outside = None, None
-    while True:
-        inside, outside = ((x, y), outside) if y <= limit else (inside, (x, y))
-        if inside and outside:
-            value, achieved = safe_end(spent, limit, inside, outside, precision)
-            return value, achieved, achieved < limit * (1 - max(_SPENT, 20 * precision))
-        if x == goal:
-            break
-        x = min(x * factor, goal) if goal > x else max(x / factor, goal)
-        factor, y = factor**2, spent(x)
-    if inside:
-        return *inside, True
-    raise InfeasibleError(
-        f"calibrate: even {parameter} = {safest:g} spends {y:.4g}, above the budget of {limit:g}; "
-        "raise the budget or change the parameters that are given"
-    )
+    seen: dict[float, float] = {}
 
+    def room(log_value: float) -> float:
+        seen[log_value] = spent(math.exp(log_value))
+        return float(log_room(limit, seen[log_value]))
 
-def safe_end(
-    spent: Callable[[float], float],
-    limit: float,
-    inside: tuple[float, float],
-    outside: tuple[float, float],
-    precision: float,
-) -> tuple[float, float]:
-    """Close in on where the monotone `spent` reaches `limit`; return a point within it.
-
-    inside, outside: (x, spent(x)) on either side, x > 0. By turns false position and bisection,
-    both in logarithms; the point returned was evaluated.
-    """
-    use_line = True
-    for _ in range(200):
-        a, b = math.log(inside[0]), math.log(outside[0])
-        if abs(a - b) <= (precision if outside[1] < math.inf else max(precision, _EDGE)):
-            break
-        share = 0.5
-        if use_line and inside[1] > 0 and outside[1] < math.inf and inside[1] < outside[1]:
-            rise = math.log(outside[1]) - math.log(inside[1])
-            # Aim a little beyond the crossing by turns, so that both ends move.
-            share = (math.log(limit) - math.log(inside[1])) / rise
-            nudge = 0.3 * precision / abs(a - b)
-            share += -nudge if share > 0.5 else nudge
-            share = min(max(share, nudge), 1 - nudge)
-        x = math.exp(a + share * (b - a))
-        if x in (inside[0], outside[0]):
-            break
-        y = spent(x)
-        shrunk = abs(math.log(x) - (b if y <= limit else a)) < 0.5 * abs(a - b)
-        use_line = shrunk or not use_line
-        if y <= limit:
-            inside = (x, y)
-        else:
-            outside = (x, y)
-    return inside
+    safe, unsafe = math.log(safest), math.log(boldest)
+    found = safe_end(room, 0.0, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision)
+    if math.isnan(found):
+        raise InfeasibleError(
+            f"calibrate: even {parameter} = {safest:g} spends {seen[safe]:.4g}, above the budget "
+            f"of {limit:g}; raise the budget or change the parameters that are given"
+        )
+    unspent = seen[found] < limit * (1 - max(_SPENT, 20 * precision))
+    return math.exp(found), seen[found], found == unsafe or unspent
 
 
 def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:

@@ -23,6 +23,7 @@ from apiece.assignment.solve import (
 )
 from apiece.errors import BudgetError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.numerics import safe_end
 from apiece.plan import Plan
 
 PRECISION = 2e-3  # of a group's limit, in log q
@@ -160,16 +161,12 @@ class _Group:
             return bound * (1 - BACKOFF) - float(found)
 
         end, begin = float(np.log(q)), float(np.log(start))
-        if room(end) >= 0:
+        if (beyond := room(end)) >= 0:
             return q
-        inside, outside = begin, end
-        inside_room, outside_room = bound, room(end)
-        while abs(outside - inside) > PRECISION:
-            # Δ starts out linear in the distance: false position, kept away from the ends.
-            share = np.clip(inside_room / (inside_room - outside_room), 0.1, 0.9)
-            middle = inside + share * (outside - inside)
-            if (r := room(middle)) >= 0:
-                inside, inside_room = middle, r
-            else:
-                outside, outside_room = middle, r
-        return float(np.exp(inside)) if inside != begin else start
+        # Δ starts out linear in the distance
+        slope = (bound - beyond) / abs(end - begin)
+        guess = begin + (end - begin) * bound / (bound - beyond)
+        found = safe_end(
+            room, guess, begin, end, slope=slope, tolerance=PRECISION * slope, narrow=PRECISION
+        )
+        return start if found == begin or np.isnan(found) else float(np.exp(found))

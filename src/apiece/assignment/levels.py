@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apiece._types import Floats
+from apiece._types import Floats, Mask
 from apiece.accounting import upper_epsilons
 from apiece.assignment.request import Request
 from apiece.assignment.solve import noise
 from apiece.errors import RangeError
+from apiece.numerics import safe_end
 
 LADDER = 40  # more distinct budgets than this are planned on a ladder
 STEP = 3.4e-3  # of log ε between rungs
@@ -28,8 +29,8 @@ NODES = {"pld": 28, "rdp": 160}  # Rényi's ε bends sharply in q, and costs lit
 DELTAS = 13
 NEARLY = 1e-6  # relative distance of δ's that are looked at as one: the smallest
 FINE = 1000  # points of a table between nodes
-START = float(np.log(0.01))
-CLOSE = 0.02  # of log q, to which the end of a jump of ε is sought
+START, LEAST = float(np.log(0.01)), float(np.log(1e-12))  # of log q
+TALL, UNLIKE = 0.3, 8.0  # of log ε between nodes, and times the usual rise: a jump
 CELLS = (256, 24)  # a population is summed up by so many cells in ε and in δ
 
 Mechanisms = Callable[[Floats], tuple[Floats, Floats]]
@@ -92,37 +93,25 @@ def rate_ladder(request: Request, people: Population, multiplier: float) -> Ladd
     def mechanisms(x: Floats) -> tuple[Floats, Floats]:
         return np.full(x.shape, multiplier), np.exp(x)
 
-    def epsilon(log_q: float, delta: float) -> float:
-        return float(_spent(request, mechanisms, np.array([log_q]), np.array([delta]))[0, 0])
+    def excess(log_q: float, epsilon: float, delta: float) -> float:
+        spent = _spent(request, mechanisms, np.array([log_q]), np.array([delta]))
+        return float(np.log(spent[0, 0] / epsilon))
 
-    low, high = float(people.epsilon.min()), float(people.epsilon.max())
-    bottom = _beyond(epsilon, low * 0.98, float(people.delta.min()), up=False)
-    top = _beyond(epsilon, high * 1.02, float(people.delta.max()), up=True)
-    return Ladder.between(request, people, mechanisms, bottom, top)
+    least = float(people.epsilon.min()) * 0.98, float(people.delta.min())
+    most = float(people.epsilon.max()) * 1.02, float(people.delta.max())
+    bottom = near_end(lambda log_q: -excess(log_q, *least), safe=LEAST, unsafe=0.0)
+    if np.isnan(bottom):
+        raise RangeError("sampling probability: below 1e-12 for the strictest budget")
+    top = near_end(lambda log_q: excess(log_q, *most), safe=0.0, unsafe=bottom)
+    return Ladder.between(request, people, mechanisms, bottom, 0.0 if np.isnan(top) else top)
 
 
-def _beyond(
-    epsilon: Callable[[float, float], float], target: float, delta: float, *, up: bool
-) -> float:
-    """Return log q not far below (or above) where ε meets the target; at most 0.
+def near_end(room: Callable[[float], float], *, safe: float, unsafe: float) -> float:
+    """Return log q beyond where ε meets a budget, but not far; NaN where `safe` is not beyond.
 
-    ε grows about as q, or as log q where it is large: so steps are taken in log ε. Where it jumps
-    past the target, they would not end: they stay between the rates known to lie on either side.
+    ε grows about as q, or as log q where it is large.
     """
-    log_q, below, above = START, -np.inf, np.inf
-    while True:
-        room = float(np.log(target / epsilon(log_q, delta)))
-        below, above = (max(below, log_q), above) if room >= 0 else (below, min(above, log_q))
-        near = abs(room) < 0.1 or above - below < CLOSE
-        if ((room <= 0 if up else room >= 0) and near) or log_q == 0 < room:
-            return log_q
-        log_q = min(log_q + room + (0.03 if up else -0.03), 0.0)
-        if not below < log_q < above:
-            log_q = (below + above) / 2
-        if above - below < CLOSE:
-            log_q = above if up else below
-        if log_q < np.log(1e-12):
-            raise RangeError("sampling probability: below 1e-12 for the strictest budget")
+    return safe_end(room, START, safe, unsafe, slope=1.0, tolerance=0.1, narrow=1e-3)
 
 
 def extremes(request: Request, probability: float) -> tuple[float, float]:
@@ -193,12 +182,22 @@ class Ladder:
         x = np.linspace(self.nodes[0], self.nodes[-1], max(FINE, 4 * self.nodes.size))
         smooth = CubicSpline if self.nodes.size < 100 else PchipInterpolator
         log_epsilon = smooth(self.nodes, self.log_epsilon)(x)
+        above = np.minimum(np.searchsorted(self.nodes, x), self.nodes.size - 1)
+        # who would be placed within a jump is placed before it
+        log_epsilon = np.where(self._jumps()[above], self.log_epsilon[above], log_epsilon)
         if self.deltas.size > 1:
             reach = _reach(self.deltas)
             between = np.linspace(reach[0], reach[-1], 4 * DELTAS)
+            stricter = log_epsilon[:, np.searchsorted(reach, between)]
+            rise = np.abs(np.diff(log_epsilon, axis=1)).max(axis=1, keepdims=True)
             log_epsilon = PchipInterpolator(reach, log_epsilon, axis=1)(between)
+            log_epsilon = np.where(_unlike(rise), stricter, log_epsilon)
         log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
         return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
+
+    def _jumps(self) -> Mask:
+        """Return at which nodes and δ (rows, columns) ε has jumped since the node before."""
+        return _unlike(np.diff(self.log_epsilon, axis=0, prepend=self.log_epsilon[:1]))
 
     def place(self, people: Population) -> Floats:
         """Return each budget's rung: the highest that is not above its estimate."""
@@ -216,6 +215,11 @@ class Ladder:
         climbed = np.cumsum(height)
         count = int(np.ceil(climbed[-1] / STEP)) + 1
         return np.interp(np.linspace(0, climbed[-1], count), climbed, fine)
+
+
+def _unlike(rise: Floats) -> Mask:
+    """Return where a column's rises are jumps beside its others."""
+    return np.asarray(rise > np.maximum(TALL, UNLIKE * np.median(rise, axis=0)))
 
 
 def _reach(delta: Floats) -> Floats:

@@ -74,11 +74,12 @@ class Request:
     def lower(self, spent: Floats, times: int) -> Self:
         """Return this request with the groups aimed lower that spent more than they asked.
 
-        By twice what they were above, and by at least `BACK`, doubled each of the `times`.
+        By twice what they were above, and by at least `BACK`; all of it doubled each of the
+        `times`, as ε may jump.
         """
         asked = self.groups.epsilon
         above = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
-        more = np.where(spent > asked, 2 * above + BACK * 2**times, 0.0)
+        more = np.where(spent > asked, (2 * above + BACK) * 2**times, 0.0)
         return replace(self, back=self.back + more)
 
     @property

@@ -19,7 +19,6 @@ from apiece.assignment.solve import (
     noise,
     rates,
     require_rates,
-    secant,
     strictest,
     uniform_noise,
 )
@@ -106,7 +105,7 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
 def _laddered(request: Request, least: float, most: float) -> tuple[float, Floats]:
     """Return `batch_noise` of many groups; what interpolation missed is made up for."""
     allowed = np.log(BELOW if many(request) else BARELY)
-    z = min(max(_ladder_noise(request), least), most)
+    z = _ladder_noise(request, least, most)
     for _ in range(20):
         found = free_rates(request, z)
         missing = float(np.log(request.mean_probability / (request.share @ found)))
@@ -116,19 +115,18 @@ def _laddered(request: Request, least: float, most: float) -> tuple[float, Float
     return z, found
 
 
-def _ladder_noise(request: Request) -> float:
+def _ladder_noise(request: Request, least: float, most: float) -> float:
     """Return the noise multiplier of `batch_noise`, sought with interpolated rates."""
     people = Population.of(request).summary()
     # on rungs a rate lies half a step lower on average; solved one by one, where ε is by a hair
-    lost = (STEP / 2 if many(request) else 1e-3) + TOLERANCE
+    lost = STEP / 2 if many(request) else 1e-3
     aim = float(np.log(request.mean_probability)) + lost
 
-    def room(log_z: float) -> float:
-        ladder = rate_ladder(request, people, float(np.exp(log_z)))
+    def room(z: float) -> float:
+        ladder = rate_ladder(request, people, z)
         return float(np.log(people.share @ np.exp(ladder.estimate(people)))) - aim
 
-    log_z = secant(room, float(np.log(harmonic_noise(request))), slope=2.5, tolerance=TOLERANCE)
-    return float(np.exp(log_z))
+    return crossing(room, harmonic_noise(request), least, most, slope=2.5, tolerance=2 * TOLERANCE)
 
 
 def free_rates(request: Request, z: float) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import replace
 from typing import TypeVar
 
@@ -10,14 +10,16 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting import privacy_curve, safe_end
+from apiece.accounting import privacy_curve
 from apiece.assignment.solve import MANY, ROUND
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.numerics import log_room, safe_end
 from apiece.plan import Plan, Schedule, Stage
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
-PRECISION = 1e-6  # of a noise multiplier
+PRECISION = 1e-6  # of log ε, or of a noise multiplier
+FAR = 10.0  # of log z: how far from the guess it may lie
 
 
 def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = None) -> AnyPlan:
@@ -147,22 +149,17 @@ def _multiplier(
         return old
     weights = np.array(steps) / sum(steps)
     guess = old * float(np.sqrt((weights / factors**2).sum()))  # exact where q is 1
-    return _close_in(spent, target, guess)
+    found = safe_end(
+        lambda log_z: float(log_room(target, spent(math.exp(log_z)))),
+        math.log(guess),
+        math.log(guess) + FAR,
+        math.log(guess) - FAR,
+        slope=1.3,
+        tolerance=PRECISION,
+        narrow=PRECISION,
+    )
+    return math.exp(found)
 
 
 def _step(z: float, q: float) -> Mechanism:
     return Gaussian(z) if q == 1 else Sampled(Gaussian(z), q)
-
-
-def _close_in(spent: Callable[[float], float], target: float, guess: float) -> float:
-    """Return the least safe point of the falling function `spent`, from a bracket that grows."""
-    inside = outside = (guess, spent(guess))
-    widen = 1.01
-    while inside[1] > target:
-        outside, x = inside, inside[0] * widen
-        inside, widen = (x, spent(x)), widen**2
-    widen = 1.01
-    while outside[1] <= target:
-        inside, x = outside, outside[0] / widen
-        outside, widen = (x, spent(x)), widen**2
-    return safe_end(spent, target, inside, outside, PRECISION)[0]

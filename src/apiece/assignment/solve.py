@@ -1,4 +1,4 @@
-"""What strategies share: safe parameters for many budgets at once, and one root finder."""
+"""What strategies share: safe parameters for many budgets at once, or for all of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from apiece import accounting
 from apiece._types import Floats
 from apiece.assignment.request import Request
 from apiece.errors import InfeasibleError, UnsupportedError
+from apiece.numerics import safe_end
 
 MANY = 500  # more distinct budgets than this are not planned for curve by curve
 ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
@@ -130,76 +131,17 @@ def crossing(
 ) -> float:
     """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one.
 
-    room: increasing on [low, high], all positive, up to a noise below the tolerance. Where it is
-    at least 0 at `low`, returns `low`; where it jumps past the tolerance, the end of the jump;
-    where it is negative at `high`, by noise, up to half a percent more than `high`.
-
-    A bracket is grown from the guess, because evaluations far from the crossing can be slow, in
-    steps that `slope`, about that of room in log x, suggests; then secant steps in log x, kept
-    inside the bracket.
+    room: growing on [low, high], all positive, up to a noise below the tolerance; `slope` is about
+    what it grows by in log x. Where it is at least 0 at `low`, returns `low`; where it jumps past
+    the tolerance, the end of the jump; where it is negative at `high`, by noise, up to half a
+    percent more than `high`.
     """
-    first = min(max(guess, low), high)
-    start, at_start, end, at_end = _bracket(room, first, low, high * 1.005, slope)
-    for _ in range(60):
-        if at_start >= 0:
-            return start
-        if at_end <= tolerance or end / start < 1 + 1e-9:
-            return end
-        # aim inside the tolerance, on the safe side
-        share = (tolerance / 2 - at_start) / (at_end - at_start)
-        x = start * (end / start) ** min(max(share, 0.02), 0.98)
-        if (value := room(x)) >= 0:
-            # an end that hardly moves would hold the secant back
-            at_start = at_start / 2 if value > at_end / 2 else at_start
-            end, at_end = x, value
-        else:
-            if value < at_start / 2:
-                at_end = max(at_end / 2, 1.01 * tolerance)
-            start, at_start = x, value
-    return end
-
-
-def secant(room: Callable[[float], float], x: float, *, slope: float, tolerance: float) -> float:
-    """Return x with |room(x)| ≤ tolerance for a smooth growing `room` of about this slope.
-
-    For what is verified afterwards: where the steps do not settle, the best x seen is returned.
-    """
-    best = before = (math.inf, x, 0.0)
-    for _ in range(12):
-        value = room(x)
-        if abs(value) < best[0]:
-            best = (abs(value), x, value)
-        if abs(value) <= tolerance:
-            break
-        if math.isfinite(before[0]) and x != before[1]:
-            found = (value - before[2]) / (x - before[1])
-            slope = min(max(found, slope / 3), slope * 3)
-        before = (abs(value), x, value)
-        x -= value / slope
-    return best[1]
-
-
-def _bracket(
-    room: Callable[[float], float], guess: float, low: float, high: float, slope: float
-) -> tuple[float, float, float, float]:
-    """Return (x, room(x)) below and above the crossing, growing from the guess."""
-    least, x, value = 1e-3, guess, room(guess)
-    while True:
-        step = min(max(least, 1.2 * abs(value) / slope), 0.7)
-        if value >= 0:
-            other = max(low, x * math.exp(-step))
-            if x <= low or ((below := room(other)) >= 0 and other <= low):
-                return low, max(value, 0.0), x, value
-            if below < 0:
-                return other, below, x, value
-            x, value = other, below
-        else:
-            other = min(high, x * math.exp(step))
-            above = room(other)
-            if above >= 0 or other >= high:
-                return x, value, other, above
-            x, value = other, above
-        least *= 4
+    least, most = math.log(low), math.log(high * 1.005)
+    first = min(max(math.log(guess), least), most)
+    found = safe_end(
+        lambda log_x: room(math.exp(log_x)), first, most, least, slope=slope, tolerance=tolerance
+    )
+    return math.exp(most if math.isnan(found) else found)
 
 
 def few_groups(request: Request, strategy: str) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
+from apiece._types import Floats, Mask
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
+from apiece.numerics import geometric, narrowed
 from apiece.plan import BoundPlan, Reference
 
 PADS = 8  # budgets tried for public records
@@ -105,23 +107,24 @@ def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Op
     groups = budgets.groups
     rate = settings["expected_batch_size"] / len(budgets)
     reference = Reference(rate, settings["steps"])
-    low, high = float(groups.epsilon.min()) / 2, float(groups.epsilon.max()) * 8
     best: list[_Option] = []
-    for _ in range(PADS):
-        epsilon = float(np.sqrt(low * high))
-        padded = with_public(budgets, public, epsilon)
+
+    def may_ask_more(epsilon: Floats) -> Mask:
+        padded = with_public(budgets, public, float(epsilon))
         try:
             plan = assign(padded, Sample(), **settings)
         except (InfeasibleError, RangeError):
-            high = epsilon
-            continue
+            return np.asarray(False)
         # The promise is the one of the records that asked, whoever is added.
         plan = replace(plan, reference=reference)
         option = _Option(f"sample, {public} public records", plan, check(plan))
         if option.verdict.ok:
-            best = [option]
+            best[:] = [option]
         forward = any(clause.forward > clause.bound for clause in option.verdict.broken)
-        low, high = (epsilon, high) if option.verdict.ok or forward else (low, epsilon)
+        return np.asarray(option.verdict.ok or forward)
+
+    low, high = float(groups.epsilon.min()) / 2, float(groups.epsilon.max()) * 8
+    narrowed(may_ask_more, low, high, rounds=PADS, middle=geometric)
     return best
 
 

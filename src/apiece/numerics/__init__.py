@@ -7,6 +7,7 @@ from apiece.numerics.gaussian import (
     gaussian_mu_below,
     gaussian_profile,
 )
+from apiece.numerics.monotone import log_room, safe_end, safe_ends
 from apiece.numerics.roots import geometric, last_true, narrowed
 from apiece.numerics.rounding import UNIT
 
@@ -19,5 +20,8 @@ __all__ = [
     "gaussian_profile",
     "geometric",
     "last_true",
+    "log_room",
     "narrowed",
+    "safe_end",
+    "safe_ends",
 ]

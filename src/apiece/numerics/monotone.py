@@ -1,0 +1,177 @@
+"""One solver for monotone functions, which returns the safe end: a point seen to be within bounds.
+
+Whatever is sought, be it a noise multiplier, a rate or a factor on the noise, the question is how
+far a parameter may go from its safe end towards the unsafe one while there is still room: limit
+less what is spent, or the logarithm of their quotient. The answer is a point at which the room was
+evaluated and is not negative, so no error of the search can break a promise; it can only leave
+some of a budget unspent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats, Mask
+
+Places: TypeAlias = npt.NDArray[np.intp]
+_AIM: Final = 0.55  # of the tolerance: where steps along the line aim
+_LINES: Final = 5  # steps along the line, before false position and bisection take turns
+_ROUNDS: Final = 100
+_TALL: Final = 0.1  # of room lost between two neighbours: a jump, which no line finds
+_JUMP: Final = 20.0  # times `narrow`: how close the end of a jump is sought
+_TURN: Final = 3.0  # a slope this many times another one is taken for noise
+
+
+def log_room(limit: npt.ArrayLike, spent: npt.ArrayLike) -> Floats:
+    """Return log(limit / spent), of which the sign is exact: at least 0 just where spent ≤ limit.
+
+    limit > 0, spent ≥ 0; −∞ where `spent` is infinite or not a number.
+
+    >>> log_room(1.0, [0.0, 1.0, np.nextafter(1, 2), np.inf]).tolist()
+    [inf, 0.0, -2.220446049250313e-16, -inf]
+    """
+    limit, spent = np.asarray(limit, np.float64), np.asarray(spent, np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.log(limit) - np.log(spent)
+    found = np.where(spent <= limit, np.maximum(room, 0.0), np.minimum(room, -(2.0**-52)))
+    return np.asarray(np.where(np.isnan(spent), -np.inf, found))
+
+
+def safe_ends(
+    room: Callable[[Floats, Places], Floats],
+    guess: Floats,
+    safe: Floats,
+    unsafe: Floats,
+    *,
+    slope: float,
+    tolerance: float,
+    narrow: float = 1e-6,
+) -> Floats:
+    """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room.
+
+    room: called with some x and the places of their entries, returns the room left at each; it
+    falls on the way from `safe` to `unsafe`, nearly along a line with `slope` (its sign does not
+    matter), as a logarithm often does in the logarithm of a parameter. −∞ and NaN are no room.
+    guess: where to look first, NaN where unknown. All arrays have one shape, (K,).
+
+    A search ends where room is at most `tolerance`, or where the bracket around the crossing is
+    narrower than `narrow`, relative above 1, and twenty times that at a jump; at `unsafe` itself
+    where there is room even there. NaN is returned where `safe` has no room.
+
+    Guarantee: every x returned but NaN lies between the ends given, was evaluated, and had
+    room(x) ≥ 0. That needs no monotony; without it, one of the crossings is found. An entry's
+    result does not depend on the others, if its room does not.
+    """
+    best = np.full(guess.shape, np.nan)
+    start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
+    none = np.full(guess.shape, np.nan)
+    steep = np.copysign(abs(slope), safe - unsafe)
+    some = _Open(np.arange(guess.size), start, safe, unsafe, none, none, none, none, steep)
+    for turn in range(_ROUNDS):
+        if not some.entry.size:
+            break
+        found = np.asarray(room(some.x, some.entry))
+        found = np.where(np.isnan(found), -np.inf, found)
+        good = found >= 0
+        best[some.entry[good]] = some.x[good]
+        done = np.where(good, (found <= tolerance) | (some.x == some.unsafe), some.x == some.safe)
+        some.learn(found, good)
+        left = some.move(turn, _AIM * tolerance, narrow, np.isnan(best[some.entry]))
+        some = some.only(left & ~done)
+    return best
+
+
+def safe_end(
+    room: Callable[[float], float],
+    guess: float,
+    safe: float,
+    unsafe: float,
+    *,
+    slope: float,
+    tolerance: float,
+    narrow: float = 1e-6,
+) -> float:
+    """Return `safe_ends` of one search.
+
+    >>> 2 - 1e-3 <= safe_end(lambda x: 4 - x * x, 1.0, 0.0, 9.0, slope=2, tolerance=1e-3) <= 2
+    True
+    """
+    found = safe_ends(
+        lambda x, _: np.array([room(float(x[0]))]),
+        *(np.array([float(value)]) for value in (guess, safe, unsafe)),
+        slope=slope,
+        tolerance=tolerance,
+        narrow=narrow,
+    )
+    return float(found[0])
+
+
+@dataclass
+class _Open:
+    """The searches that are still open, an entry each: where to look next, and what is known."""
+
+    entry: Places
+    x: Floats
+    safe: Floats
+    unsafe: Floats
+    at_safe: Floats  # room, NaN where not looked at
+    at_unsafe: Floats
+    last: Floats  # where room was finite, last
+    at_last: Floats
+    slope: Floats
+
+    def only(self, which: Mask) -> _Open:
+        """Return the searches of `which`."""
+        return _Open(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    def learn(self, found: Floats, good: Mask) -> None:
+        """Move the ends to x, and take the slope from the last two looks where it is plausible."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rise = (found - self.at_last) / (self.x - self.last)
+            change = rise / self.slope
+        usable = (np.abs(self.x - self.last) > 1e-6) & (change > 1 / _TURN) & (change < _TURN)
+        self.slope = np.where(usable, rise, self.slope)
+        near = np.isfinite(found)
+        self.last = np.where(near, self.x, self.last)
+        self.at_last = np.where(near, found, self.at_last)
+        self.safe, self.at_safe = (
+            np.where(good, new, old) for new, old in ((self.x, self.safe), (found, self.at_safe))
+        )
+        self.unsafe, self.at_unsafe = (
+            np.where(good, old, new)
+            for new, old in ((self.x, self.unsafe), (found, self.at_unsafe))
+        )
+
+    def move(self, turn: int, aim: float, narrow: float, unseen: Mask) -> Mask:
+        """Choose where to look next; return which searches have somewhere left to look.
+
+        unseen: those that have not seen any room yet. Before a search ends at a narrow bracket, it
+        looks at an end of which it knows nothing.
+        """
+        here, middle = self.x, (self.safe + self.unsafe) / 2
+        if turn < _LINES:
+            with np.errstate(invalid="ignore"):
+                x = here + (aim - self.at_last) / self.slope
+            x = np.where(here == self.last, x, middle)
+            # past the unsafe end: there may be room even there
+            untried = np.isnan(self.at_unsafe) & (
+                (x - self.unsafe) * (self.unsafe - self.safe) >= 0
+            )
+        else:
+            with np.errstate(invalid="ignore"):
+                share = (self.at_safe - aim) / (self.at_safe - self.at_unsafe)
+            share = np.where(np.isfinite(share) & (turn % 2 == 1), np.clip(share, 0.01, 0.99), 0.5)
+            x = self.safe + share * (self.unsafe - self.safe)
+            untried = np.zeros(x.shape, dtype=bool)
+        low, high = np.minimum(self.safe, self.unsafe), np.maximum(self.safe, self.unsafe)
+        x = np.where((low < x) & (x < high), x, np.where(untried, self.unsafe, middle))
+        jump = ~(self.at_safe - self.at_unsafe < _TALL)
+        width = np.where(jump, _JUMP * narrow, narrow) * np.maximum(1.0, np.abs(low))
+        close = (high - low < width) & ~untried
+        self.x = np.where(close, np.where(unseen, self.safe, self.unsafe), x)
+        return ~close | unseen | np.isnan(self.at_unsafe)
