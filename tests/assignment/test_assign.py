@@ -1,10 +1,23 @@
 """The door of assignment: settings, names, verification."""
 
+import numpy as np
 import pytest
 
-from apiece.assignment import STRATEGIES, Scale, Threshold, Uniform, assign, strategy_named
+from apiece.assignment import (
+    STRATEGIES,
+    Hybrid,
+    Sample,
+    Scale,
+    Sequential,
+    Strategy,
+    Uniform,
+    assign,
+    strategy_named,
+)
 from apiece.budgets import Budgets
-from apiece.errors import InfeasibleError, InputError, OptionError
+from apiece.contract import enforce
+from apiece.errors import InputError, OptionError
+from apiece.plan import Plan
 
 BUDGETS = Budgets.from_groups([("strict", 0.4, 1.0), ("weak", 0.6, 3.0)], 100, 1e-5)
 GOOD = {"steps": 5, "expected_batch_size": 10, "clip_norm": 1.0}
@@ -46,8 +59,30 @@ def test_names_are_those_of_the_strategies() -> None:
         assert strategy_named(name) == strategy()
 
 
-def test_threshold_that_keeps_too_few_names_the_nearest() -> None:
-    with pytest.raises(InfeasibleError, match="use at most 3"):
-        assign(BUDGETS, Threshold(5.0), **GOOD)
-    with pytest.raises(InfeasibleError, match="use at most 1"):
-        assign(BUDGETS, Threshold(2.0), **(GOOD | {"expected_batch_size": 80}))
+EPSILON = np.repeat([1.0, 3.0], [30, 10])
+FEW = {"steps": 4, "expected_batch_size": 8, "clip_norm": 1.0}
+
+
+def notes(strategy: Strategy | str, bound: float | None) -> tuple[str, ...]:
+    budgets = Budgets(EPSILON, 1e-4, excess=bound)
+    plan = assign(budgets, strategy, **FEW)  # type: ignore[arg-type]
+    assert Plan.from_json(plan.to_json()).notes == plan.notes
+    return plan.notes
+
+
+@pytest.mark.parametrize("strategy", [Sample(), Sequential(), "threshold"])
+def test_what_pays_no_heed_says_so(strategy: Strategy | str) -> None:
+    assert any("pays no heed to the bounds" in note for note in notes(strategy, 0.01))
+    assert not any("bounds" in note for note in notes(strategy, None))
+    assert not any("bounds" in note for note in notes(strategy, 1.0))
+
+
+@pytest.mark.parametrize("strategy", [Scale(), Hybrid(), Uniform()])
+def test_what_keeps_them_says_nothing(strategy: Strategy) -> None:
+    assert notes(strategy, 0.01) == ()
+
+
+def test_what_the_contract_took_is_not_said_to_pay_no_heed() -> None:
+    plan = enforce(Budgets(EPSILON, 1e-4, excess=0.9), **FEW)  # type: ignore[arg-type]
+    assert plan.strategy == "sample"
+    assert len(plan.notes) == 1

@@ -1,4 +1,4 @@
-"""Padding with public records, where it is the plan that `enforce` takes."""
+"""What `enforce` takes, what it says of the rest, and padding where that is the best."""
 
 import sys
 
@@ -7,8 +7,9 @@ import pytest
 
 from apiece import contract
 from apiece.budgets import Budgets
+from apiece.errors import BudgetError
 
-SETTINGS = {"steps": 20, "expected_batch_size": 25, "clip_norm": 1.0}
+PADDED = {"steps": 20, "expected_batch_size": 25, "clip_norm": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_enforce_takes_padding_where_it_is_best(
 ) -> None:
     # a coarser search, for speed; the function hides its module
     monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "PADS", 5)
-    plan = contract.enforce(budgets, public=200, **SETTINGS)  # type: ignore[arg-type]
+    plan = contract.enforce(budgets, public=200, **PADDED)  # type: ignore[arg-type]
     assert plan.strategy == "sample"
     assert plan.records == 500
     assert plan.ids[:2].tolist() == ["person 0", "person 1"]
@@ -47,3 +48,45 @@ def test_enforce_takes_padding_where_it_is_best(
     assert "sample would break it: group victim" in notes
     for other in ("hybrid", "scale"):
         assert f"{other} would cost +" in notes
+
+
+# few steps at a small δ: rates move a record's curve a good deal
+SETTINGS = {"steps": 100, "expected_batch_size": 50, "clip_norm": 1.0}
+DELTA = 1e-8
+
+
+@pytest.fixture(scope="module")
+def skewed() -> Budgets:
+    return Budgets.from_groups([("victim", 0.2, 4.0), ("others", 0.8, 1.0)], 1000, DELTA)
+
+
+def test_enforce_takes_sample_where_it_fits(skewed: Budgets) -> None:
+    plan = contract.enforce(skewed, excess=1.0, **SETTINGS)
+    assert plan.strategy == "sample"
+    assert "sample keeps it" in plan.notes[0]
+
+
+def test_enforce_says_what_it_took_and_what_others_cost(skewed: Budgets) -> None:
+    plan = contract.enforce(skewed, excess=0.004, **SETTINGS)
+    assert contract.check(plan).ok
+    assert plan.strategy == "hybrid"
+    text = " ".join(plan.notes)
+    assert "hybrid was taken" in text
+    assert "sample would break it" in text
+    assert "scale would cost +" in text
+    with pytest.raises(BudgetError, match="no bound"):
+        contract.enforce(skewed, **SETTINGS)
+
+
+def test_public_records_follow_with_a_budget_of_their_own(skewed: Budgets) -> None:
+    from apiece.contract.enforce import with_public
+
+    bounded = Budgets(skewed.epsilon, DELTA, excess=0.01, labels=skewed.labels)
+    padded = with_public(bounded, 100, 8.0)
+    assert len(padded) == 1100
+    assert padded.ids.tolist() == list(range(1100))
+    assert padded.excess is not None
+    assert padded.excess[-1] == 1
+    assert "public" in padded.groups.name.tolist()
+    named = Budgets([1.0, 2.0], 1e-5, excess=0.1, ids=["a", "b"])
+    assert with_public(named, 2, 1.0).ids.tolist() == ["a", "b", "public:0", "public:1"]

@@ -166,7 +166,8 @@ def calibrate(
 
     Exactly one of the three is left out: the smallest noise multiplier, the largest sampling
     probability (1 where saturated) or the largest number of steps is returned, to the relative
-    `precision`, of it or of the budget (steps: exactly), always on the side where the upper bound is within the budget.
+    `precision`, of it or of the budget (steps: exactly), always on the side where the upper bound
+    is within the budget.
 
     Raises `InputError` unless exactly one is missing, `InfeasibleError` where no value within
     [0.01, 1e7] (noise), [1e-12, 1] (rate) or [1, 1e8] (steps) keeps the budget.

@@ -1,0 +1,12 @@
+"""Plans that the tests of strategies share."""
+
+from apiece.assignment import Strategy, assign
+from apiece.budgets import Budgets
+from apiece.plan import BoundPlan
+
+BUDGETS = Budgets.from_groups([("s", 0.34, 1), ("m", 0.43, 2), ("w", 0.23, 3)], 5000, 1e-5)
+SETTINGS = {"steps": 200, "expected_batch_size": 100, "clip_norm": 0.5}
+
+
+def plan_of(strategy: Strategy, budgets: Budgets = BUDGETS, **changes: float) -> BoundPlan:
+    return assign(budgets, strategy, **(SETTINGS | changes))  # type: ignore[arg-type]

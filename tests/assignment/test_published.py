@@ -1,0 +1,60 @@
+"""Rounds as published: the guarantee that truly holds, and the counterexample to the claim."""
+
+import math
+
+import pytest
+
+from apiece.assignment import PublishedAdaPDP, PublishedRounds, Strategy
+from apiece.assignment.published import paths
+from apiece.plan import Plan
+
+from .plans import plan_of
+
+
+@pytest.mark.parametrize("strategy", [PublishedRounds(), PublishedAdaPDP()], ids=repr)
+def test_published_rounds_exceed_and_say_so(strategy: Strategy) -> None:
+    plan = plan_of(strategy)
+    verification = plan.verify()
+    assert not plan.releasable
+    assert "worst path" in plan.objections[0]
+    assert not verification.ok
+    assert verification.epsilon_spent.max() > verification.epsilon.min()
+    strict = [g for g, n in enumerate(plan.budget_groups.name) if str(n).startswith("s joined")]
+    assert (verification.epsilon_spent[strict] > 1.0).all()
+    back = Plan.from_json(plan.to_json())
+    assert back.verify().epsilon_spent == pytest.approx(verification.epsilon_spent)
+
+
+def randomized_response_rounds(epsilon: float, tau: float, rounds: int) -> float:
+    """The exact ε of S3's rounds for a record that tries until it has joined once.
+
+    Each round: with probability π the record is in a τ-randomized response, then never again.
+    """
+    join = math.expm1(epsilon) / math.expm1(tau)
+    truth = math.exp(tau) / (1 + math.exp(tau))
+    worst = 0.0
+    for outcome in range(2**rounds):
+        bits = [outcome >> k & 1 for k in range(rounds)]
+        absent = math.prod(1 - truth if b else truth for b in bits)
+        there = (1 - join) ** rounds * absent
+        for k, b in enumerate(bits):
+            swap = (truth if b else 1 - truth) / (1 - truth if b else truth)
+            there += (1 - join) ** k * join * absent * swap
+        worst = max(worst, abs(math.log(there / absent)))
+    return worst
+
+
+def test_the_counterexample_to_rounds_as_published() -> None:
+    """Methods §4: ε_i = .5, τ = 2, randomized response inside; the promise was .5."""
+    found = [randomized_response_rounds(0.5, 2.0, k) for k in (1, 2, 5, 10)]
+    assert found == pytest.approx([0.5, 0.803, 1.295, 1.648], abs=1e-3)
+    # what the library states instead, with the coins revealed, is above the truth: one join at τ
+    for rounds in (1, 2, 5, 10):
+        worst = max(sum(path) for path in paths(0.5, [2.0] * rounds))
+        assert worst * 2.0 >= randomized_response_rounds(0.5, 2.0, rounds)
+
+
+def test_paths_are_all_ways_that_coins_can_fall() -> None:
+    assert set(paths(3.0, [2.0, 2.0])) == {(True, True), (True, False)}
+    assert set(paths(2.0, [2.0, 2.0])) == {(True, False)}
+    assert len(set(paths(0.5, [2.0] * 4))) == 5
