@@ -1,10 +1,10 @@
 """The way of one budget through the packages, from the table to the plan.
 
-Traces `apiece plan --data` on a small table, after the imports. A call from a function of one package
-to a function of another one, the first time that these two meet, begins a stay. It is a climb where
-the package entered lies higher than the one that calls, by the order in tests/test_layers.py: a
-lower package then runs code of which it cannot know. That includes functions that were handed down,
-as to a solver of `numerics`.
+Traces `apiece plan --data` on a small table, after the imports. A call from a function of one
+package to a function of another one, the first time that these two meet, begins a stay. It is a
+climb where the package entered lies higher than the one that calls, by the order in
+tests/test_layers.py: a lower package then runs code of which it cannot know. That includes
+functions that were handed down, as to a solver of `numerics`.
 
     python benchmarks/walk.py [--strategy sample] [--json]
 """
@@ -97,8 +97,11 @@ if __name__ == "__main__":
     stays = walk(lambda: plan(given.strategy))
     up = climbs(stays, layers())
     rooms = sorted({stay[1] for stay in stays})
+    pairs = sorted({f"{caller.split('.')[0]} -> {to}" for caller, to, _ in up})
     if given.json:
-        print(json.dumps({"stays": len(stays), "rooms": rooms, "climbs": up}))
+        print(json.dumps({"stays": len(stays), "rooms": rooms, "climbs": up, "between": pairs}))
     else:
         print(*(f"{to:12} {name}  <- {caller}" for caller, to, name in stays), sep="\n")
-        print(f"{len(stays)} stays in {len(rooms)} rooms, {len(up)} climbs:", *up, sep="\n  ")
+        print(f"{len(stays)} stays in {len(rooms)} packages")
+        print(f"climbs between {len(pairs)} pairs of packages:", *pairs)
+        print(*(f"  {caller} -> {name}" for caller, _, name in up), sep="\n")
