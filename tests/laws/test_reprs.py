@@ -104,6 +104,7 @@ PUBLIC = [
     "queries.conditions.Missing",
     "queries.conditions.Negated",
     "_types.Bounds",
+    "numerics.monotone._Open",
     "assignment.hybrid._Group",
     "assignment.request.Request",
     "audit.models.ModelAudit",
