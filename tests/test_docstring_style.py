@@ -25,9 +25,7 @@ ROOT = Path(__file__).parents[1]
 NOT_YET = {
     "accounting",
     "assignment",
-    "contract",
     "jobs",
-    "numerics",
     "plan",
     "reporting",
     "training",

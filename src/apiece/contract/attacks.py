@@ -49,14 +49,35 @@ def budget_manipulation(
     The adversary keeps every promise: the target keeps its own budget, everyone else gets the
     smaller of what they asked and each of `decoys` in turn. The first entry is the honest plan;
     `worst` finds the worst of them.
-    budgets: what the records ask, bounds Δ̄ included (a strategy that keeps them is not moved past
-    them). target: a record's id. decoys: unless given, four caps from 0.1 (or a tenth of the
-    largest budget, where that is less) to below the largest, evenly in log ε. strategy: Sample
-    unless given.
 
-    Guarantee: the figures bound every attack of any strength; they hold for the plan, whatever
-    the data. Raises `DataError` for an unknown target, and whatever `assign` raises.
-    Source: Kaiser et al. 2026 Def. 5, §V-A.
+    Args:
+        budgets: What the records ask, bounds Δ̄ included (a strategy that keeps them is not moved
+            past them).
+        target: A record's id.
+        decoys: Caps on ε. Unless given, four from 0.1 (or a tenth of the largest budget, where that
+            is less) to below the largest, evenly in log ε.
+        strategy: Sample unless given.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        method: As of `assign`.
+
+    Raises:
+        DataError: For an unknown target.
+        InfeasibleError: As `assign`.
+
+    Guarantee:
+        The figures bound every attack of any strength; they hold for the plan, whatever the data.
+
+    References:
+        Kaiser et al. 2026, Def. 5 and §V-A.
+
+    Example:
+        >>> budgets = Budgets([2.0] * 100, 1e-5)
+        >>> settings = {"steps": 5, "expected_batch_size": 10}
+        >>> found = budget_manipulation(budgets, 7, decoys=[0.5], strategy="scale", **settings)
+        >>> [one.label for one in found]
+        ['as asked', 'at most 0.5']
     """
     at = _position(budgets, target)
     if decoys is None:
@@ -86,14 +107,39 @@ def collusion(
 ) -> list[Exposure]:
     """Return the target's exposure when a share of the others ask for the same ε together.
 
-    The colluders grow with the share and may ask for any budget, smaller or larger than their
-    own; the target and the rest stay as they are. The first entry is the honest plan, then come
-    all shares of the first of `epsilons`, of the second, and so on; `worst` finds the worst.
-    target: a record's id. shares: of the others, in [0, 1]. epsilons: unless given, nine from 0.1
-    to 100, evenly in log ε. strategy: Sample unless given. generator: draws the colluders; without
-    one they are those with the largest budgets, who have most to withhold.
+    The colluders grow with the share and may ask for any budget, smaller or larger than their own;
+    the target and the rest stay as they are. The first entry is the honest plan, then come all
+    shares of the first of `epsilons`, of the second, and so on; `worst` finds the worst.
 
-    Raises as `budget_manipulation`. Source: Kaiser et al. 2026 Def. 6, §V-B.
+    Args:
+        budgets: What the records ask.
+        target: A record's id.
+        shares: Of the others, in [0, 1].
+        epsilons: What they ask. Unless given, nine from 0.1 to 100, evenly in log ε.
+        strategy: Sample unless given.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        generator: Draws the colluders; without one they are those with the largest budgets, who
+            have most to withhold.
+        method: As of `assign`.
+
+    Raises:
+        DataError: For an unknown target.
+        InfeasibleError: As `assign`.
+
+    Guarantee:
+        As of `budget_manipulation`.
+
+    References:
+        Kaiser et al. 2026, Def. 6 and §V-B.
+
+    Example:
+        >>> budgets = Budgets([2.0] * 100, 1e-5)
+        >>> settings = {"steps": 5, "expected_batch_size": 10, "strategy": "scale"}
+        >>> found = collusion(budgets, 7, shares=[0.5], epsilons=[0.5], **settings)
+        >>> [one.label for one in found]
+        ['as asked', '50% ask 0.5']
     """
     at = _position(budgets, target)
     if epsilons is None:

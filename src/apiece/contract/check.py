@@ -20,10 +20,27 @@ MOST = 500
 class Clause:
     """One group's contract: what it asked, what it gets, whether that is kept.
 
-    epsilon, delta, bound: asked (bound 1 where none was). epsilon_spent, forward, backward:
-    upper bounds. forward: Δ towards more vulnerable than the uniform mechanism of the same
-    (ε, δ); backward: towards less. symmetric: the larger, which Kaiser et al. 2026 Def. 8 compares
-    with the bound.
+    Attributes:
+        group: Its name.
+        epsilon: As asked.
+        delta: As asked.
+        bound: Δ̄ as asked; 1 where none was.
+        epsilon_spent: What the plan spends.
+        forward: Δ towards more vulnerable than the uniform mechanism of the same (ε, δ).
+        backward: Δ towards less vulnerable.
+        symmetric: The larger of the two, which is compared with the bound.
+        kept: Whether the contract is kept.
+        reason: "kept", or what breaks it.
+
+    Guarantee:
+        `epsilon_spent`, `forward`, `backward` and `symmetric` are upper bounds.
+
+    References:
+        Kaiser et al. 2026, Def. 8.
+
+    Example:
+        >>> Clause("a", 1.0, 1e-5, 1.0, 0.9, 0.0, 0.0, 0.0, True, "kept").kept
+        True
     """
 
     group: str
@@ -40,7 +57,15 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A clause a group."""
+    """Whether a plan keeps its contracts, a clause a group.
+
+    Attributes:
+        clauses: In the order of the plan's groups.
+
+    Example:
+        >>> Verdict(()).ok
+        True
+    """
 
     clauses: tuple[Clause, ...]
 
@@ -58,7 +83,11 @@ class Verdict:
         return tuple(clause for clause in self.clauses if not clause.kept)
 
     def require(self) -> None:
-        """Raise `VerificationError`, naming the first group, unless every clause is kept."""
+        """Raise unless every clause is kept.
+
+        Raises:
+            VerificationError: Naming the first group whose contract is broken.
+        """
         if not self.ok:
             first = self.broken[0]
             raise VerificationError(f"contract: group {first.group}: {first.reason}")
@@ -71,11 +100,24 @@ class Verdict:
 def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     """Return, for each group, forward, backward and symmetric Δ, with a verdict and a reason.
 
-    budgets: what the records asked, with their bounds Δ̄; joined by id. What the plan was made
-    for if not given. All numbers are recomputed from the plan's own mechanisms, by PLD.
+    Args:
+        plan: Any plan; all numbers are recomputed from its own mechanisms, by PLD.
+        budgets: What the records asked, with their bounds Δ̄, joined by id; None for what the plan
+            was made for.
 
-    Raises `UnsupportedError` for a plan of more than 500 groups. Source: Kaiser et al. 2026 Def. 7
-    and 8.
+    Raises:
+        UnsupportedError: For a plan of more than 500 groups.
+        DataError: For budgets of other records.
+
+    References:
+        Kaiser et al. 2026, Def. 7 and 8.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5, excess=0.1)
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=10, clip_norm=1.0)
+        >>> check(plan, budgets).ok
+        True
     """
     if len(plan.budget_groups) > MOST:
         raise UnsupportedError(

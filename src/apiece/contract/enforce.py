@@ -46,17 +46,33 @@ def enforce(
 ) -> BoundPlan:
     """Return the most useful plan that keeps every record's (ε_i, δ_i, Δ̄_i).
 
-    budgets: with their bounds Δ̄, or excess: one for all. public: how many public records could
-    be added, whose budget is free to choose. By the meta-algorithm of Kaiser et al. 2026: Sample,
-    if it fits; else the one with the least noise over signal, S / Σ q_i·c_i, among Hybrid, Sample
-    padded with the public records (at the best of several budgets for them), and Scale, which
-    always fits.
+    Sample, if it fits; else the plan with the least noise over signal, S / Σ q_i·c_i, among Hybrid,
+    Sample padded with public records (at the best of several budgets for them), and Scale, which
+    always fits. The plan's `notes` say which was taken, why Sample was not, and what the others
+    would have cost. In a padded plan the public records are the last ones, in the group "public",
+    with ids that follow the others'.
 
-    The plan's `notes` say which was taken, why Sample was not, and what the others would have
-    cost. In a padded plan the public records are the last ones, in the group "public", with ids
-    that follow the others'.
+    Args:
+        budgets: With their bounds Δ̄, unless `excess` is given.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        excess: One bound for all.
+        public: How many public records could be added, whose budget is free to choose.
+        method: As of `assign`.
 
-    Raises `BudgetError` where there is no bound; else as `assign`. Source: Kaiser et al. 2026 §VI.
+    Raises:
+        BudgetError: Where there is no bound.
+        InfeasibleError: As `assign`.
+
+    References:
+        Kaiser et al. 2026, §VI.
+
+    Example:
+        >>> budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = enforce(budgets, excess=0.5, steps=5, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.strategy
+        'sample'
     """
     if excess is not None:
         budgets = Budgets(

@@ -12,12 +12,26 @@ from apiece.plan import Plan, excess_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exposure:
-    """What the target faces when the others ask as they do in `plan`.
+    """What the target faces when the others ask as they do in `plan`; data about a person.
 
-    label: what the others do. changed: how many of them ask for something else than in the first
-    plan. epsilon: what the target is charged at its δ, at most what it asked. advantage: bounds on
-    the largest TPR − FPR of any membership test. forward, backward: Δ-divergence of the target's
-    curve from the plan's reference at its (ε, δ): more, and less, vulnerable than promised.
+    Attributes:
+        label: What the others do.
+        changed: How many of them ask for something else than in the first plan.
+        plan: The plan that follows from it.
+        group: The target's group in it.
+        epsilon: Bounds on what the target is charged at its δ, at most what it asked.
+        advantage: Bounds on the largest TPR − FPR of any membership test.
+        forward: Bounds on Δ of the target's curve from the plan's reference at its (ε, δ): by how
+            much it is more vulnerable than promised.
+        backward: The same for less vulnerable.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> plan = assign(Budgets([2.0] * 50, 1e-5), Scale(), steps=5, expected_batch_size=5,
+        ...               clip_norm=1.0)
+        >>> 0 < exposure(plan, 0).advantage.upper < 1
+        True
     """
 
     label: str
@@ -47,6 +61,20 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
     """Return what a record of `group` faces under `plan`, against the plan's reference.
 
     ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
+
+    Args:
+        plan: Any plan.
+        group: The record's group in it.
+        label: What the others do.
+        changed: How many of them ask for something else than honestly.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> plan = assign(Budgets([2.0] * 50, 1e-5), Scale(), steps=5, expected_batch_size=5,
+        ...               clip_norm=1.0)
+        >>> exposure(plan, 0, label="as asked")
+        Exposure(label='as asked', changed=0)
     """
     curve = plan.curve(group, method="pld")
     charged = curve if plan.method == "pld" else plan.curve(group)
@@ -66,7 +94,19 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
 def worst(exposures: Sequence[Exposure]) -> Exposure:
     """Return the one in which the target is most vulnerable: by forward Δ, ties by advantage.
 
-    Raises `InputError` where there is none to choose from.
+    Args:
+        exposures: Of one target.
+
+    Raises:
+        InputError: Where there is none to choose from.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> plan = assign(Budgets([2.0] * 50, 1e-5), Scale(), steps=5, expected_batch_size=5,
+        ...               clip_norm=1.0)
+        >>> worst([exposure(plan, 0, label="as asked")]).label
+        'as asked'
     """
     if not exposures:
         raise InputError("exposures: none given; give what budget_manipulation or collusion found")

@@ -20,8 +20,25 @@ from apiece.errors import InputError
 class RiskTable:
     """The victim's risk for each share (rows) and budget (columns) of the others.
 
-    shares, epsilons: of the other group. advantage, forward, backward: arrays of one shape, upper
-    bounds. baseline: the advantage when everyone asks what the victim does.
+    Attributes:
+        victim_epsilon: What the victim asks.
+        delta: Of everyone.
+        strategy: By which the plans are made.
+        shares: Of the others.
+        epsilons: What they ask.
+        advantage: (shares, epsilons), the most that any membership test gains.
+        forward: The same shape: Δ towards more vulnerable than the reference.
+        backward: The same shape: Δ towards less.
+        baseline: The advantage when everyone asks what the victim does.
+
+    Guarantee:
+        `advantage`, `forward`, `backward` and `baseline` are upper bounds.
+
+    Example:
+        >>> table = risk_table(records=100, victim_epsilon=2.0, delta=1e-5, shares=[0.5],
+        ...                    epsilons=[1.0], steps=5, expected_batch_size=10)
+        >>> table.advantage.shape, table.strategy
+        ((1, 1), 'sample')
     """
 
     victim_epsilon: float
@@ -62,10 +79,31 @@ def risk_table(
     """Return a victim's advantage and Δ, from plans alone, as the others' choices vary.
 
     For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
-    what the victim asks. strategy: Sample unless given. progress: called with (cells done, of).
+    what the victim asks.
 
-    Raises `InputError` for a share that leaves either group empty. Source: Kaiser et al. 2026 Fig.
-    3, 8 to 10.
+    Args:
+        records: How many there are.
+        victim_epsilon: What the victim asks.
+        delta: Of everyone.
+        shares: Of the others, in (0, 1).
+        epsilons: What they ask.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        strategy: Sample unless given.
+        method: As of `assign`.
+        progress: Called with (cells done, of how many).
+
+    Raises:
+        InputError: For a share that leaves either group empty, and values out of bounds.
+
+    References:
+        Kaiser et al. 2026, Fig. 3 and 8 to 10.
+
+    Example:
+        >>> table = risk_table(records=100, victim_epsilon=4.0, delta=1e-5, shares=[0.9],
+        ...                    epsilons=[1.0, 4.0], steps=5, expected_batch_size=10)
+        >>> bool(table.advantage[0, 0] > table.advantage[0, 1])
+        True
     """
     size = _check.count("records", records, least=2)
     rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])
