@@ -35,10 +35,10 @@ class RiskTable:
         `advantage`, `forward`, `backward` and `baseline` are upper bounds.
 
     Example:
-        >>> table = risk_table(records=100, victim_epsilon=2.0, delta=1e-5, shares=[0.5],
-        ...                    epsilons=[1.0], steps=5, expected_batch_size=10)
-        >>> table.advantage.shape, table.strategy
-        ((1, 1), 'sample')
+        >>> one = np.ones((1, 1))
+        >>> table = RiskTable(2.0, 1e-5, "sample", one[0], one[0], 0.3 * one, 0 * one, 0 * one, 0.2)
+        >>> table.to_dict()["advantage"]
+        [[0.3]]
     """
 
     victim_epsilon: float
