@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[1]
 
 MIRROR = {
     "": "_types",
-    "accounting": "accuracy arrays bounds choose inverses",
+    "accounting": "accuracy arrays bounds choose inverses truncation",
     "accounting/closed": "enumeration forms gaussian single",
-    "accounting/contour": "integral moments profile",
+    "accounting/contour": "integral moments profile windows",
     "accounting/lattice": """
-        cells coins convolution dominated dominating estimates guided interpolants pairs
-        profile refinement settings truncation
+        coins convolution dominated dominating estimates guided interpolants masses pairs
+        profile refinement settings
     """,
     "accounting/renyi": "divergences profile",
     "assignment": """
