@@ -26,6 +26,8 @@ import numpy.typing as npt
 from apiece._types import Bounds, Floats
 from apiece.numerics import UNIT
 
+MARGIN = 1.02
+"""By which jumps begin above the largest ε expected."""
 Number: TypeAlias = Any  # a float, or one (K, 1)
 
 _SURELY = 25.0  # e^{−this}: chance that a jump is taken back, where it is not known what matters

@@ -17,9 +17,9 @@ from apiece.accounting.bounds import Bounds, invert
 from apiece.mechanisms import Atoms, NormalForm, atoms_of
 from apiece.numerics import UNIT
 
-_CELLS = 1 << 20  # numbers in an array
+_AT_ONCE = 1 << 20  # numbers in an array
 _MOST = 1 << 16  # distinct losses that are enumerated
-_FAINTEST = 1e-40  # masses below it in both worlds are left out
+_LEAST_MASS = 1e-40  # masses below it in both worlds are left out
 _SAME = 2.0**-44  # losses nearer than this, relative to the largest, are one
 
 
@@ -51,7 +51,7 @@ class DiscreteProfile:
 def _excess(loss: Floats, mass: Floats, error: float, epsilon: Floats) -> Bounds:
     """Bound Σ mass·(1 − e^{ε − ℓ})₊ over atoms with losses ℓ, both known to `error`."""
     low, high = np.empty(epsilon.size), np.empty(epsilon.size)
-    rows = max(_CELLS // max(loss.size, 1), 1)
+    rows = max(_AT_ONCE // max(loss.size, 1), 1)
     for start in range(0, epsilon.size, rows):
         part = slice(start, start + rows)
         gap = epsilon[part, None] - loss
@@ -100,11 +100,11 @@ def _power(atoms: Atoms, times: int) -> Atoms | None:
 
 
 def _product(one: Atoms, other: Atoms) -> Atoms | None:
-    if one.mass.size * other.mass.size > _CELLS:
+    if one.mass.size * other.mass.size > _AT_ONCE:
         return None
     loss = np.add.outer(one.log_ratio, other.log_ratio).ravel()
     mass = np.multiply.outer(one.mass, other.mass).ravel()
-    faint = mass * np.exp(np.maximum(loss, 0.0)) < _FAINTEST
+    faint = mass * np.exp(np.maximum(loss, 0.0)) < _LEAST_MASS
     kept = loss[~faint]
     grid = _SAME * float(np.abs(kept).max(initial=1.0))
     number, index = np.unique(np.round(kept / grid), return_inverse=True)
@@ -116,8 +116,8 @@ def _product(one: Atoms, other: Atoms) -> Atoms | None:
         np.bincount(index, mass[~faint], number.size).astype(np.float64),
         only_p=_either(one.only_p, other.only_p),
         only_q=_either(one.only_q, other.only_q),
-        outside_p=one.outside_p + other.outside_p + _FAINTEST * int(faint.sum()),
-        outside_q=one.outside_q + other.outside_q + _FAINTEST * int(faint.sum()),
+        outside_p=one.outside_p + other.outside_p + _LEAST_MASS * int(faint.sum()),
+        outside_q=one.outside_q + other.outside_q + _LEAST_MASS * int(faint.sum()),
         error=one.error + other.error + grid + rounding,
     )
 

@@ -27,7 +27,7 @@ _RULE = 2**14 * UNIT  # relative accuracy of the rule's nodes and weights
 ANGLES = (0.6, 0.2)
 """θ at which the integrand is bounded."""
 _HEIGHT = 4.0  # largest a
-_CELLS = 64
+_SLABS = 64
 
 
 @lru_cache(maxsize=32)
@@ -91,13 +91,13 @@ class Steps:
         node = np.concatenate([low + half * end, (high - half * end)[:, ::-1]], axis=1)
         weight = np.concatenate([weight, weight[::-1]])
         log_base = np.log(weight * half / math.sqrt(2 * math.pi)) - node**2 / 2
-        edge = low + (high - low) * np.linspace(0.0, 1.0, _CELLS + 1)
-        ratio = log_ratio(node, z, q)
+        edge = low + (high - low) * np.linspace(0.0, 1.0, _SLABS + 1)
+        ratio = loss_at(node, z, q)
         inverse = np.exp(-ratio)
         share = q * np.exp(node / z - 0.5 / z**2 - ratio)
         inner = np.maximum(np.abs(low), np.abs(high)) / z + 0.5 / z**2
         wrong = 4 * UNIT * (np.abs(ratio) + np.abs(1 - inverse) + 2 * share * inner + UNIT)
-        return cls(z, q, 1, node, log_base, ratio, edge, log_ratio(edge, z, q), wrong)
+        return cls(z, q, 1, node, log_base, ratio, edge, loss_at(edge, z, q), wrong)
 
     def reversed(self) -> Steps:
         """Return the same steps in the add direction."""
@@ -157,7 +157,7 @@ class Steps:
         for end, out in ((self.edge[:, :1], -beyond), (self.edge[:, -1:], beyond)):
             inner = np.maximum(np.minimum(np.abs(end), np.abs(end + out)), 0.0)
             inner = np.where(end * (end + out) < 0, 0.0, inner)
-            tilted = np.maximum(*(power * log_ratio(u, self.z, self.q) for u in (end, end + out)))
+            tilted = np.maximum(*(power * loss_at(u, self.z, self.q) for u in (end, end + out)))
             most = np.maximum(most, tilted - inner**2 / 2)
         return np.asarray(most + 1e-9)
 
@@ -175,7 +175,7 @@ class Steps:
         level = np.exp(ratio - farthest**2 / 2 - log_most - steepest + self.edge_ratio[:, 1:])
         level *= (1 - 1e-9) / math.sqrt(2 * math.pi)
         mode = level.argmax(axis=1, keepdims=True)
-        place = np.arange(_CELLS)
+        place = np.arange(_SLABS)
         rising = np.minimum.accumulate(np.where(place <= mode, level, np.inf)[:, ::-1], axis=1)
         falling = np.minimum.accumulate(np.where(place >= mode, level, np.inf), axis=1)
         level = np.where(place <= mode, rising[:, ::-1], falling)
@@ -183,14 +183,14 @@ class Steps:
         height = np.sort(level, axis=1)
         begin = (level[:, None, :] < height[:, :, None]) & (place < mode)[:, None, :]
         after = (level[:, None, :] < height[:, :, None]) & (place > mode)[:, None, :]
-        first, last = begin.sum(axis=2), _CELLS - after.sum(axis=2)
+        first, last = begin.sum(axis=2), _SLABS - after.sum(axis=2)
         high, low = (np.take_along_axis(self.edge_ratio, k, axis=1) for k in (last, first))
         width = high - low - 64 * UNIT * (np.abs(high) + np.abs(low))
         width = np.maximum(width, 0.0) * (1 - 1e-9)
         return np.diff(height, axis=1, prepend=0.0) * width, width
 
 
-def log_ratio(u: Floats, z: Floats, q: Floats) -> Floats:
+def loss_at(u: Floats, z: Floats, q: Floats) -> Floats:
     """Return L at u."""
     return np.asarray(np.log1p(q * np.expm1(u / z - 0.5 / z**2)))
 

@@ -21,7 +21,7 @@ from apiece.accounting.contour.windows import OUTSIDE, cut, whole
 from apiece.accounting.lattice.pairs import LARGEST_LOG_RATIO
 
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640, 900)  # of nodes
-_POINTS = (200, 600)  # of a contour, at each look
+_POINTS = (200, 600)  # of a contour, at each attempt
 _CHUNK = 2**14  # numbers in an array
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
@@ -79,7 +79,7 @@ def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
         reach = -ndtri_exp(np.log(OUTSIDE * delta / times))
         todo = (reach + 1 / z) / z < LARGEST_LOG_RATIO
         columns = np.stack([z, q, times, delta, reach])
-        for look, angle in enumerate(ANGLES):
+        for attempt, angle in enumerate(ANGLES):
             needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), angle)
             size = np.minimum(np.searchsorted(_COUNTS, needed), len(_COUNTS) - 1)
             for number in np.unique(size[todo]):
@@ -87,20 +87,20 @@ def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
                 here = here[np.lexsort((q[here], z[here]))]
                 rows = max(_CHUNK // _COUNTS[number], 1)
                 for some in np.split(here, range(rows, here.size, rows)):
-                    found = _look(columns[:, some, None], _COUNTS[number], look)
+                    found = _attempt(columns[:, some, None], _COUNTS[number], attempt)
                     lower[some] = np.maximum(lower[some], found.lower)
                     upper[some] = np.minimum(upper[some], found.upper)
             todo &= ~accuracy.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
 
-def _look(columns: Floats, count: int, look: int) -> Bounds:
+def _attempt(columns: Floats, count: int, attempt: int) -> Bounds:
     """Return the bounds of the larger direction, for (K, 1) columns (z, q, T, δ, reach)."""
     times, delta = columns[2:4]
-    forward, outside, share = (cut if look else whole)(columns, count)
+    forward, outside, share = (cut if attempt else whole)(columns, count)
     found = []
     for steps, part in ((forward, share), (forward.reversed(), np.ones_like(share))):
-        integral, guess = contour(steps, times, delta, outside, part, _POINTS[look])
+        integral, guess = contour(steps, times, delta, outside, part, _POINTS[attempt])
         found.append(integral.epsilon(delta, guess))
     lower, upper = (np.maximum(*ends)[:, 0] for ends in zip(*found, strict=True))
     good = np.isfinite(upper) & np.isfinite(lower)

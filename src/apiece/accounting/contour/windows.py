@@ -6,8 +6,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from apiece._types import Floats
-from apiece.accounting.contour.moments import Steps, log_ratio
+from apiece.accounting.contour.moments import Steps, loss_at
 from apiece.accounting.truncation import (
+    MARGIN,
     Jumps,
     Points,
     Remainder,
@@ -19,7 +20,6 @@ from apiece.accounting.truncation import (
 OUTSIDE = 1e-6
 """Share of δ that may be told apart outright, on either side."""
 _COARSE = 112  # nodes for estimates
-_MARGIN = 1.02  # by which jumps begin above the ε expected
 _LEAST_SHARE = 0.05  # of δ, that what is no jump is taken for
 _SLACK = 1e-12  # relative error of normal tails
 
@@ -48,13 +48,13 @@ def cut(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
     points = [Points.of(coarse.ratio, np.zeros((1, 1)), coarse.log_base, times)]
     epsilon = about_epsilon(points, delta)
     fall, rate = slightest_fall(points, epsilon, delta)
-    loss = _MARGIN * epsilon + fall
+    loss = MARGIN * epsilon + fall
     high = np.minimum(z * (np.log((np.expm1(loss) + q) / q) + 0.5 / z**2), reach + 1 / z)
     steps = Steps.of(z, q, -reach, high, count)
 
     outside = _below(times, reach)
     inside = np.maximum(1 - outside, 0.0)
-    beyond = log_ratio(high, z, q) * (1 - _SLACK) - _SLACK
+    beyond = loss_at(high, z, q) * (1 - _SLACK) - _SLACK
     law = steps.weights(-rate)
     body = law.log_total + np.log1p(steps.error(-rate, np.zeros_like(rate), law)[0])
     jumps = Jumps(*_tails(steps, high), beyond, times, body)

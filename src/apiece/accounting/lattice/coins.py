@@ -27,14 +27,14 @@ from apiece.accounting.lattice.pairs import AtomsPair, RunPair, Window, told_apa
 from apiece.errors import RangeError
 from apiece.numerics import UNIT
 
-_FAINTEST = 1e-17  # δ down to which masses are to be told
+_LEAST_DELTA = 1e-17  # δ down to which masses are to be told
 _USUAL = 1e-6  # δ by which the lattice step is chosen
-_SHARE = 0.2  # of the gap wanted that the inner lattice may take
+_INNER_SHARE = 0.2  # of the gap wanted that the inner lattice may take
 _TILTS = 11
 _POINTS = 2**18
 _WIDEST = 10.0  # lattice steps beyond it tell nothing
 _WRAP = 1e-20  # tilted mass outside the transform
-_STEEPEST = 2000.0
+_LARGEST_EXPONENT = 2000.0
 
 
 def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> RunPair:
@@ -44,7 +44,7 @@ def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> RunPair:
     left out from below. Raises `RangeError` where its losses are past the numerical range.
     """
     times = sum(count for _, count in leaves)
-    windows = tuple(pair.window(accuracy.truncation * _FAINTEST / times) for pair, _ in leaves)
+    windows = tuple(pair.window(accuracy.truncation * _LEAST_DELTA / times) for pair, _ in leaves)
     tilts, step = _settings(leaves, windows, accuracy)
     while True:
         lattices = [
@@ -81,14 +81,14 @@ def _settings(
 ) -> tuple[Floats, float]:
     """Return the tilts by which all masses are told, and a lattice step."""
     coarse = view(leaves, windows)
-    widest = 1 + _STEEPEST / max(float(np.abs(part.ratio).max()) for part in coarse)
+    widest = 1 + _LARGEST_EXPONENT / max(float(np.abs(part.ratio).max()) for part in coarse)
     add, remove = (
-        min(renyi_tilt(coarse, math.log(_FAINTEST), reverse=reverse)[0], widest)
+        min(renyi_tilt(coarse, math.log(_LEAST_DELTA), reverse=reverse)[0], widest)
         for reverse in (True, False)
     )
     usual, epsilon = renyi_tilt(coarse, math.log(_USUAL), reverse=False)
     steps = np.geomspace(1e-9, 0.25, 60).astype(np.float64)
-    wanted = _SHARE * accuracy.gap * max(epsilon, accuracy.floor)
+    wanted = _INNER_SHARE * accuracy.gap * max(epsilon, accuracy.floor)
     fine = max(int(np.searchsorted(gaps(coarse, usual, steps), wanted)) - 1, 0)
     return np.union1d(np.linspace(1 - add, remove, _TILTS), [0.0, 1.0]), float(steps[fine])
 

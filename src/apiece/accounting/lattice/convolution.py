@@ -89,8 +89,8 @@ def tilt_part(part: Side, step: float, tilt: float) -> Tilted:
     return Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
 
 
-def reach(tilted: list[Tilted], parts: Sequence[Side], bits: float) -> tuple[int, int]:
-    """Return lattice indices outside which the composed w has at most e^{−bits} on either side."""
+def reach(tilted: list[Tilted], parts: Sequence[Side], nats: float) -> tuple[int, int]:
+    """Return lattice indices outside which the composed w has at most e^{−nats} on either side."""
     mean = variance = 0.0
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         index = np.arange(weight.size, dtype=np.float64)
@@ -101,13 +101,13 @@ def reach(tilted: list[Tilted], parts: Sequence[Side], bits: float) -> tuple[int
     if variance <= 0:
         return int(low), int(high)
     longest = max(part.log_mass.size for part in parts)
-    quick = min(math.sqrt(2 * bits / variance), 50.0)
+    quick = min(math.sqrt(2 * nats / variance), 50.0)
     count = max(4, math.ceil(math.log2(max(quick * longest, 1.0))) + 1)
     rates = quick * 2.0 ** np.arange(1 - count, 1)
     cumulants = np.zeros((2, count))
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
         cumulants += part.times * _cumulants(weight, rates)
-    right, left = (cumulants + bits) / rates
+    right, left = (cumulants + nats) / rates
     return math.floor(max(low, -float(left.min()))), math.ceil(min(high, float(right.min())))
 
 

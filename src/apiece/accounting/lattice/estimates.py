@@ -17,10 +17,10 @@ from apiece.accounting.truncation import Points
 
 Leaves = tuple[tuple[Pair, int], ...]
 _CELLS = 384
-_NEARLY = 0.7  # accepted loss in the log of the round-off error
+_NEAR_BEST = 0.7  # accepted loss in the log of the round-off error
 
 
-class Coarse(NamedTuple):
+class CoarsePair(NamedTuple):
     """A pair in few cells: log ratios, log Q-masses and the lowest log ratio."""
 
     ratio: Floats
@@ -37,12 +37,12 @@ class Coarse(NamedTuple):
         return np.asarray(self.log_q + tilt * self.ratio + np.minimum(spread / 2, excess))
 
 
-def view(leaves: Leaves, windows: tuple[Window, ...]) -> list[Coarse]:
+def view(leaves: Leaves, windows: tuple[Window, ...]) -> list[CoarsePair]:
     """Return each pair of a composition, cut off at its window, in a few hundred cells."""
     return [_view(*leaf, window) for leaf, window in zip(leaves, windows, strict=True)]
 
 
-def _view(pair: Pair, times: int, window: Window) -> Coarse:
+def _view(pair: Pair, times: int, window: Window) -> CoarsePair:
     edges = np.linspace(window.low, window.high, _CELLS + 1)
     p1, q0 = pair.masses(edges)
     for atom in pair.atoms:
@@ -54,10 +54,10 @@ def _view(pair: Pair, times: int, window: Window) -> Coarse:
     ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)
     floor = math.log1p(q * math.expm1(window.low)) if q < 1 else window.low
     width = np.gradient(ratio) if ratio.size > 1 else np.zeros_like(ratio)
-    return Coarse(ratio, width, np.log(q0), floor, times)
+    return CoarsePair(ratio, width, np.log(q0), floor, times)
 
 
-def cumulant(coarse: Sequence[Coarse], tilts: Floats) -> Floats:
+def cumulant(coarse: Sequence[CoarsePair], tilts: Floats) -> Floats:
     """Return log E_Q[r^λ] of the composition at each λ."""
     total = np.zeros(tilts.size)
     for part in coarse:
@@ -77,7 +77,9 @@ def _search(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
     return 1 + float(excess[int(np.argmin(values))]), float(values.min())
 
 
-def renyi_tilt(coarse: Sequence[Coarse], log_delta: float, *, reverse: bool) -> tuple[float, float]:
+def renyi_tilt(
+    coarse: Sequence[CoarsePair], log_delta: float, *, reverse: bool
+) -> tuple[float, float]:
     """Return the order λ of the best Rényi conversion at δ, and its ε."""
 
     def epsilon(excess: Floats) -> Floats:
@@ -89,7 +91,7 @@ def renyi_tilt(coarse: Sequence[Coarse], log_delta: float, *, reverse: bool) -> 
 
 
 def quietest_tilt(
-    coarse: Sequence[Coarse], epsilons: Floats, deltas: Floats
+    coarse: Sequence[CoarsePair], epsilons: Floats, deltas: Floats
 ) -> tuple[float, float]:
     """Return the λ at which an error in the tilted masses matters least to δ(ε), and how much.
 
@@ -103,11 +105,11 @@ def quietest_tilt(
     # The least tilt that is nearly as good: with heavy tails a larger one takes the mass far away.
     best, least = _search(error)
     excess = np.geomspace(1e-6, 1.0, 121) * (best - 1)
-    good = int(np.argmax(error(excess) <= least + _NEARLY))
-    return 1 + float(excess[good]), least + _NEARLY
+    good = int(np.argmax(error(excess) <= least + _NEAR_BEST))
+    return 1 + float(excess[good]), least + _NEAR_BEST
 
 
-def spread(coarse: Sequence[Coarse], tilt: float) -> float:
+def spread(coarse: Sequence[CoarsePair], tilt: float) -> float:
     """Return the standard deviation of the tilted composition."""
     variance = 0.0
     for part in coarse:
@@ -119,7 +121,7 @@ def spread(coarse: Sequence[Coarse], tilt: float) -> float:
     return math.sqrt(variance)
 
 
-def gaps(coarse: Sequence[Coarse], tilt: float, steps: Floats) -> Floats:
+def gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> Floats:
     """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by.
 
     tilt: λ in the remove direction, 1 − λ in the other one.
@@ -138,7 +140,7 @@ def gaps(coarse: Sequence[Coarse], tilt: float, steps: Floats) -> Floats:
     return total * max(tilt, 1 - tilt) / 2
 
 
-def points(coarse: Sequence[Coarse]) -> list[Points]:
+def points(coarse: Sequence[CoarsePair]) -> list[Points]:
     """Return the cells as points from which jumps are estimated."""
     return [
         Points.of(

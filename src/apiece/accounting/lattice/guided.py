@@ -23,8 +23,8 @@ from apiece.accounting.lattice.convolution import TooLongError, side, tail
 from apiece.accounting.lattice.dominating import cells, cut, dominating
 from apiece.accounting.lattice.interpolants import Line, above_line, rare_losses
 from apiece.accounting.lattice.pairs import GaussianPair
-from apiece.accounting.lattice.refinement import STEEPEST
-from apiece.accounting.lattice.settings import Region, choose
+from apiece.accounting.lattice.refinement import LARGEST_TILT
+from apiece.accounting.lattice.settings import Settings, settings_for
 from apiece.errors import RangeError
 
 _RUN = 16  # similar mechanisms that share one choice of settings
@@ -42,7 +42,7 @@ class _Curve(NamedTuple):
     """
 
     lines: tuple[Line, Line]
-    region: Region
+    settings: Settings
     cut: float
 
     def epsilon(self, delta: Floats) -> Floats:
@@ -93,12 +93,12 @@ def _run(entries: list[_Entry]) -> list[Floats]:
         for part in np.unique(place):
             here = place == part
             some = entry._replace(delta=entry.delta[here], expected=entry.expected[here])
-            found[here], like[part] = _look(some, float(middles[part]), like[part])
+            found[here], like[part] = _attempt(some, float(middles[part]), like[part])
         out.append(found)
     return out
 
 
-def _look(entry: _Entry, delta: float, like: _Curve | None) -> tuple[Floats, _Curve | None]:
+def _attempt(entry: _Entry, delta: float, like: _Curve | None) -> tuple[Floats, _Curve | None]:
     """Return the bounds of one mechanism around one δ, and the curve that others can follow.
 
     ∞ where one composition cannot tell.
@@ -116,7 +116,7 @@ def _look(entry: _Entry, delta: float, like: _Curve | None) -> tuple[Floats, _Cu
             found = curve.epsilon(entry.delta)
             if not np.isfinite(found).all():
                 break
-            beyond = float(found.max()) > curve.region.reach
+            beyond = float(found.max()) > curve.settings.reach
             if abs(_ratio(expected, found) - 1) <= _MOVED and not beyond:
                 return found, like
             like = None if beyond or curve is like else like
@@ -132,18 +132,20 @@ def _ratio(expected: Floats, found: Floats) -> float:
     return float(np.median(expected[known] / found[known])) if known.any() else 1.0
 
 
-def _chosen(entry: _Entry, delta: float, expected: Floats | None) -> Region:
+def _chosen(entry: _Entry, delta: float, expected: Floats | None) -> Settings:
     """Return settings for an entry's δ, of which those near `delta` matter most."""
     order = np.argsort(-entry.delta, kind="stable")
     middle = int(np.argmin(np.abs(np.log(entry.delta[order] / delta))))
     some = order[[0, middle, -1]]
     leaves = ((GaussianPair(entry.z, entry.q), entry.steps),)
-    return choose(leaves, entry.delta[some], DEFAULT, None if expected is None else expected[some])
+    return settings_for(
+        leaves, entry.delta[some], DEFAULT, None if expected is None else expected[some]
+    )
 
 
-def _similar(entry: _Entry, like: _Curve, ratio: float) -> Region:
+def _similar(entry: _Entry, like: _Curve, ratio: float) -> Settings:
     """Return settings for a mechanism whose losses are larger by `ratio`; orders are smaller."""
-    old, pair = like.region, GaussianPair(entry.z, entry.q)
+    old, pair = like.settings, GaussianPair(entry.z, entry.q)
     window = pair.window(DEFAULT.truncation * float(entry.delta.min()) / entry.steps)
     if old.reach < math.inf:
         window = cut(pair, window, like.cut * ratio)
@@ -161,7 +163,7 @@ def _refined(entry: _Entry, delta: float, expected: Floats) -> _Curve:
     """Return the curve of a mechanism around δ on a lattice that is fine enough."""
     curve = _at(entry, _chosen(entry, delta, expected))
     for _ in range(8):
-        finer = _at(entry, curve.region._replace(step=curve.region.step * _FINER))
+        finer = _at(entry, curve.settings._replace(step=curve.settings.step * _FINER))
         before, after = curve.epsilon(entry.delta), finer.epsilon(entry.delta)
         curve = finer
         if abs(_ratio(before, after) - 1) <= _SETTLED:
@@ -169,18 +171,18 @@ def _refined(entry: _Entry, delta: float, expected: Floats) -> _Curve:
     return curve
 
 
-def _at(entry: _Entry, region: Region) -> _Curve:
+def _at(entry: _Entry, settings: Settings) -> _Curve:
     """Return the upper bounds of one look, in both directions."""
-    pair, window, step = GaussianPair(entry.z, entry.q), region.windows[0], region.step
+    pair, window, step = GaussianPair(entry.z, entry.q), settings.windows[0], settings.step
     high = dominating(pair, window, step, cells(pair, window, step))
-    rare = rare_losses([(high, entry.steps)], region.rate)
+    rare = rare_losses([(high, entry.steps)], settings.rate)
     lines = []
     for reverse, tilt, wrap, until in (
-        (False, region.tilt, region.wrap, 0.0 if rare is None else region.reach),
-        (True, region.reverse_tilt, DEFAULT.wrap, 0.0),
+        (False, settings.tilt, settings.wrap, 0.0 if rare is None else settings.reach),
+        (True, settings.reverse_tilt, DEFAULT.wrap, 0.0),
     ):
         outside = entry.steps * (high.outside_q if reverse else high.outside_p)
         parts = [side(high, entry.steps, reverse=reverse)]
-        found = tail(parts, step, min(tilt, STEEPEST / step), wrap, DEFAULT.points, until)
+        found = tail(parts, step, min(tilt, LARGEST_TILT / step), wrap, DEFAULT.points, until)
         lines.append(above_line(found, outside, rare, reverse=reverse))
-    return _Curve((lines[0], lines[1]), region, log_ratio(window.high, entry.q))
+    return _Curve((lines[0], lines[1]), settings, log_ratio(window.high, entry.q))

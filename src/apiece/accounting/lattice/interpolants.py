@@ -101,7 +101,7 @@ def rare_losses(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bracket:
+class Attempt:
     """Bounds of both directions around one δ."""
 
     above: tuple[Line, ...]
@@ -121,16 +121,16 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Brackets:
-    """What several brackets say together; `close`: whether as tightly as was wanted."""
+class Attempts:
+    """What several attempts say together; `close`: whether as tightly as was wanted."""
 
-    brackets: tuple[Bracket, ...]
+    attempts: tuple[Attempt, ...]
     close: bool
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by the tightest of all."""
-        return tightest([bracket.epsilon(delta) for bracket in self.brackets])
+        return tightest([refined.epsilon(delta) for refined in self.attempts])
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by the tightest of all."""
-        return tightest([bracket.delta(epsilon) for bracket in self.brackets])
+        return tightest([refined.delta(epsilon) for refined in self.attempts])

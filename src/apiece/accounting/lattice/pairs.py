@@ -30,7 +30,7 @@ class Window(NamedTuple):
     """An interval of ρ and (bounds from above on) what lies outside it.
 
     outside_p is for the pair's P, coin included. What lies between high and top is a jump
-    (`lattice.truncation`); where nothing does, top is high.
+    (`truncation`); where nothing does, top is high.
     """
 
     low: float

@@ -19,10 +19,10 @@ from apiece.accounting.bounds import Bounds, nothing_known, tightest
 from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.coins import run_pair
 from apiece.accounting.lattice.estimates import Leaves
-from apiece.accounting.lattice.interpolants import Brackets
+from apiece.accounting.lattice.interpolants import Attempts
 from apiece.accounting.lattice.mixtures import mixture_pair
 from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair, Pair, discrete_pair
-from apiece.accounting.lattice.refinement import bracket
+from apiece.accounting.lattice.refinement import refined
 from apiece.accounting.lattice.settings import log_delta
 from apiece.errors import RangeError, UnsupportedError
 from apiece.mechanisms import (
@@ -108,11 +108,11 @@ class Composition:
 
     leaves: Leaves
     accuracy: Accuracy = DEFAULT
-    _brackets: dict[tuple[float, int], Brackets] = field(default_factory=dict, repr=False)
+    _attempts: dict[tuple[float, int], Attempts] = field(default_factory=dict, repr=False)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
-        lower, upper = self._answer(np.log(delta), delta, Brackets.epsilon)
+        lower, upper = self._answer(np.log(delta), delta, Attempts.epsilon)
         return Bounds(np.minimum(lower, self._pure()), np.minimum(upper, self._pure()))
 
     def _pure(self) -> float:
@@ -124,15 +124,15 @@ class Composition:
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) for ε ≥ 0."""
         estimate = log_delta(self.leaves, epsilon, self.accuracy.truncation)
-        first = self._answer(estimate, epsilon, Brackets.delta)
+        first = self._answer(estimate, epsilon, Attempts.delta)
         # Where losses have heavy tails the estimate is far too high: look again where δ was found.
         found = np.minimum(estimate, np.log(np.maximum(first.upper, 1e-300)))
         if (_mark(found, _SPACING) == _mark(estimate, _SPACING)).all():
             return first
-        return tightest([first, self._answer(found, epsilon, Brackets.delta)])
+        return tightest([first, self._answer(found, epsilon, Attempts.delta)])
 
     def _answer(
-        self, log_delta: Floats, values: Floats, ask: Callable[[Brackets, Floats], Bounds]
+        self, log_delta: Floats, values: Floats, ask: Callable[[Attempts, Floats], Bounds]
     ) -> Bounds:
         lower, upper = nothing_known(values)
         open_ = np.ones(values.shape, dtype=bool)
@@ -140,24 +140,24 @@ class Composition:
             marks = _mark(log_delta, spacing)
             for mark in np.unique(marks[open_]):
                 here = open_ & (marks == mark)
-                brackets = self._region(int(mark), spacing)
-                bounds = ask(brackets, values[here])
+                attempts = self._region(int(mark), spacing)
+                bounds = ask(attempts, values[here])
                 both = tightest([bounds, Bounds(lower[here], upper[here])])
                 lower[here], upper[here] = both
                 # a region is looked at in a few places; between them its bounds may be wider
                 gap = np.minimum(upper[here], 1e300) - lower[here]
                 wide = gap > 1.05 * self.accuracy.gap * upper[here]
-                wide &= (ask is Brackets.epsilon) & (upper[here] >= self.accuracy.floor)
-                open_[here] = wide | (not brackets.close)
+                wide &= (ask is Attempts.epsilon) & (upper[here] >= self.accuracy.floor)
+                open_[here] = wide | (not attempts.close)
         return Bounds(lower, upper)
 
-    def _region(self, mark: int, spacing: float) -> Brackets:
-        if (spacing, mark) not in self._brackets:
+    def _region(self, mark: int, spacing: float) -> Attempts:
+        if (spacing, mark) not in self._attempts:
             reach = _FIRST + spacing * (mark + np.linspace(-0.5, 0.5, 9))
             finer = spacing < _SPACING
             accuracy = (
                 replace(self.accuracy, points=2 * self.accuracy.points) if finer else self.accuracy
             )
-            found = bracket(self.leaves, np.exp(-(reach**2) / 2), accuracy)
-            self._brackets[spacing, mark] = found
-        return self._brackets[spacing, mark]
+            found = refined(self.leaves, np.exp(-(reach**2) / 2), accuracy)
+            self._attempts[spacing, mark] = found
+        return self._attempts[spacing, mark]

@@ -15,7 +15,7 @@ from apiece._types import Floats
 from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.lattice.dominating import cut
 from apiece.accounting.lattice.estimates import (
-    Coarse,
+    CoarsePair,
     Leaves,
     cumulant,
     gaps,
@@ -26,17 +26,16 @@ from apiece.accounting.lattice.estimates import (
     view,
 )
 from apiece.accounting.lattice.pairs import Window
-from apiece.accounting.truncation import about_epsilon, slightest_fall
+from apiece.accounting.truncation import MARGIN, about_epsilon, slightest_fall
 
 _GLANCE = 2**15  # points of a first look
-_STEEPEST = 2000.0
-_FAINTEST = 1e-60  # no smaller δ is resolved
+_LARGEST_EXPONENT = 2000.0
+_LEAST_DELTA = 1e-60  # no smaller δ is resolved
 _COARSEST = 0.25  # steps beyond it leave the regime where errors are of second order
-_MARGIN = 1.02  # by which jumps begin above the largest ε expected
 _AIM = 0.85  # share of the gap wanted that is aimed at
 
 
-class Region(NamedTuple):
+class Settings(NamedTuple):
     """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows.
 
     epsilon: the ε that they were chosen for. spread: about the standard deviation of the tilted
@@ -55,7 +54,9 @@ class Region(NamedTuple):
     windows: tuple[Window, ...]
 
 
-def choose(leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | None) -> Region:
+def settings_for(
+    leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | None
+) -> Settings:
     """Return the region of decreasing `deltas`, of which the middle one matters most.
 
     The bounds are likely to be as close as is wanted. known: what ε is known to be about at
@@ -74,12 +75,12 @@ def choose(leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | N
     whole = not any(any(pair.certain) for pair, _ in leaves)  # what jumps are reckoned from
     if whole and max(float(part.ratio[-1]) for part in coarse) > deepest > 0:
         slack, rates = slightest_fall(points(coarse), np.array([[deepest]]), deltas[-1:, None])
-        rate, loss = float(rates[0, 0]), _MARGIN * deepest + float(slack[0, 0])
+        rate, loss = float(rates[0, 0]), MARGIN * deepest + float(slack[0, 0])
         kept = tuple(
             cut(pair, window, loss) for (pair, _), window in zip(leaves, windows, strict=True)
         )
         if kept != windows:
-            reach, windows, coarse = _MARGIN * deepest, kept, view(leaves, kept)
+            reach, windows, coarse = MARGIN * deepest, kept, view(leaves, kept)
             tilt = math.nan
     wrap = accuracy.wrap
     if math.isnan(tilt):
@@ -89,7 +90,7 @@ def choose(leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | N
         wrap = math.exp(min(math.log(accuracy.truncation) - log_effect, math.log(wrap)))
     # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
     widest = max(float(np.abs(part.ratio).max()) for part in coarse)
-    tilt, reverse_tilt = (min(t, 1 + _STEEPEST / widest) for t in (tilt, reverse_tilt))
+    tilt, reverse_tilt = (min(t, 1 + _LARGEST_EXPONENT / widest) for t in (tilt, reverse_tilt))
     both = known is None and backward > 0.9 * epsilon
     step = _step(
         coarse,
@@ -101,12 +102,12 @@ def choose(leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | N
     if known is None:
         step = max(step, 16 * wide / _GLANCE)
     # the lattice must have points between the largest ε expected and the jumps
-    step = min(step, reach * (_MARGIN - 1) / 2)
-    return Region(epsilon, wide, reach, rate, tilt, reverse_tilt, step, wrap, windows)
+    step = min(step, reach * (MARGIN - 1) / 2)
+    return Settings(epsilon, wide, reach, rate, tilt, reverse_tilt, step, wrap, windows)
 
 
 def _glance(
-    coarse: Sequence[Coarse], deltas: Floats, backward: float
+    coarse: Sequence[CoarsePair], deltas: Floats, backward: float
 ) -> tuple[float, float, float]:
     """Return a tilt (or NaN) and about ε at the middle and at the last of `deltas`."""
     delta, last = float(deltas[deltas.size // 2]), float(deltas[-1])
@@ -121,7 +122,7 @@ def _glance(
     return math.nan, middle, deepest
 
 
-def _step(coarse: Sequence[Coarse], tilt: float, reverse_tilt: float, wanted: float) -> float:
+def _step(coarse: Sequence[CoarsePair], tilt: float, reverse_tilt: float, wanted: float) -> float:
     """Return a lattice step whose gap in ε is about `wanted` in the directions given."""
     steps = np.geomspace(1e-12, 1.0, 121)
     gap = gaps(coarse, tilt, steps)
@@ -136,7 +137,7 @@ def _step(coarse: Sequence[Coarse], tilt: float, reverse_tilt: float, wanted: fl
 def log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Floats:
     """Estimate log δ(ε) by the best moment bound of either direction."""
     times = sum(count for _, count in leaves)
-    windows = tuple(pair.window(truncation * _FAINTEST / times) for pair, _ in leaves)
+    windows = tuple(pair.window(truncation * _LEAST_DELTA / times) for pair, _ in leaves)
     coarse = view(leaves, windows)
     excess = np.geomspace(1e-5, 1e7, 121)
     constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)

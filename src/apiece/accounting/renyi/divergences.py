@@ -16,7 +16,7 @@ from apiece.mechanisms import Atoms
 
 _ROUND_UP = 1 + 1e-11
 _REACH = 9.5  # in standard deviations of the noise; the tail beyond is below 1e-20
-_CELLS = 1 << 20  # at most this many nodes at once
+_AT_ONCE = 1 << 20  # at most this many nodes at once
 _MOST_NODES = 1 << 15  # for one order; beyond, sampling is ignored, which is an upper bound
 
 
@@ -65,7 +65,7 @@ def sampled_gaussian(
     start = 0
     while start < coined.size:
         longest = int(nodes[coined[start]])
-        part = coined[start : start + max(1, _CELLS // longest)]
+        part = coined[start : start + max(1, _AT_ONCE // longest)]
         out[part] = _by_quadrature(
             flat_z[part], flat_q[part], flat_alpha[part], step[part], longest
         )

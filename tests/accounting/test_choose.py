@@ -1,0 +1,98 @@
+"""The table of evaluators: who is asked for what, on every route, and how a curve says so."""
+
+import numpy as np
+import pytest
+
+from apiece import accounting
+from apiece.accounting import METHODS, PrivacyCurve, choose, privacy_curve
+from apiece.accounting.closed.gaussian import GaussianProfile
+from apiece.errors import BudgetError, InputError, UnsupportedError
+from apiece.mechanisms import (
+    Composed,
+    Finite,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    Repeated,
+    Sampled,
+)
+
+STEP = Sampled(Gaussian(1.0), 0.02)
+FIRST: dict[str, tuple[Mechanism, str]] = {
+    "nothing": (Composed(), "nothing released"),
+    "a coin that never shows": (Sampled(Gaussian(1.0), 0.0), "nothing released"),
+    "one plain Gaussian": (Gaussian(2.0), "Gaussian formula"),
+    "several plain Gaussians": (
+        Composed(Gaussian(2.0), Repeated(Gaussian(5.0), 9)),
+        "Gaussian formula",
+    ),
+    "one sampled Gaussian": (STEP, "one-step formula"),
+    "one Laplace": (Laplace(1.0), "one-step formula"),
+    "randomized response": (Repeated(Finite([0.6, 0.4], [0.4, 0.6]), 20), "enumeration"),
+    "a thousand sampled Gaussians": (Repeated(STEP, 1000), "contour integral"),
+    "few sampled Gaussians": (Repeated(STEP, 15), "loss lattice"),
+    "a mix with Laplace": (Composed(Repeated(STEP, 20), Laplace(3.0)), "loss lattice"),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_who_is_asked_first(name: str) -> None:
+    mechanism, evaluator = FIRST[name]
+    curve = privacy_curve(mechanism)
+    assert curve.profile.answers[0].evaluator == evaluator  # type: ignore[attr-defined]
+
+
+def test_every_row_is_asked_by_some_method_and_has_a_name_of_its_own() -> None:
+    names = [row.evaluator for row in choose.TABLE]
+    assert len(set(names)) == len(names)
+    assert {method for row in choose.TABLE for method in row.methods} == set(METHODS)
+
+
+def test_explain_names_who_gave_each_end() -> None:
+    told = privacy_curve(Repeated(STEP, 1000)).explain(1e-5)
+    assert "contour integral" in told
+    assert "\n" not in told
+    both = privacy_curve(Composed(Repeated(STEP, 20), Laplace(3.0)), method="best").explain(1e-5)
+    assert "loss lattice" in both
+    upper_only = privacy_curve(Repeated(STEP, 1000), method="rdp").explain(1e-5)
+    assert "Rényi" in upper_only
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_explain_rounds_outward(name: str) -> None:
+    curve = privacy_curve(FIRST[name][0])
+    bounds, told = curve.epsilon(1e-5), curve.explain(1e-5)
+    shown = [float(word) for word in told.replace("≤ ε ≤", "").split(" at ")[0].split()]
+    assert shown[0] <= bounds.lower
+    assert shown[1] >= bounds.upper
+    assert shown[1] - shown[0] <= bounds.upper - bounds.lower + 2e-5 * bounds.upper
+
+
+def test_explain_of_a_curve_with_a_profile_of_its_own() -> None:
+    assert "GaussianProfile" in PrivacyCurve(GaussianProfile(1.0)).explain(1e-5)
+
+
+@pytest.mark.parametrize("delta", [0, 1, -1, float("nan"), "x"])
+def test_explain_refuses_other_values(delta: float) -> None:
+    with pytest.raises((InputError, BudgetError), match="delta"):
+        privacy_curve(Gaussian(1.0)).explain(delta)
+
+
+def test_all_routes_agree() -> None:
+    """One curve, an array, a plan's records and calibration: the same bounds."""
+    z, q, steps = np.array([0.8, 1.5]), np.array([0.01, 0.05]), np.array([300, 50])
+    columns = {"noise_multiplier": z, "sampling_probability": q, "steps": steps}
+    together = accounting.epsilons(**columns, delta=1e-6)  # type: ignore[arg-type]
+    records = accounting.upper_epsilons(**columns, delta=1e-6)  # type: ignore[arg-type]
+    for k in range(2):
+        mechanism = Repeated(Sampled(Gaussian(z[k]), q[k]), int(steps[k]))
+        alone = privacy_curve(mechanism).epsilon(1e-6)
+        assert alone == (together.lower[k], together.upper[k])
+        assert records[k] == alone.upper
+        budget = accounting.EpsilonBudget(float(alone.upper), 1e-6)
+        assert budget.spent(privacy_curve(mechanism)) == alone.upper
+
+
+def test_what_no_evaluator_of_a_method_knows_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"Laplace.*not a plain Gaussian"):
+        privacy_curve(Composed(Gaussian(1.0), Laplace(2.0)), method="gdp")
