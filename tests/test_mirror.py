@@ -22,7 +22,7 @@ MIRROR = {
         follow hybrid jorgensen published request rounds sample scale sequential solve
         threshold uniform waste
     """,
-    "audit": "stacked_module stacked_training tables",
+    "audit": "tables",
     "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
     "contract": "exposure risk",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
