@@ -16,7 +16,7 @@ from apiece.training.clipping.independence.check import Finding, examine
 from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.independence.uses import enlarged, uses_of
 from apiece.training.clipping.paths import functional
-from apiece.training.clipping.paths.bookkeeping import clip_in_parts
+from apiece.training.clipping.paths.bookkeeping import clip_in_parts, most_together, parts_of
 from apiece.training.clipping.records import Batch, select
 from apiece.training.clipping.rules.rule import NotBookable
 
@@ -125,13 +125,17 @@ def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, clos
 def _enlarged(method: str, path: str, batch: Batch, *, again: bool) -> tuple[str, int]:
     """Look at a larger batch, of this one's records, and return the path and the size looked at.
 
-    A model that cannot run it is looked at again when a batch is larger. Where the caller insists
-    on a path that takes records one at a time, the size of the batch is of no account.
+    It has as many records as such a batch may have run together, where that is more than in this
+    one. A model that cannot run it is looked at again when a batch is larger. Where the caller
+    insists on a path that takes records one at a time, the size of the batch is of no account.
     """
     size = enlarged(len(batch))
     if method in ("functional", "loop"):
         return path, size
-    index = torch.arange(size, device=batch.clip_norms.device) % len(batch)
+    most = min(size, most_together(batch))
+    if most <= max(len(part) for part in parts_of(batch)):
+        return path, size
+    index = torch.arange(most, device=batch.clip_norms.device) % len(batch)
     larger = replace(
         batch,
         inputs=select(batch.inputs, index),

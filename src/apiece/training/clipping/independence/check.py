@@ -2,7 +2,7 @@
 
 That is what clipping needs, and what no batch computation shows by itself. It is looked at on the
 batch as it is, by the path that clips it, and again in double precision, where records that hardly
-touch are told from round-off.
+touch are told from round-off: the gradients of a few, drawn secretly, and the losses of all.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import enum
 import math
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,6 +30,8 @@ from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.kernels import row_squares
 
 _CELLS = 1 << 24  # entries of per-record gradients at a time
+_CLOSELY = 32  # records of which a close look takes the gradients in double precision
+_PARTS = 16  # in which it takes the losses of all, in another order
 _HUGE = 1e15  # norms beyond which squares may overflow in one way of adding and not in another
 
 
@@ -70,7 +72,10 @@ def examine(path: str, batch: Batch, *, free: bool, closely: bool, again: bool) 
             raise look.refusal(batch, where, tolerance)
         if found is Finding.SAME and not closely:
             return found
-        closer = _in_double(look, batch)
+        if found is Finding.SAME and len(batch) > _CLOSELY:
+            closer = _sampled(look, batch)
+        else:
+            closer = _in_double(look.at, look, batch)
         if closer is None and found is Finding.NEAR:
             raise look.refusal(batch, where, tolerance)
     if closer is None:
@@ -92,14 +97,25 @@ def _nothing_kept() -> Iterator[None]:
         ) from None
 
 
-def _in_double(look: _Look, batch: Batch) -> Finding | None:
-    """Return what is found in double precision, None where the model does not run in it."""
+def _sampled(look: _Look, batch: Batch) -> Finding | None:
+    """Return what double precision finds of gradients on some records, and of losses on all."""
+    order = torch.randperm(len(batch), generator=_secret()).to(batch.clip_norms.device)
+    found = _in_double(look.at, look, _at(batch, order[:_CLOSELY]))
+    if found is not Finding.SAME:
+        return found
+    return _in_double(lambda all_, room: look.at_losses(all_, room, order), look, batch) or found
+
+
+def _in_double(
+    of: Callable[[Batch, Tolerance], tuple[Finding, int]], look: _Look, batch: Batch
+) -> Finding | None:
+    """Return what `of` finds in double precision, None where the model does not run in it."""
     try:
         with widened(batch) as doubled:
             if doubled is None:
                 return None
             tolerance = as_it_is(doubled)
-            found, where = look.at(doubled, tolerance)
+            found, where = of(doubled, tolerance)
             if found in (Finding.MIXED, Finding.NEAR):
                 raise look.refusal(doubled, where, tolerance)
             return found
@@ -127,12 +143,9 @@ class _Look:
 
     def at(self, batch: Batch, tolerance: Tolerance) -> tuple[Finding, int]:
         """Return what is found, and a record at which it is."""
-        draws = Draws()
-        with draws.first(), torch.no_grad():
-            one = next(batch.parts(1))
-            one.loss_fn(records.call(one.model, one.inputs), one.targets)
-        secret = torch.Generator().manual_seed(int.from_bytes(_secret(), "little"))
-        weights = torch.empty(len(batch), dtype=torch.float64).uniform_(0.3, 1.0, generator=secret)
+        draws = _drawn(batch)
+        weights = torch.empty(len(batch), dtype=torch.float64)
+        weights.uniform_(0.3, 1.0, generator=_secret())
         weights = weights.to(batch.clip_norms.device)
         booked = self.path == "book-keeping"
         if booked:
@@ -160,16 +173,25 @@ class _Look:
                     return (Finding.SAME, 0) if off is None else (Finding.OTHER_SUM, off)
         return (Finding.UNKNOWN if draws.strayed else lost), where
 
+    def at_losses(
+        self, batch: Batch, tolerance: Tolerance, order: torch.Tensor
+    ) -> tuple[Finding, int]:
+        """Return whether losses are what they are in other company: in parts by `order`."""
+        if self.path != "book-keeping" and not self.free:
+            return Finding.SAME, 0
+        draws, turned = _drawn(batch), _at(batch, order)
+        together = _losses(parts_of(batch), draws)
+        apart = torch.empty_like(together)
+        apart[order] = _losses(turned.parts(math.ceil(len(batch) / _PARTS)), draws)
+        lost, where = _of_losses(together, apart, tolerance)
+        return (Finding.SAME if lost is None or draws.strayed else lost), where
+
     def _again(
         self, batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool
     ) -> _Seen:
         """Return what each record gives alone, taken in the opposite order."""
         order = torch.arange(len(batch) - 1, -1, -1, device=weights.device)
-        turned = replace(
-            batch,
-            inputs=records.select(batch.inputs, order),
-            targets=records.select(batch.targets, order),
-        )
+        turned = _at(batch, order)
         try:
             found = _alone(turned, weights.flip(0), draws, vectorised=vectorised)
         except (RuntimeError, ValueError):
@@ -179,8 +201,36 @@ class _Look:
         return _Seen(found.losses.flip(0), found.norms.flip(0), found.total)
 
 
-def _secret() -> bytes:
-    return secrets.token_bytes(7)
+def _secret() -> torch.Generator:
+    return torch.Generator().manual_seed(secrets.randbits(56))
+
+
+def _at(batch: Batch, index: torch.Tensor) -> Batch:
+    """Return the batch of the records at `index`."""
+    return replace(
+        batch,
+        inputs=records.select(batch.inputs, index),
+        targets=records.select(batch.targets, index),
+        clip_norms=batch.clip_norms[index],
+    )
+
+
+def _drawn(batch: Batch) -> Draws:
+    """Return what the first record draws alone."""
+    draws = Draws()
+    with draws.first(), torch.no_grad():
+        one = next(batch.parts(1))
+        one.loss_fn(records.call(one.model, one.inputs), one.targets)
+    return draws
+
+
+def _losses(parts: Iterable[Batch], draws: Draws) -> torch.Tensor:
+    """Return the losses of all parts."""
+    found = []
+    for part in parts:
+        with draws.again(), torch.no_grad():
+            found.append(part.losses())
+    return torch.cat(found)
 
 
 def _booked(batch: Batch, weights: torch.Tensor, draws: Draws) -> tuple[_Seen, torch.Tensor]:

@@ -21,7 +21,7 @@ from apiece.training.clipping.paths.chain import chain_of, walk
 from apiece.training.clipping.paths.chain import contributions as of_uses
 from apiece.training.clipping.paths.dense import clip_dense, is_dense
 from apiece.training.clipping.paths.functional import places_of, vectorised
-from apiece.training.clipping.paths.pace import records_at_a_time
+from apiece.training.clipping.paths.pace import most_at_a_time, records_at_a_time
 from apiece.training.clipping.paths.pooling import fast_pooling
 from apiece.training.clipping.paths.tape import Call, recording, units_of
 from apiece.training.clipping.precision import single, wide
@@ -48,9 +48,17 @@ def clip_in_parts(batch: Batch) -> ClippedSum:
 
 def parts_of(batch: Batch) -> Iterator[Batch]:
     """Yield the parts in which book-keeping takes a batch."""
-    size = sum(p.numel() for p in batch.parameters.values())
-    width = records_at_a_time(batch.model, size, batch.inputs, len(batch))
+    width = records_at_a_time(batch.model, _size(batch), batch.inputs, len(batch))
     return iter([batch]) if width >= len(batch) else batch.parts(width)
+
+
+def most_together(batch: Batch) -> int:
+    """Return how many records book-keeping runs together at most, in a batch of any size."""
+    return most_at_a_time(batch.model, _size(batch), batch.inputs)
+
+
+def _size(batch: Batch) -> int:
+    return sum(p.numel() for p in batch.parameters.values())
 
 
 def clip_batch(batch: Batch) -> ClippedSum:

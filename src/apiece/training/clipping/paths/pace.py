@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from typing import Any
 
@@ -22,16 +23,20 @@ def records_at_a_time(model: nn.Module, parameters: int, inputs: Any, size: int)
     A function of the model and of the shape of one record, so that a run that was stopped adds up
     the same parts again. On an accelerator the batch is one part.
     """
+    most = most_at_a_time(model, parameters, inputs)
+    return size if size <= most else math.ceil(size / math.ceil(size / most))
+
+
+def most_at_a_time(model: nn.Module, parameters: int, inputs: Any) -> int:
+    """Return the largest width of a part, whatever the size of the batch."""
     tensors = records.leaves(inputs)
     if any(t.device.type != "cpu" for t in tensors):
-        return size
+        return sys.maxsize
     shapes = tuple(t.shape[1:] for t in tensors)
     cells = _known.setdefault(model, {})
     if shapes not in cells:
         cells[shapes] = max(1, _cells_of_one(model, inputs))
-    width = max(_CACHE, _WORTH * parameters) // cells[shapes]
-    parts = math.ceil(size / max(1, width))
-    return math.ceil(size / parts)
+    return max(1, max(_CACHE, _WORTH * parameters) // cells[shapes])
 
 
 def _cells_of_one(model: nn.Module, inputs: Any) -> int:

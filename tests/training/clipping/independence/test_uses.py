@@ -121,3 +121,45 @@ def test_what_fails_later_says_that_the_sums_before_are_not_covered(monkeypatch)
     with pytest.raises(UnsupportedError) as error:
         sums(Beyond(8, centred), [6])
     assert "summed before" not in str(error.value)
+
+
+class Often:
+    def random(self):
+        return 0.5
+
+
+def test_when_a_batch_is_due(monkeypatch):
+    monkeypatch.setattr(uses, "_coin", Often())
+    kept = uses.Uses([], batches=0)
+    assert kept.due(5)
+    kept.looked(5)
+    kept.batches = 1
+    assert kept.due(5)
+    kept.batches = 2
+    assert not kept.due(5)
+    assert kept.due(6)
+    monkeypatch.setattr(uses, "_coin", Never())
+    kept.batches = 10**6
+    assert not kept.due(5)
+
+
+def test_some_ln_t_looks_in_t_steps():
+    counted = []
+    for _ in range(20):
+        kept = uses.Uses([], batches=0, largest=9)
+        for kept.batches in range(2000):
+            counted.append(kept.due(9))
+    assert 6 < sum(counted) / 20 < 12  # 2 + ln(2000) - 1.5 = 8.1, give or take .6
+
+
+def test_the_same_loss_is_one_however_it_is_made():
+    model, weight = nn.Linear(1, 1), torch.ones(1)
+
+    def made(weight):
+        return lambda out, y: weight * squares(out, y)
+
+    first = uses.uses_of(model, ("auto",), made(weight))
+    assert uses.uses_of(model, ("auto",), made(weight)) is first
+    assert uses.uses_of(model, ("auto",), made(torch.ones(1))) is not first
+    assert uses.uses_of(model, ("loop",), made(weight)) is not first
+    assert uses.uses_of(nn.Linear(1, 1), ("auto",), made(weight)) is not first

@@ -6,6 +6,8 @@ from torch import nn
 
 from apiece.training.clipping.rules.convolution import Convolution, convolution, pad
 
+from .oracle import RECORDS, hold, smooth
+
 CASES = {
     "stride and padding": (nn.Conv2d(1, 16, 8, stride=2, padding=3), "columns"),
     "three channels": (nn.Conv2d(3, 8, 3, padding=1), "columns"),
@@ -62,3 +64,36 @@ def test_columns_in_slices_are_the_same(monkeypatch):
     whole = use._by_columns(0, 7)
     parts = torch.cat([use._by_columns(0, 3), use._by_columns(3, 7)])
     torch.testing.assert_close(parts, whole)
+
+
+LAYERS = {
+    "1d": (lambda: nn.Conv1d(3, 4, 3, padding=1), (3, 9)),
+    "2d": (lambda: nn.Conv2d(3, 4, 3, stride=2, padding=1), (3, 7, 6)),
+    "2d, many channels": (lambda: nn.Conv2d(8, 8, 3), (8, 6, 6)),
+    "2d, few places": (lambda: nn.Conv2d(16, 16, 3), (16, 3, 4)),
+    "3d in groups": (lambda: nn.Conv3d(4, 4, 2, groups=2), (4, 3, 3, 3)),
+    "same": (lambda: nn.Conv2d(2, 3, (2, 3), padding="same", dilation=2), (2, 6, 5)),
+    "circular": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (2, 6, 5)),
+    "no bias": (lambda: nn.Conv2d(2, 3, 3, bias=False), (2, 6, 5)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_rule_is_the_loop(name):
+    make, shape = LAYERS[name]
+    hold(make(), torch.randn(RECORDS, *shape))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_so_it_is_where_gradients_are_not_kept(name, monkeypatch):
+    monkeypatch.setattr("apiece.training.clipping.rules.convolution.KEEP", 0)
+    make, shape = LAYERS[name]
+    found = hold(make(), torch.randn(RECORDS, *shape))
+    assert isinstance(found["weight"], Convolution)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_is_smooth(name):
+    make, shape = LAYERS[name]
+    if name not in ("2d, many channels", "2d, few places"):
+        smooth(make(), torch.randn(2, *shape))

@@ -1,0 +1,111 @@
+"""Which path a model takes, that it is kept, and what happens where it cannot be taken."""
+
+import pytest
+import torch
+from torch import nn
+
+from apiece.errors import UnsupportedError
+from apiece.training import clip_and_sum
+from apiece.training.clipping import selection
+from apiece.training.clipping.guards import trainable
+from apiece.training.clipping.paths import functional
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules.rule import NotBookable
+
+
+def squares(out, y):
+    return (out[:, 0] - y).square()
+
+
+class Behind(nn.Module):
+    """Uses its layer's weight behind the layer's back."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x) + nn.functional.linear(x.square(), self.layer.weight)
+
+
+class Looking(nn.Module):
+    """Decides by values, which vmap cannot run, with a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = nn.Parameter(torch.ones(3, 1))
+
+    def forward(self, x):
+        if float(x.sum()) > 1e9:
+            return x @ self.own * 2
+        return x @ self.own
+
+
+PATHS = {
+    "book-keeping": lambda: nn.Linear(3, 1),
+    "functional": Behind,
+    "loop": Looking,
+}
+
+
+def clip(model, **options):
+    torch.manual_seed(0)
+    return clip_and_sum(model, squares, torch.randn(6, 3), torch.randn(6), 0.3, **options)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_path_is_found_out_and_kept(path):
+    model = PATHS[path]()
+    assert selection.chosen(model) == []
+    found = clip(model)
+    ((how, taken),) = selection.chosen(model)
+    assert taken == path
+    assert how[0] is True
+    other = PATHS[path]()
+    other.load_state_dict(model.state_dict())
+    selection.choose(other, [(how, path)])
+    assert selection.chosen(other) == [(how, path)]
+    again = clip(other)
+    for name, value in found.gradients.items():
+        assert torch.equal(again.gradients[name], value)
+
+
+def test_an_unknown_path_is_not_chosen():
+    model = nn.Linear(3, 1)
+    selection.choose(model, [((True, False, "weight", "bias"), "by magic")])
+    assert selection.chosen(model) == []
+
+
+def test_a_path_that_is_insisted_on_is_not_left():
+    with pytest.raises(UnsupportedError, match="does not give this model's gradients"):
+        clip(Behind(), method="book-keeping")
+    with pytest.raises(UnsupportedError, match=r"torch.func cannot run"):
+        clip(Looking(), method="functional")
+
+
+@pytest.mark.parametrize("vmap", [True, False])
+def test_another_path_starts_from_the_same_draws(vmap, monkeypatch):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 1))
+    inputs, targets, bounds = torch.randn(6, 3), torch.randn(6), torch.full((6,), 0.3).double()
+    batch = Batch(model, trainable(model), squares, inputs, targets, bounds)
+    plain = functional.clip_vectorised if vmap else functional.clip_one_by_one
+    torch.manual_seed(5)
+    wanted = plain(batch)
+
+    def drawing(batch):
+        torch.rand(50)
+        raise NotBookable("not this time")
+
+    def failing(batch):
+        torch.rand(50)
+        raise RuntimeError("vmap")
+
+    monkeypatch.setitem(selection._PATHS, "book-keeping", drawing)
+    if not vmap:
+        monkeypatch.setattr(functional, "clip_vectorised", failing)
+    torch.manual_seed(5)
+    found = selection._take("book-keeping", batch, free=True)
+    for name, value in wanted.gradients.items():
+        assert torch.equal(found.gradients[name], value)
+    with pytest.raises(UnsupportedError, match="not this time"):
+        selection._take("book-keeping", batch, free=False)
