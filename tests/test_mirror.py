@@ -36,13 +36,6 @@ MIRROR = {
     "queries": "scan sources",
     "reporting": "closing figures heatmap",
     "sensitivity": "partial",
-    "training/clipping": "ambient clipped front guards precision records selection",
-    "training/clipping/independence": "blame check draws state uses widening",
-    "training/clipping/paths": "bookkeeping chain dense functional losses pace pooling tape",
-    "training/clipping/rules": """
-        attention contributions convolution embedding kernels linear normalisers recurrent
-        rule table
-    """,
 }
 
 

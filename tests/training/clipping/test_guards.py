@@ -22,7 +22,7 @@ class Shared(nn.Module):
         self.parts = nn.ModuleList([nn.Sequential(nn.Linear(2, 3), nn.ReLU()), self.tied])
 
 
-MODELS = [Shared, lambda: nn.Linear(2, 2), lambda: nn.Transformer(8, 2, 1, 1, 8)]
+MODELS = [Shared, lambda: nn.Linear(2, 2), lambda: nn.TransformerDecoderLayer(8, 2, 8)]
 
 
 @pytest.mark.parametrize("make", MODELS)
