@@ -77,7 +77,7 @@ HOLDS = {
     "training.clipping.rules.contributions.Rows": "gradients",
     "training.clipping.rules.contributions.Slices": "parts",
     "training.clipping.rules.convolution.Convolution": "inputs outputs",
-    "training.clipping.independence.check._Seen": "losses norms total",
+    "training.clipping.independence.compare.Seen": "losses norms total",
     "training.randomness.Streams": "key",
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
     "training.clipping.people.Owners": "owner order",

@@ -12,7 +12,8 @@ from torch import nn
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.training.clipping.ambient import put_back, states
 from apiece.training.clipping.clipped import ClippedSum
-from apiece.training.clipping.independence.check import Finding, examine
+from apiece.training.clipping.independence.check import examine
+from apiece.training.clipping.independence.compare import Finding
 from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.independence.uses import enlarged, uses_of
 from apiece.training.clipping.paths import functional

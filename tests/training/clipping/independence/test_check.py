@@ -7,6 +7,7 @@ from torch import nn
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping.independence import check
+from apiece.training.clipping.independence.compare import Finding
 from apiece.training.clipping.paths import pace
 
 RECORDS = 100
@@ -85,7 +86,7 @@ def test_faint_mixing_in_the_loss_is_refused(size):
 
 @pytest.mark.parametrize("how", [mean, neighbours, first, backwards])
 def test_it_is_the_close_look_that_sees_it(how, monkeypatch):
-    monkeypatch.setattr(check, "_sampled", lambda *_: check.Finding.SAME)
+    monkeypatch.setattr(check, "_sampled", lambda *_: Finding.SAME)
     monkeypatch.setattr("apiece.training.clipping.selection.enlarged", lambda size: size)
     assert len(clipped(how)) == RECORDS
 
@@ -97,7 +98,7 @@ def test_of_losses_alone_a_backward_says_nothing(monkeypatch):
     def single_only(self, batch, tolerance):
         return plain(self, batch, tolerance) if tolerance.relative > 1e-6 else (SAME, 0)
 
-    SAME = check.Finding.SAME
+    SAME = Finding.SAME
     monkeypatch.setattr(check._Look, "at", single_only)
     monkeypatch.setattr("apiece.training.clipping.selection.enlarged", lambda size: size)
     assert len(clipped(backwards)) == RECORDS

@@ -8,7 +8,6 @@ touch are told from round-off: the gradients of a few, drawn secretly, and the l
 from __future__ import annotations
 
 import contextlib
-import enum
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,14 @@ from apiece.training.clipping import records
 from apiece.training.clipping.ambient import trial
 from apiece.training.clipping.clipped import clip_factors
 from apiece.training.clipping.independence.blame import blame
+from apiece.training.clipping.independence.compare import (
+    Finding,
+    Seen,
+    apart,
+    floor_of,
+    of_losses,
+    same_sum,
+)
 from apiece.training.clipping.independence.draws import Draws
 from apiece.training.clipping.independence.widening import Tolerance, as_it_is, widened
 from apiece.training.clipping.paths import functional
@@ -32,26 +39,6 @@ from apiece.training.clipping.rules.kernels import row_squares
 _CELLS = 1 << 24  # entries of per-record gradients at a time
 _CLOSELY = 32  # records of which a close look takes the gradients in double precision
 _PARTS = 16  # in which it takes the losses of all, in another order
-_HUGE = 1e15  # norms beyond which squares may overflow in one way of adding and not in another
-
-
-class Finding(enum.Enum):
-    """What a look at a batch found."""
-
-    SAME = "every record gives what it gives alone"
-    OTHER_SUM = "records are apart, but this path does not compute their gradients"
-    UNKNOWN = "what was drawn, or round-off, does not let two runs be compared"
-    NEAR = "a record gives something else in company, by no more than round-off may do"
-    MIXED = "a record gives something else in company, or when it is run again"
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Seen:
-    """Losses (B,), norms (B,) and Σ factor·gradient by parameter name."""
-
-    losses: torch.Tensor
-    norms: torch.Tensor
-    total: dict[str, torch.Tensor]
 
 
 def examine(path: str, batch: Batch, *, free: bool, closely: bool, again: bool) -> Finding:
@@ -153,15 +140,15 @@ class _Look:
         else:
             seen = _alone(batch, weights, draws, vectorised=self.path == "functional")
         other = self._again(batch, weights, draws, vectorised=self.path != "loop")
-        lost, where = _of_losses(seen.losses, other.losses, tolerance)
+        lost, where = of_losses(seen.losses, other.losses, tolerance)
         if lost is not None and booked:  # by the very same operators: vmap's may round otherwise
             other = self._again(batch, weights, draws, vectorised=False)
-            lost, where = _of_losses(seen.losses, other.losses, tolerance)
+            lost, where = of_losses(seen.losses, other.losses, tolerance)
         if lost is None:
             above = math.inf if booked else tolerance.relative  # see `cancellation`
-            room = _floor(batch, tolerance)
-            off = _apart(seen.norms, other.norms, above, tolerance.relative, room)
-            if off is None and not _same_sum(seen, other, weights, tolerance, room):
+            room = floor_of(batch, tolerance)
+            off = apart(seen.norms, other.norms, above, tolerance.relative, room)
+            if off is None and not same_sum(seen, other, weights, tolerance, room):
                 off = 0
             if off is None and (booked or not self.free):
                 return Finding.SAME, 0
@@ -181,14 +168,14 @@ class _Look:
             return Finding.SAME, 0
         draws, turned = _drawn(batch), _at(batch, order)
         together = _losses(parts_of(batch), draws)
-        apart = torch.empty_like(together)
-        apart[order] = _losses(turned.parts(math.ceil(len(batch) / _PARTS)), draws)
-        lost, where = _of_losses(together, apart, tolerance)
+        parted = torch.empty_like(together)
+        parted[order] = _losses(turned.parts(math.ceil(len(batch) / _PARTS)), draws)
+        lost, where = of_losses(together, parted, tolerance)
         return (Finding.SAME if lost is None or draws.strayed else lost), where
 
     def _again(
         self, batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool
-    ) -> _Seen:
+    ) -> Seen:
         """Return what each record gives alone, taken in the opposite order."""
         order = torch.arange(len(batch) - 1, -1, -1, device=weights.device)
         turned = _at(batch, order)
@@ -198,7 +185,7 @@ class _Look:
             if not vectorised or self.path != "book-keeping":
                 raise
             found = _alone(turned, weights.flip(0), draws, vectorised=False)
-        return _Seen(found.losses.flip(0), found.norms.flip(0), found.total)
+        return Seen(found.losses.flip(0), found.norms.flip(0), found.total)
 
 
 def _secret() -> torch.Generator:
@@ -233,7 +220,7 @@ def _losses(parts: Iterable[Batch], draws: Draws) -> torch.Tensor:
     return torch.cat(found)
 
 
-def _booked(batch: Batch, weights: torch.Tensor, draws: Draws) -> tuple[_Seen, torch.Tensor]:
+def _booked(batch: Batch, weights: torch.Tensor, draws: Draws) -> tuple[Seen, torch.Tensor]:
     """Return what book-keeping gives with bounds near weight·norm, and the factors it took."""
     with draws.again():
         norms = clip_in_parts(batch).norms.double()
@@ -241,10 +228,10 @@ def _booked(batch: Batch, weights: torch.Tensor, draws: Draws) -> tuple[_Seen, t
     with draws.again():
         clipped = clip_in_parts(replace(batch, clip_norms=bounds))
     factors = clip_factors(clipped.norms, bounds).double()
-    return _Seen(clipped.losses, clipped.norms, dict(clipped.gradients)), factors
+    return Seen(clipped.losses, clipped.norms, dict(clipped.gradients)), factors
 
 
-def _alone(batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool) -> _Seen:
+def _alone(batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool) -> Seen:
     """Return what each record gives when it is the whole batch, in the order given."""
     losses: list[torch.Tensor] = []
     norms: list[torch.Tensor] = []
@@ -264,11 +251,11 @@ def _alone(batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: boo
                 total[name] += functional.weighted_sum(g, factors, torch.isfinite(own))
         losses.append(some.detach())
         norms.append(own)
-    return _Seen(torch.cat(losses), torch.cat(norms), total)
+    return Seen(torch.cat(losses), torch.cat(norms), total)
 
 
 def _in_company(
-    batch: Batch, weights: torch.Tensor, alone: _Seen, draws: Draws, tolerance: Tolerance
+    batch: Batch, weights: torch.Tensor, alone: Seen, draws: Draws, tolerance: Tolerance
 ) -> tuple[Finding | None, int]:
     """Return whether losses or gradients by autograd on the batch are others than alone."""
     good = torch.isfinite(alone.norms)
@@ -292,57 +279,9 @@ def _in_company(
                 for name, g in zip(part.parameters, found, strict=True):
                     total[name] += g.to_dense() if g.is_sparse else g
         some.append(losses.detach())
-    lost, where = _of_losses(torch.cat(some), alone.losses, tolerance)
+    lost, where = of_losses(torch.cat(some), alone.losses, tolerance)
     if lost is not None or not good.all():
         return lost, where
-    room = _floor(batch, tolerance)
-    same = _same_sum(replace(alone, total=total), alone, weights, tolerance, room)
+    room = floor_of(batch, tolerance)
+    same = same_sum(replace(alone, total=total), alone, weights, tolerance, room)
     return None if same else Finding.NEAR, 0
-
-
-def _of_losses(
-    one: torch.Tensor, other: torch.Tensor, tolerance: Tolerance
-) -> tuple[Finding | None, int]:
-    """Return whether losses are apart, by much or by little, and where."""
-    where = _apart(one, other, tolerance.relative, tolerance.relative, tolerance.floor)
-    if where is None:
-        return None, 0
-    gross = _apart(one, other, tolerance.gross, tolerance.gross, 100 * tolerance.floor)
-    return (Finding.NEAR, where) if gross is None else (Finding.MIXED, gross)
-
-
-def _apart(
-    one: torch.Tensor, other: torch.Tensor, above: float, below: float, floor: torch.Tensor | float
-) -> int | None:
-    """Return the record where `one` is most out of the room around `other`, None if none is."""
-    a, b = one.double(), other.double()
-    finite = torch.isfinite(b)
-    if not bool(finite.any()):
-        return None if not bool(torch.isfinite(a).any()) else 0
-    typical = b[finite].abs().mean()
-    sides = torch.where(a > b, min(above, 1.0), below)
-    room = sides * torch.maximum(b.abs(), typical).nan_to_num(nan=0.0) + floor
-    if above == math.inf:
-        room = torch.where(a > b, torch.inf, room)
-    lost = torch.isfinite(a) != finite
-    lost &= ~((a.abs() > _HUGE) | (b.abs() > _HUGE)) | torch.isnan(a) | torch.isnan(b)
-    over = torch.where(finite & torch.isfinite(a), (a - b).abs() - room, -1.0)
-    over = torch.where(lost, torch.inf, over)
-    return int(over.argmax()) if float(over.max()) > 0 else None
-
-
-def _same_sum(
-    one: _Seen, other: _Seen, weights: torch.Tensor, tolerance: Tolerance, floor: torch.Tensor
-) -> bool:
-    own = torch.nan_to_num(other.norms.double() * weights, nan=0.0, posinf=0.0)
-    room = (tolerance.relative * own).square().sum() + floor.square().sum()
-    apart = sum(
-        float((one.total[name].double() - total.double()).square().sum())
-        for name, total in other.total.items()
-    )
-    return apart <= float(room)
-
-
-def _floor(batch: Batch, tolerance: Tolerance) -> torch.Tensor:
-    """Return what is too little of a share to matter, (B,)."""
-    return tolerance.share * batch.clip_norms.double().clamp(max=1.0)
