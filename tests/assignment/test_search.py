@@ -23,7 +23,7 @@ QUICK = ("uniform", "scale", "sequential", "threshold", "jorgensen", "sample")
 
 @pytest.mark.parametrize("name", list(VARIANTS))
 def test_a_few_requests_of_every_kind(name: str) -> None:
-    seeds = (3, 4, 7) if name in QUICK else (3, 7)
+    seeds = (3, 7) if name in QUICK else (3,)
     outcomes = [judge(case(name, seed)) for seed in seeds]
     assert not [describe(found) for found in outcomes if found.fault]
 
@@ -72,6 +72,12 @@ REPRODUCERS = {
         (20, 6),
     ),
 }
+
+
+@pytest.mark.slow
+def test_a_noise_at_which_epsilon_jumps_with_the_rate() -> None:
+    """Rounding within the jump spent .87 of .37, whatever lower ε was aimed at."""
+    assert judge(case("sample", 35)).verdict == "plan"
 
 
 @pytest.mark.parametrize("name", list(REPRODUCERS))

@@ -1,0 +1,61 @@
+"""What strategies share: who decides a uniform noise, and where a mean meets what was asked."""
+
+import numpy as np
+import pytest
+
+from apiece.assignment.request import Request
+from apiece.assignment.solve import (
+    MANY,
+    crossing,
+    few_groups,
+    harmonic_noise,
+    loosest,
+    noise,
+    strictest,
+    uniform_noise,
+)
+from apiece.budgets import Budgets
+from apiece.errors import UnsupportedError
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_those_that_no_other_is_below(seed: int) -> None:
+    r = np.random.default_rng(seed)
+    epsilon, delta = np.round(r.uniform(0.1, 3, 30), 1), np.round(r.uniform(0.1, 0.9, 30), 1)
+    found = strictest(epsilon, delta)
+    below = (epsilon[found][:, None] <= epsilon) & (delta[found][:, None] <= delta)
+    assert below.any(axis=0).all()
+    above = (epsilon[:, None] <= epsilon[found]) & (delta[:, None] <= delta[found])
+    same = (epsilon[:, None] == epsilon[found]) & (delta[:, None] == delta[found])
+    assert not (above & ~same).any()
+    assert sorted(loosest(epsilon, delta)) == sorted(strictest(-epsilon, -delta))
+
+
+def test_one_noise_for_all_is_that_of_the_strictest() -> None:
+    request = Request(Budgets([0.5, 1.0, 2.0, 1.0], [1e-5, 1e-6, 1e-4, 1e-5]), 10, 1.0, 1.0)
+    groups = request.groups
+    each = noise(request, groups.epsilon, groups.delta, 0.25)
+    assert uniform_noise(request, groups.epsilon, groups.delta, 0.25) == each.max()
+    assert each.min() < harmonic_noise(request) < each.max()
+
+
+@pytest.mark.parametrize("guess", [0.01, 1.3, 80.0])
+def test_the_crossing_is_met_from_above(guess: float) -> None:
+    found = crossing(lambda x: float(np.log(x / 1.7)), guess, 0.5, 50.0, slope=1.0)
+    assert 1.7 <= found <= 1.7 * np.exp(4e-4)
+
+
+def test_the_crossing_at_an_end_or_past_a_jump() -> None:
+    assert crossing(lambda x: x, 1.0, 0.5, 2.0) == pytest.approx(0.5)
+    assert crossing(lambda x: 1.0 if x > 1.2 else -1.0, 1.0, 0.5, 2.0) == pytest.approx(
+        1.2, rel=1e-4
+    )
+    # negative even at the upper end, by noise: a little beyond it
+    assert crossing(lambda x: -1e-6, 1.0, 0.5, 2.0) == pytest.approx(2.01)
+
+
+def test_too_many_groups_for_a_curve_each() -> None:
+    epsilon = np.linspace(1, 2, MANY + 1)
+    with pytest.raises(UnsupportedError, match="501 distinct budgets, at most 500"):
+        few_groups(Request(Budgets(epsilon, 1e-5), 1, 1.0, 1.0), "some")
+    few_groups(Request(Budgets(epsilon[1:], 1e-5), 1, 1.0, 1.0), "some")
