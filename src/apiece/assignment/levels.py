@@ -180,11 +180,12 @@ class Ladder:
         from scipy.interpolate import CubicSpline, PchipInterpolator
 
         x = np.linspace(self.nodes[0], self.nodes[-1], max(FINE, 4 * self.nodes.size))
-        smooth = CubicSpline if self.nodes.size < 100 else PchipInterpolator
-        log_epsilon = smooth(self.nodes, self.log_epsilon)(x)
         above = np.minimum(np.searchsorted(self.nodes, x), self.nodes.size - 1)
+        jumps = _unlike(np.diff(self.log_epsilon, axis=0, prepend=self.log_epsilon[:1]))
+        sharp = self.nodes.size >= 100 or jumps.any()  # a cubic spline would swing there
+        log_epsilon = (PchipInterpolator if sharp else CubicSpline)(self.nodes, self.log_epsilon)(x)
         # who would be placed within a jump is placed before it
-        log_epsilon = np.where(self._jumps()[above], self.log_epsilon[above], log_epsilon)
+        log_epsilon = np.where(jumps[above], self.log_epsilon[above], log_epsilon)
         if self.deltas.size > 1:
             reach = _reach(self.deltas)
             between = np.linspace(reach[0], reach[-1], 4 * DELTAS)
@@ -194,10 +195,6 @@ class Ladder:
             log_epsilon = np.where(_unlike(rise), stricter, log_epsilon)
         log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
         return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
-
-    def _jumps(self) -> Mask:
-        """Return at which nodes and δ (rows, columns) ε has jumped since the node before."""
-        return _unlike(np.diff(self.log_epsilon, axis=0, prepend=self.log_epsilon[:1]))
 
     def place(self, people: Population) -> Floats:
         """Return each budget's rung: the highest that is not above its estimate."""
