@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Sample, Scale, Strategy, assign
-from apiece.assignment.levels import LEAST, near_end
+from apiece.assignment.levels import LEAST, Ladder, Population, near_end
 from apiece.budgets import Budgets
 
 RNG = np.random.default_rng(5)
@@ -56,6 +56,30 @@ def test_the_end_of_a_ladder_is_near_where_epsilon_is_smooth_and_stops_at_a_rate
     assert -4.1 <= bottom <= -4.0
     assert 0 <= 4.0 + near_end(lambda x: 4.0 + x, safe=0.0, unsafe=bottom) <= 0.1
     assert np.isnan(near_end(lambda x: x - 1.0, safe=0.0, unsafe=bottom))
+
+
+@pytest.mark.parametrize("height", [1.0, 27.0])
+@pytest.mark.parametrize("shift", [0.0, 0.7])
+def test_who_would_stand_within_a_jump_of_epsilon_stands_before_it(
+    height: float, shift: float
+) -> None:
+    """Nobody is above what they asked, though at a smaller δ the jump comes earlier."""
+    nodes, deltas = np.linspace(-5.0, 0.0, 28), np.exp(-(np.linspace(2.0, 6.0, 13) ** 2) / 2)
+
+    def log_epsilon(x: np.ndarray, delta: np.ndarray) -> np.ndarray:
+        reach = np.sqrt(-2 * np.log(delta))
+        return 0.5 * x + 0.2 * reach + height * (x > -2 - shift * (reach - 4))
+
+    ladder = Ladder(nodes, deltas, log_epsilon(nodes[:, None], deltas))
+    targets = np.linspace(-1.0, 0.5 + height, 60)
+    delta = np.repeat(deltas[[2, 6, 10]], 60)
+    people = Population(np.exp(np.tile(targets, 3)), delta, np.full(180, 1 / 180))
+    found = ladder.place(people)
+    spent = log_epsilon(found, delta)
+    asked = np.maximum(np.log(people.epsilon), log_epsilon(np.array(-5.0), delta))
+    # close to the top of a jump, within a row of the table: a plan made again makes up for it
+    assert (spent - asked).max() <= 0.05 * height + 0.01
+    assert (spent > asked + 0.01).sum() <= 7
 
 
 def test_a_plan_with_one_record_moved_up_is_found_out() -> None:
