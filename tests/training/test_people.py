@@ -4,11 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from apiece.errors import DataError, InputError
+from apiece import Budgets, assign
+from apiece.errors import DataError, InputError, StateError
+from apiece.training import Trainer
 from apiece.training.people import Brought, PeopleRows
 
 KEYS = [k.to_bytes(32, "little") for k in range(4000)]
@@ -148,3 +151,83 @@ def test_the_limit_is_a_count() -> None:
 def test_reprs_show_nobody() -> None:
     of = PeopleRows.of(np.full(7310, 429), [429])
     assert "7310" not in repr(of) + repr(of.bring(np.array([0]), None, KEYS[0]))
+
+
+def trained(people, missing=None, **options):
+    """A trainer of ten persons after some steps; the same seed draws the same persons and noise."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    size = 10 if people is None else len(people)
+    data = torch.randn(size, 3), torch.randint(0, 2, (size,))
+    if missing is not None:  # rows that are not finite count for nothing, and the draw stays
+        data[0][torch.from_numpy(people == missing)] = torch.nan
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    budgets = Budgets(np.repeat([1.0, 4.0], 5), 1e-3, ids=np.arange(10))
+    plan = assign(budgets, "scale", steps=4, expected_batch_size=6, clip_norm=0.1)
+    return Trainer(model, optimizer, loss, plan, data, seed=3, people=people, **options)
+
+
+def parameters(trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+MANY = np.repeat(np.arange(10), [1, 3, 2, 40, 1, 1, 7, 2, 1, 5])
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+@pytest.mark.parametrize("width", [4, 1024])
+def test_a_step_without_a_person_moves_by_at_most_their_bound(limit, width: int) -> None:
+    """Whoever is missing, with however many rows."""
+    whole = trained(MANY, rows_per_person=limit, physical_batch_size=width)
+    whole.step()
+    stage, moved = whole.plan.stages[0], 0
+    for person in range(10):
+        less = trained(MANY, person, rows_per_person=limit, physical_batch_size=width)
+        less.step()
+        bound = float(stage.clip_norm[whole.plan.group_index[person]])
+        far = float((parameters(whole) - parameters(less)).double().norm())
+        assert far * stage.expected_batch_size <= bound * (1 + 1e-3) + 1e-5
+        moved += far > 0
+    assert moved >= 3
+
+
+def test_one_row_each_is_as_without_people() -> None:
+    one, other = trained(np.arange(10)), trained(None)
+    one.fit()
+    other.fit()
+    assert torch.equal(parameters(one), parameters(other))
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path) -> None:
+    whole = trained(MANY, rows_per_person=2)
+    whole.fit()
+    part = trained(MANY, rows_per_person=2, checkpoint=tmp_path / "run")
+    part.fit(2)
+    part.save()
+    fresh = trained(MANY, rows_per_person=2)
+    source = fresh._loop.sums.source
+    data = source.inputs, source.targets
+    model, optimizer = fresh.model, fresh.optimizer
+    settings = {"people": MANY, "rows_per_person": 2}
+    for other in ({"people": MANY}, {"people": np.roll(MANY, 1), "rows_per_person": 2}):
+        with pytest.raises(StateError, match="data"):
+            Trainer.resume(
+                tmp_path / "run", model, optimizer, fresh.loss_fn, fresh.plan, data, **other
+            )
+    again = Trainer.resume(
+        tmp_path / "run", model, optimizer, fresh.loss_fn, fresh.plan, data, **settings
+    )
+    again.fit()
+    assert torch.equal(parameters(again), parameters(whole))
+
+
+def test_what_does_not_fit_the_plan_is_refused() -> None:
+    with pytest.raises(DataError, match="have no row"):
+        trained(np.repeat(np.arange(9), 2))
+    with pytest.raises(DataError, match="of nobody"):
+        trained(np.arange(11))
+    with pytest.raises(InputError, match="rows_per_person"):
+        trained(None, rows_per_person=2)
+    with pytest.raises(InputError, match="rows_per_person"):
+        trained(MANY, rows_per_person=0)

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from apiece import _check
 from apiece._types import Integers
-from apiece.errors import DataError
+from apiece.errors import DataError, InputError
+from apiece.training.sources import Source
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -117,6 +118,44 @@ class PeopleRows:
             kept = _lowest(owner, rank, persons, counts, limit, key)
             owner, rank = owner[kept], rank[kept]
         return Brought(self.rows[self.starts[persons[owner]] + rank], owner)
+
+
+def rows_of(
+    people: npt.ArrayLike | None,
+    ids: npt.NDArray[Any],
+    source: Source,
+    rows_per_person: int | None,
+) -> PeopleRows | None:
+    """Return whose each row of the data is; None where each row is a record of its own.
+
+    Args:
+        people: (n,) The id of each row's person, or None.
+        ids: The plan's.
+        source: The data.
+        rows_per_person: The most rows that a person brings to a step, or None.
+
+    Raises:
+        InputError: Unless the data holds what the plan is for.
+        DataError: For a row of nobody in the plan, or a person of the plan without a row.
+    """
+    if people is not None:
+        found = PeopleRows.of(people, ids)
+        if found.rows.size != len(source):
+            raise InputError(
+                f"people: {found.rows.size} ids, but the dataset has {len(source)} rows; give one "
+                "id a row"
+            )
+        if rows_per_person is not None:
+            _check.count("rows_per_person", rows_per_person)
+        return found
+    if rows_per_person is not None:
+        raise InputError("rows_per_person: without people each row is a record; give people too")
+    if len(source) != ids.size:
+        raise InputError(
+            f"dataset: {len(source)} records, but the plan is for {ids.size}; make the plan from "
+            "the budgets of exactly these records, or say whose each row is (people)"
+        )
+    return None
 
 
 def _lowest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -17,6 +19,7 @@ from apiece.training.clipping import (
     guards,
     model_randomness,
 )
+from apiece.training.people import PeopleRows
 from apiece.training.sources import Source
 from apiece.training.updates import check_same
 
@@ -31,6 +34,8 @@ class Sums:
         width: How many are in memory at a time; None takes all at once. It bounds the memory and
             is no part of the mechanism.
         method: Of `clip_and_sum`.
+        people: Where records are persons with rows of the source; None where each row is one.
+        rows_per_person: The most rows that a person brings to a pass; None for all.
 
     Raises:
         InputError: For a model without a trainable parameter, or with one without a shape.
@@ -45,11 +50,14 @@ class Sums:
         *,
         width: int | None = None,
         method: str = "auto",
+        people: PeopleRows | None = None,
+        rows_per_person: int | None = None,
     ) -> None:
         self.model, self.loss_fn, self.source = model, loss_fn, source
         self.parameters = guards.trainable(model)
         guards.check_modules(model)
         self._width, self._method = width, method
+        self._people, self._most = people, rows_per_person
         self._state = State(model=model)
 
     def check_same(self) -> None:
@@ -68,23 +76,47 @@ class Sums:
         """Return the sum of the gradients of at least one record, each clipped at its bound.
 
         Args:
-            records: (B,) Positions in the data.
+            records: (B,) Positions in the data, or of persons.
             clip_norms: (B,) Their bounds.
-            seed: Of the model's own randomness (dropout) in this pass; torch's generators are left
-                as they were.
+            seed: Of the model's own randomness (dropout) in this pass, and of which rows a person
+                brings; torch's generators are left as they were.
 
         Raises:
             ApieceError: What `clip_and_sum` raises.
         """
         total = self.nothing()
         device = next(iter(self.parameters.values())).device
-        bounds, width = torch.from_numpy(clip_norms), self._width or records.size
+        bounds, width = torch.from_numpy(clip_norms), self._width or len(self.source)
         with model_randomness(seed, (p.device for p in self.parameters.values())):
+            for number, (part, rows, owner) in enumerate(self._parts(records, width, seed)):
+                inputs, targets = self.source.fetch(rows, device)
+                clipped = clip_and_sum(
+                    self.model,
+                    self.loss_fn,
+                    inputs,
+                    targets,
+                    bounds[part],
+                    method=self._method,
+                    physical_batch_size=None if owner is None else width,
+                    people=owner,
+                )
+                total = clipped if number == 0 else total + clipped
+        return total
+
+    def _parts(
+        self, records: Integers, width: int, seed: int
+    ) -> Iterator[tuple[slice, Integers, Integers | None]]:
+        """Yield records that are in memory together: which, their rows, and whose each row is."""
+        if self._people is None:
             for start in range(0, records.size, width):
                 part = slice(start, start + width)
-                inputs, targets = self.source.fetch(records[part], device)
-                clipped = clip_and_sum(
-                    self.model, self.loss_fn, inputs, targets, bounds[part], method=self._method
-                )
-                total = clipped if start == 0 else total + clipped
-        return total
+                yield part, records[part], None
+            return
+        brought = self._people.bring(records, self._most, _coins(seed))
+        for part, where in brought.parts(width):
+            yield part, brought.rows[where], brought.owner[where]
+
+
+def _coins(seed: int) -> bytes:
+    """Return the key of the coins by which persons choose rows; no guarantee rests on them."""
+    return hashlib.blake2b(f"rows {seed}".encode(), digest_size=32).digest()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -24,6 +25,7 @@ from apiece.training.clipping import LossFunction, guards
 from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
+from apiece.training.people import rows_of
 from apiece.training.randomness import Streams
 from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, source_of
@@ -62,6 +64,10 @@ class Trainer:
         save_every: Steps between two checkpoints of `fit`.
         included: A mask of the records that may take part, such as those whom a ledger admitted;
             the others are in no batch, and nothing else of the plan changes.
+        people: (n,) The id of each row's person, where the plan's records are persons with any
+            number of rows, in any order; None where each row is a record.
+        rows_per_person: The most rows that a person brings to a step, by coins of that person
+            alone; None for all. Their gradients are added and clipped as one.
 
     Raises:
         InputError: For a plan of another number of records or not bound to records, a model
@@ -108,6 +114,8 @@ class Trainer:
         checkpoint: str | Path | None = None,
         save_every: int = 100,
         included: Mask | None = None,
+        people: npt.ArrayLike | None = None,
+        rows_per_person: int | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan = plan
@@ -119,10 +127,18 @@ class Trainer:
         every = _check.count("save_every", save_every)
         bound = BoundPlan.of(plan)
         mask = taking_part(included, bound.group_index.size)
-        sums = Sums(self.model, loss_fn, source, width=width, method=method)
+        rows = rows_of(people, bound.ids, source, rows_per_person)
+        sums = Sums(
+            self.model,
+            loss_fn,
+            source,
+            width=width,
+            method=method,
+            people=rows,
+            rows_per_person=rows_per_person,
+        )
         if streams.release:
             plan.require()
-        check_size(source, mask.size)
         check_holds(optimizer, sums.parameters)
         self._loop = Loop(
             sums=sums,
@@ -133,13 +149,14 @@ class Trainer:
             processes=processes,
             callbacks=tuple(callbacks),
         )
+        who = [np.where(mask, bound.group_index, -1)]
+        if rows is not None:
+            who += [rows.rows, rows.starts, np.array([rows_per_person or 0])]
         self._keeper = Keeper(
             self._loop,
             streams,
             plan=plan,
-            fingerprint=lambda own: _fingerprint(
-                own, source, np.where(mask, bound.group_index, -1)
-            ),
+            fingerprint=lambda own: _fingerprint(own, source, who),
             folder=None if checkpoint is None else Path(checkpoint),
             every=every,
         )
@@ -268,17 +285,8 @@ class Trainer:
         return trainer
 
 
-def check_size(source: Source, size: int) -> None:
-    """Raise `InputError` unless the data holds as many records as the plan is for."""
-    if len(source) != size:
-        raise InputError(
-            f"dataset: {len(source)} records, but the plan is for {size}; make the plan from the "
-            "budgets of exactly these records"
-        )
-
-
-def _fingerprint(streams: Streams, source: Source, who: Integers) -> str:
+def _fingerprint(streams: Streams, source: Source, who: list[Integers]) -> str:
     """Return a keyed hash of records and their groups: the same people, in the same order."""
     key = streams.derive("fingerprint", 0)
-    groups = hashlib.blake2b(who.tobytes(), key=key, digest_size=16)
+    groups = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
     return source.fingerprint(key) + groups.hexdigest()
