@@ -8,7 +8,7 @@ rows, and the rows of one person stay together to be clipped as one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,7 @@ class PeopleRows:
     Args:
         rows: (n,) Positions in the data, person by person.
         starts: (persons + 1,) Where each person's rows begin, and the end.
+        most: How many rows a person brings to a step at most; None for all.
 
     Example:
         >>> of = PeopleRows.of(["ann", "bob", "ann", "ann"], ["bob", "ann"])
@@ -71,6 +72,7 @@ class PeopleRows:
 
     rows: Integers
     starts: Integers
+    most: int | None = None
 
     @classmethod
     def of(cls, people: npt.ArrayLike, ids: npt.ArrayLike) -> PeopleRows:
@@ -145,9 +147,8 @@ def rows_of(
                 f"people: {found.rows.size} ids, but the dataset has {len(source)} rows; give one "
                 "id a row"
             )
-        if rows_per_person is not None:
-            _check.count("rows_per_person", rows_per_person)
-        return found
+        most = rows_per_person
+        return found if most is None else replace(found, most=_check.count("rows_per_person", most))
     if rows_per_person is not None:
         raise InputError("rows_per_person: without people each row is a record; give people too")
     if len(source) != ids.size:

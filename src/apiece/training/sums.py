@@ -35,7 +35,6 @@ class Sums:
             is no part of the mechanism.
         method: Of `clip_and_sum`.
         people: Where records are persons with rows of the source; None where each row is one.
-        rows_per_person: The most rows that a person brings to a pass; None for all.
 
     Raises:
         InputError: For a model without a trainable parameter, or with one without a shape.
@@ -51,13 +50,12 @@ class Sums:
         width: int | None = None,
         method: str = "auto",
         people: PeopleRows | None = None,
-        rows_per_person: int | None = None,
     ) -> None:
         self.model, self.loss_fn, self.source = model, loss_fn, source
         self.parameters = guards.trainable(model)
         guards.check_modules(model)
         self._width, self._method = width, method
-        self._people, self._most = people, rows_per_person
+        self._people = people
         self._state = State(model=model)
 
     def check_same(self) -> None:
@@ -112,7 +110,7 @@ class Sums:
                 part = slice(start, start + width)
                 yield part, records[part], None
             return
-        brought = self._people.bring(records, self._most, _coins(seed))
+        brought = self._people.bring(records, self._people.most, _coins(seed))
         for part, where in brought.parts(width):
             yield part, brought.rows[where], brought.owner[where]
 

@@ -25,7 +25,7 @@ from apiece.training.clipping import LossFunction, guards
 from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
-from apiece.training.people import rows_of
+from apiece.training.people import PeopleRows, rows_of
 from apiece.training.randomness import Streams
 from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, source_of
@@ -128,15 +128,7 @@ class Trainer:
         bound = BoundPlan.of(plan)
         mask = taking_part(included, bound.group_index.size)
         rows = rows_of(people, bound.ids, source, rows_per_person)
-        sums = Sums(
-            self.model,
-            loss_fn,
-            source,
-            width=width,
-            method=method,
-            people=rows,
-            rows_per_person=rows_per_person,
-        )
+        sums = Sums(self.model, loss_fn, source, width=width, method=method, people=rows)
         if streams.release:
             plan.require()
         check_holds(optimizer, sums.parameters)
@@ -149,9 +141,7 @@ class Trainer:
             processes=processes,
             callbacks=tuple(callbacks),
         )
-        who = [np.where(mask, bound.group_index, -1)]
-        if rows is not None:
-            who += [rows.rows, rows.starts, np.array([rows_per_person or 0])]
+        who = _who(np.where(mask, bound.group_index, -1), rows)
         self._keeper = Keeper(
             self._loop,
             streams,
@@ -283,6 +273,13 @@ class Trainer:
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
         trainer._keeper.resume(place, state, key)
         return trainer
+
+
+def _who(groups: Integers, people: PeopleRows | None) -> list[Integers]:
+    """Return what says who takes part in which group, with which rows."""
+    if people is None:
+        return [groups]
+    return [groups, people.rows, people.starts, np.array([people.most or 0])]
 
 
 def _fingerprint(streams: Streams, source: Source, who: list[Integers]) -> str:
