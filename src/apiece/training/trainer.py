@@ -124,7 +124,6 @@ class Trainer:
         streams = Streams.from_seed(seed)
         streams = replace(streams, key=processes.share_key(streams.key))
         width = _check.count("physical_batch_size", physical_batch_size)
-        every = _check.count("save_every", save_every)
         bound = BoundPlan.of(plan)
         mask = taking_part(included, bound.group_index.size)
         rows = rows_of(people, bound.ids, source, rows_per_person)
@@ -148,7 +147,7 @@ class Trainer:
             plan=plan,
             fingerprint=lambda own: _fingerprint(own, source, who),
             folder=None if checkpoint is None else Path(checkpoint),
-            every=every,
+            every=_check.count("save_every", save_every),
         )
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
