@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from apiece import Budgets, Scale, assign, cli
 from apiece._text import figure_text, plain, plain_lines
-from apiece.audit import roc
+from apiece.audit import Findings, roc
 from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
 from apiece.jobs import Facts, Run, Trained
@@ -90,9 +90,9 @@ def test_tables(name: str) -> None:
     closing = closing_table(run_of(name))
     assert harmless(closing)
     assert len(closing.split("\n")) == len(closing_table(run_of("good")).split("\n"))
-    found = {"audit": "one run", "roc": {name: roc([1.0, 0.0], [True, False]).summary()}}
+    found = Findings(audit="one run", rocs={name: roc([1.0, 0.0], [True, False])})
     assert harmless(audit_text(found))
-    assert len(audit_text(found).split("\n")) == len(audit_text({"roc": {}, "audit": "x"})) + 1
+    assert len(audit_text(found).split("\n")) == 2
 
 
 def test_the_table_of_a_plan() -> None:

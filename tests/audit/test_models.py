@@ -118,4 +118,4 @@ def test_a_file_that_could_run_code_is_not_opened_unless_trusted(
     assert cli.run([*words, "--others", str(tmp_path / "x.npz")]) == 2
     assert "--trust-model" in capsys.readouterr().err
     assert cli.run(["audit", "--canaries", "x.csv", "--trust-model"]) == 2
-    assert "goes with --model" in capsys.readouterr().err
+    assert "goes with model" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from apiece.audit.shadows import Arrays, ShadowJob
 from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.attack import command as attack_command
+from apiece.cli.audit import _kind_of
 from apiece.cli.audit import command as audit_command
 from apiece.cli.audit import text as audit_text
 
@@ -203,8 +204,8 @@ def test_shadow_models_of_a_run(
     assert main(arguments) == 0
     first = json.loads(capsys.readouterr().out)
     assert first["models"] == 8
-    assert "Only 8 models" in audit_text(first)
-    assert "Only" not in audit_text({**first, "models": 64})
+    assert "Only 8 models" in audit_text(audit.Findings(audit="x", models=8))
+    assert "Only" not in audit_text(audit.Findings(audit="x", models=64))
     assert first["records"] == first["roc"]["all"]["members"] / 8 * 2
     stamp = (tmp_path / "a" / "block-000000.npz").stat().st_mtime_ns
     assert main(arguments) == 0
@@ -331,12 +332,21 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["--canaries", "{people}", "--coins", "{fewer}"], "ids do not match: 5 is in"),
         (["--shadows", "{few_models}"], "needs at least 3"),
         (["no-such-run", "--models", "5"], "models = 5: must be at least 6"),
-        (["--shadows", "{lopsided}", "--plan", "{plan}"], "goes with --scores-in"),
+        (
+            ["--shadows", "{lopsided}", "--plan", "{plan}"],
+            "goes with worlds",
+        ),
         (["--shadows", "{good}"], "good: not a .npz file"),
-        (["--shadows", "{lopsided}", "--models", "8"], "--models: goes with RUN --models"),
-        (["no-such-run", "--out", "x"], "--out: goes with RUN --models, not with RUN"),
-        (["no-such-run", "--models", "8", "--delta", "1e-3"], "--delta: goes with RUN or"),
-        ([*WORLDS, "--coins", "{fewer}"], "goes with --canaries"),
+        (
+            ["--shadows", "{lopsided}", "--models", "8"],
+            "--models: goes with lira",
+        ),
+        (["no-such-run", "--out", "x"], "--out: goes with lira, not with run"),
+        (
+            ["no-such-run", "--models", "8", "--delta", "1e-3"],
+            "--delta: goes with run or model or worlds or canaries, not with lira",
+        ),
+        ([*WORLDS, "--coins", "{fewer}"], "goes with canaries, not with worlds"),
         (["--shadows", "{lopsided}"], "half full"),
         (["--shadows", "{nan_shadows}"], "NaN"),
         ([*WORLDS, "--plan", "{plan}", "--plan", "{other_plan}"], "plan of world 1: differs"),
@@ -404,3 +414,32 @@ def test_attack_needs_no_torch() -> None:
         "sys.exit(status or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["runs/first", "--delta", "1e-5"], "run"),
+        (["runs/first", "--models=64"], "lira"),
+        (["--model", "m.pt2"], "model"),
+        (["--scores-out", "o.txt"], "worlds"),
+        (["--json", "--canaries=c.csv"], "canaries"),
+        (["--shadows", "s.npz"], "shadows"),
+    ],
+)
+def test_what_is_given_tells_the_kind(given: list[str], meant: str) -> None:
+    assert _kind_of(given) == meant
+
+
+def test_every_kind_has_its_own_help_and_can_be_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "--help"]) == 0
+    assert "apiece audit runs/first --delta 1e-5" in capsys.readouterr().out
+    for name, kind in audit_command.commands.items():
+        assert main(["audit", name, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert all(option.opts[0] in said for option in kind.params if option.opts[0][0] == "-")
+    file = canaries(tmp_path / "c.csv")
+    named = call(audit_command, "canaries", "--canaries", file, "--json")
+    assert named == call(audit_command, "--canaries", file, "--json")

@@ -1,6 +1,7 @@
 """What a trained model really leaks, and about whom."""
 
 from apiece.audit.bounds import LowerBound, lower_bound
+from apiece.audit.findings import Findings, GroupDifference, GroupScores
 from apiece.audit.likelihood import VARIANTS, PrivacyScores, lira, lira_each, privacy_scores
 from apiece.audit.one_run import one_run, one_run_by_group
 from apiece.audit.records import ShadowScores, join, read_arrays
@@ -22,6 +23,9 @@ __all__ = [
     "LEAST_MODELS",
     "VARIANTS",
     "Difference",
+    "Findings",
+    "GroupDifference",
+    "GroupScores",
     "LowerBound",
     "PrivacyScores",
     "Rise",

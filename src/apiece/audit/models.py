@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from apiece._types import Floats
-from apiece.audit.bounds import LowerBound
+from apiece.audit.findings import Findings
 from apiece.audit.one_run import one_run
 from apiece.audit.rmia import loss_scores
-from apiece.audit.roc import Roc, roc_by_group
+from apiece.audit.roc import roc_by_group
 from apiece.audit.stacked_training import logit_scaled
 from apiece.errors import DataError, UnsupportedError
 
@@ -111,24 +110,6 @@ def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
     return _Exported(torch.export.load(path).module())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelAudit:
-    """The loss-threshold test of one model: ROC of all and by group, and one-run bounds on ε."""
-
-    rocs: dict[str, Roc]
-    bounds: tuple[LowerBound, ...]
-    canaries: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON types."""
-        return {
-            "attack": "loss threshold",
-            "roc": {name: curve.summary() for name, curve in self.rocs.items()},
-            "lower_bounds": [bound.to_dict() for bound in self.bounds],
-            "canaries": self.canaries,
-        }
-
-
 def audit_scores(
     members: npt.ArrayLike,
     others: npt.ArrayLike,
@@ -138,7 +119,7 @@ def audit_scores(
     member_groups: npt.ArrayLike | None = None,
     other_groups: npt.ArrayLike | None = None,
     generator: np.random.Generator,
-) -> ModelAudit:
+) -> Findings:
     """Return what one model's confidences φ give away about who was in its training set.
 
     members, others: φ of records that were, and were not, trained on, drawn from one population.
@@ -168,4 +149,6 @@ def audit_scores(
         one_run(scores[chosen], truth[chosen], delta=delta, confidence=confidence, method=method)
         for method in ("dp", "gdp")
     )
-    return ModelAudit(rocs, bounds, size)
+    return Findings(
+        audit="torch model", attack="loss threshold", rocs=rocs, bounds=bounds, canaries=size
+    )

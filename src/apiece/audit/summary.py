@@ -1,17 +1,18 @@
-"""Findings of a shadow audit, as plain values: what a report and the command line show."""
+"""Findings of a shadow audit."""
 
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
+from apiece._types import Floats
+from apiece.audit.findings import Findings, GroupDifference, GroupScores
 from apiece.audit.likelihood import lira_each, privacy_scores
 from apiece.audit.records import ShadowScores
 from apiece.audit.roc import roc_by_group
 from apiece.audit.splits import check_half_full
-from apiece.audit.trend import student_t
+from apiece.audit.trend import Difference, student_t
 from apiece.errors import InputError
 
 LEAST_MODELS = 6  # so that the others of each model hold two with and two without each record
@@ -19,7 +20,7 @@ LEAST_MODELS = 6  # so that the others of each model hold two with and two witho
 
 def shadow_findings(
     shadows: ShadowScores, *, variant: str = "online", variance: str = "per-example"
-) -> dict[str, Any]:
+) -> Findings:
     """Return the findings of LiRA with every model attacked in turn by all others.
 
     No figure of a single record is in it.
@@ -30,9 +31,8 @@ def shadow_findings(
         variance: As of `lira`.
 
     Returns:
-        "roc" of all records and by group; "privacy_score": mean, median and 95 % quantile by group;
-        "differences": Student's t between the members' mean likelihood scores of each two groups;
-        and how many models and records there were.
+        ROCs of all records and by group, privacy scores by group, and Student's t between the
+        members' mean likelihood scores of each two groups.
 
     Raises:
         DataError: For splits that are not half full within each group.
@@ -47,7 +47,7 @@ def shadow_findings(
         >>> included = biregular(8, np.zeros(40, int), generator=generator)
         >>> phi = generator.normal(size=(8, 40)) + included
         >>> shadows = ShadowScores(np.arange(40), np.repeat(["all"], 40), included, phi)
-        >>> 0.5 < shadow_findings(shadows)["roc"]["all"]["auc"] < 1
+        >>> 0.5 < shadow_findings(shadows).rocs["all"].auc < 1
         True
     """
     check_half_full(shadows.included, shadows.groups)
@@ -58,30 +58,31 @@ def shadow_findings(
     names = [str(name) for name in np.unique(shadows.groups)]
     of = {name: shadows.groups.astype(str) == name for name in names}
     private = privacy_scores(shadows).score
-    return {
-        "attack": f"LiRA, {variant}, {variance} variance",
-        "models": shadows.models,
-        "records": len(shadows),
-        "roc": {name: curve.summary() for name, curve in rocs.items()},
-        "privacy_score": {
-            name: {
-                "mean": float(private[of[name]].mean()),
-                "median": float(np.median(private[of[name]])),
-                "quantile_95": float(np.quantile(private[of[name]], 0.95)),
-                "records": int(of[name].sum()),
-            }
-            for name in names
-        },
-        "differences": [
-            {"groups": [a, b], **_difference(likelihood[of[a]], likelihood[of[b]])}
+    return Findings(
+        audit="shadow models",
+        attack=f"LiRA, {variant}, {variance} variance",
+        models=shadows.models,
+        records=len(shadows),
+        rocs=rocs,
+        privacy_score={name: _group_scores(private[of[name]]) for name in names},
+        differences=tuple(
+            GroupDifference((a, b), _difference(likelihood[of[a]], likelihood[of[b]]))
             for a, b in combinations(names, 2)
-        ],
-    }
+        ),
+    )
 
 
-def _difference(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> dict[str, float]:
+def _group_scores(scores: Floats) -> GroupScores:
+    return GroupScores(
+        mean=float(scores.mean()),
+        median=float(np.median(scores)),
+        quantile_95=float(np.quantile(scores, 0.95)),
+        records=scores.size,
+    )
+
+
+def _difference(first: Floats, second: Floats) -> Difference | None:
     try:
-        found = student_t(first, second)
+        return student_t(first, second)
     except InputError:
-        return {}
-    return {"statistic": found.statistic, "p_value": found.p_value, "effect": found.effect}
+        return None

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from apiece._types import Floats
 from apiece.errors import DataError, InputError
 
+if TYPE_CHECKING:
+    from apiece.audit import Findings
+    from apiece.jobs import Records
 
-def of_two_worlds(flags: dict[str, Any]) -> dict[str, Any]:
+
+def of_two_worlds(
+    scores_in: Path | None,
+    scores_out: Path | None,
+    plans: tuple[Path, ...],
+    *,
+    delta: float,
+    confidence: float,
+) -> Findings:
     """Bounds from the scores of models trained with and without one record."""
-    from apiece.audit import lower_bound
+    from apiece.audit import Findings, lower_bound
 
-    for name in ("scores_in", "scores_out"):
-        if flags[name] is None:
-            raise InputError(f"--{name.replace('_', '-')}: missing; give both files of scores")
-    _one_plan(flags["plan"])
-    ins, outs = _numbers(flags["scores_in"]), _numbers(flags["scores_out"])
-    bounds = [
-        lower_bound(ins, outs, delta=flags["delta"], confidence=flags["confidence"], method=method)
+    for name, path in (("in", scores_in), ("out", scores_out)):
+        if path is None:
+            raise InputError(f"--scores-{name}: missing; give both files of scores")
+    assert scores_in is not None
+    assert scores_out is not None
+    _one_plan(plans)
+    ins, outs = _numbers(scores_in), _numbers(scores_out)
+    bounds = tuple(
+        lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
         for method in ("clopper-pearson", "gdp")
-    ]
-    return {"audit": "two worlds", "lower_bounds": [bound.to_dict() for bound in bounds]}
+    )
+    return Findings(audit="two worlds", bounds=bounds)
 
 
 def _one_plan(paths: tuple[Path, ...]) -> None:
@@ -45,12 +60,12 @@ def _numbers(path: Path) -> list[float]:
     return found
 
 
-def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
+def of_canaries(flags: dict[str, Any]) -> Findings:
     """Bounds, by group too, and ROC curves from canaries that were included by fair coins."""
     import numpy as np
     import pandas as pd
 
-    from apiece.audit import one_run, one_run_by_group, roc_by_group
+    from apiece.audit import Findings, one_run, one_run_by_group, roc_by_group
     from apiece.datasets import texts
 
     table = _canary_table(flags)
@@ -61,20 +76,17 @@ def of_canaries(flags: dict[str, Any]) -> dict[str, Any]:
     truth = words.isin(["1", "true"]).to_numpy()
     asked = {"delta": flags["delta"], "confidence": flags["confidence"]}
     methods = ("dp", "gdp")
-    found: dict[str, Any] = {
-        "audit": "one run",
-        "lower_bounds": [one_run(scores, truth, method=m, **asked).to_dict() for m in methods],
-        "lower_bounds_by_group": {},
-    }
-    groups = np.full(scores.size, "all")
+    by_group, groups = {}, np.full(scores.size, "all")
     if flags["group"]:
         groups = texts(table[flags["group"]]).astype(str)
         each = [one_run_by_group(scores, truth, groups, method=m, **asked) for m in methods]
-        found["lower_bounds_by_group"] = {
-            name: [bounds[name].to_dict() for bounds in each] for name in each[0]
-        }
-    rocs = roc_by_group(scores, truth, groups)
-    return {**found, "roc": {name: curve.summary() for name, curve in rocs.items()}}
+        by_group = {name: tuple(bounds[name] for bounds in each) for name in each[0]}
+    return Findings(
+        audit="one run",
+        bounds=tuple(one_run(scores, truth, method=m, **asked) for m in methods),
+        bounds_by_group=by_group,
+        rocs=roc_by_group(scores, truth, groups),
+    )
 
 
 def _score_column(table: Any, flags: dict[str, Any]) -> Any:
@@ -123,43 +135,50 @@ def _columns(flags: dict[str, Any], path: Path, names: list[str]) -> Any:
     return table[list(dict.fromkeys(names))]
 
 
-def of_shadows(flags: dict[str, Any]) -> dict[str, Any]:
+def of_shadows(path: Path, variant: str) -> Findings:
     """LiRA by group from the stored confidences of shadow models."""
     from apiece.audit import ShadowScores, shadow_findings
 
-    shadows = ShadowScores.load(flags["shadows"])
-    return {"audit": "shadow models", **shadow_findings(shadows, variant=flags["variant"])}
+    return shadow_findings(ShadowScores.load(path), variant=variant)
 
 
-def of_model(flags: dict[str, Any]) -> dict[str, Any]:
+def of_model(
+    model: Path,
+    members: Path | None,
+    others: Path | None,
+    *,
+    trusted: bool,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> Findings:
     """The loss-threshold test of a model of torch.export, with one-run bounds."""
     import numpy as np
 
     from apiece.audit import read_arrays
     from apiece.audit.models import audit_scores, exported_model, model_confidences
 
-    if flags["members"] is None or flags["others"] is None:
+    if members is None or others is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")
-    network, found, groups = exported_model(flags["model"], trusted=flags["trust_model"]), [], []
-    for path in (flags["members"], flags["others"]):
+    network, found, groups = exported_model(model, trusted=trusted), [], []
+    for path in (members, others):
         arrays = read_arrays(path)
         if not {"inputs", "targets"} <= set(arrays):
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
         inputs = arrays["inputs"].astype(np.float32)
         found.append(model_confidences(network, inputs, arrays["targets"]))
         groups.append(arrays.get("groups"))
-    audit = audit_scores(
+    return audit_scores(
         *found,
-        delta=flags["delta"],
-        confidence=flags["confidence"],
+        delta=delta,
+        confidence=confidence,
         member_groups=groups[0],
         other_groups=groups[1],
-        generator=np.random.default_rng(flags["seed"]),
+        generator=np.random.default_rng(seed),
     )
-    return {"audit": "torch model", **audit.to_dict()}
 
 
-def of_run(flags: dict[str, Any]) -> dict[str, Any]:
+def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings:
     """The loss-threshold test of a run's model by group, with one-run bounds."""
     import numpy as np
 
@@ -167,11 +186,10 @@ def of_run(flags: dict[str, Any]) -> dict[str, Any]:
     from apiece.audit.models import audit_scores, model_confidences
     from apiece.jobs import load_model, read_job, read_people
 
-    run: Path = flags["run"]
     people = read_people(read_job(run / "config.toml"))
     network = load_model(run / "model.pt").network
 
-    def confidences(records: Any) -> Any:
+    def confidences(records: Records) -> Floats:
         good = ~records.faulty
         inputs, labels = records.features[good], records.labels[good]
         return model_confidences(network, inputs, labels)
@@ -179,16 +197,11 @@ def of_run(flags: dict[str, Any]) -> dict[str, Any]:
     groups = people.budgets.groups.name[people.budgets.group_index].astype(str)
     groups = groups[~people.train.faulty]
     members, others = confidences(people.train), confidences(people.test)
-    generator = np.random.default_rng(flags["seed"])
-    found = audit_scores(
-        members,
-        others,
-        delta=flags["delta"],
-        confidence=flags["confidence"],
-        generator=generator,
-    ).to_dict()
+    generator = np.random.default_rng(seed)
+    found = audit_scores(members, others, delta=delta, confidence=confidence, generator=generator)
+    rocs = dict(found.rocs)
     for name in np.unique(groups).tolist():
         own = members[groups == name]
         truth = np.repeat([True, False], [own.size, others.size])
-        found["roc"][name] = roc(np.concatenate([own, others]), truth).summary()
-    return {"audit": "run folder", **found}
+        rocs[name] = roc(np.concatenate([own, others]), truth)
+    return replace(found, audit="run folder", rocs=rocs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,22 +10,21 @@ from apiece import _check
 from apiece.errors import unknown
 
 if TYPE_CHECKING:
-    from apiece.audit import ShadowScores
+    from apiece.audit import Findings, ShadowScores
     from apiece.audit.shadows import Mapper, ShadowJob
 
 
-def of_shadow_run(flags: dict[str, Any]) -> dict[str, Any]:
+def of_shadow_run(flags: dict[str, Any]) -> Findings:
     """LiRA by group from shadow models of a run's table, trained here or resumed."""
     from apiece.audit import shadow_findings
 
     job = _shadow_job(flags)
-    scores = _trained(job, flags)
-    return {
-        "audit": "shadow models of a run's table",
-        "strategy": job.plan.strategy,
-        "steps": job.plan.steps,
-        **shadow_findings(scores, variant=flags["variant"]),
-    }
+    return replace(
+        shadow_findings(_trained(job, flags), variant=flags["variant"]),
+        audit="shadow models of a run's table",
+        strategy=job.plan.strategy,
+        steps=job.plan.steps,
+    )
 
 
 def _shadow_job(flags: dict[str, Any]) -> ShadowJob:

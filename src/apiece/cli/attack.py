@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece.cli._inputs import warn
 from apiece.cli._output import echo
 from apiece.errors import InputError
 
@@ -72,7 +73,7 @@ def _exposures(
 
     from apiece import _check
     from apiece.assignment import strategy_named
-    from apiece.budgets import Budgets, refuse_absurd
+    from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
     from apiece.contract import budget_manipulation, collusion
 
     size = _check.count("--records", flags["records"], least=2)
@@ -87,6 +88,7 @@ def _exposures(
             "--strategy hybrid"
         )
     budgets = Budgets(np.full(size, flags["epsilon"]), flags["delta"], excess=flags["excess"])
+    warn(doubts_of_values(budgets.groups))
     run = {
         "strategy": strategy_named(flags["strategy"]),
         "steps": flags["steps"],

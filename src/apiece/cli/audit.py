@@ -1,18 +1,20 @@
-"""apiece audit: how much a model really leaks, and about whom."""
+"""apiece audit: how much a model really leaks, and about whom; a sub-command a kind of audit."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from apiece._text import plain
 from apiece.cli._inputs import table_options
 from apiece.cli._output import echo
 from apiece.errors import InputError
+
+if TYPE_CHECKING:
+    from apiece.audit import Findings, LowerBound
 
 EXAMPLE = """
 \b
@@ -25,128 +27,221 @@ Examples:
   apiece audit --shadows audits/first/scores.npz
 """
 _PATH = click.Path(path_type=Path)
-SHADOW_RUN = "RUN --models"
 FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
-_SHADOWS, _CANARIES = (SHADOW_RUN,), ("--canaries",)
-_BOUNDS = ("RUN", "--model", "--scores-in", "--canaries")
-GOES_WITH = {  # the kinds of audit that use an option, where not all do
-    **dict.fromkeys(("models", "processes", "ray", "address", "out"), _SHADOWS),
-    **dict.fromkeys(("members", "others", "trust_model"), ("--model",)),
-    **dict.fromkeys(("coins", "id_column", "score", "included", "group"), _CANARIES),
-    **dict.fromkeys(("separator", "decimal", "encoding"), _CANARIES),
-    **dict.fromkeys(("delta", "confidence"), _BOUNDS),
-    "plan": ("--scores-in",),
-    "seed": ("RUN", SHADOW_RUN, "--model"),
-    "variant": (SHADOW_RUN, "--shadows"),
+# What an audit is of, by the option that names it; without a sub-command it is told by these.
+NAMED_BY = {
+    "--model": "model",
+    "--scores-in": "worlds",
+    "--scores-out": "worlds",
+    "--canaries": "canaries",
+    "--shadows": "shadows",
 }
 
 
-@click.command(epilog=EXAMPLE)
-@click.argument("run", required=False, type=_PATH)
-@click.option("--models", type=int, help="With RUN: train so many shadow models, then LiRA.")
-@click.option("--processes", type=int, default=1, show_default=True, help="For --models.")
-@click.option("--ray", is_flag=True, help="Train shadow models on a Ray cluster.")
+class Kinds(click.Group):
+    """The sub-commands, of which the first option or argument tells which is meant."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the name of the sub-command first, where it is not there."""
+        helped = args in (["--help"], ["-h"])
+        if not helped and (not args or args[0] not in self.commands):
+            args = [_kind_of(args), *args]
+        return super().parse_args(ctx, args)
+
+
+def _kind_of(args: list[str]) -> str:
+    """Return the sub-command that arguments without one are for."""
+    options = [word.partition("=")[0] for word in args if word.startswith("--")]
+    given = list(dict.fromkeys(NAMED_BY[name] for name in options if name in NAMED_BY))
+    if not given and args and not args[0].startswith("-"):
+        return "lira" if "--models" in options else "run"
+    if len(given) != 1:
+        named = " and ".join(name for name in options if name in NAMED_BY) or "nothing"
+        raise InputError(f"{named} given; name one of RUN, {', '.join(NAMED_BY)}")
+    return given[0]
+
+
+class Kind(click.Command):
+    """One kind of audit: an option of another is refused with the kinds that it goes with."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return what is left of the arguments, or raise for an option of another kind."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            parent = ctx.parent.command if ctx.parent is not None else None
+            kinds = parent.commands if isinstance(parent, click.Group) else {}
+            owners = [
+                name
+                for name, kind in kinds.items()
+                if any(error.option_name in option.opts for option in kind.params)
+            ]
+            if not owners:
+                raise
+            raise InputError(
+                f"{error.option_name}: goes with {' or '.join(owners)}, not with {self.name}; "
+                "leave it out"
+            ) from None
+
+
+@click.group(cls=Kinds, epilog=EXAMPLE)
+def command() -> None:
+    """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
+
+    The sub-command may be left out: what is given tells it. Bounds say that ε is at least so much,
+    with the stated confidence; those of the groups hold together. A group's ROC says how well its
+    members can be told. No figure of a single person is printed.
+    """
+
+
+def _bounds(function: Any) -> Any:
+    confidence = click.option(
+        "--confidence", type=float, default=0.95, show_default=True, help="Of the bounds."
+    )
+    delta = click.option(
+        "--delta", type=float, default=1e-5, show_default=True, help="δ of the bounds."
+    )
+    return delta(confidence(function))
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of the audit.")
+_variant_option = click.option(
+    "--variant", default="online", show_default=True, help="LiRA: online or offline."
+)
+
+
+def _say(found: Findings, as_json: bool) -> None:
+    echo(json.dumps(found.to_dict()) if as_json else text(found))
+
+
+@command.command("run", cls=Kind)
+@click.argument("run", type=_PATH)
+@_seed_option
+@_bounds
+@_json_option
+def of_run(run: Path, as_json: bool, **asked: Any) -> None:
+    """Audit the model in a run folder by its loss on those trained on and those held out."""
+    from apiece.cli import _findings
+
+    _say(_findings.of_run(run, **asked), as_json)
+
+
+@command.command("lira", cls=Kind)
+@click.argument("run", type=_PATH)
+@click.option("--models", type=int, default=64, show_default=True, help="How many to train.")
+@click.option("--processes", type=int, default=1, show_default=True, help="That train them.")
+@click.option("--ray", is_flag=True, help="Train them on a Ray cluster.")
 @click.option("--address", help="Of the Ray cluster; one is started here if not given.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the shadow models.")
+@_seed_option
 @click.option("--out", type=_PATH, help="Folder of the shadow models; resumed if it has some.")
-@click.option("--model", type=_PATH, help="A model written by torch.export.save (.pt2).")
+@_variant_option
+@_json_option
+def of_shadow_run(as_json: bool, **flags: Any) -> None:
+    """Train shadow models on a run's table, and attack each by all others (LiRA)."""
+    from apiece.cli import _shadow_audit
+
+    _say(_shadow_audit.of_shadow_run(flags), as_json)
+
+
+@command.command("model", cls=Kind)
+@click.option("--model", type=_PATH, required=True, help="Written by torch.export.save (.pt2).")
 @click.option(
     "--trust-model",
+    "trusted",
     is_flag=True,
     help="Load --model though such a file can run any code of its writer's, as you.",
 )
-@click.option("--members", type=_PATH, help="For --model: .npz of inputs, targets, maybe groups.")
-@click.option("--others", type=_PATH, help="For --model: the same, of records not trained on.")
+@click.option("--members", type=_PATH, help=".npz of inputs, targets, maybe groups.")
+@click.option("--others", type=_PATH, help="The same, of records not trained on.")
+@_seed_option
+@_bounds
+@_json_option
+def of_model(as_json: bool, **asked: Any) -> None:
+    """Audit a torch model by its loss on those trained on and on others."""
+    from apiece.cli import _findings
+
+    _say(_findings.of_model(**asked), as_json)
+
+
+@command.command("worlds", cls=Kind)
 @click.option("--scores-in", type=_PATH, help="One score a line, of models with the target.")
 @click.option("--scores-out", type=_PATH, help="One score a line, of models without it.")
-@click.option("--plan", type=_PATH, multiple=True, help="Of each world; refused if they differ.")
-@click.option("--canaries", type=_PATH, help="CSV or Parquet, one canary a row, of one run.")
+@click.option(
+    "--plan", "plans", type=_PATH, multiple=True, help="Of each world; refused if they differ."
+)
+@_bounds
+@_json_option
+def of_two_worlds(as_json: bool, **asked: Any) -> None:
+    """Bound ε from the scores of models trained with and without one record."""
+    from apiece.cli import _findings
+
+    _say(_findings.of_two_worlds(**asked), as_json)
+
+
+@command.command("canaries", cls=Kind)
+@click.option(
+    "--canaries", type=_PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
+)
 @click.option("--coins", type=_PATH, help="CSV or Parquet with who was included, joined by --id.")
 @click.option("--id", "id_column", default="id", show_default=True, help="Column for --coins.")
 @click.option("--score", default="score", show_default=True, help="Column of --canaries.")
 @click.option(
     "--included", default="included", show_default=True, help="Column of --canaries or --coins."
 )
-@table_options
 @click.option("--group", help="Column of --canaries or --coins with budget groups.")
-@click.option("--shadows", type=_PATH, help="Scores of shadow models, as --out/scores.npz.")
-@click.option("--variant", default="online", show_default=True, help="LiRA: online or offline.")
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of the bounds.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(run: Path | None, as_json: bool, **flags: Any) -> None:
-    """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
+@table_options
+@_bounds
+@_json_option
+def of_canaries(as_json: bool, **flags: Any) -> None:
+    """Bound ε from one run, on records that were included by fair coins."""
+    from apiece.cli import _findings
 
-    Bounds say that ε is at least so much, with the stated confidence; those of the groups hold
-    together. A group's ROC says how well its members can be told. No figure of a single person is
-    printed.
-    """
-    from apiece.cli import _findings, _shadow_audit
-
-    kinds = {
-        "RUN": (run if flags["models"] is None else None, _findings.of_run),
-        SHADOW_RUN: (None if flags["models"] is None else run, _shadow_audit.of_shadow_run),
-        "--model": (flags["model"], _findings.of_model),
-        "--scores-in": (flags["scores_in"] or flags["scores_out"], _findings.of_two_worlds),
-        "--canaries": (flags["canaries"], _findings.of_canaries),
-        "--shadows": (flags["shadows"], _findings.of_shadows),
-    }
-    given = [name for name, (value, _) in kinds.items() if value is not None]
-    if len(given) != 1:
-        named = " and ".join(given) or "nothing"
-        known = ", ".join(name for name in kinds if name != SHADOW_RUN)
-        raise InputError(f"{named} given; name one of {known}")
-    _check_options(given[0])
-    findings = kinds[given[0]][1]({**flags, "run": run})
-    echo(json.dumps(findings) if as_json else text(findings))
+    _say(_findings.of_canaries(flags), as_json)
 
 
-def _check_options(kind: str) -> None:
-    """Raise `InputError` for an option that was given though `kind` has no use for it."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        owners = GOES_WITH.get(option.name or "")
-        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
-        if owners is not None and given and kind not in owners:
-            raise InputError(
-                f"{option.opts[0]}: goes with {' or '.join(owners)}, not with {kind}; leave it out"
-            )
+@command.command("shadows", cls=Kind)
+@click.option("--shadows", type=_PATH, required=True, help="Scores, as --out/scores.npz.")
+@_variant_option
+@_json_option
+def of_shadows(shadows: Path, variant: str, as_json: bool) -> None:
+    """Attack each of many stored shadow models by all others (LiRA)."""
+    from apiece.cli import _findings
+
+    _say(_findings.of_shadows(shadows, variant), as_json)
 
 
-def text(findings: dict[str, Any]) -> str:
+def text(found: Findings) -> str:
     """Return the findings for people to read."""
-    lines = [findings["audit"] + (f": {findings['attack']}" if "attack" in findings else "")]
-    lines += [_bound(bound) for bound in findings.get("lower_bounds", [])]
+    by_group = found.bounds_by_group or {}
+    lines = [found.audit + (f": {found.attack}" if found.attack else "")]
+    lines += map(_bound, found.bounds)
+    lines += [_bound(bound, f"{name}: ") for name, each in by_group.items() for bound in each]
     lines += [
-        _bound(bound, f"{name}: ")
-        for name, bounds in findings.get("lower_bounds_by_group", {}).items()
-        for bound in bounds
+        f"  {name}: AUC {curve.auc:.4f}, balanced accuracy {curve.balanced_accuracy:.4f}, "
+        f"TPR {curve.tpr_at(0.001):.4f} at FPR 0.001"
+        for name, curve in found.rocs.items()
     ]
     lines += [
-        f"  {name}: AUC {curve['auc']:.4f}, balanced accuracy {curve['balanced_accuracy']:.4f}, "
-        f"TPR {curve['tpr_at_fpr_0.001']:.4f} at FPR 0.001"
-        for name, curve in findings.get("roc", {}).items()
+        f"  {name}: privacy score {score.mean:.4f} on average"
+        for name, score in found.privacy_score.items()
     ]
     lines += [
-        f"  {name}: privacy score {score['mean']:.4f} on average"
-        for name, score in findings.get("privacy_score", {}).items()
+        f"  {pair.groups[0]} against {pair.groups[1]}: t = {pair.test.statistic:.3f}, "
+        f"p = {pair.test.p_value:.2g}"
+        for pair in found.differences
+        if pair.test is not None
     ]
-    lines += [
-        f"  {pair['groups'][0]} against {pair['groups'][1]}: t = {pair['statistic']:.3f}, "
-        f"p = {pair['p_value']:.2g}"
-        for pair in findings.get("differences", [])
-        if "p_value" in pair
-    ]
-    if findings.get("models", FEW_MODELS) < FEW_MODELS:
+    if found.models is not None and found.models < FEW_MODELS:
         lines.append(
-            f"  Only {findings['models']} models: LiRA puts even what does not leak below AUC 1/2; "
+            f"  Only {found.models} models: LiRA puts even what does not leak below AUC 1/2; "
             "train 64 or more."
         )
     return "\n".join(map(plain, lines))
 
 
-def _bound(bound: dict[str, Any], group: str = "") -> str:
+def _bound(bound: LowerBound, group: str = "") -> str:
     return (
-        f"  {group}epsilon >= {bound['epsilon']:.4g} at delta = {bound['delta']:g} with "
-        f"{bound['confidence']:.4g} confidence ({bound['method']})"
+        f"  {group}epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} with "
+        f"{bound.confidence:.4g} confidence ({bound.method})"
     )

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from apiece._files import write_whole
 from apiece.assignment import strategy_named
-from apiece.budgets import refuse_absurd
-from apiece.cli._inputs import parse_option
+from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
+from apiece.cli._inputs import parse_option, warn
 from apiece.cli._output import echo
 from apiece.contract import RiskTable, risk_table
 from apiece.errors import InputError
@@ -56,6 +57,8 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
         method=flags["method"],
         progress=_progress if sys.stderr.isatty() else None,
     )
+    alike = Budgets(np.full(flags["records"], flags["epsilon"]), flags["delta"])
+    warn(doubts_of_values(alike.groups))
     if figure is not None:
         from apiece.reporting import png, risk_map
 
