@@ -209,7 +209,7 @@ def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
     Example:
         >>> curve = privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.01), 1000))
         >>> print(curve.explain(1e-5))
-        1.82799 ≤ ε ≤ 1.828 at δ = 1e-05, by contour integral: sampled Gaussian steps of one \
+        1.82823 ≤ ε ≤ 1.82824 at δ = 1e-05, by contour integral: sampled Gaussian steps of one \
 kind, quickest and closest; for ε at given δ
     """
     require_mechanism("privacy_curve", mechanism)

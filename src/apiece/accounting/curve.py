@@ -39,6 +39,7 @@ class PrivacyCurve:
     never above the exact trade-off function, and every rate or success is never below the best
     that any attack can reach. Arguments may be numbers or arrays; results have their shape.
 
+    >>> from apiece.accounting import privacy_curve
     >>> from apiece.mechanisms import Gaussian
     >>> curve = privacy_curve(Gaussian(1.0), method="gdp")
     >>> round(curve.epsilon(1e-5).upper, 4), round(curve.advantage().upper, 4)
@@ -191,6 +192,7 @@ one, whose profile has a closed form
     def statement(self, *, people: int = 1000, prior: float = 0.5) -> str:
         """Return the guarantee as a frequency, rounded against the mechanism.
 
+        >>> from apiece.accounting import privacy_curve
         >>> from apiece.mechanisms import Gaussian
         >>> privacy_curve(Gaussian(2.0), method="gdp").statement()
         'Of 1,000 people like you, 500 of them in the data, a perfect attacker who guesses for \
