@@ -21,7 +21,7 @@ def test_gaussian_variance_keeps_epsilon_and_delta() -> None:
         variance = gaussian_variance(epsilon, delta)
         assert discrete.gaussian_delta(variance, epsilon) <= delta
         assert discrete.gaussian_delta(variance * Fraction(9, 10), epsilon) > delta
-    # a wide discrete Gaussian is the continuous one: S5 Def. 2
+    # a wide discrete Gaussian is the continuous one: Kaiser et al. 2026 Def. 2
     z = 4.0
     phi = lambda x: 0.5 * math.erfc(-x / math.sqrt(2))  # noqa: E731
     exact = phi(0.5 / z - 0.5 * z) - math.exp(0.5) * phi(-0.5 / z - 0.5 * z)

@@ -29,6 +29,9 @@ def test_json_and_repr_both_ways(mechanism: Mechanism) -> None:
     "text",
     [
         "{",
+        '{"gaussian": {"noise_multiplier": 1, "noise_multiplier": 2}}',
+        "[" * 100_000,
+        '{"repeated": {"times": ' + "9" * 5000 + "}}",
         "[]",
         "{}",
         '{"gaussian": {}}',

@@ -67,7 +67,7 @@ def test_the_published_noise_is_more_than_is_needed() -> None:
 
 
 def test_full_batch_gaussian_by_three_accountants() -> None:
-    """S2's setting, σ = 10.6147, T = 50: μ = .66616; ε(1e-5) = 2.7510 (GDP), 2.9822 (RDP)."""
+    """Fifty steps at σ = 10.6147: μ = .66616; ε(1e-5) = 2.7510 (GDP), 2.9822 (RDP)."""
     mechanism = Repeated(Gaussian(10.614652581338738), 50)
     assert gdp.mu(mechanism) == pytest.approx(0.66616, abs=1e-5)
     exact = privacy_curve(mechanism, method="gdp").epsilon(1e-5)
@@ -79,7 +79,7 @@ def test_full_batch_gaussian_by_three_accountants() -> None:
 
 
 def test_advantage_of_a_victim_when_all_ask_the_same() -> None:
-    """S5 Fig. 3: ε=8, δ=1e-12, n=50000, B=128, 5 epochs: advantage .15."""
+    """Kaiser et al. 2026 Fig. 3: ε=8, δ=1e-12, n=50000, B=128, 5 epochs: advantage .15."""
     found = calibrate(
         EpsilonBudget(8.0, 1e-12),
         sampling_probability=128 / 50000,
@@ -134,7 +134,7 @@ def test_agreement_with_dp_accounting_pld(z: float, q: float, steps: int, delta:
 def test_advantage_of_a_victim_depends_on_others(
     share: float, others: float, advantage: float
 ) -> None:
-    """S5 Fig. 3, Sample: .17 with 20 % at ε=2, .31 with 80 % at ε=2, .06 with 20 % at ε=32."""
+    """Kaiser et al. 2026, Fig. 3: .17 with 20 % at ε=2, .31 with 80 % at ε=2, .06 with 20 % at ε=32."""
     budgets = Budgets.from_groups(
         [("victim", 1 - share, 8.0), ("others", share, others)], 50000, 1e-12
     )

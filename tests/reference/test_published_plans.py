@@ -1,7 +1,7 @@
 """Published parameters, reproduced with the accounting of their time, and what PLD saves.
 
-Values: S1 Tables 5 and 6 with the corrections of the methods note (δ = 1e-5, budgets 1/2/3). The
-MNIST Scale row that S1 prints does not fit its own settings; 3.425/1.920/1.425 does.
+Values: Boenisch et al. 2023 Tables 5 and 6 with corrections (δ = 1e-5, budgets 1/2/3). The
+MNIST Scale row that is printed there does not fit its own settings; 3.425/1.920/1.425 does.
 """
 
 import pytest

@@ -16,7 +16,7 @@ GOLDEN = Query("a**2 + exp(2*b - a)", {"a": (1, 2), "b": (0.5, 3)})
 
 
 def test_golden_value_and_place():
-    # S4 §5.1 and its published notebook: 66.19446391885754 for the mean of five.
+    # Mueller et al. 2021 §5.1 and its published notebook: 66.19446391885754 for the mean of five.
     found = GOLDEN.lipschitz_constant()
     assert found.location == {"a": 1.0, "b": 3.0}
     assert found.value == pytest.approx(330.972319594, rel=1e-11)

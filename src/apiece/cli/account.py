@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from apiece import _check
+from apiece import _check, _json
 from apiece._text import plain
 from apiece.accounting import METHODS, RELATION, PrivacyCurve, privacy_curve
 from apiece.cli._inputs import read_text
@@ -24,7 +24,6 @@ from apiece.mechanisms import (
     Sampled,
     from_dict,
     to_dict,
-    without_repeats,
 )
 
 EXAMPLE = """
@@ -121,12 +120,7 @@ def _from_flags(
 
 
 def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
-    try:
-        data = json.loads(text, object_pairs_hook=without_repeats)
-    except json.JSONDecodeError as error:
-        raise InputError(f"stdin: not JSON ({error}); give a mechanism or a list of them") from None
-    except RecursionError:
-        raise InputError("stdin: JSON nested too deep; give what to_json wrote") from None
+    data = _json.loads(text, "stdin")
     if not isinstance(data, list):
         return [Case(from_dict(data), _needed(delta))], False
     if not data:

@@ -16,7 +16,7 @@ from apiece.mechanisms.gaussian import Gaussian
 from apiece.mechanisms.laplace import Laplace
 from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.normal_form import NormalForm, atoms_of, flatten
-from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json, without_repeats
+from apiece.mechanisms.serial import from_dict, from_json, to_dict, to_json
 
 __all__ = [
     "Atoms",
@@ -41,5 +41,4 @@ __all__ = [
     "require_mechanism",
     "to_dict",
     "to_json",
-    "without_repeats",
 ]

@@ -7,6 +7,7 @@ import re
 from dataclasses import fields
 from typing import Any, get_args
 
+from apiece import _json
 from apiece.errors import InputError, unknown
 from apiece.mechanisms.algebra import Composed, Mechanism
 
@@ -96,29 +97,4 @@ def from_json(text: str) -> Mechanism:
         >>> from_json('{"laplace": {"noise_multiplier": 2.0}}')
         Laplace(noise_multiplier=2.0)
     """
-    try:
-        return from_dict(json.loads(text, object_pairs_hook=without_repeats))
-    except json.JSONDecodeError as error:
-        raise InputError(f"mechanism: not JSON ({error}); give what to_json wrote") from None
-    except RecursionError:
-        raise InputError("mechanism: JSON nested too deep; give what to_json wrote") from None
-
-
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object's fields, for `json.loads(..., object_pairs_hook=without_repeats)`.
-
-    Args:
-        pairs: The fields with their values, in the order of the text.
-
-    Raises:
-        InputError: Where a field is given twice.
-
-    Example:
-        >>> json.loads('{"a": 1, "b": 2}', object_pairs_hook=without_repeats)
-        {'a': 1, 'b': 2}
-    """
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"JSON: field {twice[:80]!r} is given twice; give it once")
-    return dict(pairs)
+    return from_dict(_json.loads(text, "mechanism"))

@@ -1,4 +1,4 @@
-"""S5 Fig. 3: the advantage on a record at ε = 8 (δ = 1e-12), as others' budgets change.
+"""Kaiser et al. 2026 Fig. 3: a record's advantage at ε = 8, δ = 1e-12, as others' budgets change.
 
 n = 50000, B = 128, 5 epochs, Sample, PLD; values to the two digits that can be read.
 """
