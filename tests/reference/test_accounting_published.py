@@ -134,7 +134,7 @@ def test_agreement_with_dp_accounting_pld(z: float, q: float, steps: int, delta:
 def test_advantage_of_a_victim_depends_on_others(
     share: float, others: float, advantage: float
 ) -> None:
-    """Kaiser et al. 2026, Fig. 3: .17 with 20 % at ε=2, .31 with 80 % at ε=2, .06 with 20 % at ε=32."""
+    """Kaiser et al. 2026: .17 with 20 % at ε=2, .31 with 80 % at ε=2, .06 with 20 % at ε=32."""
     budgets = Budgets.from_groups(
         [("victim", 1 - share, 8.0), ("others", share, others)], 50000, 1e-12
     )
