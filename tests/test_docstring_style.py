@@ -57,9 +57,15 @@ def entries(text: str) -> list[str]:
     return re.findall(r"^    (\*{0,2}\w+)(?: \([^)]*\))?:", text, re.MULTILINE)
 
 
+def uncalled(thing: Any) -> bool:
+    """Whether users only name it, in annotations or after `except`: a Protocol or an exception."""
+    error = inspect.isclass(thing) and issubclass(thing, BaseException)
+    return error or getattr(thing, "_is_protocol", False)
+
+
 def parameters(thing: Any) -> list[str]:
-    """Return what a caller gives, in order; nothing for what nobody calls (a Protocol)."""
-    if getattr(thing, "_is_protocol", False):
+    """Return what a caller gives, in order; nothing for what nobody calls."""
+    if uncalled(thing):
         return []
     star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     given = inspect.signature(thing).parameters.values()
@@ -113,16 +119,13 @@ def faults(thing: Any, *, example: bool = True) -> list[str]:
     if raises(thing) and "Raises" not in part:
         found.append("has Raises")
     for name in entries(part.get("Raises", "")):
-        if not hasattr(errors, name) and not hasattr(builtins, name):
+        known = {*vars(errors), *vars(builtins), *getattr(thing, "__globals__", {})}
+        if name not in known:
             found += [f"raises what there is, not {name}"]
     stated = STATES_A_BOUND.search(part[""] + part.get("Returns", ""))
     if stated and "Guarantee" not in part:
         found.append(f"has a Guarantee: it says {stated[0]!r}")
-    if (
-        example
-        and not getattr(thing, "_is_protocol", False)
-        and ">>> " not in part.get("Example", "")
-    ):
+    if example and not uncalled(thing) and ">>> " not in part.get("Example", ""):
         found.append("has an Example")
     if ">>> " in "".join(text for name, text in part.items() if name != "Example"):
         found.append("has its examples in Example")

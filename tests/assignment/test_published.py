@@ -26,7 +26,7 @@ def test_published_rounds_exceed_and_say_so(strategy: Strategy) -> None:
 
 
 def randomized_response_rounds(epsilon: float, tau: float, rounds: int) -> float:
-    """The exact ε of S3's rounds for a record that tries until it has joined once.
+    """The exact ε of Heo et al. 2023's rounds for a record that tries until it has joined once.
 
     Each round: with probability π the record is in a τ-randomized response, then never again.
     """

@@ -45,11 +45,25 @@ class _Lines:
 def read_columns(
     file: BinaryIO, names: Sequence[str], wanted: Sequence[str], log: Log, *, block: int = BLOCK
 ) -> dict[str, Any]:
-    """Return the wanted columns of the lines after the header, as Arrow columns of text.
+    r"""Return the wanted columns of the lines after the header, as Arrow columns of text.
 
-    file: binary, at the line after the header, which has these names. log: told of every line
-    with too few or too many cells, in order. Raises `UnclearLineError` with the number of the
-    first line that does not show where its record ends.
+    Args:
+        file: Binary, at the line after the header.
+        names: Those in the header.
+        wanted: Some of them.
+        log: Told of every line with too few or too many cells, in order.
+        block: How many bytes are read at a time.
+
+    Raises:
+        UnclearLineError: With the number of the first line that does not show where its record
+            ends.
+
+    Example:
+        >>> import io
+        >>> lines = io.BytesIO(b"ann,7\nbob\n")
+        >>> read_columns(lines, ["person", "age"], ["age"], print)["age"].to_pylist()
+        line 3: 1 fields, not 2; left out
+        ['7']
     """
     import pyarrow as pa
 

@@ -28,7 +28,18 @@ class UnclearLineError(Exception):
 
 
 def header_cells(line: bytes) -> list[str]:
-    """Return the names of the columns. Raises `DataError` where it is no line of the grammar."""
+    r"""Return the names of the columns.
+
+    Args:
+        line: The first line of a file, in UTF-8.
+
+    Raises:
+        DataError: Where it is no line of the grammar.
+
+    Example:
+        >>> header_cells(b"person,age\n")
+        ['person', 'age']
+    """
     try:
         cells = line_cells(line.removeprefix(b"\xef\xbb\xbf"))
     except UnclearLineError:
@@ -66,9 +77,16 @@ def decoded(cell: bytes) -> str | None:
 
 
 def cell_text(cell: bytes) -> str | None:
-    """Return a cell as text: None where it is empty, not UTF-8, or beyond ASCII and not plain.
+    r"""Return a cell as text: None where it is empty, not UTF-8, or beyond ASCII and not plain.
 
     What is not plain within ASCII is left to whoever says what kind of cell it should be.
+
+    Args:
+        cell: As it stands in the file, unquoted.
+
+    Example:
+        >>> cell_text(b"7"), cell_text(b""), cell_text(b"\xff")
+        ('7', None, None)
     """
     text = decoded(cell) or None
     if text is not None and not text.isascii() and UNREADABLE.search(text):

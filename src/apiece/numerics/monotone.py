@@ -30,10 +30,15 @@ _TURN: Final = 3.0  # a slope this many times another one is taken for noise
 def log_room(limit: npt.ArrayLike, spent: npt.ArrayLike) -> Floats:
     """Return log(limit / spent), of which the sign is exact: at least 0 just where spent ≤ limit.
 
-    limit > 0, spent ≥ 0; −∞ where `spent` is infinite or not a number.
+    −∞ where `spent` is infinite or not a number.
 
-    >>> log_room(1.0, [0.0, 1.0, np.nextafter(1, 2), np.inf]).tolist()
-    [inf, 0.0, -2.220446049250313e-16, -inf]
+    Args:
+        limit: Positive.
+        spent: At least 0.
+
+    Example:
+        >>> log_room(1.0, [0.0, 1.0, np.nextafter(1, 2), np.inf]).tolist()
+        [inf, 0.0, -2.220446049250313e-16, -inf]
     """
     limit, spent = np.asarray(limit, np.float64), np.asarray(spent, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -54,18 +59,32 @@ def safe_ends(
 ) -> Floats:
     """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room.
 
-    room: called with some x and the places of their entries, returns the room left at each; it
-    falls on the way from `safe` to `unsafe`, nearly along a line with `slope` (its sign does not
-    matter), as a logarithm often does in the logarithm of a parameter. −∞ and NaN are no room.
-    guess: where to look first, NaN where unknown. All arrays have one shape, (K,).
-
     A search ends where room is at most `tolerance`, or where the bracket around the crossing is
-    narrower than `narrow`, relative above 1, and twenty times that at a jump; at `unsafe` itself
-    where there is room even there. NaN is returned where `safe` has no room.
+    narrow enough; at `unsafe` itself where there is room even there. NaN is returned where `safe`
+    has no room. All arrays have one shape, (K,).
 
-    Guarantee: every x returned but NaN lies between the ends given, was evaluated, and had
-    room(x) ≥ 0. That needs no monotony; without it, one of the crossings is found. An entry's
-    result does not depend on the others, if its room does not.
+    Args:
+        room: Called with some x and the places of their entries, returns the room left at each; it
+            falls on the way from `safe` to `unsafe`, nearly along a line, as a logarithm often does
+            in the logarithm of a parameter. −∞ and NaN are no room.
+        guess: Where to look first, NaN where unknown.
+        safe: Where there is room.
+        unsafe: Where there may be none.
+        slope: Of the line; its sign does not matter.
+        tolerance: Room that may be left.
+        narrow: How narrow a bracket is enough, relative above 1; twenty times that at a jump.
+
+    Guarantee:
+        Every x returned but NaN lies between the ends given, was evaluated, and had room(x) ≥ 0.
+        That needs no monotony; without it, one of the crossings is found. An entry's result does
+        not depend on the others, if its room does not.
+
+    Example:
+        >>> one = np.ones(2)
+        >>> found = safe_ends(lambda x, at: np.array([4.0, 9.0])[at] - x * x, one, 0 * one, 9 * one,
+        ...                   slope=2, tolerance=1e-3)
+        >>> bool((found <= [2, 3]).all() and (found >= [1.999, 2.999]).all())
+        True
     """
     best = np.full(guess.shape, np.nan)
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
@@ -98,8 +117,18 @@ def safe_end(
 ) -> float:
     """Return `safe_ends` of one search.
 
-    >>> 2 - 1e-3 <= safe_end(lambda x: 4 - x * x, 1.0, 0.0, 9.0, slope=2, tolerance=1e-3) <= 2
-    True
+    Args:
+        room: Called with x, returns the room left there.
+        guess: As of `safe_ends`.
+        safe: As of `safe_ends`.
+        unsafe: As of `safe_ends`.
+        slope: As of `safe_ends`.
+        tolerance: As of `safe_ends`.
+        narrow: As of `safe_ends`.
+
+    Example:
+        >>> 2 - 1e-3 <= safe_end(lambda x: 4 - x * x, 1.0, 0.0, 9.0, slope=2, tolerance=1e-3) <= 2
+        True
     """
     found = safe_ends(
         lambda x, _: np.array([room(float(x[0]))]),
