@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 MIRROR = {
     "": "_types",
-    "accounting": "accuracy arrays bounds choose inverses truncation",
+    "accounting": "accuracy arrays bounds inverses",
     "accounting/closed": "enumeration forms gaussian single",
     "accounting/contour": "integral moments profile windows",
     "accounting/lattice": """
@@ -18,13 +18,9 @@ MIRROR = {
         profile refinement settings
     """,
     "accounting/renyi": "divergences profile",
-    "assignment": """
-        follow hybrid jorgensen published request rounds sample scale sequential solve
-        threshold uniform waste
-    """,
     "audit": "tables",
     "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
-    "contract": "exposure risk",
+    "contract": "exposure",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
     "jobs": "charged folder people prepared running settings unfinished",
     "ledger": """
@@ -32,7 +28,7 @@ MIRROR = {
         verify
     """,
     "numerics": "rounding",
-    "plan": "claims numbers reference stage verification",
+    "plan": "claims numbers",
     "queries": "scan sources",
     "reporting": "closing figures heatmap",
     "sensitivity": "partial",
