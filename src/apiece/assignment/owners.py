@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Integers
 from apiece.accounting import privacy_curve
-from apiece.assignment import ATTEMPTS, Strategy, assign
-from apiece.assignment.request import BACK
+from apiece.assignment.front import ATTEMPTS, assign
+from apiece.assignment.request import BACK, Strategy
 from apiece.budgets import Budgets, Ownership
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import (

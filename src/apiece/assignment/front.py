@@ -1,0 +1,127 @@
+"""assign: the front door from budgets to a verified plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Any, cast
+
+from apiece.assignment.hybrid import Hybrid
+from apiece.assignment.jorgensen import JorgensenSampling
+from apiece.assignment.nearest import out_of_range
+from apiece.assignment.published import PublishedAdaPDP, PublishedRounds
+from apiece.assignment.request import Request, Strategy
+from apiece.assignment.rounds import AdaPDP, Rounds
+from apiece.assignment.sample import Sample
+from apiece.assignment.scale import Scale
+from apiece.assignment.sequential import Sequential
+from apiece.assignment.threshold import Threshold
+from apiece.assignment.uniform import Uniform
+from apiece.budgets import Budgets
+from apiece.errors import InfeasibleError, InputError, RangeError, unknown
+from apiece.plan import BoundPlan
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    strategy.name: strategy
+    for strategy in (
+        Uniform,
+        Scale,
+        Sample,
+        Hybrid,
+        Threshold,
+        Sequential,
+        JorgensenSampling,
+        Rounds,
+        AdaPDP,
+        PublishedRounds,
+        PublishedAdaPDP,
+    )
+}
+
+KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
+ATTEMPTS = 12  # each aims twice as far below as the one before
+
+
+def assign(
+    budgets: Budgets,
+    strategy: Strategy | str,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    method: str = "pld",
+) -> BoundPlan:
+    """Return a verified plan: what will be done to every record so that each promise is kept.
+
+    budgets: what n records asked for. strategy: `Scale()`, `Sample()`, …, or such a name for its
+    defaults. steps: number of updates T. expected_batch_size: B, at most n. clip_norm: the mean
+    ℓ2 bound c̄ on a record's gradient. method: the accounting to calibrate with, "pld" (tight) or
+    "rdp" (looser; for published values).
+
+    The plan knows which record is in which group, for the engine; `plan.public()` and its JSON
+    do not. Its guarantee for every group, recomputed from the plan's own numbers, is at most what
+    was asked. Where a first plan spends more, by the rounding of a solver or of two routes of
+    the accountant, the groups concerned are aimed lower and it is made again; a plan that fails is
+    never returned. A plan that is made to break promises, for comparison, says so in
+    `plan.objections`. Bounds Δ̄ are kept by Uniform, Scale and Hybrid; of other strategies' plans
+    `plan.notes` says that they may not be, and no release is made where they are not.
+
+    Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
+    `InfeasibleError` where no plan meets the request or its budgets are past the accountant's
+    numerical range, with the nearest request found to be feasible. Source: Boenisch et al. 2023 §3.
+
+    >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+    >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
+    >>> plan.verify().ok
+    True
+    """
+    if not isinstance(budgets, Budgets):
+        raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
+    if isinstance(strategy, str):
+        strategy = strategy_named(strategy)
+    elif not hasattr(strategy, "plan") or isinstance(strategy, type):
+        raise unknown("strategy", strategy, STRATEGIES)
+    request = Request(budgets, steps, expected_batch_size, clip_norm, method)
+    for attempt in range(ATTEMPTS):
+        try:
+            found = strategy.plan(request)
+            plan = found if isinstance(found, BoundPlan) else found.bind(budgets)
+            if not plan.releasable:
+                return plan
+            verification = plan.verify(budgets)
+        except RangeError as error:
+            raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
+        if verification.ok:
+            return _noted(plan)
+        request = request.lower(verification.epsilon_spent, attempt)
+    verification.require()
+    return plan
+
+
+def _noted(plan: BoundPlan) -> BoundPlan:
+    """Return the plan, saying so where there are bounds Δ̄ to which its strategy pays no heed."""
+    bounds = plan.budget_groups.excess
+    if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():
+        return plan
+    note = (
+        f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says whether "
+        "they hold, contract.enforce makes a plan that keeps them; a release is refused otherwise"
+    )
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def strategy_named(name: str, **options: object) -> Strategy:
+    """Return the strategy called `name` with these options.
+
+    Raises `OptionError` for a name or an option that there is not, with the nearest one.
+
+    >>> strategy_named("sample", noise="strictest")
+    Sample(noise='strictest')
+    """
+    if name not in STRATEGIES:
+        raise unknown("strategy", name, STRATEGIES)
+    known = [field.name for field in dataclasses.fields(cast(Any, STRATEGIES[name]))]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of strategy {name}", option, known)
+    return STRATEGIES[name](**options)
