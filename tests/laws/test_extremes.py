@@ -163,11 +163,11 @@ def test_what_must_be_answered_is() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"repeated": {"mechanism": ' * 5000, "deep"),
-        ("[" * 100_000, "deep"),
+        ('{"repeated": {"mechanism": ' * 5000, "deep|recursion"),
+        ("[" * 100_000, "deep|recursion"),
         ('{"gaussian": {"noise_multiplier": 1, "noise_multiplier": 9}}', "twice"),
         ('{"gaussian": {"noise_multiplier": 1}, "gaussian": {"noise_multiplier": 9}}', "twice"),
-        ('{"gaussian": {"noise_multiplier": 1e400}}', "noise_multiplier"),
+        ('{"gaussian": {"noise_multiplier": 1e400}}', "1e400"),
     ],
 )
 def test_hostile_json(text: str, why: str) -> None:

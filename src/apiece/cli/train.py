@@ -34,12 +34,16 @@ def job_options(command: Any) -> Any:
     every = [each for part in PARTS.values() for each in settings_of(part)]
     for name, how in reversed(every):
         if how.help is not None:
-            flag = f"--{(how.flag or name).replace('_', '-')}"
+            flag = f"--{_flag(name, how)}"
             option = click.option(
                 flag, name, type=how.kind, multiple=how.repeatable, help=_help(how)
             )
             command = option(command)
     return command
+
+
+def _flag(name: str, how: Setting) -> str:
+    return (how.flag or name).replace("_", "-")
 
 
 def _help(how: Setting) -> str:
@@ -140,8 +144,10 @@ def interrupted(out: Path, given: dict[str, Any]) -> Prepared:
 
     others = [k for k, value in given.items() if k != "ledger" and value not in (None, (), False)]
     if others:
+        flags = {k: _flag(k, how) for part in PARTS.values() for k, how in settings_of(part)}
+        left_out = flags.get(others[0], others[0])
         raise OptionError(
-            f"--resume {out}: goes on with the settings in that folder; leave out {others[0]}"
+            f"--resume {out}: goes on with the settings in that folder; leave out {left_out}"
         )
     return prepare_again(out, ledger=given["ledger"])
 
