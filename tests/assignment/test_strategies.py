@@ -53,7 +53,11 @@ def test_everyone_spends_what_they_asked(strategy: Strategy) -> None:
         assert 0.99 <= independent(plan, g) / plan.budget_groups.epsilon[g] <= 1
 
 
-@pytest.mark.parametrize("strategy", [Uniform(), Threshold(), Hybrid(excess=0.005)], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [Uniform(), Threshold(), pytest.param(Hybrid(excess=0.005), marks=pytest.mark.slow)],
+    ids=repr,
+)
 def test_another_accountant_finds_no_promise_broken(strategy: Strategy) -> None:
     plan = plan_of(strategy)
     spent = np.array([independent(plan, g) for g in range(3)]) / plan.budget_groups.epsilon

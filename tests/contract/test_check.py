@@ -61,6 +61,7 @@ def test_a_broken_epsilon_is_a_broken_contract(skewed: Budgets) -> None:
     assert "spends epsilon" in verdict.broken[0].reason
 
 
+@pytest.mark.slow
 def test_no_coalition_breaks_hybrid() -> None:
     """A search over shares and budgets of colluders finds nothing above the bound."""
     bound, worst = 0.005, 0.0
