@@ -13,7 +13,16 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Bounds(NamedTuple):
-    """A quantity that lies in [lower, upper]; floats, or arrays of one shape."""
+    """A quantity that lies in [lower, upper].
+
+    Attributes:
+        lower: A float, or an array.
+        upper: The same, of the same shape.
+
+    Example:
+        >>> Bounds(0.9, 1.1).upper
+        1.1
+    """
 
     lower: Any
     upper: Any

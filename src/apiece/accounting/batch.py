@@ -20,13 +20,21 @@ def epsilons(
     delta: npt.ArrayLike,
     method: str = "pld",
 ) -> Bounds:
-    """Return bounds on ε(δ) of `steps` sampled Gaussian steps; all arguments broadcast.
+    """Return bounds on ε(δ) of `steps` sampled Gaussian steps, for whole arrays.
 
-    sampling_probability 0 gives ε = 0. method: "pld" or "rdp" (upper bound only).
+    Args:
+        noise_multiplier: Above 0; this and the following broadcast.
+        sampling_probability: In [0, 1]; 0 gives ε = 0.
+        steps: Whole numbers from 1 on.
+        delta: In (0, 1).
+        method: "pld", or "rdp", which has no lower ends but 0.
 
     Raises:
         InputError: For values outside their bounds.
         RangeError: Past the numerical range.
+
+    Guarantee:
+        The exact ε lies between the two ends.
 
     Example:
         >>> bounds = epsilons(noise_multiplier=[1.0, 2.0], sampling_probability=0.01,
@@ -58,24 +66,33 @@ def upper_epsilons(
     expected: npt.ArrayLike = np.nan,
     method: str = "pld",
 ) -> Floats:
-    """Return upper bounds on ε(δ), as `epsilons`, of a plan's records.
+    """Return upper bounds on ε(δ), as `epsilons`, for a plan's records.
 
-    Equal mechanisms share a computation, so there may be millions of entries, with some hundreds
-    of distinct mechanisms. Usually less than 0.1 % above the truth, as `privacy_curve`; the result
-    depends on the arguments only.
+    Equal mechanisms share a computation, so there may be millions of entries, with some hundreds of
+    distinct mechanisms. Bounds are usually less than 0.1 % above the truth, as those of
+    `privacy_curve`.
 
     Args:
         noise_multiplier: As for `epsilons`, and so the following; all arguments broadcast.
         sampling_probability: In [0, 1].
         steps: Whole numbers from 1 on.
         delta: In (0, 1).
-        expected: About what each ε is, NaN where unknown. It decides where to look, never whether
-            a bound holds.
+        expected: About what each ε is, NaN where unknown. It decides where to look, never whether a
+            bound holds.
         method: "pld" or "rdp".
 
     Raises:
         InputError: For values outside their bounds.
         RangeError: Past the numerical range.
+
+    Guarantee:
+        Never below the exact ε; the result depends on the arguments only.
+
+    Example:
+        >>> upper = upper_epsilons(noise_multiplier=[1.0, 2.0], sampling_probability=0.01,
+        ...                        steps=1000, delta=1e-5)
+        >>> upper.round(2)
+        array([1.83, 0.62])
     """
     require_batch(method)
     shape, columns = broadcast(

@@ -32,18 +32,25 @@ _EXACT = 2.0**-51  # rounding of the few operations between a profile and an ans
 class PrivacyCurve:
     """What an attacker can learn about whether, or what, one record contributed.
 
-    profile: bounds on δ(ε), the larger of both directions of add/remove (see `Profile`).
-    method: the accountant that made it. mechanism: what was accounted, for messages.
+    `privacy_curve` makes it. Its methods take numbers or arrays; results have their shape.
 
-    Formal guarantee: every `Bounds` contains the exact value of the mechanism; `tradeoff` is
-    never above the exact trade-off function, and every rate or success is never below the best
-    that any attack can reach. Arguments may be numbers or arrays; results have their shape.
+    Attributes:
+        profile: Bounds on δ(ε), the larger of both directions of add/remove.
+        method: The accountant that made it.
+        mechanism: What was accounted.
+        relation: The adjacency.
 
-    >>> from apiece.accounting import privacy_curve
-    >>> from apiece.mechanisms import Gaussian
-    >>> curve = privacy_curve(Gaussian(1.0), method="gdp")
-    >>> round(curve.epsilon(1e-5).upper, 4), round(curve.advantage().upper, 4)
-    (4.3772, 0.3829)
+    Guarantee:
+        Every `Bounds` contains the exact value of the mechanism. `tradeoff` is never above the
+        exact trade-off function. No rate and no chance of success is below the best that any attack
+        reaches.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> from apiece.mechanisms import Gaussian
+        >>> curve = privacy_curve(Gaussian(1.0), method="gdp")
+        >>> round(curve.epsilon(1e-5).upper, 4), round(curve.advantage().upper, 4)
+        (4.3772, 0.3829)
     """
 
     profile: Profile = field(repr=False)
@@ -52,9 +59,14 @@ class PrivacyCurve:
     relation: str = RELATION
 
     def epsilon(self, delta: npt.ArrayLike) -> Bounds:
-        """Return bounds on the smallest ε ≥ 0 that holds with `delta` in (0, 1).
+        """Return bounds on the smallest ε ≥ 0 that holds with `delta`.
 
-        Raises `InputError` for other δ, `RangeError` where no finite ε is known to hold.
+        Args:
+            delta: In (0, 1).
+
+        Raises:
+            InputError: For other δ.
+            RangeError: Where no finite ε is known to hold.
         """
         deltas = _check.positive_array("delta", delta, below=1.0)
         bounds = self._asked(self.profile.epsilon, deltas.ravel())
@@ -67,9 +79,15 @@ class PrivacyCurve:
         return _shaped(bounds, deltas)
 
     def delta(self, epsilon: npt.ArrayLike) -> Bounds:
-        """Return bounds on δ(ε) for any real `epsilon`.
+        """Return bounds on δ(ε).
 
-        For ε < 0 by the mirror δ(−x) = 1 − e^{−x} + e^{−x}·δ(x) of the symmetrised profile.
+        Args:
+            epsilon: Any real number. Below 0 the profile is mirrored: δ(−x) = 1 − e^{−x} +
+                e^{−x}·δ(x).
+
+        Raises:
+            InputError: For what is not a number.
+            RangeError: Past the numerical range.
         """
         values = _real_array("epsilon", epsilon)
         flat = values.ravel()
@@ -103,15 +121,18 @@ class PrivacyCurve:
 
         Values are rounded outward to six digits.
 
+        Args:
+            delta: In (0, 1).
+
         Raises:
-            InputError: For δ outside (0, 1).
+            InputError: For other δ.
 
         Example:
             >>> from apiece.accounting import privacy_curve
             >>> from apiece.mechanisms import Gaussian
             >>> print(privacy_curve(Gaussian(1.0)).explain(1e-5))
             4.37717 ≤ ε ≤ 4.37718 at δ = 1e-05, by Gaussian formula: plain Gaussians compose to \
-one, whose profile has a closed form
+        one, whose profile has a closed form
         """
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
         if not isinstance(self.profile, Answers):
@@ -127,18 +148,38 @@ one, whose profile has a closed form
     def tradeoff(self, false_positive_rate: npt.ArrayLike) -> Any:
         """Return a lower bound on f(α), the least false-negative rate of any test at rate α.
 
-        f belongs to both directions of add/remove: it is the greatest convex function below
-        T(P, Q) and T(Q, P). Computed as the conjugate of the upper profile over a finite set of
-        ε, refined around the best one, so it is never above the truth.
+        f is the greatest convex function below T(P, Q) and T(Q, P), so it holds in both directions
+        of add/remove. It is the conjugate of the profile's upper end.
 
-        Source: Dong, Roth, Su 2022, Prop. 2.12 (Gaussian Differential Privacy).
+        Args:
+            false_positive_rate: α, in [0, 1].
+
+        Raises:
+            InputError: For other rates.
+
+        Guarantee:
+            Never above the truth: the conjugate is taken over finitely many ε, each of which is a
+            valid bound.
+
+        References:
+            Dong, Roth, Su 2022, Prop. 2.12.
         """
         power = self.true_positive_rate(false_positive_rate)
         missed = np.maximum(np.nextafter(1.0 - power, -np.inf), 0.0)
         return float(missed) if np.ndim(missed) == 0 else missed
 
     def true_positive_rate(self, false_positive_rate: npt.ArrayLike) -> Any:
-        """Return an upper bound on the power of any membership test at this FPR: 1 − f(α)."""
+        """Return an upper bound on the power of any membership test: 1 − f(α), see `tradeoff`.
+
+        Args:
+            false_positive_rate: α, in [0, 1].
+
+        Raises:
+            InputError: For other rates.
+
+        Guarantee:
+            Never below the truth.
+        """
         rates = _real_array("false_positive_rate", false_positive_rate)
         if not ((rates >= 0) & (rates <= 1)).all():
             bad = float(rates[~((rates >= 0) & (rates <= 1))].ravel()[0])
@@ -147,11 +188,18 @@ one, whose profile has a closed form
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
-        """Return bounds on the least probability of error of an attacker who knows the prior.
+        """Return bounds on the least chance of error of an attacker who knows the prior.
 
-        prior π: probability that the record took part. The error is
-        (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π). Source: methods of hypothesis
-        testing; Kaissis et al. 2024 (Beyond the calibration point).
+        It is (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π).
+
+        Args:
+            prior: π, the chance that the record took part, in (0, 1).
+
+        Raises:
+            InputError: For other priors.
+
+        References:
+            Kaissis et al. 2024.
         """
         priors = _check.positive_array("prior", prior, below=1.0)
         flat = priors.ravel()
@@ -165,38 +213,68 @@ one, whose profile has a closed form
         return _shaped(bounds, priors)
 
     def success(self, prior: npt.ArrayLike = 0.5) -> Bounds:
-        """Return bounds on the greatest probability of guessing membership right at a prior."""
+        """Return bounds on the greatest chance of guessing membership right.
+
+        Args:
+            prior: As for `bayes_error`.
+
+        Raises:
+            InputError: For priors outside (0, 1).
+        """
         error = self.bayes_error(prior)
         return Bounds(1.0 - error.upper, 1.0 - error.lower)
 
     def reconstruction_success(self, baseline: npt.ArrayLike) -> Any:
-        """Return an upper bound on the chance of an attack that succeeds unaided with `baseline`.
+        """Return an upper bound on the chance of an attack, from its chance without the record.
 
-        Holds for attribute inference, reconstruction and singling out alike: with κ the best
-        chance of success of someone who sees the output of the mechanism run without the
-        record, the chance with it is at most 1 − f(κ).
+        It is 1 − f(κ), and holds for attribute inference, reconstruction and singling out alike.
 
-        Source: Kulynych et al. 2025 (Unifying re-identification, attribute inference, and data
-        reconstruction risks in differential privacy).
+        Args:
+            baseline: κ, the best chance of success of someone who sees what the mechanism gives
+                without the record, in [0, 1].
+
+        Raises:
+            InputError: For other chances.
+
+        Guarantee:
+            Never below the best chance of any attack.
+
+        References:
+            Kulynych et al. 2025.
         """
         return self.true_positive_rate(baseline)
 
     def attribute_inference_success(self, baseline: npt.ArrayLike) -> Any:
-        """Return the bound of `reconstruction_success` for guessing one attribute of a record.
+        """Return `reconstruction_success` for guessing one attribute of a record.
 
-        baseline: the chance of the best guess without the record, for instance the share of the
-        most frequent value.
+        Args:
+            baseline: The chance of the best guess without the record; for instance the share of the
+                most frequent value.
+
+        Raises:
+            InputError: For chances outside [0, 1].
         """
         return self.reconstruction_success(baseline)
 
     def statement(self, *, people: int = 1000, prior: float = 0.5) -> str:
-        """Return the guarantee as a frequency, rounded against the mechanism.
+        """Return what a person is promised, as a frequency.
 
-        >>> from apiece.accounting import privacy_curve
-        >>> from apiece.mechanisms import Gaussian
-        >>> privacy_curve(Gaussian(2.0), method="gdp").statement()
-        'Of 1,000 people like you, 500 of them in the data, a perfect attacker who guesses for \
-each whether they took part is right about at most 599; who has not seen the result, about 500.'
+        Args:
+            people: Among how many, a whole number from 1 on.
+            prior: The share of them that took part, in (0, 1).
+
+        Raises:
+            InputError: For values outside their bounds.
+
+        Guarantee:
+            The attacker's count is rounded up.
+
+        Example:
+            >>> from apiece.accounting import privacy_curve
+            >>> from apiece.mechanisms import Gaussian
+            >>> privacy_curve(Gaussian(2.0), method="gdp").statement()
+            'Of 1,000 people like you, 500 of them in the data, a perfect attacker who guesses for \
+        each whether they took part is right about at most 599; who has not seen the result, about 500.'
         """
         people = _check.count("people", people)
         right = math.ceil(people * self.success(prior).upper - 1e-9)

@@ -29,8 +29,19 @@ _NEGLIGIBLE = 1e-8  # Δ is known to this at best; larger ε are not looked at
 class Excess(NamedTuple):
     """Bounds on the Δ-divergence of one record's curve from its baseline, each in [0, 1].
 
-    forward: Δ(baseline ‖ curve), more vulnerable than promised. backward: Δ(curve ‖ baseline),
-    less vulnerable than promised. symmetric: the larger of the two.
+    Attributes:
+        forward: Δ(baseline ‖ curve): how much more vulnerable than promised.
+        backward: Δ(curve ‖ baseline): how much less vulnerable.
+        symmetric: The larger of the two.
+
+    References:
+        Kaiser et al. 2026, Def. 7.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> promised = privacy_curve(Gaussian(2.0))
+        >>> excess(promised, promised).forward.upper
+        0.0
     """
 
     forward: Bounds
@@ -42,29 +53,39 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
     """Return how far `curve` is from `baseline`, the curve that the record was promised.
 
     forward = Δ(M ‖ M̃) = inf{κ ≥ 0: f(α + κ) − κ ≤ f̃(α) for all α}, with f the trade-off function
-    of the baseline M and f̃ that of the record's own mechanism M̃: the most by which the Bayes
-    success of any attacker, at the worst prior, exceeds what the baseline allows. 0: never more
-    vulnerable than the baseline; 1: no promise at all. backward exchanges the two.
+    of the baseline M and f̃ that of the record's own mechanism M̃. It is the most by which the
+    Bayes success of any attacker, at the worst prior, exceeds what the baseline allows: 0 where the
+    record is never more vulnerable than the baseline, 1 where nothing is promised. backward
+    exchanges the two.
 
-    Computed as max over ε ≥ 0 of (δ̃(ε) − δ(ε))/(1 + e^ε), because both curves are convex and
-    symmetric. The bounds hold for every ε, not only for those evaluated: between two nodes δ̃ is
-    below its chord and δ above the extended chords on either side (both are convex in e^ε), and
-    nodes are added where that leaves the maximum open. Where both mechanisms have one shape, the
-    distance of their parameters bounds Δ too, so that more noise, a lower rate and fewer steps
-    give 0 exactly. `upper` is the end to
-    check a promise by.
+    It is the largest (δ̃(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0, because both curves are convex and
+    symmetric. Between two nodes, δ̃ lies below its chord, and δ above the chords of the intervals
+    on either side, extended; nodes are added where that leaves the maximum open.
 
-    Curves by a method without lower bounds ("rdp") give a valid upper end that is far from tight.
+    Args:
+        baseline: What was promised.
+        curve: What the record gets.
 
-    Source: Kaiser et al. 2026 Def. 7; Kaissis et al. 2024 (Beyond the calibration point); the
-    identity follows from the support functions of the two curves.
+    Raises:
+        RangeError: Where a curve is past the numerical range.
 
-    >>> from apiece.accounting import privacy_curve
-    >>> from apiece.mechanisms import Gaussian
-    >>> promised, own = (privacy_curve(Gaussian(z), method="gdp") for z in (2.0, 1.0))
-    >>> worse = excess(promised, own)
-    >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
-    (0.0928, 0.0)
+    Guarantee:
+        The bounds hold over every ε, not only over those evaluated. Check a promise by `upper`. It
+        is exactly 0 where both mechanisms have one shape and `curve` has no less noise, no higher
+        rate and no more steps. Curves by a method without lower bounds ("rdp") give a valid upper
+        end that is far from tight.
+
+    References:
+        Kaiser et al. 2026, Def. 7; Kaissis et al. 2024. The identity follows from the support
+        functions of the two curves.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> from apiece.mechanisms import Gaussian
+        >>> promised, own = (privacy_curve(Gaussian(z), method="gdp") for z in (2.0, 1.0))
+        >>> worse = excess(promised, own)
+        >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
+        (0.0928, 0.0)
     """
     nodes, ours, theirs = _both(curve, baseline)
     for _ in range(_ROUNDS):

@@ -32,15 +32,25 @@ def noise_multipliers(
 ) -> Floats:
     """Return, for each entry, the smallest noise multiplier known to keep (ε, δ).
 
-    The ε recomputed from it by the same method is at most the one asked. Nothing below 0.05 is
-    returned.
+    Args:
+        epsilon: Above 0; this and the following broadcast.
+        delta: In (0, 1).
+        sampling_probability: In [0, 1].
+        steps: Whole numbers from 1 on.
+        method: "pld" or "rdp".
 
-    Raises `InputError` for values outside their bounds, `InfeasibleError` where no multiplier up
-    to 1e8 suffices.
+    Raises:
+        InputError: For values outside their bounds.
+        InfeasibleError: Where no multiplier up to 1e8 suffices.
 
-    >>> z = noise_multipliers(epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375)
-    >>> round(float(z), 2)
-    3.18
+    Guarantee:
+        The ε recomputed from it by the same method is at most the one asked. Nothing below 0.05 is
+        returned.
+
+    Example:
+        >>> z = noise_multipliers(epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375)
+        >>> round(float(z), 2)
+        3.18
     """
     require_batch(method)
     shape, flat = broadcast(
@@ -77,12 +87,26 @@ def sampling_probabilities(
 ) -> Floats:
     """Return, for each entry, the largest sampling probability known to keep (ε, δ), at most 1.
 
-    1 where even full participation costs less than ε; 0 where not even 1e-12 keeps it. guess:
-    about what it is, NaN where unknown; a good one saves most of the time, a bad one costs some.
+    Args:
+        epsilon: Above 0; this and the following broadcast.
+        delta: In (0, 1).
+        noise_multiplier: Above 0.
+        steps: Whole numbers from 1 on.
+        method: "pld" or "rdp".
+        guess: About what it is, NaN where unknown. A good one saves most of the time, a bad one
+            costs some.
 
-    >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
-    >>> round(float(q), 4)
-    0.0128
+    Raises:
+        InputError: For values outside their bounds.
+
+    Guarantee:
+        The ε recomputed from it by the same method is at most the one asked. It is 1 where even
+        full participation costs less, and 0 where not even 1e-12 keeps it.
+
+    Example:
+        >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
+        >>> round(float(q), 4)
+        0.0128
     """
     require_batch(method)
     shape, flat = broadcast(

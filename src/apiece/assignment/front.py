@@ -53,27 +53,41 @@ def assign(
 ) -> BoundPlan:
     """Return a verified plan: what will be done to every record so that each promise is kept.
 
-    budgets: what n records asked for. strategy: `Scale()`, `Sample()`, …, or such a name for its
-    defaults. steps: number of updates T. expected_batch_size: B, at most n. clip_norm: the mean
-    ℓ2 bound c̄ on a record's gradient. method: the accounting to calibrate with, "pld" (tight) or
-    "rdp" (looser; for published values).
+    The plan knows which record is in which group, for the engine; `plan.public()` and its JSON do
+    not. Where a first plan spends more than was asked, by the rounding of a solver or of two routes
+    of the accountant, the groups concerned are aimed lower and it is made again. Bounds Δ̄ are kept
+    by Uniform, Scale and Hybrid; of other strategies' plans `plan.notes` says that they may not be,
+    and no release is made where they are not.
 
-    The plan knows which record is in which group, for the engine; `plan.public()` and its JSON
-    do not. Its guarantee for every group, recomputed from the plan's own numbers, is at most what
-    was asked. Where a first plan spends more, by the rounding of a solver or of two routes of
-    the accountant, the groups concerned are aimed lower and it is made again; a plan that fails is
-    never returned. A plan that is made to break promises, for comparison, says so in
-    `plan.objections`. Bounds Δ̄ are kept by Uniform, Scale and Hybrid; of other strategies' plans
-    `plan.notes` says that they may not be, and no release is made where they are not.
+    Args:
+        budgets: What n records asked for.
+        strategy: `Scale()`, `Sample()`, …, or such a name for its defaults.
+        steps: The number of updates T.
+        expected_batch_size: B, at most n.
+        clip_norm: The mean ℓ2 bound c̄ on a record's gradient.
+        method: The accounting to calibrate with, "pld" (tight) or "rdp" (looser; for published
+            values).
 
-    Raises `InputError` for settings out of bounds, `OptionError` for an unknown strategy,
-    `InfeasibleError` where no plan meets the request or its budgets are past the accountant's
-    numerical range, with the nearest request found to be feasible. Source: Boenisch et al. 2023 §3.
+    Raises:
+        InputError: For settings out of bounds.
+        OptionError: For an unknown strategy.
+        InfeasibleError: Where no plan meets the request or its budgets are past the accountant's
+            numerical range, with the nearest request found to be feasible.
+        VerificationError: Where lower aims did not help.
 
-    >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
-    >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
-    >>> plan.verify().ok
-    True
+    Guarantee:
+        Each group's ε, recomputed from the plan's own numbers, is at most what was asked; a plan
+        that fails is never returned. A plan that is made to break promises, for comparison, says so
+        in `plan.objections`.
+
+    References:
+        Boenisch et al. 2023, §3.
+
+    Example:
+        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+        >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
+        >>> plan.verify().ok
+        True
     """
     if not isinstance(budgets, Budgets):
         raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
@@ -113,10 +127,17 @@ def _noted(plan: BoundPlan) -> BoundPlan:
 def strategy_named(name: str, **options: object) -> Strategy:
     """Return the strategy called `name` with these options.
 
-    Raises `OptionError` for a name or an option that there is not, with the nearest one.
+    Args:
+        name: One of `STRATEGIES`.
+        **options: What its class takes.
 
-    >>> strategy_named("sample", noise="strictest")
-    Sample(noise='strictest')
+    Raises:
+        OptionError: For a name or an option that there is not, with the nearest one; what the class
+            raises.
+
+    Example:
+        >>> strategy_named("sample", noise="strictest")
+        Sample(noise='strictest')
     """
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)

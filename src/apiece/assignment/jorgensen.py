@@ -27,18 +27,31 @@ AIM = 1 - 3e-4  # what a lattice of losses may add to the amplification formula
 class JorgensenSampling:
     """The data set is sampled once, record i with π_i, then standard DP-SGD runs at τ on it.
 
-    threshold: τ, or None for the one that wastes least by `loss` (see `waste`): the weight of
-    budgets that stay out, or "adaptive". Records that ask for τ or more join for certain; of the
-    others π_i is the largest for which (ε_i, δ_i) holds, about (e^ε_i − 1)/(e^τ − 1).
+    Records that ask for τ or more join for certain; of the others π_i is the largest for which
+    (ε_i, δ_i) holds, about (e^ε_i − 1)/(e^τ − 1). The coins stay secret and the batch is divided by
+    its expected size, which Heo et al. 2023 takes from the realised sample. Each record's mechanism
+    is `Sampled(Repeated(Sampled(Gaussian)))`; its ε is that of the run at δ/π, amplified by the
+    coin, by PLD or by RDP.
 
-    The coins stay secret and the batch is divided by its expected size, which Heo et al. 2023 takes
-    from the realised sample. Each record's mechanism is `Sampled(Repeated(Sampled(Gaussian)))`; its
-    ε is that of the run at δ/π, amplified by the coin, by PLD or by RDP.
+    Attributes:
+        threshold: τ, or None for the one that wastes least by `loss`, and is at most such that a
+            batch's worth of records is expected to join.
+        loss: The weight, in [0, 1], of budgets that stay out, or "adaptive".
 
-    A τ that is not given is at most such that a batch's worth of records is expected to join.
-    Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where at the τ given fewer
-    join. Source: Heo et al. 2023 Def. 4.1 and B.1;
-    Jorgensen, Yu, Cormode 2015.
+    Raises:
+        BudgetError: For a τ that is not positive.
+        InputError: For another `loss`.
+
+    References:
+        Heo et al. 2023, Def. 4.1 and B.1; Jorgensen, Yu, Cormode 2015.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, JorgensenSampling(3.0), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> plan.stages[0].participation.round(1).tolist()
+        [0.1, 1.0]
     """
 
     name: ClassVar[str] = "jorgensen"
@@ -52,7 +65,14 @@ class JorgensenSampling:
         object.__setattr__(self, "loss", check_loss("loss", self.loss))
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan of one stage with a participation a group."""
+        """Return the plan of one stage with a participation a group.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: Where at the τ given fewer join than a batch holds.
+        """
         groups, least = request.groups, request.expected_batch_size
         if self.threshold is not None:
             return _plan(request, self.name, min(self.threshold, float(groups.epsilon.max())))

@@ -40,17 +40,25 @@ _MOST_KINDS = 500
 class OwnedPlan:
     """A plan of the selected rows, and the owners whose promises it keeps.
 
-    Guarantee:
-        Under one frozen plan and a public graph, the parameters of a run with all selected rows
-        and of one without an owner's rows are as close as `mechanism_for(owner)` says.
-
     Attributes:
-        plan: what is done to each selected row; its ids are the rows' positions in the graph.
-        rows: the selected rows, ascending; the dataset to train on has these, in this order.
-        ownership, budgets: the graph, and what the owners asked for.
+        plan: What is done to each selected row; its ids are the rows' positions in the graph.
+        rows: The selected rows, ascending; the dataset to train on has these, in this order.
+        ownership: The graph.
+        budgets: What the owners asked for.
+
+    Guarantee:
+        Under one frozen plan and a public graph, the parameters of a run with all selected rows and
+        of one without an owner's rows are as close as `mechanism_for(owner)` says.
 
     References:
         Choquette-Choo et al. 2024 (mixtures of Gaussians); Ganesh et al. 2025 (several owners).
+
+    Example:
+        >>> graph = Ownership([[i, (i + 1) % 100] for i in range(100)])
+        >>> owned = assign_owned(graph, Budgets(2.0, 1e-5, ids=range(100)), "scale", limit=2,
+        ...                      steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> owned.rows.size
+        100
     """
 
     plan: BoundPlan
@@ -61,9 +69,12 @@ class OwnedPlan:
     def mechanism_for(self, owner: Any) -> Mechanism:
         """Return what is done to all selected rows of `owner` together.
 
+        Args:
+            owner: An id of the graph.
+
         Raises:
-            InputError: for an id that owns no row of the graph.
-            UnsupportedError: for several rows of plans with a coin before a stage.
+            InputError: For an id that owns no row of the graph.
+            UnsupportedError: For several rows of plans with a coin before a stage.
         """
         place = np.searchsorted(self.ownership.ids, owner)
         if place == self.ownership.ids.size or self.ownership.ids[place] != owner:
@@ -140,19 +151,25 @@ def assign_owned(
     owner by owner, and made again with lower aims where an owner would spend more.
 
     Args:
-        ownership: the public graph.
-        budgets: of the owners, by the ids of the graph; at least of all who own a row.
-        strategy: as for `assign`.
-        limit: how many rows of an owner are used at most; a number, or one for each owner in the
+        ownership: The public graph.
+        budgets: Of the owners, by the ids of the graph; at least of all who own a row.
+        strategy: As for `assign`.
+        limit: How many rows of an owner are used at most; a number, or one for each owner in the
             order of `ownership.ids`.
-        steps, expected_batch_size, clip_norm: as for `assign`; the batch is of rows, at most as
-            many as are selected.
+        steps: As for `assign`, and so the following.
+        expected_batch_size: Of rows, at most as many as are selected.
+        clip_norm: The mean bound on a row's gradient.
 
     Raises:
-        InputError: owners without a budget, no row selected, more than 500 kinds of owners, and
-            what `assign` raises.
-        UnsupportedError: several rows an owner with a strategy that tosses a coin before a stage.
-        VerificationError: where lower aims did not help; never a plan that fails.
+        InputError: For owners without a budget, where no row is selected, for more than 500 kinds
+            of owners, and what `assign` raises.
+        UnsupportedError: For several rows an owner with a strategy that tosses a coin before a
+            stage.
+        VerificationError: Where lower aims did not help.
+
+    Guarantee:
+        No owner's ε of all their selected rows, recomputed from the plan's own numbers, is above
+        what they asked; a plan that fails is never returned.
 
     Example:
         >>> graph = Ownership([[i, (i + 1) % 100] for i in range(100)])

@@ -31,12 +31,32 @@ OBJECTION = (
 class PublishedRounds:
     """PDP-SGD as Heo et al. 2023 states it: for comparison only, never for release.
 
-    rounds, loss: as in `Rounds`. seed: of the coins, which are tossed when the plan is made,
-    because thresholds, noise and normalisers of later rounds depend on them.
+    The coins are tossed when the plan is made, because thresholds, noise and normalisers of later
+    rounds depend on them. The plan's groups are the budget groups split by which rounds their
+    records joined.
 
-    The plan's groups are the budget groups split by which rounds their records joined. The
-    guarantee stated for each is that of the worst path of its budget, with the coins revealed:
-    it exceeds what was asked, and the plan says so. Source: Heo et al. 2023 Algorithm 1.
+    Attributes:
+        rounds: As for `Rounds`.
+        loss: As for `Rounds`.
+        seed: Of the coins, a whole number from 0 on.
+
+    Raises:
+        InputError: For options out of bounds.
+
+    Guarantee:
+        What is stated for each group is that of the worst path of its budget, with the coins
+        revealed. It exceeds what was asked, and `plan.objections` says so.
+
+    References:
+        Heo et al. 2023, Algorithm 1.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, PublishedRounds(2), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> plan.releasable
+        False
     """
 
     name: ClassVar[str] = "published_rounds"
@@ -48,7 +68,15 @@ class PublishedRounds:
         _check_options(self)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan of the rounds that these coins give."""
+        """Return the plan of the rounds that these coins give.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: For fewer steps than rounds.
+            UnsupportedError: For more than 500 groups.
+        """
         return _plan(self, request, combine="continue")
 
 
@@ -56,8 +84,29 @@ class PublishedRounds:
 class PublishedAdaPDP:
     """AdaPDP on DP-SGD as Heo et al. 2023 states it: for comparison only, never for release.
 
-    As `PublishedRounds`, with a model a round, outputs averaged. Source: Heo et al. 2023 Algorithm
-    2.
+    As `PublishedRounds`, with a model a round, outputs averaged.
+
+    Attributes:
+        rounds: As for `Rounds`.
+        loss: As for `Rounds`.
+        seed: Of the coins, a whole number from 0 on.
+
+    Raises:
+        InputError: For options out of bounds.
+
+    Guarantee:
+        As for `PublishedRounds`.
+
+    References:
+        Heo et al. 2023, Algorithm 2.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, PublishedAdaPDP(2), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> plan.combine, plan.releasable
+        ('average', False)
     """
 
     name: ClassVar[str] = "published_adapdp"
@@ -69,7 +118,15 @@ class PublishedAdaPDP:
         _check_options(self)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan of the rounds that these coins give."""
+        """Return the plan of the rounds that these coins give.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: For fewer steps than rounds.
+            UnsupportedError: For more than 500 groups.
+        """
         return _plan(self, request, combine="average")
 
 

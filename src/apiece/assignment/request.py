@@ -23,11 +23,21 @@ BACK = 1e-3  # of log ε, by which a broken promise is at least aimed lower, the
 class Request:
     """Budgets, and the settings that every strategy has to keep.
 
-    back: of log ε, how far below its budget each group is aimed at, after plans that spent more
-    (see `lower`); 0 at first.
+    Attributes:
+        budgets: What each record asked for.
+        steps: How many updates, T, at least 1.
+        expected_batch_size: B, above 0, at most the number of records.
+        clip_norm: The mean ℓ2 bound c̄ on a record's gradient, above 0.
+        method: The accounting to calibrate with.
+        back: How far below its budget each group is aimed at, in log ε, after plans that spent more
+            (see `lower`); 0 at first.
 
-    Raises `InputError` for steps below 1, an expected batch size that is not positive or above
-    the number of records, a clip norm that is not positive, an unknown accounting method.
+    Raises:
+        InputError: For values outside their bounds; an unknown method.
+
+    Example:
+        >>> Request(Budgets([1.0] * 50, 1e-5), 10, 5, 1.0).mean_probability
+        0.1
     """
 
     budgets: Budgets
@@ -74,8 +84,12 @@ class Request:
     def lower(self, spent: Floats, times: int) -> Self:
         """Return this request with the groups aimed lower that spent more than they asked.
 
-        By twice what they were above, and by at least `BACK`; all of it doubled each of the
-        `times`, as ε may jump.
+        By twice what they were above, and by at least 1e-3 of log ε; doubled `times` times, as ε
+        may jump.
+
+        Args:
+            spent: Each group's ε in the plan that failed.
+            times: How many plans failed before.
         """
         asked = self.groups.epsilon
         above = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
@@ -104,7 +118,13 @@ class Request:
     ) -> Plan:
         """Return the plan of one stage with these parameters.
 
-        at_end: groups whose rate cannot grow; those whose noise cannot fall are found here.
+        Args:
+            strategy: Its name.
+            noise_stddev: Of the noise on the sum.
+            sampling_probability: Each group's.
+            clip_norm: Each group's.
+            at_end: Groups whose rate cannot grow; those whose noise cannot fall are found here.
+            objections: Why the plan is not for release.
         """
         groups = self.groups
         total = float(sampling_probability @ groups.records)
@@ -127,7 +147,14 @@ class Request:
     def saturated(
         self, z: Floats, q: Floats, steps: npt.ArrayLike, at_end: npt.NDArray[np.bool_] | bool
     ) -> npt.NDArray[np.bool_]:
-        """Return which groups spend less than they allow, at the end of their parameter's range."""
+        """Return which groups spend less than they allow, at the end of their parameter's range.
+
+        Args:
+            z: Each group's noise multiplier.
+            q: Each group's sampling probability.
+            steps: Of all groups, or each group's.
+            at_end: Groups whose rate cannot grow.
+        """
         end = (q > 0) & (at_end | (z <= accounting.LEAST_NOISE * (1 + 1e-4)))
         found = np.zeros(len(self.groups), dtype=bool)
         if end.any():
@@ -150,7 +177,15 @@ class Request:
         objections: tuple[str, ...] = (),
         combine: str = "continue",
     ) -> Plan:
-        """Return the plan with these stages; `assign` binds it to the records."""
+        """Return the plan with these stages; `assign` binds it to the records.
+
+        Args:
+            strategy: Its name.
+            stages: In the order of training.
+            saturated: The groups that cannot spend all they allow.
+            objections: Why the plan is not for release.
+            combine: "continue" trains one model through all stages, "average" a model a stage.
+        """
         return Plan(
             strategy=strategy,
             clip_norm=self.clip_norm,
@@ -170,5 +205,12 @@ class Strategy(Protocol):
     name: ClassVar[str]
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan; `assign` binds it to the records and verifies it."""
+        """Return the plan; `assign` binds it to the records and verifies it.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: Where no plan meets the request.
+        """
         ...

@@ -27,27 +27,45 @@ UNSPENT = "this strategy spends in full only the budget that binds first; of wha
 class Rounds:
     """PDP-SGD, sound: one model, several rounds, each with its threshold τ_R and its coins.
 
-    rounds: how many; the steps are split among them. loss: how thresholds are chosen (see
-    `waste.best_threshold`): the weight of budgets that stay out, or "adaptive". pace: "even"
-    offers each round an equal part of what a record has left, "greedy" all of it, as in Heo et al.
-    2023.
-
     In each round a record joins with π = (e^r − 1)/(e^τ − 1), r its offer, by a coin that stays
-    secret, and its budget is charged the amplified cost min(r, τ) whether it joined or not: so
-    the whole schedule is known before training. (Heo et al. 2023 charges only those who joined,
-    which reveals the coins and lets the others try again: the true ε exceeds the one asked. See
-    `PublishedRounds`.) The guarantee is that of the composition over rounds, not a sum of ε's;
-    what that leaves is spent by lowering the noise of all rounds by one factor, until the first
-    group's budget is used up. **The other groups do not spend all they allow, and no claim is
-    made that they do:** a round has one noise for all, a record above its τ cannot use the rest,
-    and amplification by the coins is worth more to some groups than to others. `plan.notes` says
-    how much of its budget each group spends; Sample, Scale and Hybrid spend it.
+    secret. Its budget is charged the amplified cost min(r, τ) whether it joined or not, so the
+    whole schedule is known before training. Heo et al. 2023 charges only those who joined, which
+    reveals the coins and lets the others try again, so that the true ε exceeds the one asked: see
+    `PublishedRounds`.
+
+    The noise of all rounds is lowered by one factor until the first group's budget is used up. The
+    other groups do not spend all they allow: a round has one noise for all, a record above its τ
+    cannot use the rest, and the coins amplify more for some groups than for others. `plan.notes`
+    says how much of its budget each group spends. Sample, Scale and Hybrid spend it.
 
     Of more than 12 distinct ε, chances of joining are those of 12 levels that they are rounded down
-    to. A round's τ is at most such that a batch's worth of records is expected to join; where
+    to. A round's τ is at most such that a batch's worth of records is expected to join. Where
     budgets are used up there are fewer rounds, of more steps. By PLD only, as no Rényi bound is
-    known for a coin before a run. Raises `InfeasibleError` for fewer steps than rounds.
-    Source: Heo et al. 2023 Algorithm 1.
+    known for a coin before a run.
+
+    Attributes:
+        rounds: How many; the steps are split among them.
+        loss: How thresholds are chosen: the weight, in [0, 1], of budgets that stay out, or
+            "adaptive".
+        pace: "even" offers each round an equal part of what a record has left, "greedy" all of it,
+            as in Heo et al. 2023.
+
+    Raises:
+        InputError: For options out of bounds.
+
+    Guarantee:
+        Each group's ε of the composition over all rounds, with their coins, is at most what it
+        asked.
+
+    References:
+        Heo et al. 2023, Algorithm 1.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Rounds(2), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> len(plan.stages), plan.verify().ok
+        (2, True)
     """
 
     name: ClassVar[str] = "rounds"
@@ -59,7 +77,14 @@ class Rounds:
         _check_options(self)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a stage a round."""
+        """Return the plan with a stage a round.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: For fewer steps than rounds.
+        """
         return _plan(self, request, combine="continue")
 
 
@@ -67,8 +92,28 @@ class Rounds:
 class AdaPDP:
     """AdaPDP on DP-SGD, sound: a model a round from scratch, outputs averaged.
 
-    Options and guarantee as `Rounds`; the weight of a round's model is τ_R times the number of
-    records expected to join it. Source: Heo et al. 2023 B.2 and Algorithm 2, after Niu et al. 2021.
+    The weight of a round's model is τ_R times the number of records expected to join it.
+
+    Attributes:
+        rounds: As for `Rounds`, and so the following.
+        loss: How thresholds are chosen.
+        pace: "even" or "greedy".
+
+    Raises:
+        InputError: For options out of bounds.
+
+    Guarantee:
+        As for `Rounds`.
+
+    References:
+        Heo et al. 2023, B.2 and Algorithm 2, after Niu et al. 2021.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, AdaPDP(2), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.combine, plan.verify().ok
+        ('average', True)
     """
 
     name: ClassVar[str] = "adapdp"
@@ -80,7 +125,14 @@ class AdaPDP:
         _check_options(self)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a stage, and a model, a round."""
+        """Return the plan with a stage, and a model, a round.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: For fewer steps than rounds.
+        """
         return _plan(self, request, combine="average")
 
 

@@ -35,17 +35,28 @@ FEW = 6  # up to so many groups the noise is sought by solving for each; beyond,
 class Sample:
     """Each record's sampling probability is as large as its budget allows; the noise is shared.
 
-    noise: how the one noise multiplier z is fixed.
-    - "batch" (default): so that the expected batch size is the one asked, mean q_g(z) = B/n.
-    - "strictest", "loosest", "mean": what the smallest, the largest, or the mean ε (with the
-      smallest δ) needs at q̄ = B/n; the expected batch size is then what comes out.
-
     A group whose q_g = 1 still costs less than ε_g is marked saturated. Where ε jumps with the
-    rate, at noise far below 1, the rate below the jump is taken. A record's curve depends
-    on the others' budgets through z: see `contract`.
+    rate, at noise far below 1, the rate below the jump is taken. A record's curve depends on the
+    others' budgets through the noise: see `contract`.
 
-    Raises `InfeasibleError` where no batch of the size asked can be reached, or a budget allows
-    no rate at all. Source: Boenisch et al. 2023 Algorithm 1; Kaiser et al. 2026 Table III.
+    Attributes:
+        noise: How the one noise multiplier z is fixed. "batch": so that the expected batch size is
+            the one asked, mean q_g(z) = B/n. "strictest", "loosest" and "mean": what the smallest,
+            the largest or the mean ε (with the smallest δ) needs at q̄ = B/n; the expected batch
+            size is then what comes out.
+
+    Raises:
+        InputError: For another word.
+
+    References:
+        Boenisch et al. 2023, Algorithm 1; Kaiser et al. 2026, Table III.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Sample(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.stages[0].sampling_probability.round(2).tolist()
+        [0.04, 0.16]
     """
 
     name: ClassVar[str] = "sample"
@@ -56,7 +67,15 @@ class Sample:
             raise unknown("Sample noise", self.noise, NOISES)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a sampling probability a group."""
+        """Return the plan with a sampling probability a group.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: Where no batch of the size asked can be reached, or a budget allows no
+                rate at all.
+        """
         if self.noise == "batch":
             z, free = batch_noise(request)
             q = fit_mean(request, free)

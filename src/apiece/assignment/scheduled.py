@@ -25,28 +25,36 @@ FAR = 10.0  # of log z: how far from the guess it may lie
 def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = None) -> AnyPlan:
     """Return `plan` with its steps split into stages whose noise follows `schedule`.
 
-    schedule: relative noise by step, of which only the shape counts: twice the factor is twice
-    the noise. A schedule that holds its factors gives a stage a point; any other is cut into
-    `stages` equal parts, each with the factor at its middle. Sampling rates, clip norms' mean and
-    the normaliser stay; the level of the noise and the groups' clip norms are solved again, so
-    that every group spends what it spent in `plan`. Where clip norms were equal they end up a
-    little apart, since budgets feel an uneven noise differently.
+    Sampling rates, clip norms' mean and the normaliser stay. The level of the noise and the groups'
+    clip norms are solved again, so that every group spends what it spent in `plan`. Where clip
+    norms were equal they end up a little apart, since budgets feel an uneven noise differently.
 
-    Guarantee: each group's ε, recomputed from the new plan's own numbers, is at most what was
-    asked, or `VerificationError` is raised.
+    Args:
+        plan: Of one stage, without coins, objections and bounds on the excess.
+        schedule: Relative noise by step, of which only the shape counts: twice the factor is twice
+            the noise.
+        stages: Into how many equal parts the steps are cut, each with the factor at its middle.
+            None only for a schedule that holds its factors: a stage a point.
 
-    Raises `InputError` for a factor of 0 and for points beyond the last step; `UnsupportedError`
-    for plans of several stages, with participation coins, with objections (which state no
-    guarantee to keep), with bounds on the excess, and of more than 500 distinct mechanisms.
-    Source: for what such schedules can gain, Hong, Wang and Zhou, On Dynamic Noise Influence in
-    Differentially Private Learning (2021).
+    Raises:
+        InputError: For a factor of 0; for points beyond the last step; for `stages` that are not
+            given or more than the steps.
+        UnsupportedError: For another plan, and for more than 500 distinct mechanisms.
+        VerificationError: Where a group would spend more than it asked.
 
-    >>> from apiece import Budgets, Scale, assign
-    >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
-    >>> plan = assign(budgets, Scale(), steps=100, expected_batch_size=100, clip_norm=1.0)
-    >>> falling = schedule_noise(plan, Schedule(((0, 2.0), (50, 1.0)), "hold"))
-    >>> [stage.steps for stage in falling.stages], falling.verify().ok
-    ([50, 50], True)
+    Guarantee:
+        Each group's ε, recomputed from the new plan's own numbers, is at most what was asked.
+
+    References:
+        Hong, Wang, Zhou 2021, for what such schedules can gain.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+        >>> plan = assign(budgets, Scale(), steps=100, expected_batch_size=100, clip_norm=1.0)
+        >>> falling = schedule_noise(plan, Schedule(((0, 2.0), (50, 1.0)), "hold"))
+        >>> [stage.steps for stage in falling.stages], falling.verify().ok
+        ([50, 50], True)
     """
     stage = _single(plan)
     steps, factors = _parts(schedule, plan.steps, stages)

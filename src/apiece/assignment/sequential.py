@@ -19,12 +19,26 @@ ORDERS = ("strictest", "loosest")
 class Sequential:
     """A stage a group: one model is trained on each group in turn, at that group's budget.
 
-    order: which group comes first; "strictest" (default) did better in Boenisch et al. 2023. The
-    steps are split in proportion to the groups' sizes, at least one each; a stage's expected batch
-    size is the one asked or, in a smaller group, the whole group.
+    The steps are split in proportion to the groups' sizes, at least one each. A stage's expected
+    batch size is the one asked or, in a smaller group, the whole group. Each record's curve is that
+    of its own stage.
 
-    Each record's curve is that of its own stage. Raises `InfeasibleError` where there are fewer
-    steps than groups. Source: Boenisch et al. 2023 App. E.2.
+    Attributes:
+        order: Which group comes first, "strictest" or "loosest"; the first did better in Boenisch
+            et al. 2023.
+
+    Raises:
+        InputError: For another order.
+
+    References:
+        Boenisch et al. 2023, App. E.2.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Sequential(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> [stage.sampling_probability.tolist() for stage in plan.stages]
+        [[0.2, 0.0], [0.0, 0.2]]
     """
 
     name: ClassVar[str] = "sequential"
@@ -35,7 +49,14 @@ class Sequential:
             raise unknown("Sequential order", self.order, ORDERS)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a stage a group."""
+        """Return the plan with a stage a group.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: Where there are fewer steps than groups.
+        """
         groups = request.groups
         steps = _split(request.steps, groups.records)
         batch = np.minimum(request.expected_batch_size, groups.records)

@@ -21,15 +21,27 @@ CANDIDATES = 8  # of τ, in each round of the search
 class Threshold:
     """Records that ask for less than `epsilon` are left out (q = 0); the others train at τ.
 
-    epsilon: τ, or None for the best one. At a fixed batch size the noise on a mean gradient is
-    S/B = z·c/B, so the best τ is the one with the smallest noise multiplier z(τ) at
-    q = B / (records kept); a tie goes to the τ that keeps more records. It is sought from the
-    budgets' distribution alone, among 8 of the distinct ε, then among 8 of those around the best,
-    and so on; where z(τ) has several valleys, one of the deepest seen.
-    That measure knows nothing of what the records left out would have taught.
+    At a fixed batch size the noise on a mean gradient is S/B = z·c/B, so the best τ is the one with
+    the smallest noise multiplier z(τ) at q = B / (records kept); a tie goes to the τ that keeps
+    more records. It is sought from the budgets' distribution alone, among 8 of the distinct ε, then
+    among 8 of those around the best, and so on. Where z(τ) has several valleys, one of the deepest
+    seen is taken. That measure knows nothing of what the records left out would have taught.
 
-    Raises `BudgetError` for a τ that is not positive, `InfeasibleError` where fewer records are
-    kept than a batch holds. Source: Boenisch et al. 2023 App. E.1.
+    Attributes:
+        epsilon: τ, or None for the best one.
+
+    Raises:
+        BudgetError: For a τ that is not positive.
+
+    References:
+        Boenisch et al. 2023, App. E.1.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Threshold(2.0), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.stages[0].sampling_probability.tolist()
+        [0.0, 0.2]
     """
 
     name: ClassVar[str] = "threshold"
@@ -41,7 +53,14 @@ class Threshold:
             object.__setattr__(self, "epsilon", number)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan in which the groups below τ have q = 0."""
+        """Return the plan in which the groups below τ have q = 0.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            InfeasibleError: Where fewer records are kept than a batch holds.
+        """
         groups = request.groups
         if self.epsilon is None:
             z, keep = self._best(request)

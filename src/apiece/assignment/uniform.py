@@ -18,13 +18,25 @@ from apiece.plan import Plan
 class Uniform:
     """Every record gets the same noise and rate, as in standard DP-SGD.
 
-    budget: "strictest" keeps everyone's promise, at the cost of all who would allow more.
-    "loosest" trains at the largest budget, and a number trains at that ε (with each record's δ):
-    where that is more than a record allows, its promise is broken, so the plan carries objections
-    and is not for release; it serves as an upper bound in comparisons.
+    Attributes:
+        budget: "strictest" keeps everyone's promise, at the cost of all who would allow more.
+            "loosest" trains at the largest budget, and a number at that ε, with each record's δ.
+            Where that is more than a record allows, the plan carries objections and is not for
+            release: it is the best case in comparisons.
 
-    Raises `BudgetError` for a number that is not positive. Source: Boenisch et al. 2023 §5 (the two
-    baselines).
+    Raises:
+        BudgetError: For a number that is not positive.
+        InputError: For another word.
+
+    References:
+        Boenisch et al. 2023, §5 (the two baselines).
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Uniform(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.stages[0].sampling_probability.tolist()
+        [0.1, 0.1]
     """
 
     name: ClassVar[str] = "uniform"
@@ -39,7 +51,11 @@ class Uniform:
             object.__setattr__(self, "budget", number)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan of one noise and one rate."""
+        """Return the plan of one noise and one rate.
+
+        Args:
+            request: The budgets and the settings of the training.
+        """
         groups, q = request.groups, request.mean_probability
         if isinstance(self.budget, str):
             epsilon, delta = request.target, groups.delta

@@ -101,15 +101,24 @@ class RenyiProfile:
 
 
 def divergence(mechanism: Mechanism, orders: npt.ArrayLike) -> Floats:
-    """Return Rényi divergences of `mechanism` at `orders` > 1, the larger of both directions.
+    """Return Rényi divergences of `mechanism`, the larger of both directions.
 
-    Raises `UnsupportedError`, naming it, where a step is none of Gaussian, Laplace, finite and
-    discrete Laplace, nor one of them (or several Gaussians) behind one coin; `InputError` for
-    orders not above 1.
+    Args:
+        mechanism: Of Gaussian, Laplace, finite and discrete Laplace steps, plain or each behind one
+            coin; several Gaussians may share a coin.
+        orders: Each above 1; of any shape, which the result has.
 
-    >>> from apiece.mechanisms import Repeated
-    >>> divergence(Repeated(Gaussian(2.0), 8), [2.0, 3.0]).round(6).tolist()
-    [2.0, 3.0]
+    Raises:
+        UnsupportedError: For another step, which it names.
+        InputError: For orders not above 1.
+
+    Guarantee:
+        Never below the exact divergence.
+
+    Example:
+        >>> from apiece.mechanisms import Repeated
+        >>> divergence(Repeated(Gaussian(2.0), 8), [2.0, 3.0]).round(6).tolist()
+        [2.0, 3.0]
     """
     alpha = np.asarray(orders, dtype=np.float64)
     if not (alpha > 1).all() or not np.isfinite(alpha).all():
