@@ -132,7 +132,7 @@ class PrivacyCurve:
             >>> from apiece.mechanisms import Gaussian
             >>> print(privacy_curve(Gaussian(1.0)).explain(1e-5))
             4.37717 ≤ ε ≤ 4.37718 at δ = 1e-05, by Gaussian formula: plain Gaussians compose to \
-        one, whose profile has a closed form
+one, whose profile has a closed form
         """
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
         if not isinstance(self.profile, Answers):
@@ -274,7 +274,7 @@ class PrivacyCurve:
             >>> from apiece.mechanisms import Gaussian
             >>> privacy_curve(Gaussian(2.0), method="gdp").statement()
             'Of 1,000 people like you, 500 of them in the data, a perfect attacker who guesses for \
-        each whether they took part is right about at most 599; who has not seen the result, about 500.'
+each whether they took part is right about at most 599; who has not seen the result, about 500.'
         """
         people = _check.count("people", people)
         right = math.ceil(people * self.success(prior).upper - 1e-9)
