@@ -58,7 +58,22 @@ SECTION_OF = {name: section for section, part in PARTS.items() for name, _ in se
 class Job:
     """One training on a table of people with a budget each: its parts, and a name for messages.
 
-    Raises `InputError` for parts that do not go together; each checks its own settings.
+    Attributes:
+        data: The table and its columns.
+        budgets: Where everyone's ε and δ come from.
+        training: One model, and the plan by which it is trained.
+        compare: Other strategies beside it.
+        run: The randomness, and where the results go.
+        name: For messages.
+
+    Raises:
+        InputError: For parts that do not go together; each checks its own settings.
+
+    Example:
+        >>> job = Job(data=Data(source="people.csv", label="income"),
+        ...           budgets=BudgetColumns(epsilon="consent"))
+        >>> job.strategies
+        ('sample',)
     """
 
     data: Data
@@ -91,7 +106,11 @@ class Job:
         return self.compare.strategies or (self.training.strategy,)
 
     def training_of(self, strategy: str) -> Training:
-        """Return how one strategy is trained: as the job's, but for what is its own."""
+        """Return how one strategy is trained: as the job's, but for what is its own.
+
+        Args:
+            strategy: One of `strategies`.
+        """
         own = self.compare.settings.get(strategy, {})
         return replace(self.training, strategy=strategy, **own)
 
@@ -99,6 +118,9 @@ class Job:
         """Return the seed of each model of a strategy; None for the system's randomness.
 
         No two models of the job share noise, and the kept one has the job's seed.
+
+        Args:
+            strategy: One of `strategies`.
         """
         if self.run.seed is None:
             return None
@@ -119,10 +141,22 @@ class Job:
 
 
 def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, Any]) -> Job:
-    """Return the job in `data` (sections), with the values in `changes` (settings) put over it.
+    """Return the job in a dictionary of sections.
 
-    A changed setting holds for every strategy, also one that has its own. Raises `OptionError`
-    for a section or key that there is not, with the nearest one, `InputError` for bad values.
+    Args:
+        data: Section → setting → value, as in a TOML file.
+        name: For messages.
+        changes: Setting → value, put over it. A changed setting holds for every strategy, also one
+            that has its own.
+
+    Raises:
+        OptionError: For a section or key that there is not, with the nearest one.
+        InputError: For bad values.
+
+    Example:
+        >>> data = {"data": {"source": "people.csv"}, "budgets": {"epsilon": "consent"}}
+        >>> job_from_dict(data, name="first", changes={"steps": 20}).training.steps
+        20
     """
     sections: dict[str, dict[str, Any]] = {section: {} for section in PARTS}
     for section, content in data.items():
@@ -154,9 +188,24 @@ def _without(compare: Comparison, changes: Mapping[str, Any]) -> Comparison:
 
 
 def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
-    """Return the job in a TOML file; relative paths in it are relative to where apiece runs.
+    """Return the job in a TOML file.
 
-    Raises `DataError` for a file that cannot be read, and as `job_from_dict` does.
+    Args:
+        path: Of the file; relative paths in it are relative to where apiece runs.
+        changes: As for `job_from_dict`.
+
+    Raises:
+        DataError: For a file that cannot be read.
+        OptionError: As for `job_from_dict`.
+        InputError: As for `job_from_dict`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "first.toml"
+        ...     _ = path.write_text('[data]\\nsource = "a.csv"\\n[budgets]\\nepsilon = "consent"')
+        ...     read_job(path).name
+        'first'
     """
     path = Path(path)
     try:

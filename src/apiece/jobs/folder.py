@@ -57,7 +57,20 @@ def refuse_used(path: Path) -> None:
 
 
 def free_folder(parent: Path, name: str) -> Path:
-    """Return parent/name, or the first of parent/name-2, parent/name-3, … that is free."""
+    """Return parent/name, or the first of parent/name-2, parent/name-3, … that is free.
+
+    Args:
+        parent: It need not exist.
+        name: Of the folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     (Path(parent) / "first").write_text("taken")
+        ...     free_folder(Path(parent), "first").name
+        5
+        'first-2'
+    """
     path, number = parent / name, 1
     while path.exists() and not (path.is_dir() and not any(path.iterdir())):
         number += 1

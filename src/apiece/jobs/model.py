@@ -57,7 +57,22 @@ def accuracy(model: nn.Module, records: Records) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TabularModel:
-    """A trained model with the public schema that encodes its inputs."""
+    """A trained model with the public schema that encodes its inputs.
+
+    Attributes:
+        network: From encoded features to a score a class.
+        columns: The features' columns, by name.
+        label: The column that is predicted.
+        classes: Its values.
+
+    Example:
+        >>> import pandas as pd
+        >>> column = Numeric(0.0, 1.0)
+        >>> network = nn.Sequential(nn.Linear(1, 2))
+        >>> model = TabularModel(network, {"age": column}, "income", ("low", "high"))
+        >>> model.probabilities(pd.DataFrame({"age": [0.5, 0.7]})).shape
+        (2, 2)
+    """
 
     network: nn.Sequential
     columns: dict[str, Numeric | Categorical]
@@ -66,12 +81,26 @@ class TabularModel:
 
     @torch.no_grad()
     def probabilities(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
-        """Return one probability a class for every row of a table, NaN for a faulty row."""
+        """Return one probability a class for every row of a table, NaN for a faulty row.
+
+        Args:
+            frame: With the model's columns.
+
+        Raises:
+            DataError: For a column that is missing.
+        """
         scores = self.network(torch.from_numpy(encode(frame, self.columns).features))
         return np.asarray(scores.softmax(dim=1).numpy())
 
     def predict(self, frame: pd.DataFrame) -> list[str | None]:
-        """Return the likeliest class of every row, None for a faulty row."""
+        """Return the likeliest class of every row, None for a faulty row.
+
+        Args:
+            frame: With the model's columns.
+
+        Raises:
+            DataError: For a column that is missing.
+        """
         found = self.probabilities(frame)
         faulty = np.isnan(found).any(axis=1)
         likeliest = np.where(faulty, -1, np.nan_to_num(found).argmax(axis=1))
@@ -97,10 +126,22 @@ def to_bytes(model: TabularModel) -> bytes:
 
 
 def load_model(path: str | Path) -> TabularModel:
-    """Return the model in a run's `model.pt`; nothing in the file is executed.
+    """Return the model in a run's `model.pt`.
 
-    Memory is taken only for what the file really holds: not for layers that it merely declares.
-    Raises `DataError` for a file that holds no such model.
+    Nothing in the file is executed. Memory is taken only for what the file really holds, not for
+    layers that it merely declares.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: For a file that holds no such model.
+
+    Example:
+        >>> load_model("runs/none/model.pt")
+        Traceback (most recent call last):
+        ...
+        apiece.errors.DataError: runs/none/model.pt: not an apiece model ...
     """
     try:
         _check_stored(Path(path))

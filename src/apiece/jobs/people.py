@@ -38,7 +38,17 @@ _PARTS = {"train": True, "training": True, "test": False, "testing": False}
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Records:
-    """Features (n, d), NaN throughout in a faulty row, and labels (n,)."""
+    """Features and labels; a faulty row is NaN throughout.
+
+    Attributes:
+        features: (n, d).
+        labels: (n,), positions in the classes.
+
+    Example:
+        >>> bad = np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32)
+        >>> Records(bad, np.array([0, 1])).faulty.tolist()
+        [False, True]
+    """
 
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
@@ -51,7 +61,27 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class People:
-    """Training records with their budgets, test records, and how they were encoded."""
+    """Training records with their budgets, test records, and how they were encoded.
+
+    Attributes:
+        train: The records that are trained on.
+        test: Those that are held out.
+        budgets: Of the training records, in their order.
+        schema: Of the table.
+        label: The column that is predicted.
+        columns: The features' columns, by name.
+        classes: The label's values.
+        warnings: Of the header, the schema and the groups of budgets.
+        private_warnings: Of the rows: for the steward's eyes only.
+
+    Example:
+        >>> from apiece.jobs import job_from_dict
+        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+        >>> people = read_people(job_from_dict(data, name="first", changes={"seed": 0}))
+        >>> people.label, len(people.budgets) == len(people.train.labels)
+        ('risk', True)
+    """
 
     train: Records
     test: Records
@@ -65,11 +95,22 @@ class People:
 
 
 def read_people(job: Job, coins: int | None = None) -> People:
-    """Return the people of a job's table.
+    """Return the people of a job's table; every row is encoded by itself and the public schema.
 
-    coins: the seed of the split, where one is drawn; the job's own if not given. Every row is
-    encoded by itself and the public schema. Raises `DataError` or `BudgetError` for what the
-    table lacks or what in it cannot be used.
+    Args:
+        job: What to read, and how.
+        coins: The seed of the split, where one is drawn; None for the job's own.
+
+    Raises:
+        DataError: For what the table lacks or what in it cannot be used.
+        BudgetError: For budgets that cannot be used.
+
+    Example:
+        >>> from apiece.jobs import job_from_dict
+        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+        >>> read_people(job_from_dict(data, name="first", changes={})).classes
+        ('good', 'bad')
     """
     data = job.data
     frame = load(data.source) if data.packaged else read_table(data.source, data.dialect)

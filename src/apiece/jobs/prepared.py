@@ -17,7 +17,24 @@ from apiece.plan import BoundPlan
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
-    """A job that has passed every check: nothing is written and nothing trained yet."""
+    """A job that has passed every check: nothing is written and nothing trained yet.
+
+    Attributes:
+        job: What was asked for.
+        people: Read from its table.
+        plans: Strategy → its verified plan.
+        unfinished: Where the run keeps what it needs to be gone on with.
+        resumed: Whether it is an interrupted run.
+
+    Example:
+        >>> from apiece.jobs import job_from_dict
+        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+        >>> changes = {"steps": 3, "strategy": "scale"}
+        >>> job = job_from_dict(data, name="first", changes=changes)
+        >>> prepare(job, out=Path("runs/first")).steps
+        3
+    """
 
     job: Job
     people: People
@@ -46,18 +63,49 @@ class Prepared:
 
 
 def prepare(job: Job, *, out: Path) -> Prepared:
-    """Check the folder and the settings, read the people, and make a verified plan a strategy.
+    """Return the job with its people read, and a verified plan for each of its strategies.
 
-    Raises `InputError` and its kinds for anything that cannot be used; nothing is written.
+    Nothing is written.
+
+    Args:
+        job: What is asked for.
+        out: The run folder, which does not exist yet or is empty.
+
+    Raises:
+        InputError: And its kinds, for anything that cannot be used.
+
+    Example:
+        >>> from apiece.jobs import job_from_dict
+        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+        >>> changes = {"steps": 3, "strategy": "scale"}
+        >>> job = job_from_dict(data, name="first", changes=changes)
+        >>> prepare(job, out=Path("runs/first")).plans["scale"].verify().ok
+        True
     """
     refuse_used(out)
     return _prepare(job, Unfinished.fresh(job, out), resumed=False)
 
 
 def prepare_again(out: Path, *, ledger: str | None = None) -> Prepared:
-    """Return the interrupted run in `out`, for `run` to go on with; nothing is written.
+    """Return the interrupted run in a folder, for `run` to go on with; nothing is written.
 
-    Raises as `reopen` and `prepare` do; `run` raises `StateError` where the table has changed.
+    `run` raises `StateError` where the table has changed.
+
+    Args:
+        out: The run folder.
+        ledger: Its URL, where that has a password, which a run folder does not keep.
+
+    Raises:
+        StateError: Where `out` is no run folder or its run was finished.
+        InputError: As for `prepare`.
+
+    Example:
+        >>> prepare_again(Path("runs/none"))
+        Traceback (most recent call last):
+        ...
+        apiece.errors.StateError: runs/none: is no interrupted run; --resume takes the folder of a \
+run that was interrupted
     """
     job, unfinished = reopen(out, ledger=ledger)
     return _prepare(job, unfinished, resumed=True)

@@ -14,9 +14,16 @@ YES, NO, DECIDE = "yes", "no", "decide"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the checklist: its name, a verdict, and a sentence.
+    """One line of the checklist.
 
-    verdict: "yes", "no" (the run must not be released), or "decide" (a person has to).
+    Attributes:
+        name: What was looked at.
+        verdict: "yes", "no" (the run must not be released), or "decide" (a person has to).
+        says: A sentence.
+
+    Example:
+        >>> Check("largest ε", YES, "3").verdict
+        'yes'
     """
 
     name: str
@@ -26,7 +33,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The checklist of a run."""
+    """The checklist of a run.
+
+    Attributes:
+        checks: In the order of the page.
+
+    Example:
+        >>> Release((Check("promises", YES, "kept"), Check("largest ε", DECIDE, "20"))).fit
+        'decide'
+    """
 
     checks: tuple[Check, ...]
 

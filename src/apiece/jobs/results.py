@@ -28,7 +28,20 @@ _TOTALS = 12  # groups for which the cost of all models together is stated
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What a group spends, rounded up, if every model of a run is released."""
+    """What a group spends if every model of a run is released.
+
+    Attributes:
+        name: Of the group.
+        delta: As asked.
+        epsilon_spent: By all models together.
+
+    Guarantee:
+        `epsilon_spent` is rounded up.
+
+    Example:
+        >>> Total("strict", 1e-5, 2.5).epsilon_spent
+        2.5
+    """
 
     name: str
     delta: float
@@ -39,15 +52,28 @@ class Total:
 class Run:
     """What one job found: public parameters, plans that were verified, and figures.
 
-    version: of apiece. strategy: whose first model is kept. models: how many were trained in all;
-    totals: what all of them cost together, with many groups that of some. analysis: their name in
-    the ledger that paid, None without one. seed: None for randomness of the operating system.
+    Attributes:
+        version: Of apiece.
+        name: Of the job.
+        data: The table and its schema.
+        strategy: Whose first model is kept.
+        hidden: The widths of its hidden layers.
+        analysis: The run's name in the ledger that paid, None without one.
+        no_limit_cap: The ε that "no limit" was read as, None where it was refused.
+        seed: None for randomness of the operating system.
+        strategies: Each strategy's models.
+        models: How many were trained in all.
+        totals: What all of them cost together; with many groups, that of some.
 
-    >>> Run.load("runs/none")
-    Traceback (most recent call last):
-    ...
-    apiece.errors.DataError: runs/none: is no run folder, it has no metrics.json; give the folder \
-that apiece train wrote
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
+        ...               False)
+        >>> found = Trained("scale", plan, {}, None, (), 1.0)
+        >>> Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ()).release.fit
+        'yes'
     """
 
     version: str
@@ -100,20 +126,29 @@ that apiece train wrote
         }
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON; NaN and infinity are refused."""
+        """Return `to_dict` as JSON; NaN and infinity are refused.
+
+        Args:
+            indent: As for `json.dumps`.
+        """
         return json.dumps(self.to_dict(), allow_nan=False, indent=indent)
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
         """Return the run in a folder that `apiece train` finished.
 
-        What follows from the plans is computed anew: each group's ε, what all models cost
-        together, the checklist. metrics.json, plan.json and config.toml must agree with it and
-        with one another. Accuracies, seconds and names cannot be checked, and model.pt is not
-        read: `load_model` does that.
+        What follows from the plans is computed anew: each group's ε, what all models cost together,
+        the checklist. metrics.json, plan.json and config.toml must agree with it and with one
+        another. Accuracies, seconds and names cannot be checked, and model.pt is not read:
+        `load_model` does that.
 
-        Raises `StateError` for a run that was interrupted, `DataError` (or another `InputError`)
-        for a folder that is none, is damaged, or says what is not so.
+        Args:
+            folder: The run folder.
+
+        Raises:
+            StateError: For a run that was interrupted.
+            DataError: For a folder that is none, is damaged, or says what is not so.
+            InputError: For parameters in it that no plan can have.
         """
         folder = Path(folder)
         if not (folder / METRICS).is_file():

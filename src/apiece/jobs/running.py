@@ -34,14 +34,38 @@ SAVE_EVERY = 1000  # steps: a second or so to make again, against a flush of the
 
 
 def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
-    """Train every strategy as often as asked, fill the run folder, and return what was found.
+    """Return what was found by training every strategy as often as asked; fill the run folder.
 
-    out: a folder that does not exist yet or is empty, or that of the run that `prepare_again`
-    found. The report is the caller's to make, from what is returned. KeyboardInterrupt is passed
-    on after the interruption is logged; the folder then holds config.toml, plan.json, log.jsonl
-    and the checkpoints, all whole, and the run can be gone on with. With a ledger, everyone is
-    charged for every model first, and the release is recorded before a model or a figure is
-    written.
+    The report is the caller's to make, from what is returned. KeyboardInterrupt is passed on after
+    the interruption is logged; the folder then holds config.toml, plan.json, log.jsonl and the
+    checkpoints, all whole, and the run can be gone on with.
+
+    Args:
+        prepared: A job that has passed every check.
+        out: A folder that does not exist yet or is empty, or that of the run that `prepare_again`
+            found.
+        watch: Told about every step.
+
+    Raises:
+        DataError: Where the folder is used or cannot be written to.
+        StateError: Where the table has changed since the run was interrupted.
+        BudgetError: Where the ledger refuses somebody.
+
+    Guarantee:
+        With a ledger, everyone is charged for every model first, and the release is recorded before
+        a model or a figure is written.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.jobs import job_from_dict, prepare
+        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+        >>> changes = {"steps": 2, "batch_size": 50, "strategy": "scale"}
+        >>> job = job_from_dict(data, name="first", changes=changes)
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     out = Path(parent) / "run"
+        ...     run(prepare(job, out=out), out=out, watch=lambda *_: None)
+        Run(first: 1 models, scale kept)
     """
     if not prepared.resumed:
         refuse_used(out)

@@ -30,11 +30,19 @@ class Part(Protocol):
 class Setting:
     """How one setting is read, and the flag of `apiece train` that gives it.
 
-    value: its default; None stands for a setting that is left out, and is not read.
-    help: of the flag; a setting without it has none. flag: its name, where that is not the
-    field's. kind: what a flag's text is. repeatable: the flag can be given several times.
-    default: what the help says is taken otherwise, where that is not `value`.
-    tuned: a strategy in a comparison may have its own.
+    Attributes:
+        read: Takes the setting's name and value; returns the value checked and frozen, or raises.
+        value: Its default; None stands for a setting that is left out, and is not read.
+        help: Of the flag; a setting without it has none.
+        flag: Its name, where that is not the field's.
+        kind: What a flag's text is.
+        repeatable: Whether the flag can be given several times.
+        default: What the help says is taken otherwise, where that is not `value`.
+        tuned: Whether a strategy in a comparison may have its own.
+
+    Example:
+        >>> Setting(_check.count, value=1).read("seeds", 3)
+        3
     """
 
     read: Reader
@@ -68,7 +76,16 @@ def setting(
 
 
 def settings_of(part: Part | type[Part]) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of a part, in order, by the name of their fields."""
+    """Yield the settings of a part, in order, by the name of their fields.
+
+    Args:
+        part: A part of a job, or its class.
+
+    Example:
+        >>> from apiece.jobs.parts import Output
+        >>> [name for name, _ in settings_of(Output)]
+        ['seed', 'out', 'ledger', 'analysis']
+    """
     for entry in fields(part):
         yield entry.name, entry.metadata["setting"]
 

@@ -20,8 +20,23 @@ from apiece.plan import Plan
 class Facts:
     """The table and its schema; all of it public, but for `commonest_class_share`.
 
-    commonest_class_share: of the held-out people, None without any. simulated_budgets: whether
-    the budgets were drawn for want of a column.
+    Attributes:
+        source: The file, or the name of a packaged table.
+        packaged: Whether it comes with apiece.
+        label: The column that is predicted.
+        classes: Its values.
+        schema: The name of the schema.
+        features: How many inputs the model has.
+        training_records: How many.
+        test_records: How many were held out.
+        commonest_class_share: Of the held-out people, None without any.
+        simulated_budgets: Whether the budgets were drawn for want of a column.
+
+    Example:
+        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
+        ...               False)
+        >>> facts.to_dict()["classes"]
+        ['low', 'high']
     """
 
     source: str
@@ -43,9 +58,23 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one budget group asked for, and what one model spends of it, rounded up.
+    """What one budget group asked for, and what one model spends of it.
 
-    advantage: the largest TPR − FPR of any membership test, None where it was not computed.
+    Attributes:
+        name: Of the group.
+        records: How many.
+        epsilon: As asked.
+        delta: As asked.
+        epsilon_spent: At that δ.
+        advantage: The largest TPR − FPR of any membership test, None where it was not computed.
+        saturated: Whether the group spends less than it allows because a parameter's range ends.
+
+    Guarantee:
+        `epsilon_spent`, `advantage` and `guess` are rounded up.
+
+    Example:
+        >>> Promise("strict", 100, 1.0, 1e-5, 0.99, 0.2, False).guess
+        60.0
     """
 
     name: str
@@ -72,8 +101,22 @@ class Promise:
 class Trained:
     """The models of one strategy: the plan of each, and how well they did on held-out people.
 
-    settings: the values of `TUNED`. seeds: of each model, None for randomness of the operating
-    system. test_accuracy: of each model, empty where nobody was held out.
+    Attributes:
+        strategy: Its name.
+        plan: Of each model; what it knows of who is where is dropped.
+        settings: How the strategy was trained, by name: batch size, steps, clip norm, learning rate
+            and momentum.
+        seeds: Of each model, None for randomness of the operating system.
+        test_accuracy: Of each model, empty where nobody was held out.
+        seconds: Of all of them.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> found = Trained("scale", plan, {}, None, (0.5, 0.7), 1.0)
+        >>> round(found.test_accuracy_mean, 2), found.promises[0].records
+        (0.6, 100)
     """
 
     strategy: str

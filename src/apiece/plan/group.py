@@ -12,7 +12,16 @@ from apiece.plan.numbers import Numbers
 class GroupStage:
     """What one stage does to the records of a group.
 
-    participation: the chance of joining the stage at all, 1 where every record takes part.
+    Attributes:
+        steps: How many updates.
+        sampling_probability: A record's chance of joining a step.
+        clip_norm: The bound on its ℓ2 gradient norm.
+        noise_multiplier: The noise over that bound.
+        participation: Its chance of joining the stage at all, 1 where every record takes part.
+
+    Example:
+        >>> GroupStage(10, 0.1, 1.0, 2.0, 1.0).noise_multiplier
+        2.0
     """
 
     steps: int
@@ -26,9 +35,24 @@ class GroupStage:
 class Group:
     """One budget group of a plan: how many records, what they asked, what is done to them.
 
-    excess: the bound Δ̄ asked, None where none was. stages: in the order of the plan's.
     `sampling_probability`, `clip_norm` and `noise_multiplier` are those of all stages, where these
     agree, as in a plan of one stage; where they do not, reading one raises `InputError`.
+
+    Attributes:
+        name: As in the budgets.
+        records: How many.
+        epsilon: As asked.
+        delta: As asked.
+        excess: The bound Δ̄ asked, None where none was.
+        saturated: Whether it spends less than it allows because its parameter's range ends.
+        stages: In the order of the plan's.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> [(group.epsilon, group.sampling_probability) for group in plan.groups]
+        [(1.0, 0.1), (3.0, 0.1)]
     """
 
     name: str

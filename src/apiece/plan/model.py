@@ -47,28 +47,46 @@ class Plan:
     """What will be done to every record, decided before training and frozen.
 
     Public numbers alone: nothing in it says who is where. Of the same budgets it is the same,
-    whoever asked for which. `bind` gives the engine's `BoundPlan`.
+    whoever asked for which. `bind` gives the engine's `BoundPlan`. Arrays are read-only.
 
-    strategy: the name of what made it. clip_norm: the mean clip norm asked for. budget_groups:
-    the distinct budgets asked for, in the order of every per-group array. stages: run one after
-    the other. saturated: groups that spend less than they allow because their own rate is
-    1 or their noise multiplier the least there is (0.05).
-    method: the accounting that the parameters were calibrated with, and that states the plan's
-    guarantees. combine: "continue" trains one model through all stages, "average" trains one a
-    stage, from scratch, and averages their outputs by the stages' weights.
-    objections: why the plan must not be used for a release; empty for a plan that keeps every
-    promise. worst_paths: for plans whose coins are revealed, which stages a record of each group
-    may take part in on its worst path (groups × stages); None otherwise.
-    counts: "exact" where budget_groups.records are the true sizes of groups, "released" where they
-    come from a private histogram; then a bound plan's records are those that `bind_released` found.
-    notes: for people, such as what other plans would have cost.
-    learning_rate: a factor on the optimizer's learning rate at each step, counted from the first
-    step of the model (of each stage, for "average"); None leaves it alone. It costs no privacy.
-    reference: the uniform mechanism that the excess is measured against, by the batch size,
-    records and steps that were requested; of a plan made by hand, if not given, by its own.
+    Attributes:
+        strategy: The name of what made it.
+        clip_norm: The mean clip norm asked for.
+        budget_groups: The distinct budgets asked for, in the order of every per-group array.
+        stages: Run one after the other.
+        saturated: The groups that spend less than they allow because their own rate is 1 or their
+            noise multiplier the least there is (0.05).
+        relation: The adjacency.
+        method: The accounting that the parameters were calibrated with, and that states what is
+            promised.
+        combine: "continue" trains one model through all stages, "average" trains one a stage, from
+            scratch, and averages their outputs by the stages' weights.
+        objections: Why the plan must not be used for a release; empty for a plan that keeps every
+            promise.
+        worst_paths: For plans whose coins are revealed, which stages a record of each group may
+            take part in on its worst path (groups × stages); None otherwise.
+        counts: "exact" where `budget_groups.records` are the true sizes of groups, "released" where
+            they come from a private histogram; then a bound plan's records are those that
+            `bind_released` found.
+        notes: For people, such as what other plans would have cost.
+        learning_rate: A factor on the optimizer's learning rate at each step, counted from the
+            first step of the model (of each stage, for "average"); None leaves it alone. It costs
+            no privacy.
+        reference: The uniform mechanism that the excess is measured against, by the batch size,
+            records and steps that were requested; of a plan made by hand, if not given, by its own.
 
-    The guarantee of a group is computed from `mechanism_for(group)` and nothing else. Arrays are
-    read-only. Raises `InputError` for parts that do not fit one another.
+    Raises:
+        InputError: For parts that do not fit one another.
+
+    Guarantee:
+        What is promised to a group is computed from `mechanism_for(group)` and nothing else.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0).public()
+        >>> Plan.from_json(plan.to_json()).to_dict() == plan.to_dict()
+        True
     """
 
     strategy: str
@@ -149,14 +167,28 @@ class Plan:
         return groups_of(self)
 
     def mechanism_for(self, group: int | str) -> Mechanism:
-        """Return what is done to a record of `group` (a position or a name), all stages together.
+        """Return what is done to a record of `group`, all stages together.
 
         With revealed coins this is the record's worst path, on which no coin hides anything.
+
+        Args:
+            group: A position or a name.
+
+        Raises:
+            InputError: For a group that there is not.
         """
         return mechanism_of(self, self._position(group))
 
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
-        """Return the privacy curve of a record of `group`, by `method` or else the plan's own."""
+        """Return the privacy curve of a record of `group`.
+
+        Args:
+            group: A position or a name.
+            method: As for `privacy_curve`; None for the plan's own.
+
+        Raises:
+            InputError: For a group that there is not.
+        """
         return privacy_curve(self.mechanism_for(group), method=method or self.method)
 
     @cached_property
@@ -172,10 +204,16 @@ class Plan:
     def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:
         """Return, for each group, the ε recomputed from the plan alone beside what was asked.
 
-        budgets: what to hold the plan against, joined by record id to a bound plan; the groups
-        that the plan was made for if not given. A plan may use less than a record allows, never
-        more. Raises `InputError` where records are missing; never for a broken promise: read
-        `.ok`, `.kept`, or call `.require()`.
+        A broken promise raises nothing: read `.ok`, `.kept`, or call `.require()`.
+
+        Args:
+            budgets: What to hold the plan against, joined by record id to a bound plan; None for
+                the groups that the plan was made for. A plan may use less than a record allows,
+                never more.
+            method: As for `privacy_curve`; None for the plan's own.
+
+        Raises:
+            InputError: Where records are missing.
         """
         own = method in (None, self.method)
         spent = self.epsilon_spent if own else spending(self, str(method))
@@ -188,8 +226,10 @@ class Plan:
     def require(self) -> None:
         """Raise unless this plan may make a release: nothing is believed, all is recomputed.
 
-        `InputError` where it has objections, `VerificationError` where a group's ε, or forward Δ
-        (more vulnerable than its bound allows), is not kept by the plan's own numbers.
+        Raises:
+            InputError: Where it has objections.
+            VerificationError: Where a group's ε, or forward Δ (more vulnerable than its bound
+                allows), is not kept by the plan's own numbers.
         """
         if self.objections:
             raise InputError(
@@ -202,9 +242,13 @@ class Plan:
             require_bounds(self, self.measures)
 
     def bind(self, budgets: Budgets) -> BoundPlan:
-        """Return this plan with the records of `budgets`, which must have the same groups.
+        """Return this plan with the records of `budgets`.
 
-        Raises `InputError` where the groups differ.
+        Args:
+            budgets: With the same groups as the plan's.
+
+        Raises:
+            InputError: Where the groups differ.
         """
         asked, own = budgets.groups, self.budget_groups
         if not own.same_as(asked):
@@ -217,10 +261,16 @@ class Plan:
     def bind_released(self, histogram: BudgetHistogram, budgets: Budgets) -> BoundPlan:
         """Return this plan, made from `histogram.budgets()`, with the real records that fit it.
 
-        Each record goes to the largest group that does not exceed its own budget; one that is
-        below all groups is left out: the bound plan's ids are those of the others. Rates, noise and
-        the batch normaliser stay as released. Raises `InputError` where the plan was not made
-        from this histogram.
+        Each record goes to the largest group that does not exceed its own budget. One that is below
+        all groups is left out: the bound plan's ids are those of the others. Rates, noise and the
+        batch normaliser stay as released.
+
+        Args:
+            histogram: The released one that the plan was made from.
+            budgets: What the real records asked for.
+
+        Raises:
+            InputError: Where the plan was not made from this histogram.
         """
         own, released = self.budget_groups, histogram.budgets().groups
         if not own.same_as(released):
@@ -252,7 +302,11 @@ class Plan:
         return serial.with_measures(self, self.measures)
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON; every number survives the round trip exactly."""
+        """Return `to_dict` as JSON; every number survives the round trip exactly.
+
+        Args:
+            indent: As for `json.dumps`.
+        """
         return json.dumps(self.to_dict(), allow_nan=False, indent=indent)
 
     @classmethod
@@ -260,9 +314,14 @@ class Plan:
         """Return the plan that `to_dict` described, without its records; see `bind`.
 
         Nothing that follows from the parameters is believed: totals and quotients must agree with
-        them, each group's ε is recomputed, and with bounds on the excess all measures are. Raises
-        `InputError` where `data` is no plan, or says of it what is not so, `VerificationError`
-        where it breaks a promise without saying so in `objections`.
+        them, each group's ε is recomputed, and with bounds on the excess all measures are.
+
+        Args:
+            data: JSON types.
+
+        Raises:
+            InputError: Where `data` is no plan, or says of it what is not so.
+            VerificationError: Where it breaks a promise without saying so in `objections`.
         """
         arguments, claims = serial.read(data)
         plan = cls(**arguments)
@@ -271,7 +330,15 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan in a JSON `text`, as `from_dict` does; of two readings, none."""
+        """Return the plan in a JSON text, as `from_dict` does.
+
+        Args:
+            text: What can be read in two ways, such as a key twice, is refused.
+
+        Raises:
+            InputError: As for `from_dict`, and for text that is not JSON.
+            VerificationError: As for `from_dict`.
+        """
         return cls.from_dict(_json.loads(text, "plan"))
 
     def hash(self) -> str:
@@ -284,9 +351,36 @@ class Plan:
 class BoundPlan(Plan):
     """A plan with who is where: what the engine runs.
 
-    group_index: the plan's group of each record; ids: each record's id, in the same order. Both are
-    data about people: `to_json`, `hash` and repr leave them out, and `public()` returns the plan
-    without them. Raises `InputError` for parts that do not fit one another.
+    Which group each record is in, and its id, are data about people: `to_json`, `hash` and repr
+    leave them out, and `public()` returns the plan without them.
+
+    Attributes:
+        strategy: As for `Plan`, and so the following.
+        clip_norm: The mean clip norm asked for.
+        budget_groups: The distinct budgets asked for.
+        stages: Run one after the other.
+        saturated: The groups that spend less than they allow.
+        relation: The adjacency.
+        method: The accounting.
+        combine: "continue" or "average".
+        objections: Why the plan must not be used for a release.
+        worst_paths: For plans whose coins are revealed.
+        counts: "exact" or "released".
+        notes: For people.
+        learning_rate: A factor at each step, or None.
+        reference: What the excess is measured against.
+        group_index: The plan's group of each record.
+        ids: Each record's id, in the same order.
+
+    Raises:
+        InputError: For parts that do not fit one another.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.public().bind(asked).group_index[[0, 99]].tolist()
+        [0, 1]
     """
 
     group_index: Integers
@@ -307,7 +401,14 @@ class BoundPlan(Plan):
 
     @classmethod
     def of(cls, plan: Plan) -> BoundPlan:
-        """Return `plan`, if it is bound; raise `InputError`, which says how to bind it, if not."""
+        """Return `plan`, which must be bound.
+
+        Args:
+            plan: Any plan.
+
+        Raises:
+            InputError: Where it is not bound; it says how to bind it.
+        """
         if isinstance(plan, BoundPlan):
             return plan
         raise InputError(

@@ -12,10 +12,23 @@ from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 class Reference:
     """The uniform mechanism that `excess` is measured against: its rate and number of steps.
 
-    sampling_probability: in (0, 1], the batch size that was *requested* over the number of records
-    that it was requested for. steps: as requested. Its noise is the one that spends a record's own
-    (ε, δ), so nothing in it moves with what others ask: not the batch size that a plan arrives
-    at, not the records that it leaves out or adds. Raises `InputError` for values out of bounds.
+    Its noise is the one that spends a record's own (ε, δ). Nothing in it moves with what others
+    ask: not the batch size that a plan arrives at, not the records that it leaves out or adds.
+
+    Attributes:
+        sampling_probability: In (0, 1]: the batch size that was *requested* over the number of
+            records that it was requested for.
+        steps: As requested.
+
+    Raises:
+        InputError: For values out of bounds.
+
+    References:
+        Kaiser et al. 2026, Def. 8.
+
+    Example:
+        >>> Reference(1.0, 5).mechanism(2.0)
+        Repeated(mechanism=Gaussian(noise_multiplier=2.0), times=5)
     """
 
     sampling_probability: float
@@ -29,8 +42,8 @@ class Reference:
     def mechanism(self, noise_multiplier: float) -> Mechanism:
         """Return the uniform mechanism with this noise.
 
-        >>> Reference(1.0, 5).mechanism(2.0)
-        Repeated(mechanism=Gaussian(noise_multiplier=2.0), times=5)
+        Args:
+            noise_multiplier: Above 0.
         """
         step, q = Gaussian(noise_multiplier), self.sampling_probability
         return Repeated(step if q == 1 else Sampled(step, q), self.steps)

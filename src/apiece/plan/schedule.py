@@ -17,18 +17,23 @@ BETWEEN = ("hold", "linear", "cosine", "exponential")
 class Schedule:
     """A factor for every step: fixed points, and a way to go from each to the next.
 
-    points: (step, factor) pairs, steps rising from 0 or later, factors at least 0 and finite.
-    between: "hold" keeps each point's factor up to the next, "linear" and "cosine" (half a wave)
-    go over to it, "exponential" does so by a constant ratio. Before the first and after the last
-    point the factor stays. It depends on the number of the step and on nothing else.
+    Before the first and after the last point the factor stays. It depends on the number of the step
+    and on nothing else.
 
-    Raises `InputError` for no points, steps that do not rise and factors out of bounds.
+    Attributes:
+        points: (step, factor) pairs, steps rising from 0 or later, factors at least 0 and finite.
+        between: "hold" keeps each point's factor up to the next, "linear" and "cosine" (half a
+            wave) go over to it, "exponential" does so by a constant ratio.
 
-    >>> warm_up_and_down = Schedule(((0, 0.0), (10, 1.0), (110, 0.0)))
-    >>> [warm_up_and_down.at(step) for step in (0, 5, 10, 60, 200)]
-    [0.0, 0.5, 1.0, 0.5, 0.0]
-    >>> Schedule(((0, 1.0), (100, 0.1)), between="hold").at(99)
-    1.0
+    Raises:
+        InputError: For no points, steps that do not rise and factors out of bounds.
+
+    Example:
+        >>> warm_up_and_down = Schedule(((0, 0.0), (10, 1.0), (110, 0.0)))
+        >>> [warm_up_and_down.at(step) for step in (0, 5, 10, 60, 200)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
+        >>> Schedule(((0, 1.0), (100, 0.1)), between="hold").at(99)
+        1.0
     """
 
     points: tuple[tuple[int, float], ...]
@@ -57,7 +62,11 @@ class Schedule:
                 )
 
     def at(self, step: int) -> float:
-        """Return the factor of `step`, counted from 0."""
+        """Return the factor of a step.
+
+        Args:
+            step: Counted from 0.
+        """
         after = bisect_right(self.points, step, key=lambda point: point[0])
         if after in (0, len(self.points)):
             return self.points[max(after - 1, 0)][1]

@@ -18,16 +18,27 @@ from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 class Stage:
     """`steps` updates with the same parameters; arrays have one entry a budget group.
 
-    steps: number of updates, at least 1. expected_batch_size: what a summed gradient is divided
-    by, the sum of all records' chances to be in a batch. noise_stddev: standard deviation of the
-    noise on the sum of clipped gradients. sampling_probability: a record's chance of joining a
-    step, in [0, 1]; a group with 0 takes no part. clip_norm: bound on a record's ℓ2 gradient norm.
-    participation: each record's chance of joining the stage at all, by one secret coin a stage;
-    None where every record takes part. weight: of this stage's model, where outputs of the
-    stages' models are averaged.
+    The arrays are read-only copies.
 
-    The arrays are read-only copies. Raises `InputError` for values out of bounds and for arrays
-    of different lengths.
+    Attributes:
+        steps: The number of updates, at least 1.
+        expected_batch_size: What a summed gradient is divided by: the sum of all records' chances
+            to be in a batch.
+        noise_stddev: The standard deviation of the noise on the sum of clipped gradients.
+        sampling_probability: A record's chance of joining a step, in [0, 1]; a group with 0 takes
+            no part.
+        clip_norm: The bound on a record's ℓ2 gradient norm.
+        participation: Each record's chance of joining the stage at all, by one secret coin a stage;
+            None where every record takes part.
+        weight: Of this stage's model, where outputs of the stages' models are averaged.
+
+    Raises:
+        InputError: For values out of bounds and for arrays of different lengths.
+
+    Example:
+        >>> stage = Stage(10, 10.0, 2.0, [0.1, 0.1], [0.7, 1.3])
+        >>> round(stage.mechanism(0).mechanism.mechanism.noise_multiplier, 2)
+        2.86
     """
 
     steps: int
@@ -49,7 +60,11 @@ class Stage:
             put(self, "participation", _chances("participation", self))
 
     def mechanism(self, group: int) -> Mechanism | None:
-        """Return what this stage does to a record of `group`; None where it takes no part."""
+        """Return what this stage does to a record of `group`; None where it takes no part.
+
+        Args:
+            group: A position.
+        """
         q, clip = float(self.sampling_probability[group]), float(self.clip_norm[group])
         joins = 1.0 if self.participation is None else float(self.participation[group])
         if q == 0 or joins == 0:

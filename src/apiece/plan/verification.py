@@ -24,12 +24,29 @@ ULP = 2.0**-52
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measures:
-    """Upper bounds on what each group spends and risks, one entry a group.
+    """What each group spends and risks at most, one entry a group.
 
-    epsilon_spent: ε at the group's own δ, by the plan's method. advantage: the largest TPR − FPR
-    of a membership test. forward, backward: Δ against the uniform mechanism of the same (ε, δ),
-    towards more and towards less vulnerable. The last three are by PLD; they are None in a plan
-    of more than 64 groups, where they would take long.
+    The last three are by PLD; they are None in a plan of more than 64 groups, where they would take
+    long.
+
+    Attributes:
+        epsilon_spent: ε at the group's own δ, by the plan's method.
+        advantage: The largest TPR − FPR of a membership test.
+        forward: Δ towards more vulnerable than the uniform mechanism of the same (ε, δ).
+        backward: Δ towards less vulnerable.
+
+    Guarantee:
+        Each is an upper bound.
+
+    References:
+        Kaiser et al. 2026, Def. 8.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.measures.epsilon_spent.round(2).tolist(), plan.measures.forward.tolist()
+        ([1.0, 3.0], [0.0, 0.0])
     """
 
     epsilon_spent: Floats
@@ -49,8 +66,22 @@ class Measures:
 class Verification:
     """A plan's promises beside what it spends; one entry a group.
 
-    epsilon: the strictest ε asked by any record of the group; epsilon_spent: an upper bound on
-    what is spent at delta; kept: whether spent ≤ asked.
+    Attributes:
+        name: Of the groups.
+        epsilon: The strictest asked by any record of the group.
+        delta: As asked.
+        epsilon_spent: What is spent at that δ.
+        kept: Whether spent ≤ asked.
+
+    Guarantee:
+        `epsilon_spent` is an upper bound, computed from the plan's own numbers.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.verify().kept.tolist()
+        [True, True]
     """
 
     name: npt.NDArray[Any]
@@ -65,7 +96,11 @@ class Verification:
         return bool(self.kept.all())
 
     def require(self) -> None:
-        """Raise `VerificationError`, naming the worst group, unless every promise is kept."""
+        """Raise unless every promise is kept.
+
+        Raises:
+            VerificationError: Naming the worst group.
+        """
         if self.ok:
             return
         worst = int(np.argmax(np.where(self.kept, -np.inf, self.epsilon_spent / self.epsilon)))
@@ -108,7 +143,25 @@ def baseline_for(plan: Numbers, group: int) -> Mechanism:
 
 
 def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
-    """Return Δ between a group's baseline and its own curve; 0 where they are the same."""
+    """Return Δ between a group's baseline and its own curve; 0 where they are the same.
+
+    The baseline is the plan's reference with the noise that spends the group's own (ε, δ).
+
+    Args:
+        plan: The plan's numbers.
+        group: A position.
+        curve: The group's own.
+
+    References:
+        Kaiser et al. 2026, Def. 8.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> excess_of(plan, 0, plan.curve(0)).forward.upper
+        0.0
+    """
     baseline, own = baseline_for(plan, group), mechanism_of(plan, group)
     if _same(baseline, own):
         zero = Bounds(0.0, 0.0)

@@ -31,8 +31,25 @@ class Gain:
 def closing_table(run: Run) -> str:
     """Return the table that `apiece train` ends with.
 
-    One column a strategy; test accuracy with its standard deviation over seeds, then for each
-    group the ε asked and the ε spent. Of more than 20 groups the first are shown.
+    One column a strategy; test accuracy with its standard deviation over seeds, then for each group
+    the ε asked and the ε spent. Of more than 20 groups the first are shown.
+
+    Args:
+        run: A finished one.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.jobs import Facts, Run, Trained
+        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
+        ...               False)
+        >>> found = Trained("scale", plan, {}, None, (), 1.0)
+        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ())
+        >>> print(closing_table(run))
+                          records  ε asked       scale
+        test accuracy                       not tested
+        ...
     """
     strategies = run.strategies
     rows = [["", "records", "ε asked", *(s.strategy for s in strategies)]]

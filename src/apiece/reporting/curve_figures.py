@@ -22,12 +22,24 @@ MOST_CURVES = len(_COLOURS)
 def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     """Return one figure of up to seven labelled curves: profile left, trade-off right.
 
-    Left: the upper bound on δ at each ε, down to 1e-12, with the band to the lower bound shaded
-    where the method has one. Right: the upper bound on the true-positive rate of any membership
-    test against its false-positive rate, both from 1e-6 on logarithmic axes; blind guessing is
-    the dotted diagonal.
+    Left: δ at each ε, down to 1e-12, with the band to the lower bound shaded where the method has
+    one. Right: the true-positive rate of any membership test against its false-positive rate, both
+    from 1e-6 on logarithmic axes; blind guessing is the dotted diagonal.
 
-    Raises `InputError` for none or more than seven curves.
+    Args:
+        curves: By label.
+
+    Raises:
+        InputError: For none or more than seven curves.
+
+    Guarantee:
+        Both lines are upper bounds.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> from apiece.mechanisms import Gaussian
+        >>> len(privacy_curves({"z = 1": privacy_curve(Gaussian(1.0))}).axes)
+        2
     """
     if not 0 < len(curves) <= MOST_CURVES:
         raise InputError(f"plot: {len(curves)} curves; draw 1 to {MOST_CURVES} in one figure")
@@ -44,7 +56,16 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
 
 
 def png(figure: Figure) -> bytes:
-    """Return `figure` as the bytes of a PNG file."""
+    """Return `figure` as the bytes of a PNG file.
+
+    Args:
+        figure: Of matplotlib.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> png(Figure())[1:4]
+        b'PNG'
+    """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()

@@ -12,8 +12,21 @@ from apiece.contract import RiskTable
 def risk_map(table: RiskTable) -> Figure:
     """Return two maps of one table: the victim's advantage, and its forward Δ.
 
-    Rows are shares of the others, columns the ε that they ask; every cell carries its number,
-    rounded up, since it is an upper bound.
+    Rows are shares of the others, columns the ε that they ask; every cell carries its number.
+
+    Args:
+        table: Of `contract.risk_table`.
+
+    Guarantee:
+        Numbers are rounded up, since they are upper bounds.
+
+    Example:
+        >>> import numpy as np
+        >>> from apiece.contract import RiskTable
+        >>> one = np.ones((1, 1))
+        >>> table = RiskTable(2.0, 1e-5, "sample", one[0], one[0], 0.3 * one, 0 * one, 0 * one, 0.2)
+        >>> [text.get_text() for text in risk_map(table).axes[0].texts]
+        ['0.300']
     """
     figure = Figure(figsize=(10, 4.3), layout="constrained")
     left, right = figure.subplots(1, 2)

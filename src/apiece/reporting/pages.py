@@ -15,14 +15,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One self-contained HTML page: it loads nothing from anywhere."""
+    """One self-contained HTML page: it loads nothing from anywhere.
+
+    Attributes:
+        html: The page.
+
+    Example:
+        >>> Report("<p>One page</p>")
+        Report(15 characters)
+    """
 
     html: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the page to `path`, whole or not at all, and return the path.
+        """Write the page, whole or not at all, and return the path.
 
-        Raises `DataError` where it cannot be written.
+        Args:
+            path: Of the file.
+
+        Returns:
+            The same path.
+
+        Raises:
+            DataError: Where it cannot be written.
         """
         write_whole(Path(path), self.html)
         return Path(path)
@@ -40,5 +55,21 @@ def report(run: Run) -> Report:
 
     It is for the steward: accuracy is of held-out people, without noise. Names from the data are
     escaped. The same run gives the same page, to the byte.
+
+    Args:
+        run: A finished one, such as `Run.load(folder)`.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> from apiece.jobs import Facts, Run, Trained
+        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
+        ...               False)
+        >>> settings = dict(batch_size=10, steps=10, clip_norm=1, learning_rate=1, momentum=0)
+        >>> found = Trained("scale", plan, settings, None, (), 1.0)
+        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ())
+        >>> "income" in report(run).html
+        True
     """
     return Report(render(run))

@@ -23,8 +23,27 @@ _SIGNED = "RdBu_r"  # blue: more of it costs less privacy; red: more
 def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivity) -> Figure:
     """Return surface and contour of both partial sensitivities of a query of two attributes.
 
-    a, b: the grid's axes. partial: at the len(a)·len(b) records of the grid, `a` slowest. One
-    column an attribute, on one scale, so that they can be compared. Mueller et al. 2021, Fig. 1.
+    One column an attribute, on one scale, so that they can be compared.
+
+    Args:
+        a: The first attribute's values, an axis of the grid.
+        b: The second attribute's.
+        partial: At the len(a)·len(b) records of the grid, `a` slowest.
+
+    Raises:
+        DataError: For another number of attributes or of records.
+
+    References:
+        Mueller et al. 2021, Fig. 1.
+
+    Example:
+        >>> from apiece.sensitivity import Query, partial_sensitivity
+        >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
+        >>> axis = np.linspace(0, 1, 3)
+        >>> a, b = (grid.ravel() for grid in np.meshgrid(axis, axis, indexing="ij"))
+        >>> partial = partial_sensitivity(query, {"a": a, "b": b})
+        >>> partial_sensitivity_surface(axis, axis, partial).axes[0].get_title()
+        '∂‖∇f‖/∂a'
     """
     if partial.attributes is None or len(partial.attributes) != 2:
         raise DataError(f"partial: attributes {partial.attributes}; a surface needs two")
@@ -99,7 +118,22 @@ def partial_sensitivity_histograms(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole or not at all; the format follows the name's ending (png, svg, pdf)."""
+    """Write a figure whole or not at all.
+
+    Args:
+        figure: Of matplotlib.
+        path: Its ending says the format: png, svg or pdf.
+
+    Raises:
+        DataError: For another ending, and where it cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from matplotlib.figure import Figure
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(Figure(), Path(folder) / "empty.svg")
+    """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg", "pdf"):
         raise DataError(

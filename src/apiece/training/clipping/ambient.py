@@ -12,10 +12,21 @@ States = list[tuple[torch.Generator, torch.Tensor]]
 
 @contextlib.contextmanager
 def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Let the model draw from generators seeded by `seed`, and leave torch's as they were.
+    """Yield with torch's generators seeded, and leave them as they were.
 
-    devices: where the model's parameters are. A step is repeated exactly after a resume because
-    the generators of the CPU and of every one of these devices start from the step's own seed.
+    The generators of the CPU and of every device start from the step's own seed, so that a step is
+    repeated exactly after a resume.
+
+    Args:
+        seed: Of the step.
+        devices: Where the model's parameters are.
+
+    Example:
+        >>> with model_randomness(0, []):
+        ...     one = torch.rand(2)
+        >>> with model_randomness(0, []):
+        ...     bool((torch.rand(2) == one).all())
+        True
     """
     with trial(devices):
         for generator in _generators(devices):

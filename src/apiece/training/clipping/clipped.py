@@ -14,14 +14,24 @@ from apiece.errors import InputError
 class ClippedSum:
     """The sum over B records of gradients clipped at each record's own norm.
 
-    gradients: parameter name → tensor of the parameter's shape; the sum.
-    norms: (B,), each record's ℓ2 gradient norm before clipping, NaN or infinite where the record
-    was left out. losses: (B,). clip_norms: (B,), the bounds. Where rows were clipped by person,
-    norms and clip_norms are the persons', losses the rows'.
+    Norms and losses are data about people: they are for filters and audits, not for printing. Where
+    rows were clipped by person, norms and clip_norms are the persons', losses the rows'.
 
-    Guarantee: without record (or person) i the sum differs by a vector of norm at most
-    clip_norms[i].
-    Norms and losses are data about people: they are for filters and audits, not for printing.
+    Attributes:
+        gradients: Parameter name → the sum, a tensor of the parameter's shape.
+        norms: (B,), each record's ℓ2 gradient norm before clipping, NaN or infinite where the
+            record was left out.
+        losses: (B,).
+        clip_norms: (B,), the bounds.
+
+    Guarantee:
+        Without record (or person) i the sum differs by a vector of norm at most clip_norms[i].
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> total = ClippedSum({"weight": one}, one, one, one)
+        >>> len(total), (total + total).norms.numel()
+        (2, 4)
     """
 
     gradients: Mapping[str, torch.Tensor]
@@ -69,7 +79,15 @@ def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
 
 
 def slack(dtype: torch.dtype) -> float:
-    """Return the relative room left under every bound for round-off in `dtype`."""
+    """Return the relative room left under every bound for round-off.
+
+    Args:
+        dtype: The type that norms are computed in.
+
+    Example:
+        >>> slack(torch.float32) == 2.0**-17
+        True
+    """
     return 2.0**-40 if dtype == torch.float64 else 2.0**-17
 
 
@@ -77,14 +95,15 @@ def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
     """Return min(1, clip/norm) rounded down: what a record's gradient is multiplied by.
 
     Args:
-        norms: of any shape, at least the true norms but for a relative error of half the slack.
-        clip_norms: bounds of the same shape; 0 leaves a record out.
+        norms: Of any shape, at least the true norms but for a relative error of half the slack.
+        clip_norms: Bounds of the same shape; 0 leaves a record out.
 
     Returns:
         Factors in the type of `norms`; 0 where a norm is not finite.
 
-    Guarantee: a factor is below the exact one by the slack, which is more than can be lost in
-    computing the norm and in multiplying, so that round-off cannot lift a record over its bound.
+    Guarantee:
+        A factor is below the exact one by the slack, which is more than can be lost in computing
+        the norm and in multiplying, so that round-off cannot lift a record over its bound.
 
     Example:
         >>> clip_factors(torch.tensor([0.5, 2.0, torch.inf]), torch.ones(3)) <= 1 / torch.tensor(

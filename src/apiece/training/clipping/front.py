@@ -34,33 +34,44 @@ def clip_and_sum(
 ) -> ClippedSum:
     """Return Σ_i min(1, clip_norms[i]/‖∇ℓ_i‖) ∇ℓ_i over the records of a batch.
 
-    Guarantee: each record's share of the sum has ℓ2 norm at most clip_norms[i], over all
-    trainable parameters together and after round-off; a record whose gradient is NaN or infinite
-    has share zero and changes nothing for the others (Boenisch et al. 2023 §3, Abadi et al. 2016
-    Alg. 1).
+    Args:
+        model: With at least one trainable parameter.
+        loss_fn: Takes (outputs, targets) and returns one loss a record, shape (B,); it sees the
+            parameters through the outputs only.
+        inputs: Tensors with the records first, or tuples or dicts of them; a tuple is given to the
+            model as positional, a dict as keyword arguments. An empty batch gives zeros.
+        targets: As `inputs`.
+        clip_norms: (B,), or one number for all.
+        method: "auto" takes book-keeping (one forward, one backward) where the layers allow it,
+            tried on the model's first batch against autograd, and torch.func elsewhere.
+            "book-keeping", "functional" and "loop" (one record at a time) insist on one path.
+        physical_batch_size: How many records are worked on at a time; it bounds the memory and does
+            not change the sum.
+        people: (B,), the id of each row's person; None where each row is its own. A person's
+            gradients are added up before the norm is taken and clipped as one. `clip_norms` and the
+            norms returned then have one entry a person, in the order of first appearance, losses
+            one a row. A person with more rows than `physical_batch_size` is taken part by part, by
+            plain gradients.
 
-    inputs, targets: tensors with the records first, or tuples or dicts of them; a tuple is given
-    to the model as positional, a dict as keyword arguments. loss_fn(outputs, targets) returns one
-    loss a record, shape (B,); it sees the parameters through the outputs only.
-    clip_norms: (B,), or one number for all.
-    physical_batch_size: how many records are worked on at a time; it bounds the memory and does
-    not change the sum. An empty batch gives zeros.
-    people: (B,), the id of each row's person; None where each row is its own. A person's gradients
-    are added up before the norm is taken and clipped as one: clip_norms and the norms returned
-    then have one entry a person, in the order of first appearance, losses one a row. A person with
-    more rows than `physical_batch_size` is taken part by part, by plain gradients.
-    method: "auto" takes book-keeping (one forward, one backward) where the layers allow it, tried
-    on the model's first batch against autograd, and torch.func elsewhere; "book-keeping",
-    "functional" and "loop" (one record at a time) insist on one path.
+    Raises:
+        InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite, a
+            model without trainable parameters.
+        UnsupportedError: For a model that mixes records.
 
-    Raises `InputError` for a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite,
-    a model without trainable parameters; `UnsupportedError` for a model that mixes records.
+    Guarantee:
+        Each record's share of the sum has ℓ2 norm at most clip_norms[i], over all trainable
+        parameters together and after round-off. A record whose gradient is NaN or infinite has
+        share zero and changes nothing for the others.
 
-    >>> model = nn.Linear(3, 1, bias=False)
-    >>> loss = lambda outputs, targets: (outputs[:, 0] - targets).square()
-    >>> total = clip_and_sum(model, loss, torch.ones(4, 3), torch.ones(4), torch.full((4,), 1e-3))
-    >>> bool(total.gradients["weight"].norm() <= 4e-3)
-    True
+    References:
+        Boenisch et al. 2023, §3; Abadi et al. 2016, Alg. 1.
+
+    Example:
+        >>> model = nn.Linear(3, 1, bias=False)
+        >>> loss = lambda outputs, targets: (outputs[:, 0] - targets).square()
+        >>> total = clip_and_sum(model, loss, torch.ones(4, 3), torch.ones(4), 1e-3)
+        >>> bool(total.gradients["weight"].norm() <= 4e-3)
+        True
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -96,7 +107,15 @@ def _in_parts(method: str, batch: records.Batch, width: int) -> ClippedSum:
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
-    """Return the sum over no records."""
+    """Return the sum over no records.
+
+    Args:
+        parameters: The trainable ones, by name; at least one.
+
+    Example:
+        >>> len(empty_sum({"weight": nn.Parameter(torch.ones(2))}))
+        0
+    """
     first = next(iter(parameters.values()))
     none = torch.zeros(0, device=first.device)
     zeros = {

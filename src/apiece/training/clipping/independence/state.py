@@ -20,8 +20,20 @@ from apiece.errors import UnsupportedError
 class State:
     """The parameters, buffers and extra state of modules, by place.
 
-    Every time `kept` looks at whether a tensor was replaced or written to by torch's own count of
-    writes; with `contents` it compares the values too, which also sees writes through `.data`.
+    Args:
+        **roots: The modules, by the name that messages call them.
+
+    Guarantee:
+        `kept` sees whether a tensor was replaced or written to, by torch's own count of writes;
+        with `contents` it compares the values too, which also sees writes through `.data`.
+
+    Example:
+        >>> model = nn.BatchNorm1d(2)
+        >>> with State(model=model).kept(contents=False):
+        ...     _ = model(torch.ones(3, 2))
+        Traceback (most recent call last):
+        ...
+        apiece.errors.UnsupportedError: model.num_batches_tracked: the forward pass changes it, ...
     """
 
     def __init__(self, **roots: nn.Module) -> None:
@@ -39,7 +51,14 @@ class State:
 
     @contextlib.contextmanager
     def kept(self, *, contents: bool) -> Iterator[None]:
-        """Raise `UnsupportedError` if something of it changes meanwhile."""
+        """Yield, and raise if something of it changes meanwhile; what was replaced is put back.
+
+        Args:
+            contents: Whether values are compared as well.
+
+        Raises:
+            UnsupportedError: Naming what changed.
+        """
         tensors, versions = self._now()
         values = [None if t is None else t.detach().clone() for t in tensors] if contents else []
         extra = self._extra() if contents else {}

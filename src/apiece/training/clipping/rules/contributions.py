@@ -27,7 +27,8 @@ class Contribution(Protocol):
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return (B,) squared norms, never below the true ones but for ordinary round-off.
 
-        of_rows: gives the squared norms of a tensor's rows, perhaps from memory.
+        Args:
+            of_rows: Gives the squared norms of a tensor's rows, perhaps from memory.
         """
         ...
 
@@ -36,7 +37,11 @@ class Contribution(Protocol):
         ...
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_i weights[i]·gradient_i, of the parameter's shape."""
+        """Return Σ_i weights[i]·gradient_i, of the parameter's shape.
+
+        Args:
+            weights: (B,).
+        """
         ...
 
     def per_record(self) -> torch.Tensor:
@@ -44,7 +49,11 @@ class Contribution(Protocol):
         ...
 
     def without(self, bad: torch.Tensor) -> Contribution:
-        """Return this with the records at `bad` (B,) set to zero."""
+        """Return this with some records set to zero.
+
+        Args:
+            bad: (B,), which ones.
+        """
         ...
 
 

@@ -23,9 +23,17 @@ class NotBookable(Exception):  # noqa: N818 - a signal, not an error: another pa
 class LayerUse:
     """One call of a layer in a pass over B records, as its rule sees it.
 
-    path: the layer's name in the model. input: what went in, (B, ...). gradients: of those outputs
-    that take one, in order, None where nothing depends on it. kwargs: the call's. output: the first
-    output, for rules that make it again, else None.
+    Attributes:
+        path: The layer's name in the model.
+        input: What went in, (B, ...).
+        gradients: Of those outputs that take one, in order; None where nothing depends on it.
+        kwargs: The call's.
+        output: The first output, for rules that make it again, else None.
+
+    Example:
+        >>> one = torch.ones(2, 3)
+        >>> LayerUse("0", one, [2 * one], {}).gradient is not None
+        True
     """
 
     path: str

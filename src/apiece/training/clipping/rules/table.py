@@ -43,8 +43,12 @@ def rule_for(module: nn.Module) -> LayerRule | None:
     A subclass, a layer with a forward or hooks of its own, and one with parameters that the rule
     does not know have none.
 
-    >>> rule_for(nn.Linear(2, 1)) is RULES[nn.Linear], rule_for(nn.ReLU()) is None
-    (True, True)
+    Args:
+        module: A layer.
+
+    Example:
+        >>> rule_for(nn.Linear(2, 1)) is RULES[nn.Linear], rule_for(nn.ReLU()) is None
+        (True, True)
     """
     rule = RULES.get(type(module))
     if rule is None or "forward" in module.__dict__:
