@@ -33,11 +33,11 @@ def squares(out, y):
 
 
 def case(model=Net, loss=squares):
-    """Return a function that makes a model, its loss and a batch."""
+    """Return a function that makes a model, its loss and a batch of any size."""
 
-    def make():
+    def make(size=SIZE):
         held = loss() if isinstance(loss, type) else loss
-        return model(), held, torch.randn(SIZE, 6), torch.randn(SIZE)
+        return model(), held, torch.randn(size, 6), torch.randn(size)
 
     return make
 

@@ -12,11 +12,10 @@ from apiece import _check
 from apiece.errors import unknown
 from apiece.training.clipping import guards, records
 from apiece.training.clipping.clipped import ClippedSum, add_up
-from apiece.training.clipping.paths.functional import clip_person
 from apiece.training.clipping.people import owners
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import LossFunction as LossFunction
-from apiece.training.clipping.selection import clip_by
+from apiece.training.clipping.selection import clip_by, clip_large
 
 METHODS = ("auto", "book-keeping", "functional", "loop")
 
@@ -101,7 +100,7 @@ def _in_parts(method: str, batch: records.Batch, width: int) -> ClippedSum:
     if width >= len(batch):
         return clip_by(method, batch)
     return add_up(
-        clip_by(method, part) if len(part) <= width else clip_person(part, width)
+        clip_by(method, part) if len(part) <= width else clip_large(part, width)
         for part in batch.parts(width)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -49,23 +49,38 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
     tried leaves torch's generators alone: the sum is the one that the path taken gives when it is
     taken without a look, dropout included.
     """
-    device = batch.clip_norms.device.type
-    how: How = (batch.model.training, torch.is_autocast_enabled(device), *batch.parameters)
-    known = _chosen.setdefault(batch.model, {})
+    free = method == "auto"
+    return _looked_then(method, batch.of_rows(), lambda path: _take(path, batch, free=free))
+
+
+def clip_large(person: Batch, width: int) -> ClippedSum:
+    """Return the clipped share of one person with more than `width` rows, part by part.
+
+    That is by plain gradients, whatever the method; so the model has to keep rows apart in a
+    batch, and is looked at on the first part as on any batch of "auto".
+    """
+    rows = next(person.of_rows().parts(width))
+    return _looked_then("auto", rows, lambda _: functional.clip_person(person, width))
+
+
+def _looked_then(method: str, rows: Batch, take: Callable[[str], ClippedSum]) -> ClippedSum:
+    """Return what `take` gives by the path for `rows`, which are looked at first where due."""
+    device = rows.clip_norms.device.type
+    how: How = (rows.model.training, torch.is_autocast_enabled(device), *rows.parameters)
+    known = _chosen.setdefault(rows.model, {})
     path = known.get(how) if method == "auto" else method
-    uses = uses_of(batch.model, (method, *how), batch.loss_fn)
-    if path is not None and not uses.due(len(batch)):
+    uses = uses_of(rows.model, (method, *how), rows.loss_fn)
+    if path is not None and not uses.due(len(rows)):
         uses.batches += 1
-        return _take(path, batch, free=method == "auto")
-    roots = {"model": batch.model, "loss_fn": batch.loss_fn}
-    rows = batch.of_rows()
+        return take(path)
+    roots = {"model": rows.model, "loss_fn": rows.loss_fn}
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
-        again, size = uses.batches > 0, len(batch)
+        again, size = uses.batches > 0, len(rows)
         path = _looked_at(method, path, rows, again=again, closely=size > uses.largest)
         if size > uses.largest:
             path, size = _enlarged(method, path, rows, again=again)
-        clipped = _take(path, batch, free=method == "auto")
+        clipped = take(path)
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
         if method == "auto":
             known[how] = path
