@@ -51,20 +51,15 @@ class World:
         """Return the world in which a person has the rows of another, as many as those are."""
         theirs = self.at(np.flatnonzero(self.people == other))
         theirs = replace(theirs, people=np.full(theirs.people.size, person))
-        rest = self.without(person)
-        together = [
-            torch.cat([a, b]) for a, b in zip(rest.tensors(), theirs.tensors(), strict=True)
-        ]
-        found = replace(
-            rest,
-            inputs=x,
-            targets=tuple(targets),
-            people=np.concatenate([rest.people, theirs.people]),
-        )
+        found = self.without(person).plus(theirs)
         return found.at(np.argsort(found.people, kind="stable"))
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        return (self.inputs, *self.targets)
+    def plus(self, other: World) -> World:
+        """Return the world with the rows of both."""
+        pairs = zip((self.inputs, *self.targets), (other.inputs, *other.targets), strict=True)
+        x, *targets = (torch.cat(pair) for pair in pairs)
+        people = np.concatenate([self.people, other.people])
+        return replace(self, inputs=x, targets=tuple(targets), people=people)
 
 
 def world(case, counts=FEW, *, rows="apart", precision="float32", mixed=False) -> World:
@@ -151,11 +146,7 @@ def trained(steps=3, **options):
         absent = np.setdiff1d(np.arange(size), here)
         full = world  # the absent get a row, which is never looked at
         for person in absent:
-            lent = replace(world.at(np.zeros(1, int)), people=np.array([person]))
-            parts = zip(full.tensors(), lent.tensors(), strict=True)
-            x, *targets = (torch.cat(pair) for pair in parts)
-            ids = np.append(full.people, person)
-            full = replace(full, inputs=x, targets=tuple(targets), people=ids)
+            full = full.plus(replace(world.at(np.zeros(1, int)), people=np.array([person])))
         optimizer = Keep(world.model.parameters())
         Trainer(
             world.model, optimizer, world.loss, plan, (full.inputs, full.targets), seed=0,
