@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from apiece.audit import lower_bound
-from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
+from apiece.training.chargers import charges_for
 from apiece.training.clipping.clipped import ClippedSum
 from apiece.training.distributed import Processes
 from apiece.training.filtered import FilteredTrainer
@@ -20,12 +21,12 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (outputs[:, 0] - targets).square() / 2
 
 
-def trainer(people: object, inputs: torch.Tensor, targets: torch.Tensor, **more: object):  # type: ignore[no-untyped-def]
+def trainer(accounts: object, inputs: torch.Tensor, targets: torch.Tensor, **more: object):  # type: ignore[no-untyped-def]
     model = nn.Linear(inputs.shape[1], 1, bias=False)
     nn.init.zeros_(model.weight)
     options = {"clip_norm": 1.0, "noise_stddev": 5.0, "seed": 0, **more}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return FilteredTrainer(model, optimizer, loss, people, (inputs, targets), **options)  # type: ignore[arg-type]
+    return FilteredTrainer(model, optimizer, loss, accounts, (inputs, targets), **options)  # type: ignore[arg-type]
 
 
 def test_each_record_pays_for_its_own_norm() -> None:
@@ -305,3 +306,118 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apiece.training.filtered.Processes.current", lambda: two)
     with pytest.raises(UnsupportedError, match="2 processes"):
         trainer(GaussianFilter([2.0] * 2, 1e-5), torch.ones(2, 1), torch.ones(2))
+
+
+def test_a_person_pays_once_for_the_joined_sum_of_their_rows() -> None:
+    """Rows 0.1 and 0.2 of one, 0.5 against -0.5 of another, and 7 alone: 0.3, nothing, the bound."""
+    targets, whose = torch.tensor([0.1, 0.5, 7.0, 0.2, -0.5]), [0, 1, 2, 0, 1]
+    people = GaussianFilter([1.0] * 3, 1e-5)
+    run = trainer(people, torch.ones(5, 1), targets, people=whose)
+    run.step()
+    assert people.spent == pytest.approx([0.09 / 25, 0.0, 1 / 25], rel=1e-3, abs=1e-9)
+    assert (people.spent[[0, 2]] >= np.array([0.09, 1.0]) / 25 * (1 - 1e-6)).all()
+    assert run.expected_batch_size == 3
+    assert run.active_records().shape == (3,)
+
+
+def test_one_row_a_person_is_a_run_of_records_and_the_order_is_free() -> None:
+    inputs = torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
+    ends = []
+    for whose in (None, [0, 1, 2, 3, 4, 5], [2, 0, 1, 5, 3, 4]):
+        accounts = GaussianFilter([0.2, 0.4, 0.6, 0.8, 1.0, 2.0], 1e-5)
+        rows = inputs if whose is None else inputs[whose]
+        run = trainer(accounts, rows, torch.ones(6), people=whose)
+        run.fit(5)
+        ends.append((run.model.weight.detach().clone(), accounts.spent))
+    for weight, spent in ends[1:]:
+        assert torch.equal(weight, ends[0][0])
+        assert spent == pytest.approx(ends[0][1], rel=1e-12)
+
+
+def by_person(seed: int, missing: int | None, **more: object) -> tuple[Watched, torch.Tensor]:
+    """One step of five persons with 1 to 40 rows, some of which nearly cancel; its clipped sum."""
+    random = np.random.default_rng(seed)
+    whose = np.repeat(np.arange(5), random.permutation([1, 2, 3, 7, 40]))
+    inputs = torch.from_numpy(random.normal(size=(whose.size, 6)).astype(np.float32))
+    inputs[1::2] = -inputs[: whose.size // 2 * 2 : 2] * (1 + 1e-4 * random.random())
+    inputs *= 10.0 ** random.integers(-3, 4)
+    if missing is not None:  # rows that are not finite count for nothing, and the coins stay
+        inputs[torch.from_numpy(whose == missing)] = torch.nan
+    people = Watched(random.choice([0.02, 0.1, 0.5, 2.0], 5), 1e-5)
+    model = nn.Linear(6, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.from_numpy(random.normal(size=(1, 6)).astype(np.float32)))
+        model.bias.zero_()
+    run = FilteredTrainer(
+        model, torch.optim.SGD(model.parameters(), 0.0), lambda out, y: out[:, 0] * y, people,
+        (inputs, torch.ones(whose.size)), clip_norm=random.choice([0.5, 3.0]), noise_stddev=6.0,
+        seed=seed, people=whose, expected_batch_size=1.0, **more,
+    )  # fmt: skip
+    run.step()
+    return people, SUMS.pop()
+
+
+SUMS: list[torch.Tensor] = []
+
+
+def keep_sum(total: ClippedSum, *_: object, **__: object) -> dict[str, torch.Tensor]:
+    SUMS.append(torch.cat([g.flatten().double() for g in total.gradients.values()]))
+    return {name: torch.zeros_like(g) for name, g in total.gradients.items()}
+
+
+def uncovered(seeds: int, **more: object) -> int:
+    """Search for persons without whom the sum moves by more than they were charged."""
+    found = 0
+    for seed in range(seeds):
+        people, whole = by_person(seed, None, **more)
+        for person in range(5):
+            _, less = by_person(seed, person, **more)
+            far = float((whole - less).norm())
+            paid = float(people.charges[person]) if people.admitted[person] else 0.0
+            found += far > paid * (1 + 1e-6) + 1e-5 * float(whole.norm())  # sums of many in float32
+    return found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"rows_per_person": 2}, {"physical_batch_size": 3}, {"sampling_probability": 0.7},
+     {"method": "functional"}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("seeds", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_without_a_person_the_sum_moves_by_at_most_their_charge(
+    more: dict[str, object], seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apiece.training.loop.add_noise", keep_sum)
+    assert uncovered(seeds, **more) == 0
+
+
+def test_a_charge_that_forgets_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: charged for half of what the rows add up to, a sum is not covered."""
+    monkeypatch.setattr("apiece.training.loop.add_noise", keep_sum)
+    monkeypatch.setattr(
+        "apiece.training.chargers.charges_for", lambda total: charges_for(total) / 2
+    )
+    assert uncovered(2) > 0
+
+
+@pytest.mark.parametrize(
+    ("whose", "more", "error", "message"),
+    [
+        ([0, 0], {}, InputError, "2 ids, but the dataset has 3 rows"),
+        ([0, 0, 2], {}, DataError, "1 of 3 persons of the plan have no row"),
+        ([0, 1, 3], {}, InputError, "without a gap"),
+        ([0, -1, 1], {}, InputError, "without a gap"),
+        (["a", "b", "b"], {}, InputError, "position of each row's account"),
+        ([0.0, 1.0, 1.0], {}, InputError, "position of each row's account"),
+        ([], {}, InputError, "position of each row's account"),
+        ([0, 1, 1], {"rows_per_person": 0}, InputError, "rows_per_person"),
+        (None, {"rows_per_person": 2}, InputError, "give people too"),
+        ([0, 1, 1], {"clip_norm": [1.0] * 3}, InputError, "for 2 accounts"),
+    ],
+)
+def test_bad_people(whose: object, more: dict[str, object], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        trainer(
+            GaussianFilter([1.0] * 2, 1e-5), torch.ones(3, 1), torch.ones(3), people=whose, **more
+        )

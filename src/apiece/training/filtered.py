@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece._types import Floats, Mask
+from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Accounts, ByBound, ByNorm
 from apiece.training.clipping import LossFunction, guards
 from apiece.training.distributed import Processes
 from apiece.training.loop import Loop
+from apiece.training.people import rows_of
 from apiece.training.randomness import RunningStreams
 from apiece.training.samplers import EqualSampler
 from apiece.training.sources import source_of
@@ -33,8 +34,10 @@ class FilteredTrainer:
         optimizer: As in `Trainer`.
         loss_fn: As in `Trainer`.
         accounts: One a record, in the order of the data: a filter, or the people of a ledger.
+            With `people`, one a person.
         dataset: As in `Trainer`.
-        clip_norm: Bound on each record's gradient, one for all or one a record.
+        clip_norm: Bound on each record's gradient, one for all or one a record; with `people`, on
+            the sum of a person's rows, one for all or one a person.
         noise_stddev: Of the noise on the sum of each step.
         sampling_probability: 1 is full-batch descent, each record charged for its current norm;
             below 1 each active record is charged for its clip bound at every step, sampled or
@@ -45,12 +48,17 @@ class FilteredTrainer:
         scheduler: Of the learning rate; one step an update.
         physical_batch_size: How many records are in memory at a time; None takes all at once.
         method: Of `clip_and_sum`.
+        people: (n,) The position, from 0, of the account that each row is of, where accounts are of
+            persons with any number of rows; None where each row is a record.
+        rows_per_person: The most rows that a person brings to a step, by coins of that person
+            alone; None for all. Their gradients are added, charged and clipped as one.
         callbacks: Get a `Progress` after each step. How long a step took follows the number of
             active records: show it to nobody but the steward.
 
     Raises:
         InputError: For values out of bounds or of another number than the records, and parameters
             that the optimizer does not hold.
+        DataError: For a person without a row.
         UnsupportedError: For several processes, which would each charge and add noise for
             themselves, an optimizer that calls for a closure, and what `clip_and_sum` does not
             take.
@@ -92,6 +100,8 @@ class FilteredTrainer:
         scheduler: Scheduler | None = None,
         physical_batch_size: int | None = None,
         method: str = "auto",
+        people: npt.ArrayLike | None = None,
+        rows_per_person: int | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
@@ -105,10 +115,14 @@ class FilteredTrainer:
         if physical_batch_size is not None:
             physical_batch_size = _check.count("physical_batch_size", physical_batch_size)
         source, updates = source_of(dataset), Updates(optimizer, scheduler, None)
-        sums = Sums(self.model, loss_fn, source, width=physical_batch_size, method=method)
+        charged = _positions(people, len(source))
+        rows = rows_of(people, charged, source, rows_per_person)
+        sums = Sums(
+            self.model, loss_fn, source, width=physical_batch_size, method=method, people=rows
+        )
         check_holds(optimizer, sums.parameters)
         sampler = EqualSampler(
-            _bounds(clip_norm, len(source)), sampling_probability, noise_stddev, expected_batch_size
+            _bounds(clip_norm, charged.size), sampling_probability, noise_stddev, expected_batch_size
         )
         sampled = sampler.probability < 1
         self._charger = ByBound(accounts, sampler.clip_norms) if sampled else ByNorm(accounts)
@@ -160,7 +174,7 @@ class FilteredTrainer:
         return self._loop.step(self.step_number + 1)
 
     def active_records(self) -> Mask:
-        """Return who was active in the last step. Data about people: not for logs.
+        """Return which accounts were active in the last step. Data about people: not for logs.
 
         Raises:
             InputError: Before the first step.
@@ -170,9 +184,22 @@ class FilteredTrainer:
         return self._charger.active.copy()
 
 
+def _positions(people: npt.ArrayLike | None, size: int) -> Integers:
+    """Return the positions of the accounts: one a row, or those that the rows name."""
+    if people is None:
+        return np.arange(size)
+    named = np.asarray(people)
+    if named.dtype.kind not in "iu" or not named.size or not 0 <= named.min() <= named.max() < size:
+        raise InputError(
+            f"people: {named.size} entries of type {named.dtype} for {size} rows; give the position "
+            "of each row's account, whole numbers from 0 on without a gap"
+        )
+    return np.arange(int(named.max()) + 1)
+
+
 def _bounds(clip_norm: npt.ArrayLike, size: int) -> Floats:
     """Return each record's bound, (size,), from one for all or one a record."""
     bounds = _check.positive_array("clip_norm", clip_norm)
     if bounds.ndim and bounds.shape != (size,):
-        raise InputError(f"clip_norm: shape {bounds.shape} for {size} records")
+        raise InputError(f"clip_norm: shape {bounds.shape} for {size} accounts; give one, or one for each")
     return np.broadcast_to(bounds, (size,)).copy()
