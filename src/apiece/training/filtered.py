@@ -122,7 +122,10 @@ class FilteredTrainer:
         )
         check_holds(optimizer, sums.parameters)
         sampler = EqualSampler(
-            _bounds(clip_norm, charged.size), sampling_probability, noise_stddev, expected_batch_size
+            _bounds(clip_norm, charged.size),
+            sampling_probability,
+            noise_stddev,
+            expected_batch_size,
         )
         sampled = sampler.probability < 1
         self._charger = ByBound(accounts, sampler.clip_norms) if sampled else ByNorm(accounts)
@@ -201,5 +204,7 @@ def _bounds(clip_norm: npt.ArrayLike, size: int) -> Floats:
     """Return each record's bound, (size,), from one for all or one a record."""
     bounds = _check.positive_array("clip_norm", clip_norm)
     if bounds.ndim and bounds.shape != (size,):
-        raise InputError(f"clip_norm: shape {bounds.shape} for {size} accounts; give one, or one for each")
+        raise InputError(
+            f"clip_norm: shape {bounds.shape} for {size} accounts; give one, or one for each"
+        )
     return np.broadcast_to(bounds, (size,)).copy()
