@@ -309,7 +309,7 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_person_pays_once_for_the_joined_sum_of_their_rows() -> None:
-    """Rows 0.1 and 0.2 of one, 0.5 against -0.5 of another, and 7 alone: 0.3, nothing, the bound."""
+    """Rows 0.1 and 0.2 of one, 0.5 and -0.5 of another, 7 alone: 0.3, nothing, the bound."""
     targets, whose = torch.tensor([0.1, 0.5, 7.0, 0.2, -0.5]), [0, 1, 2, 0, 1]
     people = GaussianFilter([1.0] * 3, 1e-5)
     run = trainer(people, torch.ones(5, 1), targets, people=whose)

@@ -194,8 +194,8 @@ def _positions(people: npt.ArrayLike | None, size: int) -> Integers:
     named = np.asarray(people)
     if named.dtype.kind not in "iu" or not named.size or not 0 <= named.min() <= named.max() < size:
         raise InputError(
-            f"people: {named.size} entries of type {named.dtype} for {size} rows; give the position "
-            "of each row's account, whole numbers from 0 on without a gap"
+            f"people: {named.size} entries of type {named.dtype} for {size} rows; give the "
+            "position of each row's account, whole numbers from 0 on without a gap"
         )
     return np.arange(int(named.max()) + 1)
 
