@@ -8,7 +8,7 @@ the records weighted, at the price of the parameter gradients that were left out
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from apiece.training.clipping.paths.tape import Call, recording, units_of
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import Contribution, Rows, join
-from apiece.training.clipping.rules.joined import Joined, alike
+from apiece.training.clipping.rules.joined import Joined, Persons
 from apiece.training.clipping.rules.kernels import remembering, row_squares
 from apiece.training.clipping.rules.rule import (
     LayerRule,
@@ -189,21 +189,22 @@ def _by_vmap(
 
 def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     owner, bounds = batch.owner, batch.clip_norms
+    held: Mapping[str, Contribution | Joined] = named
     if owner is not None:
-        groups = alike(owner)
-        named = {name: Joined(part, owner, groups) for name, part in named.items()}
-    if named:
+        persons = Persons(owner)
+        held = {name: Joined(part, persons) for name, part in named.items()}
+    if held:
         of_rows = remembering(row_squares)
-        norms = torch.stack([part.squares(of_rows) for part in named.values()]).sum(0).sqrt_()
+        norms = torch.stack([part.squares(of_rows) for part in held.values()]).sum(0).sqrt_()
     else:
         norms = torch.zeros_like(bounds, dtype=wide(losses.dtype))
     factors = clip_factors(norms, bounds)
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
-        named = {name: part.without(bad) for name, part in named.items()}
+        held = {name: part.without(bad) for name, part in held.items()}
     sums = {}
     for name, parameter in batch.parameters.items():
-        part = named.get(name)
+        part = held.get(name)
         if part is None:
             sums[name] = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
         else:

@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from apiece.training.clipping.clipped import ClippedSum, clip_factors
 from apiece.training.clipping.paths.chain import Link
 from apiece.training.clipping.records import Batch
-from apiece.training.clipping.rules.contributions import Products, blank
-from apiece.training.clipping.rules.joined import alike
+from apiece.training.clipping.rules.contributions import blank, cancellation_of, underflow_room
+from apiece.training.clipping.rules.joined import Pair, Persons, outer_squares
 from apiece.training.clipping.rules.kernels import least_norm, product, row_norms
 
 
@@ -29,7 +29,11 @@ def is_dense(uses: list[Link]) -> bool:
 def clip_dense(uses: list[Link], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     """Return the clipped sum. Overwrites the gradients in `uses` that are ours."""
     owner, bounds = batch.owner, batch.clip_norms
-    norms = _norms(uses)[: len(batch)] if owner is None else _norms_of_persons(uses, owner)
+    if owner is None:
+        sizes = _sizes(uses)[:, : len(batch)]
+        norms = sizes.square_().sum(0).sqrt_()  # vector_norm is slow along this dimension
+    else:
+        norms = _norms_of_persons(uses, Persons(owner))
     factors = clip_factors(norms, bounds)
     bad = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
     if owner is not None:
@@ -69,8 +73,11 @@ def _trained(layer: nn.Linear) -> tuple[torch.Tensor | None, torch.Tensor | None
     )
 
 
-def _norms(uses: list[Link]) -> torch.Tensor:
-    """Return ‖gradient‖ over all layers, for every row of the uses."""
+def _sizes(uses: list[Link], room: float = 1.0) -> torch.Tensor:
+    """Return ‖gradient‖ of each layer's weight and bias for every row, (2·layers, B).
+
+    room: how many times what underflow can take is added to what a norm is made of.
+    """
     count, size = len(uses), len(uses[0].left)
     table = torch.empty(2 * count, size)
     rows = table.unbind(0)
@@ -78,7 +85,7 @@ def _norms(uses: list[Link]) -> torch.Tensor:
         row_norms(use.right, rows[k])
         row_norms(use.left, rows[count + k])
     widest = max(max(use.right.shape[1], use.left.shape[1]) for use in uses)
-    table.add_(least_norm(widest, table.dtype))
+    table.add_(room * least_norm(widest, table.dtype))
     weights, biases = table.split_with_sizes((count, count))
     weights.mul_(biases)
     for k, use in enumerate(uses):
@@ -87,20 +94,19 @@ def _norms(uses: list[Link]) -> torch.Tensor:
             rows[k].zero_()
         if bias is None:
             rows[count + k].zero_()
-    return table.square_().sum(0).sqrt_()  # vector_norm is slow along this dimension
+    return table
 
 
-def _norms_of_persons(uses: list[Link], owner: torch.Tensor) -> torch.Tensor:
+def _norms_of_persons(uses: list[Link], persons: Persons) -> torch.Tensor:
     """Return ‖gradient‖ over all layers, for every person; a bias is a weight of an input of 1."""
-    squares = uses[0].left.new_zeros(int(owner[-1]) + 1)
-    for persons, index, there in alike(owner):
-        shown = there.unsqueeze(2)
-        for use in uses:
-            weight, bias = _trained(use.layer)
-            ones = torch.ones_like(shown, dtype=use.left.dtype)
-            right = [] if weight is None else [use.right[index]]
-            right += [] if bias is None else [ones]
-            if right:
-                found = Products(use.left[index] * shown, torch.cat(right, 2)).squares()
-                squares[persons] += found
-    return squares.sqrt_()
+    size = len(persons.owner)
+    pairs: list[Pair] = []
+    for use in uses:
+        (weight, bias), left = _trained(use.layer), use.left[:size]
+        if weight is not None:
+            pairs.append((left, use.right[:size], bias is not None))
+        elif bias is not None:
+            pairs.append((left, None, True))
+    sizes = _sizes(uses, underflow_room(uses[0].left.dtype))[:, :size]
+    squares = cancellation_of(persons.add(sizes), sizes.dtype).sum(0)
+    return (squares.add_(outer_squares(pairs, persons)) if pairs else squares).sqrt_()

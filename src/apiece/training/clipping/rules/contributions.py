@@ -134,6 +134,11 @@ class Outer:
         left, right = (of_rows(t).sqrt().add_(_lost(t)) for t in (self.left, self.right))
         return left.mul_(right).square_()
 
+    def sizes(self) -> torch.Tensor:
+        """Return ‖left‖‖right‖, (B,), with room for what underflow took from products of two."""
+        left, right = self.left.unsqueeze(1), self.right.unsqueeze(1)
+        return term_sizes(left, right, underflow_room(left.dtype))
+
     def smooth_squares(self) -> torch.Tensor:
         """Return ‖left‖²·‖right‖²."""
         return self.left.square().sum(1) * self.right.square().sum(1)
@@ -182,6 +187,10 @@ class Products:
         if self.ghost_is_cheaper:
             return (self.left @ self.left.mT * (self.right @ self.right.mT)).sum((1, 2))
         return Rows(self.per_record()).smooth_squares()
+
+    def sizes(self) -> torch.Tensor:
+        """Return Σ_t ‖left_t‖‖right_t‖, (B,), of which round-off is a few units of precision."""
+        return term_sizes(self.left, self.right)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product over records and positions."""
@@ -274,8 +283,21 @@ def cancellation(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     (Σ_t ‖left_t‖‖right_t‖)²; the round-off is a few units of precision of that. Of the norms'
     room for underflow, a unit must cover what products of two entries lose.
     """
-    unit = 2.0**-48 if left.dtype == torch.float64 else 2.0**-20
-    return _sizes(left, right, 1 / math.sqrt(unit)).square_().mul_(unit)
+    return cancellation_of(term_sizes(left, right, underflow_room(left.dtype)), left.dtype)
+
+
+def cancellation_of(sizes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the same from Σ_t ‖left_t‖‖right_t‖, which it overwrites."""
+    return sizes.square_().mul_(_unit(dtype))
+
+
+def underflow_room(dtype: torch.dtype) -> float:
+    """Return how many times what a norm may lack a product of two may, for `cancellation_of`."""
+    return 1 / math.sqrt(_unit(dtype))
+
+
+def _unit(dtype: torch.dtype) -> float:
+    return 2.0**-48 if dtype == torch.float64 else 2.0**-20
 
 
 def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -285,10 +307,10 @@ def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
     which is more than a unit of their norm where positions cancel.
     """
     unit = 2.0**-50 if left.dtype == torch.float64 else 2.0**-21
-    return squares.sqrt_().add_(_sizes(left, right).mul_(unit)).square_()
+    return squares.sqrt_().add_(term_sizes(left, right).mul_(unit)).square_()
 
 
-def _sizes(left: torch.Tensor, right: torch.Tensor, room: float = 1.0) -> torch.Tensor:
+def term_sizes(left: torch.Tensor, right: torch.Tensor, room: float = 1.0) -> torch.Tensor:
     """Return Σ_t ‖left_t‖‖right_t‖, (B,), with `room` times what underflow can take added."""
     norm = torch.linalg.vector_norm
     one, other = (norm(t, dim=2).add_(room * _lost(t)) for t in (left, right))

@@ -19,6 +19,7 @@ from apiece.training.clipping.rules.contributions import (
     blank,
     cancellation,
     made_again,
+    term_sizes,
 )
 from apiece.training.clipping.rules.kernels import Squares, row_squares
 from apiece.training.clipping.rules.rule import Contributions, LayerRule, LayerUse, trains
@@ -142,6 +143,14 @@ class Convolution:
         left, right = self._matrices(start, end)
         squares = made_again(row_squares(left @ right), left.mT, right)
         return squares.view(end - start, -1).sum(1)
+
+    def sizes(self) -> torch.Tensor:
+        """Return Σ_t ‖left_t‖‖right_t‖ over places, (B,)."""
+        return torch.cat(tuple(self._over(self._sizes, self._records)))
+
+    def _sizes(self, start: int, end: int) -> torch.Tensor:
+        left, right = self._matrices(start, end)
+        return term_sizes(left.mT, right).view(end - start, -1).sum(1)
 
     def per_record(self) -> torch.Tensor:
         """Return (B, O, C/G, *kernel)."""

@@ -6,122 +6,232 @@ persons is one over rows, each with its person's weight, so that it needs nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from torch import nn
 
 from apiece.training.clipping.rules.contributions import (
+    KEEP,
     Contribution,
     Lookups,
     Outer,
     Products,
-    Rows,
     Slices,
+    cancellation_of,
 )
 from apiece.training.clipping.rules.convolution import Convolution
 from apiece.training.clipping.rules.kernels import Squares, row_squares
 
 Groups: TypeAlias = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor | None, bool]
+_NEAR = 16  # rows of a person up to which products are made between neighbours, as they lie
 
 
-def alike(owner: torch.Tensor) -> Groups:
-    """Return persons of about as many rows: who, their rows (p, R), and which of these are.
+@dataclass(frozen=True, eq=False, repr=False)
+class Persons:
+    """Whose each row of a batch is.
 
-    R is a power of two, so that at most half is filled up, with a person's first row.
+    Args:
+        owner: (B,) The person of each row, from 0 on, never falling, nobody left out.
     """
-    count = torch.bincount(owner)
-    start = count.cumsum(0) - count
-    sizes = torch.ceil(torch.log2(count.double())).long()
-    found: Groups = []
-    for exponent in sorted(set(sizes.tolist())):
-        persons = (sizes == exponent).nonzero().squeeze(1)
-        turn = torch.arange(2**exponent, device=count.device)
-        there = turn < count[persons].unsqueeze(1)
-        found.append((persons, start[persons].unsqueeze(1) + turn * there, there))
-    return found
+
+    owner: torch.Tensor
+
+    @functools.cached_property
+    def count(self) -> torch.Tensor:
+        """How many rows each person has, (P,)."""
+        return torch.bincount(self.owner)
+
+    @functools.cached_property
+    def groups(self) -> Groups:
+        """All persons, by how many rows they have."""
+        return self._alike(0)
+
+    @functools.cached_property
+    def far(self) -> Groups:
+        """Those with more rows than `_NEAR`, likewise."""
+        return self._alike(_NEAR)
+
+    @functools.cached_property
+    def near(self) -> torch.Tensor:
+        """Where rows of a block meet those of it and the next one that are the same person's.
+
+        (n, W, 2·W); nowhere for a person with more rows than `_NEAR`.
+        """
+        owner = torch.where(self.count[self.owner] <= _NEAR, self.owner, -1)
+        whose = _blocks(owner.unsqueeze(1), -1)
+        return (whose[:, :_NEAR] == whose.mT) & (whose[:, :_NEAR] >= 0)
+
+    def add(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return (…, P) what rows (…, B) come to, by person."""
+        total = rows.new_zeros(*rows.shape[:-1], len(self.count))
+        return total.index_add_(-1, self.owner, rows)
+
+    def _alike(self, above: int) -> Groups:
+        """Return persons of about as many rows: who, their rows (p, R), and which of these are.
+
+        R is a power of two, so that at most half is filled up, with a person's first row.
+        """
+        count = self.count
+        start = count.cumsum(0) - count
+        sizes = torch.where(count > above, torch.ceil(torch.log2(count.double())).long(), -1)
+        found: Groups = []
+        for exponent in sorted(set(sizes.tolist()) - {-1}):
+            persons = (sizes == exponent).nonzero().squeeze(1)
+            turn = torch.arange(2**exponent, device=count.device)
+            there = turn < count[persons].unsqueeze(1)
+            found.append((persons, start[persons].unsqueeze(1) + turn * there, there))
+        return found
 
 
-def _persons(groups: Groups) -> int:
-    return sum(persons.numel() for persons, _, _ in groups)
+def outer_squares(pairs: list[Pair], persons: Persons) -> torch.Tensor:
+    """Return (P,) Σ over pairs of ‖Σ_rows left ⊗ right‖², round-off aside.
+
+    pairs: left (B, O) and right (B, I), None for a bias alone, and whether there is a bias beside.
+    """
+    size = len(persons.owner)
+    met = _gram(pairs, functools.partial(_blocks, fill=0.0), slice(_NEAR))
+    met.masked_fill_(~persons.near, 0.0)  # what is not finite stays with its person
+    met[:, :, _NEAR:] *= 2  # a block does not look back
+    squares = persons.add(met.sum(2).flatten()[:size])
+    for who, index, there in persons.far:
+        met = _gram(pairs, operator.itemgetter(index), slice(None))
+        met.masked_fill_(~(there.unsqueeze(1) & there.unsqueeze(2)), 0.0)
+        squares[who] = met.flatten(1).sum(1)
+    return squares
+
+
+def _gram(
+    pairs: list[Pair], pick: Callable[[torch.Tensor], torch.Tensor], some: slice
+) -> torch.Tensor:
+    """Return Σ over pairs of (left_s·left_t)(right_s·right_t), s among `some` of what is picked."""
+    grams: list[torch.Tensor] = []
+    for left, right, bias in pairs:
+        rows = pick(left)
+        gram = rows[:, some] @ rows.mT
+        if right is not None:
+            rows = pick(right)
+            gram.mul_((rows[:, some] @ rows.mT).add_(1.0 if bias else 0.0))
+        grams.append(gram)
+    return functools.reduce(torch.Tensor.add_, grams)
+
+
+def _blocks(rows: torch.Tensor, fill: float) -> torch.Tensor:
+    """Return (n, 2·W, D): the rows (B, D) of each block of W and of the next one."""
+    size, width = rows.shape
+    count = -(-size // _NEAR)
+    padded = nn.functional.pad(rows, (0, 0, 0, (count + 1) * _NEAR - size), value=fill)
+    return padded.as_strided((count, 2 * _NEAR, width), (_NEAR * width, width, 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Joined:
-    """A contribution by person, of one by row.
-
-    Args:
-        part: What each row gives, (B, …).
-        owner: (B,) The person of each row, from 0 on, never falling, nobody left out.
-        groups: The same persons by how many rows they have.
-    """
+    """A contribution by person, of one by row."""
 
     part: Contribution
-    owner: torch.Tensor
-    groups: Groups
+    persons: Persons
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return (P,) squared norms, never below the true ones but for ordinary round-off."""
-        if isinstance(self.part, Outer | Products | Lookups):
-            return self._by_products(self.part)
-        total, sizes = self._added()
-        unit = torch.finfo(total.dtype).eps / 2 * (8 + torch.bincount(self.owner))
-        return row_squares(total).sqrt_().add_(sizes * unit).square_().to(total.dtype)
-
-    def smooth_squares(self) -> torch.Tensor:
-        """Return (P,) squared norms that autograd can differentiate."""
-        return Rows(self.per_record()).smooth_squares()
+        match self.part:
+            case Outer(left, right) as part:
+                room = cancellation_of(self.persons.add(part.sizes()), left.dtype)
+                return outer_squares([(left, right, False)], self.persons).add_(room)
+            case Products() as part if part.ghost_is_cheaper:
+                return self._by_products(part)
+            case Lookups() as part:
+                return self._by_places(part)
+            case part:
+                return self._by_gradients(part)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_p weights[p]·gradient_p, of the parameter's shape."""
-        return self.part.weighted(weights[self.owner])
-
-    def per_record(self) -> torch.Tensor:
-        """Return the persons' gradients one by one, (P, *shape)."""
-        return self._added()[0]
+        return self.part.weighted(weights[self.persons.owner])
 
     def without(self, bad: torch.Tensor) -> Joined:
         """Return this with the persons at `bad` (P,) set to zero."""
-        return Joined(self.part.without(bad[self.owner]), self.owner, self.groups)
+        return Joined(self.part.without(bad[self.persons.owner]), self.persons)
 
-    def _by_products(self, part: Outer | Products | Lookups) -> torch.Tensor:
+    def _by_products(self, part: Products) -> torch.Tensor:
         """Return the squares with a person's rows as positions of one record."""
-        squares = part.left.new_zeros(_persons(self.groups))
-        for persons, index, there in self.groups:
-            left = part.left[index] * there.view(*there.shape, *[1] * (part.left.dim() - 1))
-            left = left.flatten(1, -2)
-            if isinstance(part, Lookups):
-                places = part.index[index].flatten(1)
-                squares[persons] = Lookups(places, left, part.size).squares()
-            else:
-                right = part.right[index].flatten(1, -2)
-                squares[persons] = Products(left, right).squares()
+        squares = part.left.new_zeros(self.persons.count.shape)
+        for who, index, there in self.persons.groups:
+            left = part.left[index] * there.view(*there.shape, 1, 1)
+            found = Products(left.flatten(1, 2), part.right[index].flatten(1, 2))
+            squares[who] = found.squares()
         return squares
 
-    def _added(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the persons' gradients, and the sum of the norms of each one's rows."""
-        total: torch.Tensor | None = None
-        sizes: torch.Tensor | None = None
-        begin = 0
-        for rows in _pieces(self.part):
-            mine = self.owner[begin : begin + len(rows)]
+    def _by_places(self, part: Lookups) -> torch.Tensor:
+        """Return the squares of what each person adds to each row of a table."""
+        rows = part.left.flatten(0, 1)
+        which = (self.persons.owner.unsqueeze(1) * part.size + part.index).flatten()
+        places = torch.arange(self.persons.count.numel() * part.size, device=which.device)
+        if places.numel() > 8 * which.numel():  # most of the tables would stay empty
+            places, which = torch.unique(which, return_inverse=True)
+        total = rows.new_zeros(places.numel(), rows.shape[1]).index_add_(0, which, rows)
+        sizes = row_squares(rows).sqrt_()
+        sizes = sizes.new_zeros(places.numel()).index_add_(0, which, sizes)
+        count = torch.bincount(which, minlength=places.numel())
+        squares = _with_room(row_squares(total), sizes, count)
+        whose = places.div(part.size, rounding_mode="floor")
+        return squares.new_zeros(self.persons.count.shape).index_add_(0, whose, squares)
+
+    def _by_gradients(self, part: Contribution) -> torch.Tensor:
+        """Return the squares of the persons' gradients, made one after another."""
+        squares = torch.cat(tuple(self._sums(part)))
+        return _with_room(squares, self.persons.add(_sizes(part)), self.persons.count)
+
+    def _sums(self, part: Contribution) -> Iterator[torch.Tensor]:
+        """Yield the squared norms of sums; what a piece leaves of its last person goes on."""
+        owner = self.persons.owner
+        begin, last, rest = 0, -1, owner.new_empty(0)
+        for rows in _pieces(part):
+            mine = owner[begin : begin + len(rows)]
             begin += len(rows)
-            if total is None or sizes is None:
-                total = rows.new_zeros(_persons(self.groups), *rows.shape[1:])
-                sizes = rows.new_zeros(len(total))
-            total.index_add_(0, mine, rows)
-            sizes.index_add_(0, mine, row_squares(rows).sqrt())
-        assert total is not None
-        assert sizes is not None
-        return total, sizes
+            first, many = int(mine[0]), int(mine[-1]) - int(mine[0]) + 1
+            total = rows.new_zeros(many, *rows.shape[1:]).index_add_(0, mine - first, rows)
+            if first == last:
+                total[0] += rest
+            elif last >= 0:
+                yield row_squares(rest.unsqueeze(0))
+            if many > 1:
+                yield row_squares(total[:-1])
+            last, rest = int(mine[-1]), total[-1]
+        yield row_squares(rest.unsqueeze(0))
+
+
+def _with_room(squares: torch.Tensor, sizes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """Return the squared norms of sums of `count` rows, with room for sums in another order.
+
+    sizes: a bound on the norms of all terms added up, of which such a sum may differ by a unit a
+    row, and a row that is made again by a few.
+    """
+    unit = torch.finfo(squares.dtype).eps / 2 * (8 + count)
+    return (squares.sqrt() + sizes * unit).square().to(squares.dtype)
+
+
+def _sizes(part: Contribution) -> torch.Tensor:
+    """Return (B,) norms added up over the terms that each row's part of the sum is made of."""
+    if isinstance(part, Convolution | Products):  # made again for the sum, position by position
+        return part.sizes()
+    return torch.cat([row_squares(rows).sqrt_() for rows in _pieces(part)])
 
 
 def _pieces(part: Contribution) -> Iterator[torch.Tensor]:
-    """Yield the gradients of rows, some at a time where that spares memory."""
-    if isinstance(part, Convolution):
-        yield from part.pieces()
-    elif isinstance(part, Slices):
-        yield from part.parts
-    else:
-        yield part.per_record()
+    """Yield the gradients of rows in order, some at a time."""
+    match part:
+        case Convolution():
+            yield from part.pieces()
+        case Slices():
+            yield from part.parts
+        case Products(left, right):
+            width = max(1, KEEP // (left.shape[2] * right.shape[2]))
+            for start in range(0, len(left), width):
+                yield left[start : start + width].mT @ right[start : start + width]
+        case _:
+            yield part.per_record()
