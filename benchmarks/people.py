@@ -33,8 +33,9 @@ def mlp() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def cnn() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """Return the network that is usual for MNIST, and 512 images."""
     network = nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, 3), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2),
-        nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10),
+        nn.Conv2d(1, 16, 8, 2, 3), nn.Tanh(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2), nn.Tanh(), nn.MaxPool2d(2, 1),
+        nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10),
     )  # fmt: skip
     return network, torch.randn(512, 1, 28, 28), torch.randint(0, 10, (512,))
 

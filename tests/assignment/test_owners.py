@@ -49,6 +49,14 @@ def test_a_plan_that_counts_one_row_only_is_caught() -> None:
     assert (found.epsilon_spent / found.epsilon).max() > 1.2
 
 
+def test_a_plan_for_other_rows_is_refused() -> None:
+    graph, budgets = world(2)
+    owned = assign_owned(graph, budgets, "scale", limit=2, **SETTINGS)
+    for rows in (owned.rows[::-1], owned.rows[1:], owned.rows + 1):
+        with pytest.raises(InputError, match="not the ids of the plan"):
+            OwnedPlan(owned.plan, rows, graph, budgets)
+
+
 def test_limits_of_one_owner_each() -> None:
     graph, budgets = world(3)
     limit = np.where(np.arange(graph.ids.size) % 2, 2, 0)

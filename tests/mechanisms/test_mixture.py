@@ -141,6 +141,35 @@ def test_sums_of_clip_norms() -> None:
     assert 0.1 * norms.sum() <= mean <= 1.1 * 0.1 * norms.sum()  # rounded up
 
 
+@pytest.mark.parametrize("rows", [14, 60, 200, 255])
+def test_many_rows_of_different_norms_are_rounded_up(rows: int) -> None:
+    norms = np.random.default_rng(rows).lognormal(size=rows)
+    step = MixtureOfGaussians.of_rows(20.0, norms, [0.1] * rows)
+    assert len(step.shifts) <= 256
+    assert max(step.shifts) >= norms.sum() * (1 - 1e-12)
+    assert math.fsum(step.chances) == pytest.approx(1 - 0.9**rows)
+    sums = (np.random.default_rng(1).random((4000, rows)) < 0.1) @ norms
+    for upto in np.linspace(0.02, 0.3, 8) * norms.sum():
+        above = math.fsum(c for s, c in zip(step.shifts, step.chances, strict=True) if s > upto)
+        assert above >= (sums > upto).mean() - 4 * 0.5 / math.sqrt(4000)  # four standard errors
+
+
+def test_more_rows_than_sums_are_refused_unless_they_are_alike() -> None:
+    assert len(MixtureOfGaussians.of_rows(20.0, [1.0] * 256, [0.5] * 256).shifts) == 256
+    with pytest.raises(InputError, match="256 rows"):
+        MixtureOfGaussians.of_rows(20.0, np.linspace(1, 2, 256), [0.5] * 256)
+
+
+def test_two_rows_together_cost_less_than_two_records() -> None:
+    """The figures of docs/mathematics.md."""
+    together = MixtureOfGaussians.of_rows(1.0, [1.0, 1.0], [0.01, 0.01])
+    apart = Repeated(Sampled(Gaussian(1 / math.sqrt(2)), 0.01), 1000)
+    assert privacy_curve(Repeated(together, 500)).epsilon(1e-5).upper == pytest.approx(
+        2.86, abs=0.005
+    )
+    assert privacy_curve(apart).epsilon(1e-5).upper == pytest.approx(4.48, abs=0.005)
+
+
 def test_coins_compositions_and_json() -> None:
     step = MixtureOfGaussians(2.0, [1.0, 2.0], [0.2, 0.1])
     assert from_json(to_json(step)) == step

@@ -46,6 +46,9 @@ class OwnedPlan:
         ownership: The graph.
         budgets: What the owners asked for.
 
+    Raises:
+        InputError: where the plan's ids are not the rows.
+
     Guarantee:
         Under one frozen plan and a public graph, the parameters of a run with all selected rows and
         of one without an owner's rows are as close as `mechanism_for(owner)` says.
@@ -65,6 +68,12 @@ class OwnedPlan:
     rows: Integers = field(repr=False)
     ownership: Ownership = field(repr=False)
     budgets: Budgets = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not np.array_equal(self.plan.ids, self.rows):
+            raise InputError(
+                "rows: they are not the ids of the plan; make the plan for these rows, in this order"
+            )
 
     def mechanism_for(self, owner: Any) -> Mechanism:
         """Return what is done to all selected rows of `owner` together.

@@ -30,10 +30,10 @@ class MixtureOfGaussians:
         The pair is Σ_j c_j·N(s_j, z²) against N(0, z²), where s_0 = 0 has what the chances leave.
         It dominates one step of a sum of vectors to which the owner's rows r in a random set S add
         Σ_{r in S} x_r with ‖x_r‖ ≤ C_r, if S has the law of the coins that gave the chances of the
-        sums of C_r.
+        sums of C_r (by Kahane's inequality; proof in docs/mathematics.md).
 
     References:
-        Choquette-Choo et al. 2024, section 4 and Theorem 4.8.
+        Choquette-Choo et al. 2024 (mixtures of Gaussians); Kahane 1985 (the inequality).
 
     Example:
         >>> MixtureOfGaussians(2.0, [1.0, 2.0], [0.18, 0.01]).shifts
@@ -78,11 +78,12 @@ class MixtureOfGaussians:
             The mixture over all sums of clip norms; None where no row can join.
 
         Raises:
-            InputError: Bounds that are not positive, chances that are none, lengths that differ.
+            InputError: Bounds that are not positive, chances that are none, lengths that differ;
+                256 rows or more whose bounds have more than 256 sums.
 
         Guarantee:
             The mixture dominates the step. It is the step's own pair, but for more than 256 sums:
-            these are rounded up to multiples of 1/256 of the largest.
+            then each of n bounds is rounded up to a multiple of 1/(256 − n) of their sum.
 
         Example:
             >>> MixtureOfGaussians.of_rows(2.0, [1.0, 1.0], [0.1, 0.1]).shifts
@@ -94,23 +95,35 @@ class MixtureOfGaussians:
                 f"clip_norms, probabilities: shapes {norms.shape} and ({len(probabilities)},); "
                 "give one of each a row"
             )
-        unit = float(norms.sum()) / _MOST
-        law = {0.0: 1.0}
-        for norm, chance in zip(norms.tolist(), probabilities, strict=True):
-            p = _check.probability("probabilities", chance)
-            joined: dict[float, float] = {}
-            for total, mass in law.items():
-                for place, part in ((total, mass * (1 - p)), (total + norm, mass * p)):
-                    joined[place] = joined.get(place, 0.0) + part
-            law = joined if len(joined) <= _MOST else _rounded_up(joined, unit)
+        chances = [_check.probability("probabilities", chance) for chance in probabilities]
+        law = _law_of_sums(norms.tolist(), chances)
+        if len(law) > _MOST + 1:  # with 0
+            if norms.size >= _MOST:
+                raise InputError(
+                    f"clip_norms: {norms.size} rows of one owner with more than {_MOST} sums; let "
+                    "an owner have fewer rows, or rows of one bound"
+                )
+            unit = float(norms.sum()) / (_MOST - norms.size)
+            whole = np.ceil(norms / unit)
+            unit = max(unit, float((norms / whole).max()))  # no bound is rounded down
+            law = {k * unit: mass for k, mass in _law_of_sums(whole.tolist(), chances).items()}
         law.pop(0.0, None)
-        kept = {place: mass for place, mass in law.items() if mass > 0}
-        return cls(noise_stddev, list(kept), list(kept.values())) if kept else None
+        return cls(noise_stddev, list(law), list(law.values())) if law else None
 
 
-def _rounded_up(law: dict[float, float], unit: float) -> dict[float, float]:
-    rounded: dict[float, float] = {}
-    for place, mass in law.items():
-        up = float(np.ceil(place / unit)) * unit
-        rounded[up] = rounded.get(up, 0.0) + mass
-    return rounded
+def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, float]:
+    """Return the law of the sum of those amounts whose coins, of these chances, show heads.
+
+    Stops with more than 256 sums once there are so many.
+    """
+    law = {0.0: 1.0}
+    for amount, chance in zip(amounts, chances, strict=True):
+        joined: dict[float, float] = {}
+        for total, mass in law.items():
+            for place, part in ((total, mass * (1 - chance)), (total + amount, mass * chance)):
+                if part > 0:
+                    joined[place] = joined.get(place, 0.0) + part
+        law = joined
+        if len(law) > _MOST + 1:
+            break
+    return law
