@@ -72,7 +72,7 @@ class OwnedPlan:
     def __post_init__(self) -> None:
         if not np.array_equal(self.plan.ids, self.rows):
             raise InputError(
-                "rows: they are not the ids of the plan; make the plan for these rows, in this order"
+                "rows: they are not the ids of the plan; make the plan for these rows, in order"
             )
 
     def mechanism_for(self, owner: Any) -> Mechanism:
