@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import ROUND_CEILING, Context
 
 # Controls, formats (which turn the direction of writing), surrogates, private use, separators.
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -29,6 +30,16 @@ def plain_lines(text: str) -> str:
     'a\\\\u0000b\\nc'
     """
     return "\n".join(map(plain, text.split("\n")))
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Return the least number of so many digits that is not below `value`.
+
+    >>> rounded_up(0.49991), rounded_up(0.5), rounded_up(0.50001)
+    ('0.5', '0.5', '0.5001')
+    """
+    text = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
+    return f"{text.normalize():.{digits}g}"
 
 
 def figure_text(text: object) -> str:

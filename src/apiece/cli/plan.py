@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
 import click
 
 from apiece._files import write_whole
-from apiece._text import plain
+from apiece._text import plain, rounded_up
 from apiece.assignment import STRATEGIES, assign, strategy_named
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
 from apiece.cli._inputs import (
@@ -166,17 +165,7 @@ def _cell(value: Any, *, up: bool) -> str:
     """Return a number in four digits, rounded up where it is an upper bound."""
     if not isinstance(value, float):
         return "–" if value is None else plain(value)
-    return _rounded_up(value, 4) if up else f"{value:.4g}"
-
-
-def _rounded_up(value: float, digits: int) -> str:
-    """Return the least number of so many digits that is not below `value`.
-
-    >>> _rounded_up(0.49991, 4), _rounded_up(0.5, 4), _rounded_up(0.50001, 4)
-    ('0.5', '0.5', '0.5001')
-    """
-    text = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
-    return f"{text.normalize():.{digits}g}"
+    return rounded_up(value) if up else f"{value:.4g}"
 
 
 def budget_cells(asked: float, spent: float) -> tuple[str, str]:
@@ -186,7 +175,7 @@ def budget_cells(asked: float, spent: float) -> tuple[str, str]:
     (('0.5', '0.5'), ('0.5', '0.5001'), ('0.50004', '0.50003'))
     """
     for digits in range(4, 18):
-        asks, spends = f"{asked:.{digits}g}", _rounded_up(spent, digits)
+        asks, spends = f"{asked:.{digits}g}", rounded_up(spent, digits)
         if (float(spends) > float(asks)) == (spent > asked):
             break
     return asks, spends

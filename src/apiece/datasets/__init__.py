@@ -4,7 +4,14 @@ from apiece.datasets.blocks import read_columns
 from apiece.datasets.cells import as_numbers, column, positions, require, texts
 from apiece.datasets.cifar import cifar_folder, cifar_parquet
 from apiece.datasets.dialect import PLAIN, Dialect
-from apiece.datasets.encode import Encoded, encode, encode_labels, feature_names
+from apiece.datasets.encode import (
+    Encoded,
+    encode,
+    encode_labels,
+    feature_names,
+    scale,
+    unscale,
+)
 from apiece.datasets.idx import idx_folder, read_idx
 from apiece.datasets.images import Images
 from apiece.datasets.lines import UNREADABLE, UnclearLineError, cell_text, header_cells
@@ -46,8 +53,10 @@ __all__ = [
     "read_schema",
     "read_table",
     "require",
+    "scale",
     "schema_text",
     "svhn_mat",
     "template",
     "texts",
+    "unscale",
 ]

@@ -127,13 +127,36 @@ def encode(
 def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
     """Return `values` clipped to the declared range and scaled to [-1, 1].
 
-    >>> scale(np.array([0.0, 5.0, 99.0]), Numeric(0, 10)).tolist()
-    [-1.0, 0.0, 1.0]
+    Args:
+        values: Of the column.
+        kind: Its declaration.
+
+    Example:
+        >>> scale(np.array([0.0, 5.0, 99.0]), Numeric(0, 10)).tolist()
+        [-1.0, 0.0, 1.0]
     """
     clipped = np.clip(values, kind.lower, kind.upper) - kind.lower
     width = kind.upper - kind.lower
     share = np.log1p(clipped) / np.log1p(width) if kind.scale == "log" else clipped / width
     return np.asarray(2 * share - 1)
+
+
+def unscale(scaled: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
+    """Return the values in the declared range that `scale` gives `scaled` for.
+
+    Args:
+        scaled: What lies outside [-1, 1] is taken for the nearest end.
+        kind: The declaration.
+
+    Example:
+        >>> unscale(np.array([-1.0, 0.0, 7.0]), Numeric(0, 10)).tolist()
+        [0.0, 5.0, 10.0]
+    """
+    share = (np.clip(scaled, -1, 1) + 1) / 2
+    width = kind.upper - kind.lower
+    return kind.lower + (
+        np.expm1(share * np.log1p(width)) if kind.scale == "log" else share * width
+    )
 
 
 def encode_labels(

@@ -45,6 +45,9 @@ class Numeric:
         scale: "linear", or "log" for long tails.
         missing: Texts that stand for no value.
 
+    Raises:
+        DataError: Unless lower < upper, both finite, and for "log" lower at least 0.
+
     Example:
         >>> Numeric(16.0, 90.0).scale
         'linear'
@@ -55,6 +58,21 @@ class Numeric:
     scale: Literal["linear", "log"] = "linear"
     missing: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for end in ("lower", "upper"):
+            number = _check.finite(end, getattr(self, end), error=DataError)
+            object.__setattr__(self, end, number)
+        object.__setattr__(self, "missing", tuple(self.missing))
+        if not self.lower < self.upper:
+            raise DataError(f"lower = {self.lower:g} must be less than upper = {self.upper:g}")
+        if self.scale not in ("linear", "log"):
+            raise DataError(str(unknown("scale", self.scale, ["linear", "log"])))
+        if self.scale == "log" and self.lower < 0:
+            raise DataError(
+                f"lower = {self.lower:g} with scale = 'log', which is for amounts from 0 up; give "
+                'a lower end of at least 0, or scale = "linear"'
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
@@ -64,6 +82,9 @@ class Categorical:
         values: What a cell may be; anything else is none of them.
         missing: Texts that stand for no value.
 
+    Raises:
+        DataError: For no value, one given twice, or one that is a missing marker.
+
     Example:
         >>> Categorical(("north", "south"), missing=("?",)).values
         ('north', 'south')
@@ -71,6 +92,14 @@ class Categorical:
 
     values: tuple[str, ...]
     missing: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+        object.__setattr__(self, "missing", tuple(self.missing))
+        if not self.values or set(self.values) & set(self.missing):
+            raise DataError("give at least one value, none of them a missing marker")
+        if len(set(self.values)) < len(self.values):
+            raise DataError("values: a value occurs twice; list each once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,31 +242,19 @@ def _column(key: str, value: Any, schema: str) -> Column:
     missing = _texts(value.get("missing", []), f"{where}: missing")
     if kind == "skip":
         return Skip()
-    if kind == "categorical":
-        values = _texts(value.get("values", []), f"{where}: values")
-        if not values or set(values) & set(missing):
-            raise DataError(f"{where}: give at least one value, none of them a missing marker")
-        return Categorical(values, missing)
-    return _numeric(value, where, missing)
+    try:
+        if kind == "categorical":
+            return Categorical(_texts(value.get("values", []), "values"), missing)
+        return _numeric(value, missing)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
-def _numeric(value: Mapping[str, Any], where: str, missing: tuple[str, ...]) -> Numeric:
+def _numeric(value: Mapping[str, Any], missing: tuple[str, ...]) -> Numeric:
     for end in ("lower", "upper"):
         if end not in value:
-            raise DataError(f"{where}: {end} is missing; give the public range of the column")
-    lower = _check.finite(f"{where}: lower", value["lower"], error=DataError)
-    upper = _check.finite(f"{where}: upper", value["upper"], error=DataError)
-    if not lower < upper:
-        raise DataError(f"{where}: lower = {lower:g} must be less than upper = {upper:g}")
-    scale = value.get("scale", "linear")
-    if scale not in ("linear", "log"):
-        raise DataError(f"{where}: {unknown('scale', scale, ['linear', 'log'])}")
-    if scale == "log" and lower < 0:
-        raise DataError(
-            f"{where}: lower = {lower:g} with scale = 'log', which is for amounts from 0 up; give "
-            'a lower end of at least 0, or scale = "linear"'
-        )
-    return Numeric(lower, upper, "log" if scale == "log" else "linear", missing)
+            raise DataError(f"{end} is missing; give the public range of the column")
+    return Numeric(value["lower"], value["upper"], value.get("scale", "linear"), missing)
 
 
 def _texts(values: Any, where: str) -> tuple[str, ...]:

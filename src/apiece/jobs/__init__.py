@@ -13,19 +13,22 @@ from apiece.jobs.people import People, Records, read_people
 from apiece.jobs.release import Check, Release
 from apiece.jobs.results import METRICS, REPORT, Run, Total
 from apiece.jobs.settings import Setting, settings_of
-from apiece.jobs.trained import Facts, Promise, Trained
+from apiece.jobs.trained import Facts, Promise, Trained, promises_of
 
 if TYPE_CHECKING:
-    from apiece.jobs.model import TabularModel, load_model
+    from apiece.jobs.model import TabularModel, build, load_model
     from apiece.jobs.prepared import Prepared, prepare, prepare_again
     from apiece.jobs.running import run
+    from apiece.jobs.target import Amount, Classes, Target
 
 __all__ = [
     "METRICS",
     "PARTS",
     "REPORT",
     "TUNED",
+    "Amount",
     "Check",
+    "Classes",
     "Facts",
     "Job",
     "People",
@@ -36,22 +39,26 @@ __all__ = [
     "Run",
     "Setting",
     "TabularModel",
+    "Target",
     "Total",
     "Trained",
+    "build",
     "free_folder",
     "job_from_dict",
     "load_model",
     "prepare",
     "prepare_again",
+    "promises_of",
     "read_job",
     "read_people",
     "run",
     "settings_of",
 ]
 _MODULE_OF = {
-    **dict.fromkeys(("TabularModel", "load_model"), "model"),
+    **dict.fromkeys(("TabularModel", "build", "load_model"), "model"),
     **dict.fromkeys(("Prepared", "prepare", "prepare_again"), "prepared"),
     "run": "running",
+    **dict.fromkeys(("Amount", "Classes", "Target"), "target"),
 }
 
 

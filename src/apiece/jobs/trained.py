@@ -142,21 +142,7 @@ class Trained:
     @cached_property
     def promises(self) -> tuple[Promise, ...]:
         """One entry a budget group, in the plan's order."""
-        measures = self.plan.measures
-        advantage = (
-            [None] * len(self.plan.groups)
-            if measures.advantage is None
-            else [float(value) for value in measures.advantage]
-        )
-        return tuple(
-            Promise(
-                group.name, group.records, group.epsilon, group.delta, float(spent), risk,
-                group.saturated,
-            )
-            for group, spent, risk in zip(
-                self.plan.groups, measures.epsilon_spent, advantage, strict=True
-            )
-        )  # fmt: skip
+        return promises_of(self.plan)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the models as JSON types."""
@@ -170,3 +156,20 @@ class Trained:
             "seconds": self.seconds,
             "plan": self.plan.to_dict(),
         }
+
+
+def promises_of(plan: Plan) -> tuple[Promise, ...]:
+    """Return what each group of a plan asked for and what one model spends of it."""
+    measures = plan.measures
+    advantage = (
+        [None] * len(plan.groups)
+        if measures.advantage is None
+        else [float(value) for value in measures.advantage]
+    )
+    return tuple(
+        Promise(
+            group.name, group.records, group.epsilon, group.delta, float(spent), risk,
+            group.saturated,
+        )
+        for group, spent, risk in zip(plan.groups, measures.epsilon_spent, advantage, strict=True)
+    )  # fmt: skip

@@ -1,0 +1,183 @@
+"""PrivateClassifier: each record's own (ε, δ) behind scikit-learn's fit and predict."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_consistent_length
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from apiece.adapters.scikit.fitting import Given, fit, outputs
+from apiece.errors import DataError, InputError
+from apiece.jobs import Classes, Promise, promises_of
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):
+    """A logistic regression, or with hidden layers a network, that keeps each record's (ε, δ).
+
+    Nothing is learned from the rows but by the private training: classes, and the range or the
+    values of each column, are declared. A row with a number that cannot be read contributes
+    nothing. What stands before the estimator in a `Pipeline` is not private: let it learn nothing.
+
+    Args:
+        classes: All labels that there can be, at least two; required.
+        columns: What each column of X is, required: `Numeric(lower, upper)` for all, or a mapping
+            of names to `Numeric`, `Categorical` or `Skip`, or a `Schema`, or the path of one. The
+            columns of an array are called x0, x1, …
+        epsilon: For all records, where `fit` is given none.
+        delta: The same.
+        strategy: How budgets become a plan: a name or a strategy, as for `assign`.
+        batch_size: Expected; None takes all records, of more than 2048 that many.
+        steps: How many updates.
+        clip_norm: The mean bound on a record's gradient.
+        learning_rate: Of plain SGD.
+        hidden: Widths of hidden layers.
+        rows_per_person: With people, the most rows that a person brings to a step; None for all.
+        account: An `Account` that notes each fit, and those of clones.
+        random_state: None for randomness of the operating system, as a release needs; a number
+            makes an experiment repeatable.
+
+    Attributes:
+        plan_: The public plan that was run.
+        classes_: The declared classes, sorted.
+        network_: The trained `torch.nn.Sequential`.
+        n_features_in_: Columns of X.
+        feature_names_in_: Their names, where X had any.
+
+    Guarantee:
+        A record's, or with people a person's, (ε, δ) for everything in the fitted estimator, in
+        the add/remove relation, as `plan_` states it: where random_state is None.
+
+    Example:
+        >>> from apiece.datasets import Numeric
+        >>> X, y = np.array([[0.0], [1.0]] * 500), np.array(["no", "yes"] * 500)
+        >>> model = PrivateClassifier(["no", "yes"], Numeric(0, 1), delta=1e-4, random_state=0)
+        >>> model.fit(X, y, epsilon=np.repeat([1.0, 2.0], 500)).score(X, y)
+        1.0
+        >>> [group.epsilon for group in model.promises_]
+        [1.0, 2.0]
+    """
+
+    __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
+
+    def __init__(
+        self,
+        classes: Any = None,
+        columns: Any = None,
+        *,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        strategy: Any = "sample",
+        batch_size: float | None = None,
+        steps: int = 200,
+        clip_norm: float = 1.0,
+        learning_rate: float = 2.0,
+        hidden: Any = (),
+        rows_per_person: int | None = None,
+        account: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.classes = classes
+        self.columns = columns
+        self.epsilon = epsilon
+        self.delta = delta
+        self.strategy = strategy
+        self.batch_size = batch_size
+        self.steps = steps
+        self.clip_norm = clip_norm
+        self.learning_rate = learning_rate
+        self.hidden = hidden
+        self.rows_per_person = rows_per_person
+        self.account = account
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        epsilon: npt.ArrayLike | None = None,
+        delta: npt.ArrayLike | None = None,
+        people: npt.ArrayLike | None = None,
+    ) -> PrivateClassifier:
+        """Train on these rows, each or each person at their own budget.
+
+        Args:
+            X: (n, columns) A table, or an array of numbers.
+            y: (n,) Labels, each a declared class.
+            epsilon: For all, or one a row; None takes the estimator's. A person's rows agree.
+            delta: The same.
+            people: (n,) Whose each row is; None where each row is a record of its own.
+
+        Raises:
+            InputError: For what is not declared, labels that are no class, and values out of
+                bounds; a `ValueError`, as scikit-learn's own are.
+            InfeasibleError: Where no plan meets the request.
+        """
+        target = Classes(_declared_classes(self.classes))
+        given = Given.of(self, X, epsilon=epsilon, delta=delta, people=people)
+        labels = column_or_1d(y, warn=True)
+        check_consistent_length(X, labels)
+        check_classification_targets(labels)
+        self.classes_ = np.array(target.names)
+        codes = pd.Index(self.classes_).get_indexer(pd.Index(labels))
+        if (codes < 0).any():
+            raise DataError(
+                f"y: {int((codes < 0).sum())} of {codes.size} labels are no declared class "
+                f"({', '.join(map(repr, self.classes_[:8].tolist()))}); declare all that there are"
+            )
+        fit(self, given, target, target.encoded(codes.astype(np.int64)))
+        return self
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return a probability for each row and class, in the order of `classes_`.
+
+        Args:
+            X: (n, columns) As for `fit`.
+
+        Raises:
+            DataError: For a row with a number that cannot be read.
+        """
+        check_is_fitted(self)
+        return np.asarray(outputs(self, X).double().softmax(dim=1).numpy())
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the likeliest class of each row.
+
+        Args:
+            X: (n, columns) As for `fit`.
+
+        Raises:
+            DataError: For a row with a number that cannot be read.
+        """
+        check_is_fitted(self)
+        return np.asarray(self.classes_[outputs(self, X).argmax(dim=1).numpy()])
+
+    @property
+    def promises_(self) -> tuple[Promise, ...]:
+        """What each budget group asked for, and what the fit spends of it, rounded up."""
+        check_is_fitted(self)
+        return promises_of(self.plan_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # such a row contributes nothing
+        return tags
+
+
+def _declared_classes(classes: Any) -> tuple[Any, ...]:
+    """Return the declared classes, sorted."""
+    if classes is None:
+        raise InputError(
+            "classes: missing; which labels there are is not read from y, where one person's alone "
+            "could be seen: declare all that there can be"
+        )
+    found = np.unique(np.asarray(classes))
+    if found.size < 2:
+        raise InputError(f"classes = {classes!r}: give at least two different ones")
+    return tuple(found.tolist())

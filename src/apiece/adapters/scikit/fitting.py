@@ -1,0 +1,118 @@
+"""From what `fit` is given to a fitted estimator, for classes and for numbers alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from sklearn.utils import check_random_state
+
+from apiece.adapters.scikit.account import Account
+from apiece.adapters.scikit.budgets import budgets_of, ids_of
+from apiece.adapters.scikit.features import Columns, declared, features_of, frame_of
+from apiece.adapters.scikit.training import Recipe
+from apiece.budgets import Budgets
+from apiece.datasets import encode
+from apiece.errors import InputError
+from apiece.jobs import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Given:
+    """The rows that an estimator is fitted to, with whose they are and at what price.
+
+    Args:
+        frame: The rows.
+        columns: The declaration of each feature.
+        budgets: Of the records, or of the persons.
+        people: Each row's person, or None.
+    """
+
+    frame: pd.DataFrame = field(repr=False)
+    columns: Columns
+    budgets: Budgets = field(repr=False)
+    people: npt.NDArray[Any] | None = field(repr=False)
+
+    @classmethod
+    def of(cls, estimator: Any, X: Any, *, epsilon: Any, delta: Any, people: Any) -> Given:
+        """Return the rows and budgets, checked; the estimator's budget where none is given.
+
+        Args:
+            estimator: That is fitted.
+            X: The rows.
+            epsilon: One for all or for each row, or None.
+            delta: The same.
+            people: Whose each row is, or None.
+
+        Raises:
+            InputError: For what is not declared, or is no budget.
+        """
+        frame = frame_of(estimator, X, reset=True)
+        ids = ids_of(people, len(frame))
+        budgets = budgets_of(
+            estimator.epsilon if epsilon is None else epsilon,
+            estimator.delta if delta is None else delta,
+            ids,
+            len(frame),
+        )
+        return cls(frame, declared(estimator.columns, list(frame.columns)), budgets, ids)
+
+
+def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> None:
+    """Train, and put what came of it on the estimator.
+
+    Args:
+        estimator: Whose parameters say how.
+        given: The rows.
+        target: What is predicted.
+        targets: Of the rows, encoded.
+    """
+    if not isinstance(estimator.account, Account | None):
+        raise InputError(f"account = {estimator.account!r}: give an apiece.sklearn.Account or None")
+    recipe = Recipe(
+        strategy=estimator.strategy,
+        batch_size=estimator.batch_size,
+        steps=estimator.steps,
+        clip_norm=estimator.clip_norm,
+        learning_rate=estimator.learning_rate,
+        hidden=tuple(estimator.hidden),
+        rows_per_person=estimator.rows_per_person,
+    )
+    plan = recipe.plan(given.budgets)
+    if estimator.account is not None:
+        estimator.account.note(plan, named=given.people is not None)
+    features = encode(given.frame, given.columns).features
+    network = recipe.train(
+        plan, target, features, targets, people=given.people, seed=_seed(estimator.random_state)
+    )
+    estimator.network_ = network
+    estimator.plan_ = plan.public()
+
+
+@torch.no_grad()
+def outputs(estimator: Any, X: Any) -> torch.Tensor:
+    """Return what a fitted estimator's network puts out for each row.
+
+    Args:
+        estimator: Fitted.
+        X: The rows.
+
+    Raises:
+        DataError: For a row that cannot be read.
+    """
+    frame = frame_of(estimator, X, reset=False)
+    features = features_of(frame, declared(estimator.columns, list(frame.columns)))
+    found: torch.Tensor = estimator.network_(torch.from_numpy(features))
+    return found
+
+
+def _seed(random_state: Any) -> int | None:
+    if random_state is None:
+        return None
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))

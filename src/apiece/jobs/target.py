@@ -1,0 +1,105 @@
+"""What a model of a table predicts: one of several declared classes, or a number in a range.
+
+Either way the rows say nothing that is not declared: which classes there are, and from where to
+where a number can go, are public.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from apiece._types import Floats
+from apiece.datasets import Numeric, scale, unscale
+from apiece.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """One of several declared classes: a score for each, and cross-entropy.
+
+    Args:
+        names: Of the classes, at least two.
+
+    Raises:
+        InputError: For fewer, or one given twice.
+
+    Example:
+        >>> Classes(("no", "yes")).outputs
+        2
+    """
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) < 2 or len(set(self.names)) < len(self.names):
+            raise InputError(f"classes = {self.names!r}: give at least two, each once")
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model puts out."""
+        return len(self.names)
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the cross-entropy of each record.
+
+        Args:
+            outputs: (B, classes).
+            targets: (B,), as `encoded` gives them.
+        """
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def encoded(self, labels: npt.NDArray[np.int64]) -> torch.Tensor:
+        """Return the targets of training, from positions in `names`."""
+        return torch.from_numpy(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number in a declared range: one output, and the squared error.
+
+    Training sees the number as a feature is seen: clipped to the range and scaled to [-1, 1]. What
+    is predicted is scaled back, and lies in the range.
+
+    Args:
+        declared: The range.
+
+    Example:
+        >>> amount = Amount(Numeric(0.0, 10.0))
+        >>> amount.encoded(np.array([0.0, 5.0, 99.0]))[:, 0].tolist()
+        [-1.0, 0.0, 1.0]
+        >>> amount.decoded(torch.tensor([[0.5], [3.0]])).tolist()
+        [7.5, 10.0]
+    """
+
+    declared: Numeric
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model puts out."""
+        return 1
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the squared error of each record.
+
+        Args:
+            outputs: (B, 1).
+            targets: (B, 1), as `encoded` gives them.
+        """
+        return (outputs - targets).square().sum(dim=1)
+
+    def encoded(self, values: Floats) -> torch.Tensor:
+        """Return the targets of training, (n, 1); NaN where the number is not finite."""
+        finite = np.where(np.isfinite(values), values, np.nan)
+        return torch.from_numpy(scale(finite, self.declared).astype(np.float32)[:, None])
+
+    def decoded(self, outputs: torch.Tensor) -> Floats:
+        """Return the numbers that outputs (n, 1) stand for, each in the range."""
+        return unscale(outputs[:, 0].double().numpy(), self.declared)
+
+
+Target = Classes | Amount

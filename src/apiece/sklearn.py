@@ -1,0 +1,31 @@
+"""Private estimators for scikit-learn: each record at its own (ε, δ); needs the `sklearn` extra.
+
+    from apiece.sklearn import Numeric, PrivateClassifier
+
+    model = PrivateClassifier(classes=["no", "yes"], columns=Numeric(0, 10))
+    model.fit(X, y, epsilon=consent, people=ids)
+
+Nothing is learned from rows but by the private training: classes, ranges and categories are
+declared. `Account` says what several fits, such as those of a cross-validation, spend together.
+"""
+
+try:
+    import sklearn  # noqa: F401
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "scikit-learn is not installed; pip install 'apiece[sklearn]'", name="sklearn"
+    ) from None
+
+from apiece.adapters import Account, PrivateClassifier, PrivateRegressor, Spending
+from apiece.datasets import Categorical, Numeric, Schema, Skip
+
+__all__ = [
+    "Account",
+    "Categorical",
+    "Numeric",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "Schema",
+    "Skip",
+    "Spending",
+]

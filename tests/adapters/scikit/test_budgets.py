@@ -1,0 +1,61 @@
+"""Budgets for all, for each row and for each person."""
+
+import numpy as np
+import pytest
+
+from apiece.adapters.scikit.budgets import budgets_of, ids_of
+from apiece.errors import BudgetError, DataError, InputError
+
+
+def test_one_for_all_or_one_a_row() -> None:
+    found = budgets_of([1.0, 2.0], 1e-5, None, 2)
+    assert found.epsilon.tolist() == [1.0, 2.0]
+    assert found.delta.tolist() == [1e-5, 1e-5]
+    assert len(budgets_of(3, [1e-5, 1e-6, 1e-5], None, 3).groups) == 2
+
+
+def test_a_person_has_one_budget_and_is_one_record() -> None:
+    people = ids_of(["b", "a", "b"], 3)
+    found = budgets_of([2.0, 1.0, 2.0], 1e-5, people, 3)
+    assert found.ids.tolist() == ["a", "b"]
+    assert found.epsilon.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [([2.0, 1.0, 2.1], 1e-5), (1.0, [1e-5, 1e-5, 1e-6]), ([1.0, 1.0, 1 + 1e-12], 1e-5)],
+)
+def test_rows_of_one_person_agree(epsilon: object, delta: object) -> None:
+    people = ids_of(np.array([7, 3, 7]), 3)
+    with pytest.raises(BudgetError, match="rows of one person differ"):
+        budgets_of(epsilon, delta, people, 3)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [
+        (None, 1e-5),
+        ([1.0, 2.0], 1e-5),
+        ([[1.0], [2.0], [3.0]], 1e-5),
+        (np.nan, 1e-5),
+        ([1.0, np.nan, 1.0], 1e-5),
+        (0.0, 1e-5),
+        (-1.0, 1e-5),
+        (np.inf, 1e-5),
+        ("one", 1e-5),
+        (1.0, 1.0),
+        (1.0, [1e-5, 1e-5]),
+        (1.0, None),
+    ],
+)
+def test_what_is_no_budget_is_refused(epsilon: object, delta: object) -> None:
+    with pytest.raises(InputError):
+        budgets_of(epsilon, delta, None, 3)
+
+
+@pytest.mark.parametrize("people", [["a"], [["a"], ["b"]], [1.0, np.nan], ["a", None], ["a", 1]])
+def test_ids_are_of_one_kind_and_one_a_row(people: object) -> None:
+    if people == ["a", 1]:
+        people = np.array(["a", 1], dtype=object)
+    with pytest.raises(DataError, match="one id for each of 2 rows"):
+        ids_of(people, 2)
