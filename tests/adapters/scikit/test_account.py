@@ -18,7 +18,6 @@ from apiece.sklearn import Account
 from sample_estimators import ROWS, classifier, features, people
 
 
-
 def plan(epsilon: object, ids: object, *, steps: int = 4) -> BoundPlan:
     budgets = Budgets(epsilon, 1e-4, ids=ids)  # type: ignore[arg-type]
     return assign(budgets, "scale", steps=steps, expected_batch_size=10, clip_norm=1.0)
