@@ -119,7 +119,12 @@ class Watched:
         self.parameters, self.initial, self.logits = model.parameters, model.initial, model.logits
 
     def clipped_sum(
-        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor
+        self,
+        flat: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        clip: Tensor,
+        owner: Tensor | None = None,
     ) -> ClippedSum:
         if self.step % self.every == 0:
             shape = (flat.shape[0], *self.inputs.shape)
@@ -128,7 +133,7 @@ class Watched:
             )
             self.norms.append(norms.numpy())
         self.step += 1
-        return self.model.clipped_sum(flat, inputs, targets, clip)
+        return self.model.clipped_sum(flat, inputs, targets, clip, owner)
 
 
 def realised(name: str, strategy: str, share: float) -> dict[str, dict[str, float]]:

@@ -28,8 +28,9 @@ from apiece.audit.shadows import (
 )
 from apiece.audit.splits import biregular
 from apiece.audit.stacked import StackedMlp
-from apiece.audit.stacked_training import Recipe
+from apiece.audit.stacked_training import Recipe, confidences, train
 from apiece.errors import DataError, InputError
+from apiece.training import PeopleRows
 
 from .worlds import plan, pool
 
@@ -227,6 +228,37 @@ def test_the_order_in_which_blocks_come_back_does_not_matter(tmp_path: Path) -> 
         np.testing.assert_array_equal(found.confidences, whole)
 
 
+def of_people(**change: object) -> ShadowJob:
+    """40 persons with 1 to 4 rows each; a person's rows are not side by side."""
+    data, generator = pool(), np.random.default_rng(3)
+    whose = generator.permutation(np.repeat(data.ids, np.arange(40) % 4 + 1))
+    rows = pool(whose.size, seed=4)
+    people = replace(PeopleRows.of(whose, data.ids), most=change.pop("most", None))  # type: ignore[arg-type]
+    return job(pool=Pool(data.ids, rows.inputs, rows.targets, data.groups, people), **change)
+
+
+def test_scores_are_of_persons(tmp_path: Path) -> None:
+    one = of_people()
+    found = train_shadows(one, folder=tmp_path)
+    assert found.confidences.shape == (10, 40)
+    assert found.ids.tolist() == one.pool.ids.tolist()
+    data = one.pool.inputs, one.pool.targets
+    flat = train(
+        one.model, data, one.plan, groups=one.pool.groups,
+        included=one.included[:4], recipe=one.recipe, seed=one.seed, people=one.pool.people,
+    )  # fmt: skip
+    each = confidences(one.model, flat, *data)
+    assert one.pool.people is not None
+    for person in (0, 7, 39):
+        mine = one.pool.people.rows[slice(*one.pool.people.starts[person : person + 2])]
+        assert mine.size == person % 4 + 1
+        expected = each[:, mine].mean(axis=1)
+        np.testing.assert_allclose(found.confidences[:4, person], expected, rtol=1e-5)
+    for other in (of_people(most=2), job()):
+        with pytest.raises(DataError, match="another job"):
+            train_shadows(other, folder=tmp_path)
+
+
 def test_groups_of_each_model() -> None:
     """A group for each (model, record) is followed: group 0 for all differs from the pool's."""
     one = job()
@@ -251,3 +283,8 @@ def test_bad_input() -> None:
     broken[3, 0] = torch.nan
     with pytest.raises(DataError, match=f"record {data.ids[3]}"):
         Pool(data.ids, broken, data.targets, data.groups)
+    by_person = of_people().pool
+    with pytest.raises(DataError, match="pool"):
+        replace(by_person, people=None)
+    with pytest.raises(DataError, match="row 3"):
+        replace(by_person, inputs=by_person.inputs.index_fill(0, torch.tensor([3]), torch.inf))

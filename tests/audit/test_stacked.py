@@ -49,6 +49,71 @@ def test_gradient_norms_are_those_of_autograd() -> None:
             torch.testing.assert_close(found[k, i], expected)
 
 
+OWNER = torch.tensor([[0, 1, 1, 1, 2, 2, 3], [2, 0, 1, 1, 0, 1, 3]])  # 3 is padding
+
+
+def of_persons(alike: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    x, y = torch.randn(2, 7, 7, generator=generator), torch.randint(0, 3, (2, 7))
+    if alike:
+        x, y = x[:, :1].expand_as(x).contiguous(), y[:, :1].expand_as(y).contiguous()
+    return x, y, torch.tensor([[0.1, 0.3, 5.0, 0.0], [0.2, 0.05, 0.1, 0.0]])
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("model", [MLP, StackedModule(mlp_module(), 1)], ids=["mlp", "module"])
+def test_persons_are_clipped_as_one(model: StackedModel, alike: bool) -> None:
+    """The sum is that of a loop over persons, each one's gradients added up first."""
+    flat = model.initial(2, torch.Generator().manual_seed(1))
+    x, y, clip = of_persons(alike)
+    clipped = model.clipped_sum(flat, x, y, clip, OWNER)
+    for k in range(2):
+        own, total = load(mlp_module(), flat[k]).double(), torch.zeros_like(flat[k]).double()
+        for person in range(3):
+            mine = OWNER[k] == person
+            outputs = own(x[k, mine].double())
+            loss = nn.functional.cross_entropy(outputs, y[k, mine], reduction="sum")
+            found = torch.autograd.grad(loss, list(own.parameters()))
+            g = torch.cat([t.flatten() for t in found])
+            torch.testing.assert_close(
+                clipped.norms[k, person].double(), g.norm(), rtol=1e-5, atol=0
+            )
+            total += g * min(1.0, float(clip[k, person] / g.norm()))
+        torch.testing.assert_close(clipped.gradients[SUMS][k].double(), total, rtol=1e-4, atol=1e-6)
+    assert clipped.losses.shape == OWNER.shape
+
+
+@pytest.mark.parametrize("model", [MLP, StackedModule(mlp_module(), 1)], ids=["mlp", "module"])
+def test_without_a_person_the_sum_moves_by_at_most_their_bound(model: StackedModel) -> None:
+    """And by more where, as a control, the same rows are records."""
+    flat = model.initial(2, torch.Generator().manual_seed(1))
+    x, y, clip = of_persons(alike=True)
+    whole = model.clipped_sum(flat, x, y, clip, OWNER).gradients[SUMS]
+    as_rows = model.clipped_sum(flat, x, y, clip.gather(1, OWNER)).gradients[SUMS]
+    for person in range(3):
+        without, bound = clip.clone(), clip[:, person]
+        without[:, person] = 0.0
+        less = model.clipped_sum(flat, x, y, without, OWNER).gradients[SUMS]
+        assert ((whole - less).norm(dim=1) <= bound * (1 + 1e-5)).all()
+        less = model.clipped_sum(flat, x, y, without.gather(1, OWNER)).gradients[SUMS]
+        moved = (as_rows - less).norm(dim=1) / bound
+        rows = torch.bincount(OWNER[0], minlength=4)[person]
+        assert moved[0] > 1.5 or rows == 1 or clip[0, person] > 1
+
+
+@pytest.mark.parametrize("model", [MLP, StackedModule(mlp_module())], ids=["mlp", "module"])
+def test_a_row_that_is_not_finite_takes_its_person_out(model: StackedModel) -> None:
+    flat = model.initial(2, torch.Generator().manual_seed(1))
+    x, y, clip = of_persons(alike=False)
+    less = clip.clone()
+    less[0, 1] = 0.0
+    without = model.clipped_sum(flat, x, y, less, OWNER).gradients[SUMS]
+    x[0, 2] = torch.inf
+    broken = model.clipped_sum(flat, x, y, clip, OWNER)
+    torch.testing.assert_close(broken.gradients[SUMS], without)
+    assert broken.rejected == 1
+
+
 @pytest.mark.parametrize("model", [MLP, StackedModule(mlp_module())], ids=["mlp", "module"])
 def test_a_broken_record_contributes_nothing(model: StackedModel) -> None:
     flat = model.initial(2, torch.Generator().manual_seed(1))

@@ -11,11 +11,13 @@ from apiece.audit.stacked_training import (
     BlockStreams,
     Recipe,
     logit_scaled,
+    rows_of,
     stage_rates,
     train,
 )
 from apiece.errors import InputError, OptionError, UnsupportedError
 from apiece.plan import Schedule
+from apiece.training import PeopleRows
 
 from .worlds import MLP, loop_sum, mlp_module, plan, pool
 
@@ -160,3 +162,48 @@ def test_logit_scaled_is_the_log_odds_without_cancellation() -> None:
 def test_bad_input(build: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         build()  # type: ignore[operator]
+
+
+def of_persons(rows: int = 60, persons: int = 12) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    generator = np.random.default_rng(2)
+    whose = np.concatenate([np.arange(persons), generator.integers(0, persons, rows - persons)])
+    x = torch.from_numpy(generator.normal(size=(rows, 7)).astype(np.float32))
+    return x, torch.from_numpy(generator.integers(0, 3, rows)), whose
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_persons_bring_their_own_rows(most: int | None) -> None:
+    _, _, whose = of_persons()
+    of = replace(PeopleRows.of(whose, np.arange(12)), most=most)
+    batch = poisson.PaddedBatch(
+        np.array([[3, 5, 0], [1, 2, 4]]), np.array([[True, True, False], [True] * 3])
+    )
+    step = rows_of(batch, of, np.random.default_rng(0))
+    assert step.batch.records.shape == (2, 4)
+    assert step.owner is not None
+    for k, persons in enumerate(([3, 5], [1, 2, 4])):
+        for place, person in enumerate(persons):
+            mine = step.rows[k, step.owner[k] == place]
+            assert (whose[mine] == person).all()
+            held = int((whose == person).sum())
+            assert len(set(mine.tolist())) == mine.size == (held if most is None else min(held, 2))
+        padding = step.owner[k] >= len(persons)
+        assert not step.batch.real[k, step.owner[k, padding]].any()
+
+
+def test_persons_outside_a_world_have_no_influence() -> None:
+    own, (x, y, whose) = plan(size=12, batch=3.0), of_persons()
+    included = np.ones((2, 12), dtype=bool)
+    included[:, 7] = False
+    settings = {
+        "groups": np.arange(12) % 2, "recipe": Recipe(),
+        "people": replace(PeopleRows.of(whose, np.arange(12)), most=3),
+    }  # fmt: skip
+    first = train(MLP, (x, y), own, seed=1, included=included, **settings)  # type: ignore[arg-type]
+    x = x.clone()
+    x[torch.from_numpy(whose == 7)] = 1e6
+    second = train(MLP, (x, y), own, seed=1, included=included, **settings)  # type: ignore[arg-type]
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    included[0, 7] = True
+    third = train(MLP, (x, y), own, seed=1, included=included, **settings)  # type: ignore[arg-type]
+    assert not torch.equal(first[0], third[0])

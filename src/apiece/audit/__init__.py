@@ -4,6 +4,7 @@ from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.findings import Findings, GroupDifference, GroupScores
 from apiece.audit.likelihood import VARIANTS, PrivacyScores, lira, lira_each, privacy_scores
 from apiece.audit.one_run import one_run, one_run_by_group
+from apiece.audit.persons import by_person, one_a_person
 from apiece.audit.records import ShadowScores, join, read_arrays
 from apiece.audit.rmia import loss_scores, rmia
 from apiece.audit.roc import Roc, roc, roc_by_group
@@ -33,12 +34,14 @@ __all__ = [
     "ShadowScores",
     "Trend",
     "biregular",
+    "by_person",
     "join",
     "jonckheere_terpstra",
     "lira",
     "lira_each",
     "loss_scores",
     "lower_bound",
+    "one_a_person",
     "one_plan",
     "one_run",
     "one_run_by_group",

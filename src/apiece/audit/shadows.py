@@ -31,6 +31,7 @@ from apiece.audit.stacked import StackedModel
 from apiece.audit.stacked_training import Recipe
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
+from apiece.training import PeopleRows
 
 Arrays = dict[str, npt.NDArray[Any]]
 Work = Callable[[int], Arrays]
@@ -42,26 +43,31 @@ class Pool:
     """The records that shadow models are trained on and tested with, held in memory once.
 
     ids (n,), inputs (n, …) float, targets (n,) classes, groups (n,): positions in the plan's
-    groups. Raises `DataError` where lengths differ or an input is not finite.
+    groups. people: where records are persons, whose each row of inputs and targets is; these are
+    then as many as rows. Raises `DataError` where lengths differ or an input is not finite.
     """
 
     ids: npt.NDArray[Any]
     inputs: Tensor
     targets: Tensor
     groups: Integers
+    people: PeopleRows | None = None
 
     def __post_init__(self) -> None:
         ids = _check.record_ids("ids", self.ids)
-        sizes = {ids.size, self.inputs.shape[0], self.targets.shape[0], self.groups.size}
-        if len(sizes) != 1:
+        counts = ids.size, self.inputs.shape[0], self.targets.shape[0], self.groups.size
+        persons = ids.size if self.people is None else len(self.people)
+        rows = ids.size if self.people is None else self.people.rows.size
+        if counts != (persons, rows, rows, persons):
             raise DataError(
-                f"pool: {ids.size} ids, {self.inputs.shape[0]} inputs, {self.targets.shape[0]} "
-                f"targets, {self.groups.size} groups; give one of each a record"
+                f"pool: {counts[0]} ids, {counts[1]} inputs, {counts[2]} targets, {counts[3]} "
+                "groups; give one of each a record, or ids and groups a person and the rest a row"
             )
-        bad = ~torch.isfinite(self.inputs.reshape(len(ids), -1)).all(dim=1)
+        bad = ~torch.isfinite(self.inputs.reshape(rows, -1)).all(dim=1)
         if bool(bad.any()):
             first = int(torch.nonzero(bad)[0, 0])
-            raise DataError(f"inputs of record {ids[first]!s}: not finite; mend or leave it out")
+            whose = f"record {ids[first]!s}" if self.people is None else f"row {first}"
+            raise DataError(f"inputs of {whose}: not finite; mend or leave it out")
         object.__setattr__(self, "ids", ids)
 
     def __len__(self) -> int:
@@ -110,7 +116,7 @@ class ShadowJob:
 
     def digest(self) -> str:
         """Return a SHA-256 of everything that decides the result."""
-        state = hashlib.sha256()
+        state, people = hashlib.sha256(), self.pool.people
         public = {
             "plan": self.plan.hash(),
             "recipe": asdict(self.recipe),
@@ -124,6 +130,7 @@ class ShadowJob:
             self.pool.targets.cpu().numpy(),
             np.packbits(self.included),
             self.budget_groups,
+            *(() if people is None else (people.rows, people.starts, np.array([people.most or 0]))),
         ):
             state.update(np.ascontiguousarray(array).tobytes())
         return state.hexdigest()
@@ -141,8 +148,11 @@ class ShadowJob:
             recipe=self.recipe,
             seed=self.seed,
             block=block,
+            people=pool.people,
         )
         found = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
+        if pool.people is not None:
+            found = pool.people.mean(found)
         return {"confidences": found.astype(np.float32)}
 
 
@@ -193,6 +203,8 @@ def train_shadows(
     progress: Callable[[int, int], None] | None = None,
 ) -> ShadowScores:
     """Return the confidences of all models of `job` on all records of its pool.
+
+    Where records are persons, a person's confidence is the mean over all of their rows.
 
     folder: where each finished block is written (whole or not at all); started again, only what
     is missing is trained, and the result is the same as without interruption. mapper: who trains

@@ -20,6 +20,7 @@ from apiece.errors import InputError
 from apiece.training import ClippedSum, clip_factors
 
 SUMS = "parameters"  # the name of the matrix in a stacked model's clipped sum
+_CELLS = 1 << 24  # products between rows in memory at a time
 
 
 class StackedModel(Protocol):
@@ -39,13 +40,20 @@ class StackedModel(Protocol):
         ...
 
     def clipped_sum(
-        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip_norms: Tensor
+        self,
+        flat: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        clip_norms: Tensor,
+        owner: Tensor | None = None,
     ) -> ClippedSum:
         """Return Σ_p of model k's cross-entropy gradients, clipped to clip_norms[k, p], each k.
 
-        The sums are gradients["parameters"], (K, parameters); norms, losses and clip_norms are
-        (K, P). A clip norm of 0 leaves the record out, which is how padding is marked. A record
-        whose gradient is not finite contributes nothing.
+        The sums are gradients["parameters"], (K, parameters); norms and clip_norms are (K, P). A
+        clip norm of 0 leaves the record out, which is how padding is marked. A record whose
+        gradient is not finite contributes nothing. owner: (K, R), where records are persons with
+        rows: whose in 0 … P − 1 each of the R rows is; a person's gradients are added before they
+        are clipped. Losses are (K, R), one a row.
 
         Guarantee: record p's share of row k has norm at most clip_norms[k, p], after round-off.
         """
@@ -58,6 +66,13 @@ def row_squares(rows: Tensor) -> Tensor:
     `sum` adds in pairs, and whatever underflow can take from the squares is added to them.
     """
     return rows.square().sum(2).add_(rows.shape[2] * torch.finfo(rows.dtype).tiny)
+
+
+def added(values: Tensor, owner: Tensor, persons: int) -> Tensor:
+    """Return (K, persons, …): what the rows of each person, values (K, R, …), add up to."""
+    place = owner.view(*owner.shape, *[1] * (values.dim() - 2)).expand_as(values)
+    total = values.new_zeros(values.shape[0], persons, *values.shape[2:])
+    return total.scatter_add_(1, place, values)
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:
@@ -138,18 +153,47 @@ class StackedMlp:
             squared += row_squares(d) * (row_squares(a) + 1)
         return outputs, deltas, squared.sqrt_()
 
+    def _joined(
+        self,
+        outputs: list[Tensor],
+        deltas: list[Tensor],
+        norms: Tensor,
+        owner: Tensor,
+        persons: int,
+    ) -> Tensor:
+        """Return the persons' norms (K, persons): ‖Σ_r δ_r a_rᵀ‖² is Σ_rs (δ_r·δ_s)(a_r·a_s)."""
+        squared = norms.new_zeros(norms.shape[0], persons)
+        together = max(1, _CELLS // norms.shape[1] ** 2)
+        for at in range(0, norms.shape[0], together):
+            part = slice(at, at + together)
+            gram = norms.new_zeros(())
+            for a, d in zip(outputs, deltas, strict=False):
+                gram = gram + (d[part] @ d[part].mT) * (a[part] @ a[part].mT + 1)
+            mine = owner[part, :, None] == owner[part, None, :]
+            squared[part] = added(torch.where(mine, gram, 0.0).sum(2), owner[part], persons)
+        most = added(norms, owner, persons).square_()  # the terms together, which may cancel
+        return squared.clamp_(min=0).add_(most, alpha=2.0**-20).sqrt_()
+
     def gradient_norms(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return (K, P): the norm of each record's cross-entropy gradient, before any clipping."""
         return self._backward(flat, inputs, targets)[2]
 
     def clipped_sum(
-        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip_norms: Tensor
+        self,
+        flat: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        clip_norms: Tensor,
+        owner: Tensor | None = None,
     ) -> ClippedSum:
         """Return the sums of clipped cross-entropy gradients, one a model."""
         outputs, deltas, norms = self._backward(flat, inputs, targets)
-        factors = clip_factors(norms, clip_norms)[..., None]
-        result = torch.empty_like(flat)
-        finite = torch.isfinite(norms)
+        if owner is not None:
+            norms = self._joined(outputs, deltas, norms, owner, clip_norms.shape[1])
+        factors, finite = clip_factors(norms, clip_norms), torch.isfinite(norms)
+        if owner is not None:
+            factors, finite = factors.gather(1, owner), finite.gather(1, owner)
+        factors, result = factors[..., None], torch.empty_like(flat)
         broken = not bool(finite.all())
         for (weight, bias), a, d in zip(self.layers(result), outputs, deltas, strict=False):
             if broken:

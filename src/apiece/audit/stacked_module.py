@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from apiece.audit.stacked import SUMS, row_squares
+from apiece.audit.stacked import SUMS, added, row_squares
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import ClippedSum, clip_factors
 
@@ -83,7 +83,12 @@ class StackedModule:
         return torch.cat(parts)
 
     def clipped_sum(
-        self, flat: Tensor, inputs: Tensor, targets: Tensor, clip_norms: Tensor
+        self,
+        flat: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        clip_norms: Tensor,
+        owner: Tensor | None = None,
     ) -> ClippedSum:
         """Return the sums of clipped cross-entropy gradients, one a model."""
 
@@ -95,6 +100,8 @@ class StackedModule:
         for at in range(0, flat.shape[0], self.block):
             part = slice(at, at + self.block)
             gradients, values = per_record(flat[part], inputs[part], targets[part])
+            if owner is not None:
+                gradients = added(gradients, owner[part], clip_norms.shape[1])
             found = row_squares(gradients).sqrt_()
             factors = clip_factors(found, clip_norms[part])
             if not bool(torch.isfinite(found).all()):

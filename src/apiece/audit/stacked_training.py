@@ -16,7 +16,7 @@ from apiece.audit import poisson
 from apiece.audit.stacked import SUMS, StackedModel
 from apiece.errors import DataError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import add_noise, normalise
+from apiece.training import PeopleRows, add_noise, normalise
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
@@ -86,6 +86,7 @@ def train(
     recipe: Recipe,
     seed: int,
     block: int = 0,
+    people: PeopleRows | None = None,
 ) -> Tensor:
     """Return the parameters (K, parameters) of K models trained under one `plan`.
 
@@ -103,6 +104,7 @@ def train(
         included: (K, n), who is a member of which model's data.
         recipe: how the noisy gradients are applied.
         seed, block: different pairs train independent models.
+        people: where records are persons, whose each row of the dataset is.
 
     Raises:
         UnsupportedError: the plan averages the models of its stages.
@@ -122,7 +124,8 @@ def train(
         for batch in steps:
             for entry in optimizer.param_groups:
                 entry["lr"] = recipe.rate(done, plan.steps) * factor(plan, done)
-            flat.grad = noisy_gradient(model, flat, dataset, batch, clip, stage, streams.noise)
+            rows = rows_of(batch, people, streams.sampling)
+            flat.grad = noisy_gradient(model, flat, dataset, rows, clip, stage, streams.noise)
             optimizer.step()
             done += 1
     return flat.detach()
@@ -144,21 +147,59 @@ def stage_rates(
     return rates, np.broadcast_to(stage.clip_norm[groups], included.shape)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rows:
+    """One step's rows for K models.
+
+    batch: the records that take part, (K, P), padded. rows: (K, R) positions in the data set.
+    owner: (K, R) whose of the P each row is; None where the records are the rows.
+    """
+
+    batch: poisson.PaddedBatch
+    rows: Integers
+    owner: Integers | None = None
+
+
+def rows_of(
+    batch: poisson.PaddedBatch, people: PeopleRows | None, generator: np.random.Generator
+) -> Rows:
+    """Return the rows that the records of `batch` bring: for persons, by coins of each model's own.
+
+    Rows are padded with row 0 of one who is padding.
+    """
+    if people is None:
+        return Rows(batch, batch.records)
+    ends = ((0, 0), (0, 1))  # the last is padding
+    records, real = np.pad(batch.records, ends), np.pad(batch.real, ends)
+    brought = [
+        people.bring(records[k, real[k]], people.most, generator.bytes(32))
+        for k in range(len(records))
+    ]
+    width = max(1, *(each.rows.size for each in brought))
+    rows = np.zeros((len(records), width), dtype=np.int64)
+    owner = np.full(rows.shape, records.shape[1] - 1)
+    for k, each in enumerate(brought):
+        rows[k, : each.rows.size], owner[k, : each.owner.size] = each.rows, each.owner
+    return Rows(poisson.PaddedBatch(records, real), rows, owner)
+
+
 def noisy_gradient(
     model: StackedModel,
     flat: Tensor,
     dataset: tuple[Tensor, Tensor],
-    batch: poisson.PaddedBatch,
+    step: Rows,
     clip: Floats,
     stage: Stage,
     generator: torch.Generator,
 ) -> Tensor:
     """Return (K, parameters): (Σ clipped gradients + N(0, noise_stddev²)) / expected batch size."""
     inputs, targets = dataset
-    records = torch.from_numpy(batch.records).to(inputs.device)
+    device, batch = inputs.device, step.batch
+    rows = torch.from_numpy(step.rows).to(device)
     bounds = np.where(batch.real, np.take_along_axis(clip, batch.records, axis=1), 0.0)
-    clips = torch.from_numpy(bounds).to(device=inputs.device, dtype=inputs.dtype)
-    clipped = model.clipped_sum(flat, inputs[records], targets[records], clips)
+    clips = torch.from_numpy(bounds).to(device=device, dtype=inputs.dtype)
+    owner = None if step.owner is None else torch.from_numpy(step.owner).to(device)
+    clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clips, owner)
     noisy = add_noise(clipped, stage.noise_stddev, generator=generator)
     normalise(noisy, stage.expected_batch_size)
     return noisy[SUMS]

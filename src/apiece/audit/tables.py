@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,6 +17,7 @@ from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.errors import DataError
 from apiece.plan import Plan
+from apiece.training import PeopleRows
 
 HIDDEN = (128, 64)
 
@@ -53,19 +57,26 @@ def table_job(
     models: int,
     seed: int,
     recipe: Recipe | None = None,
+    people: npt.NDArray[Any] | None = None,
+    rows_per_person: int | None = None,
 ) -> ShadowJob:
     """Return the job of `models` MLPs (features, 128, 64, classes) on biregular halves.
 
-    features (n, d), targets (n,), budgets: of the same n records in the same order.
-    Raises `DataError` where they differ in length.
+    features (n, d), targets (n,), budgets: of the same n records in the same order; or, with
+    people, the id of each row's person, budgets of the persons. The halves are then of persons,
+    and in each step a person brings at most `rows_per_person` rows, None for all.
+    Raises `DataError` where they differ in length or in their persons.
     """
-    if not len(features) == len(targets) == len(budgets):
+    if not len(features) == len(targets) == len(budgets if people is None else people):
         raise DataError(
             f"table: {len(features)} rows of features, {len(targets)} labels, {len(budgets)} "
-            "budgets; give one of each a record"
+            "budgets; give one of each a record, or a person's id with each row"
         )
+    own = None if people is None else PeopleRows.of(people, budgets.ids)
+    if own is not None:
+        own = replace(own, most=rows_per_person)
     pool = Pool(
-        budgets.ids, torch.from_numpy(features), torch.from_numpy(targets), budgets.group_index
+        budgets.ids, torch.from_numpy(features), torch.from_numpy(targets), budgets.group_index, own
     )
     generator = np.random.default_rng((seed, 1))
     included = biregular(models, budgets.group_index, generator=generator)

@@ -14,6 +14,7 @@ from apiece.training.clipping import (
 )
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise, normalise
+from apiece.training.people import PeopleRows
 from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.spending import PlannedSpending
 from apiece.training.stages import OutputAverage
@@ -28,6 +29,7 @@ __all__ = [
     "FilteredTrainer",
     "LayerUse",
     "OutputAverage",
+    "PeopleRows",
     "PlannedSpending",
     "Progress",
     "ProgressBar",

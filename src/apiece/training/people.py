@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from apiece import _check
-from apiece._types import Integers
+from apiece._types import Floats, Integers
 from apiece.errors import DataError, InputError
 from apiece.training.sources import Source
 
@@ -98,6 +98,11 @@ class PeopleRows:
 
     def __len__(self) -> int:
         return self.starts.size - 1
+
+    def mean(self, values: Floats) -> Floats:
+        """Return (…, persons): the mean of each person's values, (…, n) one a row."""
+        sums = np.add.reduceat(values[..., self.rows], self.starts[:-1], axis=-1)
+        return np.asarray(sums / np.diff(self.starts))
 
     def bring(self, persons: Integers, limit: int | None, key: bytes) -> Brought:
         """Return the rows that `persons` bring: all they have, or `limit` drawn without return.
