@@ -47,6 +47,7 @@ HOLDS = {
     "audit.thresholds.Candidates": "threshold true_positives false_positives",
     "budgets.groups.BudgetGroups": "epsilon delta excess records name",
     "budgets.ownership.Ownership": "ids row owner",
+    "budgets.persons.Persons": "ids owner",
     "budgets.records.Budgets": "epsilon delta excess ids labels",
     "contract.exposure.Exposure": "plan group epsilon advantage forward backward",
     "datasets.encode.Encoded": "features faulty",
@@ -92,7 +93,8 @@ HOLDS = {
     "training.sources.Tensors": "inputs targets",
     "jobs.parts.Output": "ledger",
     "jobs.people.People": "train test budgets",
-    "jobs.people.Records": "features labels",
+    "jobs.people.Records": "features labels person",
+    "jobs.units.Units": "size ids owner table stated",
     "jobs.prepared.Prepared": "people plans",
     "jobs.unfinished.Unfinished": "coins",
     "training.clipping.paths.tape.Call": "args kwargs outputs edges",
@@ -171,6 +173,7 @@ PUBLIC = [
     "training.distributed.Processes",
     "training.spending.Spent",
     "jobs.config.Job",
+    "jobs.model.Accuracy",
     "jobs.model.TabularModel",
     "jobs.parts.BudgetColumns",
     "jobs.parts.Comparison",
@@ -199,7 +202,7 @@ PERSONAL |= {"people", "features", "faulty", "confidences", "pixels", "password"
 # … where they speak of something else: a count, the name of a column.
 EXCUSED = {
     "ledger.verify.Verification": {"people"},
-    "jobs.parts.Data": {"ids"},
+    "jobs.parts.Data": {"ids", "people"},
     "jobs.trained.Facts": {"features"},
 }
 EXCUSED |= {"ledger.chain.Last": {"people"}, "ledger.trail.Trail": {"people"}}

@@ -8,9 +8,10 @@ from apiece.budgets.doubts import (
     doubts_of_values,
     refuse_absurd,
 )
-from apiece.budgets.frames import budget_column, capped, ids_column
+from apiece.budgets.frames import budget_column, capped, ids_column, person_column
 from apiece.budgets.groups import BudgetGroups
 from apiece.budgets.ownership import Ownership
+from apiece.budgets.persons import Persons
 from apiece.budgets.records import Budgets
 from apiece.budgets.release import BudgetHistogram, release_histogram
 
@@ -21,12 +22,14 @@ __all__ = [
     "BudgetHistogram",
     "Budgets",
     "Ownership",
+    "Persons",
     "budget_column",
     "cap_note",
     "capped",
     "doubts",
     "doubts_of_values",
     "ids_column",
+    "person_column",
     "refuse_absurd",
     "release_histogram",
 ]

@@ -124,16 +124,40 @@ def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
         ['007', '7']
     """
     cells = column(table, name, "ids")
+    found = _filled(cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out")
+    whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
+    ids = np.array(cells.tolist()) if whole else found
+    return _check.record_ids(f"ids column {name!r}", ids)
+
+
+def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
+    """Return a column of persons' ids, as texts; a person may have many rows.
+
+    Args:
+        table: The table.
+        name: Of the column.
+
+    Raises:
+        DataError: For an empty id, and a column that is not there.
+
+    Example:
+        >>> import pandas as pd
+        >>> person_column(pd.DataFrame({"who": [7, 8, 7]}), "who").tolist()
+        ['7', '8', '7']
+    """
+    remedy = "give every row its person's id, or leave the row out"
+    return _filled(column(table, name, "person"), f"person column {name!r}", remedy)
+
+
+def _filled(cells: pd.Series[Any], what: str, remedy: str) -> npt.NDArray[np.str_]:
+    """Return cells as texts, none of which is empty."""
     found = texts(cells)
     empty = np.flatnonzero(found == "")
     if empty.size:
         raise DataError(
-            f"ids column {name!r}, row {int(empty[0]) + 1}: empty ({empty.size} such rows); give "
-            "every record its person's id, or leave --ids out"
+            f"{what}, row {int(empty[0]) + 1}: empty ({empty.size} such rows); {remedy}"
         )
-    whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
-    ids = np.array(cells.tolist()) if whole else found.astype(str)
-    return _check.record_ids(f"ids column {name!r}", ids)
+    return found.astype(str)
 
 
 def _why(cell: str, decimal: str) -> str:

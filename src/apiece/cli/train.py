@@ -170,6 +170,8 @@ def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) ->
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
     if "delta" in changes:
         changes["delta"] = number_or_name(changes["delta"])
+    if "rows_per_person" in changes:
+        changes["rows_per_person"] = number_or_name(changes["rows_per_person"])
     if "epsilon" in changes:
         changes["epsilon"] = _column_name(changes["epsilon"])
         changes["groups"] = ()

@@ -6,6 +6,8 @@ label = "income"
 schema = "people.toml"        # public schema; not needed where a packaged one fits
 split = "part"                # column of "train" and "test"; else test_share, by coin
 ids = "person"                # column of unique record ids
+person = "patient"            # in place of ids, where a person may have several rows: see --person
+people = "consents.csv"       # with person, a second table of budgets and split, a row a person
 separator = ";"               # of a CSV file; with decimal = "," and encoding = "latin-1"
 
 [budgets]
@@ -17,6 +19,7 @@ no_limit_cap = 8              # what "no limit" or inf in that column is read as
 strategy = "sample"
 batch_size = 512
 steps = 1000
+rows_per_person = 5           # with person: the most rows that one brings to a step, or "all"
 learning_rate_schedule = { points = [[0, 0.1], [50, 1], [1000, 0]], between = "cosine" }
 noise_schedule = { points = [[0, 2], [500, 1]], between = "hold" }   # relative noise, by step
 
@@ -90,14 +93,29 @@ class Job:
                 f"strategies = {list(compared)}: must contain strategy = {strategy!r}, "
                 "whose model is kept"
             )
+        self._check_rows()
         if self.run.ledger is None:
             return
-        if self.data.ids is None:
-            raise InputError("ledger: needs --ids, the column with the persons' ids")
+        if self.data.ids is None and self.data.person is None:
+            raise InputError("ledger: needs --ids or --person, the column with the persons' ids")
         if self.data.split is None and not self.data.packaged and self.data.test_share > 0:
             raise InputError(
                 "ledger: without --split each run draws anew whom it trains on, so that a repeated "
                 "run is another analysis; give --split COLUMN, or --test-share 0"
+            )
+
+    def _check_rows(self) -> None:
+        person, rows = self.data.person, self.training.rows_per_person
+        if person is None and rows is not None:
+            raise InputError(
+                "rows_per_person: without --person each row is a record; give --person COLUMN, or "
+                "leave it out"
+            )
+        if person is not None and rows is None:
+            raise InputError(
+                "rows_per_person: missing; with --person say how many rows a person brings to a "
+                "step at most, as in --rows-per-person 5 (or all): a public number, never one "
+                "read from these people's rows"
             )
 
     @property
@@ -222,4 +240,6 @@ def complete(job: Job, *, out: Path) -> Job:
         data = replace(data, source=str(Path(data.source).resolve()))
     if data.schema is not None:
         data = replace(data, schema=str(Path(data.schema).resolve()))
+    if data.people is not None:
+        data = replace(data, people=str(Path(data.people).resolve()))
     return replace(job, data=data, run=replace(job.run, out=str(out)))

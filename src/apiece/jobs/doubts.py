@@ -31,7 +31,8 @@ def roles(job: Job, label: str) -> dict[str, str]:
     """
     data, budgets = job.data, job.budgets
     delta = budgets.delta if isinstance(budgets.delta, str) else None
-    given = {"epsilon": budgets.epsilon, "delta": delta, "ids": data.ids, "split": data.split}
+    given = {"epsilon": budgets.epsilon, "delta": delta, "ids": data.ids, "person": data.person}
+    given["split"] = data.split
     found = {label: "label"}
     for role, name in given.items():
         if name is None:
@@ -42,6 +43,15 @@ def roles(job: Job, label: str) -> dict[str, str]:
             )
         found[name] = role
     return found
+
+
+def refuse_person_as_feature(person: str | None, schema: Schema) -> None:
+    """Raise `InputError` where the schema declares the persons' ids as something to learn from."""
+    if person is not None and isinstance(schema.columns.get(person), Numeric | Categorical):
+        raise InputError(
+            f"person column {person!r}: schema {schema.name} declares it as a feature, and ids are "
+            'not to be learned from; declare it kind = "skip"'
+        )
 
 
 def of_schema(
@@ -68,7 +78,7 @@ def of_schema(
         if _LIKE_IDS.search(name):
             found.append(
                 f"feature {name!r} looks like an id, and would be learned from; pass --ids {name}, "
-                'or declare it kind = "skip"'
+                f'or --person {name} where a person has several rows, or declare it kind = "skip"'
             )
         elif _LIKE_BUDGETS.search(name):
             found.append(
@@ -145,8 +155,8 @@ def of_rows(
             )
     if not with_ids and (copies := int(frame.duplicated().sum())):
         found.append(
-            f"{copies} rows are exact copies of others; without --ids every row is promised its "
-            "budget, and a person with several rows gets several"
+            f"{copies} rows are exact copies of others; without --ids or --person every row is promised "
+            "its budget, and a person with several rows gets several"
         )
     return found
 

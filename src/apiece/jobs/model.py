@@ -44,15 +44,31 @@ def build(
     return nn.Sequential(*layers[:-1])
 
 
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How often a model is right, as shares of usable rows; None without any.
+
+    by_row: every row counts alike. by_person: every person counts alike, with the share of their
+    rows; None too where rows are of nobody in particular.
+    """
+
+    by_row: float | None
+    by_person: float | None
+
+
 @torch.no_grad()
-def accuracy(model: nn.Module, records: Records) -> float | None:
-    """Return the share of usable records whose class the model says; None without any."""
+def accuracy(model: nn.Module, records: Records) -> Accuracy:
+    """Return how often the class that the model says is right."""
     usable = ~records.faulty
     if not usable.any():
-        return None
+        return Accuracy(None, None)
     scores = model(torch.from_numpy(records.features[usable]))
     hits = scores.argmax(dim=1).numpy() == records.labels[usable]
-    return float(hits.mean())
+    if records.person is None:
+        return Accuracy(float(hits.mean()), None)
+    _, person = np.unique(records.person[usable], return_inverse=True)
+    shares = np.bincount(person, weights=hits) / np.bincount(person)
+    return Accuracy(float(hits.mean()), float(shares.mean()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,8 +20,11 @@ class Data:
     """[data]: the table, its columns, and how a CSV file is written (`datasets.Dialect`).
 
     source: a CSV or Parquet file, or the name of a packaged table. split: a column of "train" and
-    "test"; without one `test_share` of the records is held out, by coin.
-    Raises `InputError` for a setting out of bounds, or a dialect for what is no CSV file.
+    "test"; without one `test_share` of the units is held out, by coin. person: where a person may
+    have several rows, the column of their ids; the persons are then the units, and budgets and
+    split are of persons. people: a second table, with a row a person, that says them.
+    Raises `InputError` for a setting out of bounds, settings that do not go together, or a dialect
+    for what is no CSV file.
     """
 
     source: str = setting(
@@ -35,21 +38,37 @@ class Data:
         of.below_one, value=0.2, kind=float, help="Without --split: share held out."
     )
     ids: str | None = setting(of.text, help="Column with unique record ids.")
+    person: str | None = setting(
+        of.text, help="Column with persons' ids, who may have several rows; protects persons."
+    )
+    people: str | None = setting(
+        of.text, help="Second table, a row a person: budgets and split; with --person."
+    )
     separator: str | None = setting(of.text, default=",", help="Of a CSV file's cells: , ; or tab.")
     decimal: str = setting(of.text, value=".", help="Decimal mark in a CSV file: . or ,")
     encoding: str = setting(of.text, value="utf-8", help="Of a CSV file.")
 
     def __post_init__(self) -> None:
         check(self)
-        binary = self.packaged or Path(self.source).suffix in (".parquet", ".pq")
-        if self.dialect != PLAIN and binary:
+        if self.person is not None and self.ids is not None:
             raise InputError(
-                f"separator, decimal, encoding: are for CSV files; leave them out for {self.source}"
+                "ids: records have no ids of their own where the units are persons; give one of "
+                "--ids and --person"
+            )
+        if self.people is not None and self.person is None:
+            raise InputError("people: give --person too, the column of persons' ids in both tables")
+        tables = [self.source] if self.people is None else [self.source, self.people]
+        declared = Dialect(self.separator, self.decimal, self.encoding)
+        if declared != PLAIN and all(self.dialect_of(table) == PLAIN for table in tables):
+            raise InputError(
+                "separator, decimal, encoding: are for CSV files; leave them out for "
+                + " and ".join(tables)
             )
 
-    @property
-    def dialect(self) -> Dialect:
-        """How the table is written, where it is a CSV file."""
+    def dialect_of(self, table: str) -> Dialect:
+        """Return how one of the tables is written: as declared, where it is a CSV file."""
+        if table in PACKAGED or Path(table).suffix.lower() in (".parquet", ".pq"):
+            return PLAIN
         return Dialect(self.separator, self.decimal, self.encoding)
 
     @property
@@ -89,6 +108,7 @@ class Training:
     """[training]: one model, and the plan by which it is trained.
 
     hidden: widths of hidden layers; none is a (multinomial) logistic regression.
+    rows_per_person: with [data] person, the most rows that a person brings to a step, or "all".
     learning_rate_schedule: factors on the learning rate, by step; noise_schedule: relative noise,
     held from point to point, as in `schedule_noise`. Both are part of every strategy's plan.
     """
@@ -111,6 +131,9 @@ class Training:
         of.counts, value=(), kind=int, repeatable=True,
         help="Width of a hidden layer; repeatable.",
     )  # fmt: skip
+    rows_per_person: int | str | None = setting(
+        of.rows, help="Most rows that a person brings to a step, a public number, or all."
+    )
     learning_rate_schedule: Schedule | None = setting(of.schedule)
     noise_schedule: Schedule | None = setting(of.held_schedule)
 
@@ -172,7 +195,7 @@ class Output:
         of.text, default="the first free under runs/", help="Run folder, new or empty."
     )
     ledger: str | None = setting(  # its address may hold a password
-        of.ledger, secret=True, help="Charge this ledger before the first step; needs --ids."
+        of.ledger, secret=True, help="Charge this ledger before the first step; needs ids."
     )
     analysis: str | None = setting(
         of.text, help="The run's name in the ledger; repeated, it charges once."

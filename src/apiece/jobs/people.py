@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from apiece.budgets import Budgets, budget_column, capped, ids_column
+from apiece.budgets import Budgets
 from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
     PACKAGED,
@@ -23,26 +23,24 @@ from apiece.datasets import (
     packaged_schema,
     read_schema,
     read_table,
-    texts,
 )
 from apiece.errors import DataError, InputError
 from apiece.jobs import doubts
 from apiece.jobs.config import Job
-from apiece.jobs.parts import BudgetColumns, Data
+from apiece.jobs.units import budgets, read_units, split
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_PARTS = {"train": True, "training": True, "test": False, "testing": False}
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Records:
-    """Features and labels; a faulty row is NaN throughout.
+    """Features, labels, and whose each row is; a faulty row is NaN throughout.
 
     Attributes:
         features: (n, d).
         labels: (n,), positions in the classes.
+        person: (n,), ids of persons with any number of rows; None where each row is a record.
 
     Example:
         >>> bad = np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32)
@@ -52,21 +50,27 @@ class Records:
 
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
+    person: npt.NDArray[np.str_] | None = None
+
+    @property
+    def units(self) -> int:
+        """How many records or persons there are."""
+        return self.labels.size if self.person is None else np.unique(self.person).size
 
     @property
     def faulty(self) -> npt.NDArray[np.bool_]:
-        """Which records cannot be used; how many is data about people."""
+        """Which rows cannot be used; how many is data about people."""
         return np.isnan(self.features[:, 0])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class People:
-    """Training records with their budgets, test records, and how they were encoded.
+    """Training rows with the budgets of their records or persons, test rows, how they are encoded.
 
     Attributes:
-        train: The records that are trained on.
+        train: The rows that are trained on.
         test: Those that are held out.
-        budgets: Of the training records, in their order.
+        budgets: Of the training records, in their order; or of persons, by id.
         schema: Of the table.
         label: The column that is predicted.
         columns: The features' columns, by name.
@@ -99,7 +103,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
 
     Args:
         job: What to read, and how.
-        coins: The seed of the split, where one is drawn; None for the job's own.
+        coins: The seed of the split, where one is drawn; None for the job's own. A person's rows
+            are all trained on or all held out.
 
     Raises:
         DataError: For what the table lacks or what in it cannot be used.
@@ -113,29 +118,28 @@ def read_people(job: Job, coins: int | None = None) -> People:
         ('good', 'bad')
     """
     data = job.data
-    frame = load(data.source) if data.packaged else read_table(data.source, data.dialect)
+    dialect = data.dialect_of(data.source)
+    frame = load(data.source) if data.packaged else read_table(data.source, dialect)
     frame, schema, label = _with_schema(frame, job)
     classes = schema.classes(label)
     taken = doubts.roles(job, label)
+    doubts.refuse_person_as_feature(data.person, schema)
     columns = schema.features(but=set(taken))
     doubts.refuse_too_wide(columns, len(frame))
     labels = encode_labels(frame, label, classes)
-    trained = _split(frame, data, job.run.seed if coins is None else coins)
-    epsilon, delta, names = _budget_columns(frame, job.budgets, data.dialect.decimal, trained)
-    ids = None
-    if data.ids is not None:
-        ids = ids_column(frame, data.ids).astype(str)[trained]
-    encoded = encode(frame, columns, decimal=data.dialect.decimal)
-    doubts.refuse_unread(frame, columns, encoded, data.dialect.decimal)
-    features, budgets = encoded.features, Budgets(epsilon, delta, ids=ids, labels=names)
-    public, private = budget_doubts(budgets.groups), []
+    units = read_units(frame, data)
+    chosen = split(units, data, job.run.seed if coins is None else coins)
+    trained, asked = units.rows(chosen), budgets(units, job.budgets, chosen)
+    encoded = encode(frame, columns, decimal=dialect.decimal)
+    doubts.refuse_unread(frame, columns, encoded, dialect.decimal)
+    public, private = budget_doubts(asked.groups), []
     if not data.packaged:
-        public += doubts.of_schema(list(frame.columns), schema, columns, taken, len(budgets))
-        private = doubts.of_rows(frame, columns, encoded, with_ids=ids is not None)
+        public += doubts.of_schema(list(frame.columns), schema, columns, taken, len(asked))
+        private = doubts.of_rows(frame, columns, encoded, with_ids=units.ids is not None)
     people = People(
-        train=Records(features[trained], labels[trained]),
-        test=Records(features[~trained], labels[~trained]),
-        budgets=budgets,
+        train=Records(encoded.features[trained], labels[trained], units.people(trained)),
+        test=Records(encoded.features[~trained], labels[~trained], units.people(~trained)),
+        budgets=asked,
         schema=schema,
         label=label,
         columns=columns,
@@ -158,7 +162,8 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
         return frame, read_schema(data.schema), data.label
     found = matching(list(frame.columns), data.label)
     if found is None:
-        skip = "".join(f" --skip {c}" for c in (job.budgets.epsilon, data.ids, data.split) if c)
+        columns = (job.budgets.epsilon, data.ids, data.person, data.split)
+        skip = "".join(f" --skip {c}" for c in columns if c)
         raise DataError(
             f"schema: none given and no packaged one fits {data.source}; ranges and categories "
             "must be public, not read from people's rows: write a template with "
@@ -169,56 +174,6 @@ def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, s
     own = {plain: given for given, plain in names.items()}
     label = next(plain for plain in own if own[plain] == data.label)
     return frame.rename(columns=names), schema, label
-
-
-def _split(frame: pd.DataFrame, data: Data, seed: int | None) -> npt.NDArray[np.bool_]:
-    """Return who is trained on: by the split column, or by one coin a record."""
-    split = data.split or (PACKAGED[data.source].split if data.packaged else None)
-    if split is None:
-        coins = np.random.default_rng(seed).random(len(frame))
-        trained = coins >= data.test_share
-    else:
-        parts = texts(column(frame, split, "split"))
-        bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]
-        if bad:
-            raise DataError(
-                f"split column {split!r}, row {bad[0] + 1} = {parts[bad[0]]!r}: must be 'train' "
-                f"or 'test' ({len(bad)} such rows)"
-            )
-        trained = np.array([_PARTS[part.lower()] for part in parts])
-    if not trained.any():
-        raise DataError(f"{data.source}: no record is left for training; change the split")
-    return trained
-
-
-def _budget_columns(
-    frame: pd.DataFrame, asked: BudgetColumns, decimal: str, trained: npt.NDArray[np.bool_]
-) -> tuple[npt.ArrayLike, npt.ArrayLike, npt.NDArray[np.str_] | None]:
-    """Return ε and δ of the trained records; every record of the table is checked first."""
-
-    def values(name: str, role: str, below: float) -> npt.NDArray[np.float64]:
-        found = budget_column(
-            frame,
-            name,
-            role,
-            below=below,
-            decimal=decimal,
-            no_limit_cap=asked.no_limit_cap,
-        )
-        return found[trained]
-
-    delta: npt.ArrayLike = asked.delta
-    if isinstance(asked.delta, str):
-        delta = values(asked.delta, "delta", 1.0)
-    if asked.epsilon is not None:
-        return values(asked.epsilon, "epsilon", np.inf), delta, None
-    rows = [(g.name, g.share, capped(g.epsilon, asked.no_limit_cap)) for g in asked.groups]
-    # Who is in which simulated group is no secret: it is drawn from a fixed seed.
-    simulated = Budgets.from_groups(
-        rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
-    )
-    assert simulated.labels is not None
-    return simulated.epsilon, delta, simulated.labels
 
 
 def _check_labels(people: People) -> None:

@@ -51,12 +51,13 @@ class Prepared:
     def private_notes(self) -> list[str]:
         """Counts about people, for the operator's eyes; they are kept out of the run folder."""
         notes = list(self.people.private_warnings)
+        rows = "records" if self.people.train.person is None else "rows"
         for part, records in (("training", self.people.train), ("test", self.people.test)):
             faulty = int(records.faulty.sum())
             if faulty:
                 does = "contribute nothing" if part == "training" else "are not counted"
                 notes.append(
-                    f"{faulty} of {len(records.labels)} {part} records have a NaN, "
+                    f"{faulty} of {len(records.labels)} {part} {rows} have a NaN, "
                     f"infinite or unreadable number and {does}"
                 )
         return notes

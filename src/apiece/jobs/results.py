@@ -64,6 +64,8 @@ class Run:
         strategies: Each strategy's models.
         models: How many were trained in all.
         totals: What all of them cost together; with many groups, that of some.
+        rows_per_person: The most rows that a person brings to a step, or "all"; None where the unit
+            is the record.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -87,6 +89,7 @@ class Run:
     strategies: tuple[Trained, ...]
     models: int
     totals: tuple[Total, ...]
+    rows_per_person: int | str | None = None
 
     def __repr__(self) -> str:
         """Return what is public and short."""
@@ -116,7 +119,11 @@ class Run:
             "apiece": self.version,
             "name": self.name,
             "data": self.data.to_dict(),
-            "training": {"strategy": self.strategy, "hidden": list(self.hidden)},
+            "training": {
+                "strategy": self.strategy,
+                "hidden": list(self.hidden),
+                "rows_per_person": self.rows_per_person,
+            },
             "ledger": None if self.analysis is None else {"analysis": self.analysis},
             "no_limit_cap": self.no_limit_cap,
             "randomness": {"seed": self.seed, "noise": noise},
@@ -180,6 +187,8 @@ def _require_job(run: Run, job: Job, path: Path) -> None:
         "strategies": (job.strategies, tuple(found.strategy for found in run.strategies)),
         "seeds": (job.compare.seeds * len(job.strategies), run.models),
         "hidden": (job.training.hidden, run.hidden),
+        "rows_per_person": (job.training.rows_per_person, run.rows_per_person),
+        "unit": ("record" if job.data.person is None else "person", run.data.unit),
         "seed": (job.run.seed, run.seed),
         "analysis": (job.run.analysis, run.analysis),
         "no_limit_cap": (job.budgets.no_limit_cap, run.no_limit_cap),

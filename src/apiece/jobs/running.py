@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from apiece import __version__
 from apiece.errors import InputError
 from apiece.jobs.config import complete
 from apiece.jobs.folder import RunFolder, refuse_used
-from apiece.jobs.model import TabularModel, accuracy, build, to_bytes
+from apiece.jobs.model import Accuracy, TabularModel, accuracy, build, to_bytes
 from apiece.jobs.prepared import Prepared
 from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, totals, tuned
 from apiece.jobs.trained import Facts, Trained
@@ -150,7 +150,7 @@ def _one_thread() -> Iterator[None]:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Model:
     network: nn.Sequential
-    accuracy: float | None
+    accuracy: Accuracy
     seconds: float
 
 
@@ -190,6 +190,9 @@ def _train(
     place = prepared.unfinished.model(name, repeat)
     options: dict[str, Any] = {"callbacks": [progress], "save_every": SAVE_EVERY}
     options["included"] = None if charge is None else charge.included
+    options["people"] = people.train.person
+    if training.rows_per_person != "all":
+        options["rows_per_person"] = training.rows_per_person
     if (place / "state.pt").exists():
         trainer = Trainer.resume(place, *given, **options)
     else:
@@ -210,7 +213,8 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
                 plan=plans[name],
                 settings=tuned(job, name),
                 seeds=job.seeds_of(name),
-                test_accuracy=tuple(m.accuracy for m in trained if m.accuracy is not None),
+                test_accuracy=_known(m.accuracy.by_row for m in trained),
+                test_accuracy_by_person=_known(m.accuracy.by_person for m in trained),
                 seconds=round(sum(m.seconds for m in trained), 2),
             )
         )
@@ -220,6 +224,7 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
         data=_facts(prepared),
         strategy=job.training.strategy,
         hidden=job.training.hidden,
+        rows_per_person=job.training.rows_per_person,
         analysis=job.run.analysis,
         no_limit_cap=job.budgets.no_limit_cap,
         seed=job.run.seed,
@@ -227,6 +232,10 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
         models=len(plans) * repeats,
         totals=totals(list(plans.values()), repeats),
     )
+
+
+def _known(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(value for value in values if value is not None)
 
 
 def _facts(prepared: Prepared) -> Facts:
@@ -239,8 +248,9 @@ def _facts(prepared: Prepared) -> Facts:
         classes=people.classes,
         schema=people.schema.name,
         features=int(people.train.features.shape[1]),
-        training_records=len(people.train.labels),
-        test_records=len(people.test.labels),
+        unit="record" if data.person is None else "person",
+        training_records=people.train.units,
+        test_records=people.test.units,
         commonest_class_share=max(
             (float((tested == k).mean()) for k in set(tested.tolist())), default=None
         ),

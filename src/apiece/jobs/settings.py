@@ -169,6 +169,15 @@ def counts(name: str, value: Any) -> tuple[int, ...]:
     return tuple(_check.count(name, each) for each in listed(name, value))
 
 
+def rows(name: str, value: Any) -> int | str:
+    """Return a whole number of at least 1, or "all"."""
+    if value == "all":
+        return "all"
+    if isinstance(value, str):
+        raise InputError(f"{name} = {value!r}: must be a whole number of at least 1, or all")
+    return _check.count(name, value)
+
+
 def shares(name: str, value: Any) -> tuple[Share, ...]:
     """Return the groups of a simulated population."""
     return tuple(_share(each) for each in listed(name, value))

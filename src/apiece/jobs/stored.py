@@ -23,6 +23,12 @@ def _share(value: Any, where: str) -> float:
     return found
 
 
+def _unit(value: Any, where: str) -> str:
+    if value not in ("record", "person"):
+        raise DataError(f"{where} = {value!r}: must be record or person")
+    return str(value)
+
+
 def _as_is(value: Any, where: str) -> Any:
     return value  # computed anew, and compared
 
@@ -42,6 +48,7 @@ _FACTS: dict[str, _json.Reader[Any]] = {
     "classes": _texts,
     "schema": _json.text,
     "features": _whole,
+    "unit": _unit,
     "training_records": _whole,
     "test_records": _whole,
     "commonest_class_share": _json.maybe(_share),
@@ -62,8 +69,13 @@ _TRAINED: dict[str, _json.Reader[Any]] = {
     "test_accuracy": _json.listed(_share),
     "test_accuracy_mean": _as_is,
     "test_accuracy_stddev": _as_is,
+    "test_accuracy_by_person": _json.listed(_share),
     "seconds": _json.number,
 }
+
+
+def _rows(value: Any, where: str) -> int | str:
+    return "all" if value == "all" else _whole(value, where)
 
 
 def _object(**readers: _json.Reader[Any]) -> _json.Reader[dict[str, Any]]:
@@ -74,7 +86,11 @@ _RUN: dict[str, _json.Reader[Any]] = {
     "apiece": _json.text,
     "name": _json.text,
     "data": lambda value, where: Facts(**_json.fields(value, where, _FACTS)),
-    "training": _object(strategy=_json.text, hidden=_json.listed(_whole)),
+    "training": _object(
+        strategy=_json.text,
+        hidden=_json.listed(_whole),
+        rows_per_person=_json.maybe(_rows),
+    ),
     "ledger": _json.maybe(_object(analysis=_json.text)),
     "no_limit_cap": _json.maybe(_json.number),
     "randomness": _object(seed=_json.maybe(_seed), noise=_as_is),
@@ -93,6 +109,7 @@ def _trained(value: Any, where: str) -> Trained:
             **found,
             "seeds": None if seeds is None else tuple(seeds),
             "test_accuracy": tuple(found["test_accuracy"]),
+            "test_accuracy_by_person": tuple(found["test_accuracy_by_person"]),
         }
     )
 
@@ -129,6 +146,7 @@ def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
         "data": top["data"],
         "strategy": training["strategy"],
         "hidden": tuple(training["hidden"]),
+        "rows_per_person": training["rows_per_person"],
         "analysis": None if ledger is None else ledger["analysis"],
         "no_limit_cap": top["no_limit_cap"],
         "seed": top["randomness"]["seed"],
@@ -139,8 +157,12 @@ def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
 
 def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, where: str) -> None:
     """Raise `DataError` where one strategy's part cannot be of the same run as the others'."""
+    tested = repeats * (data.test_records > 0)
     wrong = {
-        "test_accuracy": len(found.test_accuracy) != repeats * (data.test_records > 0),
+        "test_accuracy": len(found.test_accuracy) != tested,
+        "test_accuracy_by_person": (
+            len(found.test_accuracy_by_person) != tested * (data.unit == "person")
+        ),
         "plan.groups": not found.plan.budget_groups.same_as(first.budget_groups),
         "plan.records": found.plan.records != data.training_records,
         "settings.steps": found.plan.steps != found.settings["steps"],

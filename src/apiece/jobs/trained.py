@@ -31,6 +31,8 @@ class Facts:
         test_records: How many were held out.
         commonest_class_share: Of the held-out people, None without any.
         simulated_budgets: Whether the budgets were drawn for want of a column.
+        unit: "record" or "person": of what training_records and test_records are the numbers. How
+            many rows persons have is private and in no fact.
 
     Example:
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
@@ -49,6 +51,7 @@ class Facts:
     test_records: int
     commonest_class_share: float | None
     simulated_budgets: bool
+    unit: str = "record"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON types."""
@@ -107,8 +110,10 @@ class Trained:
         settings: How the strategy was trained, by name: batch size, steps, clip norm, learning rate
             and momentum.
         seeds: Of each model, None for randomness of the operating system.
-        test_accuracy: Of each model, empty where nobody was held out.
+        test_accuracy: Of each model, the share of rows; empty where nobody was held out.
         seconds: Of all of them.
+        test_accuracy_by_person: Of each model, the mean over persons of the share of their rows;
+            empty too where the unit is the record.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -125,6 +130,7 @@ class Trained:
     seeds: tuple[int, ...] | None
     test_accuracy: tuple[float, ...]
     seconds: float
+    test_accuracy_by_person: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "plan", self.plan.public())  # nothing of who is where
@@ -153,6 +159,7 @@ class Trained:
             "test_accuracy": list(self.test_accuracy),
             "test_accuracy_mean": self.test_accuracy_mean,
             "test_accuracy_stddev": self.test_accuracy_stddev,
+            "test_accuracy_by_person": list(self.test_accuracy_by_person),
             "seconds": self.seconds,
             "plan": self.plan.to_dict(),
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
@@ -32,7 +34,8 @@ def closing_table(run: Run) -> str:
     """Return the table that `apiece train` ends with.
 
     One column a strategy; test accuracy with its standard deviation over seeds, then for each group
-    the ε asked and the ε spent. Of more than 20 groups the first are shown.
+    the ε asked and the ε spent. Of more than 20 groups the first are shown. Where the unit is the
+    person, accuracy is given by row and by person, every person counting alike.
 
     Args:
         run: A finished one.
@@ -52,8 +55,9 @@ def closing_table(run: Run) -> str:
         ...
     """
     strategies = run.strategies
-    rows = [["", "records", "ε asked", *(s.strategy for s in strategies)]]
-    rows.append(["test accuracy", "", "", *map(accuracy_text, strategies)])
+    rows = [["", f"{run.data.unit}s", "ε asked", *(s.strategy for s in strategies)]]
+    for name, found in accuracies(run):
+        rows.append([name, "", "", *map(accuracy_text, found)])
     rows.append(["ε spent by group", "", "", *("" for _ in strategies)])
     groups = strategies[0].promises
     for g, group in enumerate(groups[:_SHOWN]):
@@ -65,12 +69,25 @@ def closing_table(run: Run) -> str:
     return "\n".join([*lines, "", *_remarks(run)])
 
 
-def accuracy_text(trained: Trained) -> str:
-    """Return mean and spread of a strategy's test accuracy in per cent."""
-    mean, stddev = trained.test_accuracy_mean, trained.test_accuracy_stddev
-    if mean is None:
+def accuracies(run: Run) -> list[tuple[str, list[Sequence[float]]]]:
+    """Return each kind of test accuracy by name, with each strategy's values over seeds."""
+    by_row = [found.test_accuracy for found in run.strategies]
+    if run.data.unit == "record":
+        return [("test accuracy", [*by_row])]
+    by_person = [found.test_accuracy_by_person for found in run.strategies]
+    return [("test accuracy by row", [*by_row]), ("test accuracy by person", [*by_person])]
+
+
+def accuracy_text(values: Sequence[float]) -> str:
+    """Return mean and spread of test accuracies in per cent.
+
+    >>> accuracy_text([0.8, 0.9]), accuracy_text([0.8]), accuracy_text([])
+    ('85.00 ± 7.07 %', '80.00 %', 'not tested')
+    """
+    if not values:
         return "not tested"
-    return f"{100 * mean:.2f} %" if stddev is None else f"{100 * mean:.2f} ± {100 * stddev:.2f} %"
+    mean = f"{100 * statistics.fmean(values):.2f}"
+    return f"{mean} ± {100 * statistics.stdev(values):.2f} %" if len(values) > 1 else f"{mean} %"
 
 
 def rounded_up(spent: float) -> str:

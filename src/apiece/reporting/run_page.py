@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from apiece._text import plain
 from apiece.reporting import figures
-from apiece.reporting.closing import accuracy_text, gains, release_title, rounded_up, spent_text
+from apiece.reporting.closing import (
+    accuracies,
+    accuracy_text,
+    gains,
+    release_title,
+    rounded_up,
+    spent_text,
+)
 
 if TYPE_CHECKING:
     from apiece.jobs import Run
@@ -44,6 +51,7 @@ def render(run: Run) -> str:
         kept=run.kept,
         shown=_SHOWN,
         gains=gains(run),
+        accuracies=accuracies(run),
         # In the figures, matplotlib escapes the texts that `figure_text` let through.
         accuracy_figure=None if accuracy is None else Markup(accuracy),
         budget_figure=Markup(figures.budgets(run)),
