@@ -60,6 +60,9 @@ DATA = "--data people.csv --epsilon budget"
 TRAIN = f"train {DATA} --label answer --schema schema.toml --split part --delta 1e-4"
 COMMANDS = {
     "train": f"{TRAIN} --strategy uniform {PLAN} --ids person --out run",
+    "train persons": (
+        f"{TRAIN} --strategy uniform {PLAN} --person person --rows-per-person 2 --out run"
+    ),
     "plan": f"plan --records 1000 --groups a:1:1 --delta 1e-5 {PLAN} --strategy scale",
     "plan --data": f"plan {DATA} --ids person --delta 1e-4 {PLAN} --strategy scale --out p.json",
     "account": "account --noise-multiplier 1 --sampling-probability 0.1 --steps 3 --delta 1e-5",
@@ -496,7 +499,79 @@ OTHERS = [
             add="--range b=low:2"),
     Mistake("sensitivity: not a colon", "sensitivity", ("--range b=1:2",), add="--range b=1-2"),
 ]  # fmt: skip
-MISTAKES = TRAIN_DATA + OTHERS
+
+
+def twice(**differing: str) -> Change:
+    """One person has a second row, which says something else in these columns."""
+    return lambda f: pd.concat([f, f.tail(1).assign(**differing)])
+
+
+def of_people(change: Change = lambda f: f) -> dict[str, str]:
+    frame = people()[["person", "budget", "part"]].sample(frac=1, random_state=0)
+    return {"who.csv": change(frame).to_csv(index=False)}
+
+
+SECOND = {"add": "--people who.csv", "files": of_people()}
+PERSONS = [
+    Mistake("person: rows unsaid", "train persons", ("rows_per_person: missing", "public number"),
+            drop=("--rows-per-person",), mend={"drop": ()}),
+    Mistake("person: rows in words", "train persons", ("'few'", "whole number", "or all"),
+            add="--rows-per-person few", mend={"add": "--rows-per-person all"}),
+    Mistake("person: no rows", "train persons", ("rows_per_person = 0", "at least 1"),
+            add="--rows-per-person 0", mend={"add": "--rows-per-person 1"}),
+    Mistake("person: half a row", "train persons", ("rows_per_person = 1.5", "whole number"),
+            add="--rows-per-person 1.5", mend={"add": "--rows-per-person 1"}),
+    Mistake("person: rows of records", "train", ("rows_per_person", "--person COLUMN"),
+            add="--rows-per-person 2", mend={"add": ""}),
+    Mistake("person: ids too", "train persons", ("ids", "one of --ids and --person"),
+            add="--ids person", mend={"add": ""}),
+    Mistake("person: ids repeat", "train", ("occurs", "--person person in place of --ids"),
+            table=twice(age="7"),
+            mend={"drop": ("--ids",), "add": "--person person --rows-per-person 2"}),
+    Mistake("person misspelled", "train persons", ("'persn'", "did you mean 'person'"),
+            add="--person persn", mend={"add": "--person person"}),
+    Mistake("person: the label", "train persons", ("'answer'", "both as label and as person"),
+            add="--person answer", mend={"add": "--person person"}),
+    Mistake("person: the budget", "train persons", ("'budget'", "both as epsilon and as person"),
+            add="--person budget", mend={"add": "--person person"}),
+    Mistake("person: a feature", "train persons", ("'person'", "as a feature", "skip"),
+            schema=NUMBERED, table=lambda f: f.assign(person=range(N)), mend={"schema": SCHEMA}),
+    Mistake("person: an id missing", "train persons", ("row 8", "empty", "leave the row out"),
+            table=cell("person", ""), mend={"table": lambda f: f.drop(7)}),
+    Mistake("person: two budgets", "train persons", ("'budget'", "1 of 200 persons", "--people"),
+            table=twice(budget="2.5"), mend={"table": twice(budget="1.50")}),
+    Mistake("person: two deltas", "train persons", ("delta column 'd'", "1 of 200 persons"),
+            add="--delta d", table=lambda f: twice(d="1e-5")(f.assign(d="1e-4")),
+            mend={"table": lambda f: twice(age="7")(f.assign(d="1e-4"))}),
+    Mistake("person: two parts", "train persons", ("split column 'part'", "1 of 200 persons"),
+            table=twice(part="test"), mend={"table": twice(part="train")}),
+    Mistake("person: two budgets, a table", "train persons", ("'budget'", "--people"),
+            table=twice(budget="2.5"), mend=SECOND),
+    Mistake("people alone", "train", ("people", "--person"), add="--people who.csv",
+            files=of_people(), mend={"add": ""}),
+    Mistake("people: no file", "train persons", ("who.csv", "No such file"),
+            add="--people who.csv", mend=SECOND),
+    Mistake("people: no budgets", "train persons", ("'budget'", "not in the table"),
+            add="--people who.csv", files=of_people(lambda f: f.drop(columns="budget")),
+            mend=SECOND),
+    Mistake("people: a bad budget", "train persons", ("'budget', row 8 = -1", "(0, inf)"),
+            add="--people who.csv",
+            files=of_people(lambda f: cell("budget", "-1")(f.reset_index(drop=True))),
+            mend=SECOND),
+    Mistake("people: somebody twice", "train persons", ("1 of 200 persons have several rows",),
+            add="--people who.csv", files=of_people(twice()), mend=SECOND),
+    Mistake("people: somebody missing", "train persons", ("people.csv: 2 of 200", "who.csv"),
+            add="--people who.csv", files=of_people(lambda f: f.head(-2)),
+            mend={"table": lambda f: f[f["person"].isin(people()[["person"]].sample(
+                frac=1, random_state=0).head(-2)["person"])]}),
+    Mistake("people: a person without a row", "train persons", ("who.csv: 1 of 200", "people.csv"),
+            add="--people who.csv", files=of_people(), table=lambda f: f.drop(7),
+            mend={"files": of_people(lambda f: f[f["person"] != "p7"])}),
+    Mistake("people: ids of another kind", "train persons", ("200 of 200 persons have no row",),
+            add="--people who.csv", files=of_people(lambda f: f.assign(person=range(N))),
+            mend=SECOND),
+]  # fmt: skip
+MISTAKES = TRAIN_DATA + OTHERS + PERSONS
 
 
 def test_there_are_a_hundred_and_no_two_alike() -> None:

@@ -124,7 +124,9 @@ def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
         ['007', '7']
     """
     cells = column(table, name, "ids")
-    found = _filled(cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out")
+    found = _filled(
+        cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out"
+    )
     whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
     ids = np.array(cells.tolist()) if whole else found
     return _check.record_ids(f"ids column {name!r}", ids)

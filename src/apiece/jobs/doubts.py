@@ -155,8 +155,8 @@ def of_rows(
             )
     if not with_ids and (copies := int(frame.duplicated().sum())):
         found.append(
-            f"{copies} rows are exact copies of others; without --ids or --person every row is promised "
-            "its budget, and a person with several rows gets several"
+            f"{copies} rows are exact copies of others; without --ids or --person every row is "
+            "promised its budget, and a person with several rows gets several"
         )
     return found
 

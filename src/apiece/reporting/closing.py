@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from apiece._text import plain
 
 if TYPE_CHECKING:
-    from apiece.jobs import Promise, Release, Run, Trained
+    from apiece.jobs import Promise, Release, Run
 
 _SHOWN = 20
 
