@@ -65,6 +65,11 @@ class Data:
                 + " and ".join(tables)
             )
 
+    @property
+    def unit(self) -> str:
+        """Whose presence is hidden: "record" (a row) or "person" (all rows of one id)."""
+        return "record" if self.person is None else "person"
+
     def dialect_of(self, table: str) -> Dialect:
         """Return how one of the tables is written: as declared, where it is a CSV file."""
         if table in PACKAGED or Path(table).suffix.lower() in (".parquet", ".pq"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -182,33 +182,33 @@ class Run:
 
 def _require_job(run: Run, job: Job, path: Path) -> None:
     """Raise `DataError` where a run is not of this job."""
-    told = {
-        "strategy": (job.training.strategy, run.strategy),
-        "strategies": (job.strategies, tuple(found.strategy for found in run.strategies)),
-        "seeds": (job.compare.seeds * len(job.strategies), run.models),
-        "hidden": (job.training.hidden, run.hidden),
-        "rows_per_person": (job.training.rows_per_person, run.rows_per_person),
-        "unit": ("record" if job.data.person is None else "person", run.data.unit),
-        "seed": (job.run.seed, run.seed),
-        "analysis": (job.run.analysis, run.analysis),
-        "no_limit_cap": (job.budgets.no_limit_cap, run.no_limit_cap),
-        "groups": (bool(job.budgets.groups), run.data.simulated_budgets),
-        "source": (job.data.packaged, run.data.packaged),
-    }
-    told |= {
-        f"seeds of {found.strategy}": (job.seeds_of(found.strategy), found.seeds)
-        for found in run.strategies
-    }
-    told |= {
-        f"settings of {found.strategy}": (tuned(job, found.strategy), found.settings)
-        for found in run.strategies
-    }
-    for name, (asked, found) in told.items():
+    for name, asked, found in _told(run, job):
         if asked != found:
             raise DataError(
                 f"{path}: {name} = {asked}, but {METRICS} beside it has {found}; give a folder "
                 "as apiece train wrote it"
             )
+
+
+def _told(run: Run, job: Job) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a job and its run both tell: a name, the job's word and the run's.
+
+    What is told by strategy comes last: it is asked of strategies that both have.
+    """
+    yield "strategy", job.training.strategy, run.strategy
+    yield "strategies", job.strategies, tuple(found.strategy for found in run.strategies)
+    yield "seeds", job.compare.seeds * len(job.strategies), run.models
+    yield "hidden", job.training.hidden, run.hidden
+    yield "rows_per_person", job.training.rows_per_person, run.rows_per_person
+    yield "unit", job.data.unit, run.data.unit
+    yield "seed", job.run.seed, run.seed
+    yield "analysis", job.run.analysis, run.analysis
+    yield "no_limit_cap", job.budgets.no_limit_cap, run.no_limit_cap
+    yield "groups", bool(job.budgets.groups), run.data.simulated_budgets
+    yield "source", job.data.packaged, run.data.packaged
+    for found in run.strategies:
+        yield f"seeds of {found.strategy}", job.seeds_of(found.strategy), found.seeds
+        yield f"settings of {found.strategy}", tuned(job, found.strategy), found.settings
 
 
 def tuned(job: Job, strategy: str) -> dict[str, float]:

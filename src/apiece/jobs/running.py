@@ -248,7 +248,7 @@ def _facts(prepared: Prepared) -> Facts:
         classes=people.classes,
         schema=people.schema.name,
         features=int(people.train.features.shape[1]),
-        unit="record" if data.person is None else "person",
+        unit=data.unit,
         training_records=people.train.units,
         test_records=people.test.units,
         commonest_class_share=max(
