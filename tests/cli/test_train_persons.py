@@ -55,7 +55,9 @@ def train(tmp_path: Path, monkeypatch: Any) -> Callable[..., int]:
 
     def call(out: str, words: str = OWN, frame: pd.DataFrame | None = None) -> int:
         (visits() if frame is None else frame).to_csv("visits.csv", index=False)
-        return cli.run(["train", "--data", "visits.csv", *BASE.split(), *words.split(), "--out", out])
+        return cli.run(
+            ["train", "--data", "visits.csv", *BASE.split(), *words.split(), "--out", out]
+        )
 
     return call
 
