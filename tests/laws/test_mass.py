@@ -22,7 +22,6 @@ from apiece.accounting.lattice.pairs import (
     GaussianPair,
     LaplacePair,
     Pair,
-    RunPair,
     Window,
 )
 from apiece.mechanisms import MixtureOfGaussians
@@ -94,7 +93,7 @@ def one_step(lattice: Lattice, epsilon: Floats, *, add: bool) -> Floats:
 
 def inner_is_whole(pair: Pair) -> Pair:
     """A run behind a coin as its dominating pair, whose masses are 1 but for what is outside."""
-    return pair.above if isinstance(pair, RunPair) else pair
+    return dataclasses.replace(pair, below=None) if isinstance(pair, AtomsPair) else pair
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(60, marks=pytest.mark.slow)])

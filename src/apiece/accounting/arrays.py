@@ -1,12 +1,16 @@
-"""Arrays of settings: checked by name, brought to one shape, equal columns found."""
+"""Arrays of settings: checked by name, brought to one shape, runs of equal columns found."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.errors import BudgetError, InputError
+
+Places: TypeAlias = npt.NDArray[np.intp]
 
 
 def broadcast(**columns: npt.ArrayLike) -> tuple[tuple[int, ...], list[Floats]]:
@@ -45,11 +49,17 @@ def _checked(name: str, values: npt.ArrayLike) -> Floats:
     return array
 
 
-def distinct(columns: Floats) -> tuple[Floats, npt.NDArray[np.intp]]:
+def runs(columns: Floats) -> tuple[Places, Places]:
+    """Return where each run of equal columns begins, and how many columns it has."""
+    new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: columns.shape[1]]
+    starts = np.flatnonzero(new)
+    return starts, np.diff(np.append(starts, columns.shape[1]))
+
+
+def distinct(columns: Floats) -> tuple[Floats, Places]:
     """Return the distinct columns in lexical order, and the place of each column among them."""
     order = np.lexsort(columns[::-1])
-    ordered = columns[:, order]
-    new = np.append(True, (np.diff(ordered, axis=1) != 0).any(axis=0))[: order.size]
+    starts, sizes = runs(columns[:, order])
     member = np.empty(order.size, dtype=np.intp)
-    member[order] = np.cumsum(new) - 1
-    return ordered[:, new], member
+    member[order] = np.repeat(np.arange(starts.size), sizes)
+    return columns[:, order[starts]], member

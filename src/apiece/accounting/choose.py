@@ -21,11 +21,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece._types import Floats, Mask
 from apiece.accounting.accuracy import DEFAULT
-from apiece.accounting.arrays import distinct
+from apiece.accounting.arrays import distinct, runs
 from apiece.accounting.bounds import (
     Answer,
     Answers,
@@ -225,7 +224,7 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
     Raises:
         RangeError: Where the arithmetic fails.
     """
-    starts, sizes = _runs(columns)
+    starts, sizes = runs(columns[:3])
     asked = [choose(_steps(*columns[:3, start]), method) for start in starts]
     by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
     lower, upper = nothing_known(columns[3])
@@ -248,7 +247,7 @@ def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:
     above answers for all of them ("guided upper bounds"): nobody asks how close it is. The rest
     is answered as ever.
     """
-    starts, sizes = _runs(columns)
+    starts, sizes = runs(columns[:3])
     _, q, times, _ = columns[:, starts]
     guided = (q > 0) & (q < 1) & (times > 1) & (method == "pld") & (starts.size < columns.shape[1])
     upper = np.full(columns.shape[1], np.inf)
@@ -260,13 +259,6 @@ def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:
     left = ~np.isfinite(upper)
     upper[left] = bounds_of(columns[:, left], method).upper
     return upper
-
-
-def _runs(columns: Floats) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return where each mechanism begins, and how many columns it has."""
-    new = (np.diff(columns[:3], axis=1) != 0).any(axis=0)
-    starts = np.flatnonzero(np.append(True, new)[: columns.shape[1]])
-    return starts, np.diff(np.append(starts, columns.shape[1]))
 
 
 def _steps(z: float, q: float, steps: float) -> Mechanism:

@@ -153,10 +153,25 @@ class Points(NamedTuple):
         exponent = self.log_q[:, None, :] + order * self.ratio[:, None, :]
         return np.asarray(exponent + np.minimum(np.abs(order) * width / 2, excess))
 
+    def log_moments(self, orders: Floats) -> Floats:
+        """Return log E_Q[r^λ] of all steps, for each order λ; (K, orders)."""
+        exponent = self.tilted(orders)
+        top = exponent.max(axis=2)
+        total = np.exp(exponent - top[:, :, None]).sum(axis=2)
+        return np.asarray(self.times * (top + np.log(total)))
+
+
+def log_conversion(excess: Any) -> Any:
+    """Return log max over ℓ of e^{−λℓ}(e^ℓ − 1) for λ = 1 + excess: from moments of order λ to δ.
+
+    So δ(ε) ≤ E_Q[r^λ]·e^{this − (λ − 1)ε}.
+    """
+    return excess * np.log1p(-1 / (1 + excess)) - np.log1p(excess)
+
 
 def about_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
     """Return about ε(δ), (K, 1), from the chance of jumps and the moments of what is none."""
-    constant = _EXCESS * np.log(_EXCESS / (1 + _EXCESS)) - np.log1p(_EXCESS)
+    constant = log_conversion(_EXCESS)
     bodies = []
     for part in parts:
         exponent = part.tilted(1 + _EXCESS)
@@ -188,7 +203,7 @@ def slightest_fall(
 
     So little that it matters to the bound on δ = δ(ε) by jumps from ε plus it on.
     """
-    moments = np.maximum(sum(_log_moments(part) for part in parts), 0.0)
+    moments = np.maximum(sum(part.log_moments(-_RATES) for part in parts), 0.0)
     most = ((_SURELY + moments) / _RATES).min(axis=1, keepdims=True)
     falls = most * _FALLS
     surely = falls[:, :, None] * _RATES - moments[:, None, :]
@@ -199,13 +214,6 @@ def slightest_fall(
     row = np.arange(first.size)
     rate = _RATES[surely[row, first].argmax(axis=1)]
     return falls[row, first][:, None], rate[:, None]
-
-
-def _log_moments(part: Points) -> Floats:
-    """Return log E_Q[r^{−θ}] of all steps, for each rate θ."""
-    exponent = part.tilted(-_RATES)
-    top = exponent.max(axis=2)
-    return np.asarray(part.times * (top + np.log(np.exp(exponent - top[:, :, None]).sum(axis=2))))
 
 
 def _chances(parts: Sequence[Points], loss: Floats) -> tuple[Floats, Floats]:

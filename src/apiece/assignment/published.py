@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,8 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.assignment.request import Request
-from apiece.assignment.rounds import split_steps
-from apiece.assignment.solve import few_groups, noise_for
+from apiece.assignment.rounds import round_of, split_steps
+from apiece.assignment.solve import few_groups
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.budgets import BudgetGroups
 from apiece.mechanisms import Composed, Mechanism
@@ -141,7 +141,7 @@ def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine
     budgets, index = request.groups, request.budgets.group_index
     generator = np.random.default_rng(strategy.seed)
     remaining = request.budgets.epsilon.copy()
-    rounds: list[dict[str, Any]] = []
+    rounds: list[tuple[float, int, int]] = []  # τ, steps, how many joined
     joined = np.zeros((request.records, strategy.rounds), dtype=bool)
     for turn, steps in enumerate(split_steps(request.steps, strategy.rounds)):
         if not remaining.max() > 1e-9:
@@ -153,15 +153,17 @@ def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine
         size = int(joined[:, turn].sum())
         if size == 0:
             break
-        rounds.append(_round(request, tau, size, steps))
+        rounds.append((tau, steps, size))
         remaining = np.where(joined[:, turn], np.maximum(remaining - tau, 0.0), remaining)
     joined = joined[:, : len(rounds)]
     key = np.concatenate((index[:, None], joined), axis=1)
     patterns, group_index, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     group_index = group_index.reshape(-1)
-    stages = _stages(request, rounds, patterns[:, 1:].astype(float))
-    origin = patterns[:, 0].astype(np.int64)
-    taus = [r["tau"] for r in rounds]
+    stages = tuple(
+        _stage(request, *each, joins)
+        for each, joins in zip(rounds, patterns[:, 1:].astype(float).T, strict=True)
+    )
+    origin, taus = patterns[:, 0].astype(np.int64), [tau for tau, _, _ in rounds]
     worst = {g: _worst_path(request, stages, taus, int(g)) for g in np.unique(origin)}
     return BoundPlan(
         strategy=strategy.name,
@@ -190,27 +192,9 @@ def _name(name: str, joined: npt.NDArray[np.int64]) -> str:
     return f"{name} joined {turns or 'none'}"
 
 
-def _round(request: Request, tau: float, size: int, steps: int) -> dict[str, Any]:
+def _stage(request: Request, tau: float, steps: int, size: int, joins: Floats) -> Stage:
     q = min(1.0, request.expected_batch_size / size)
-    delta = request.groups.delta.min(keepdims=True)
-    z = float(noise_for(request, np.array([tau]), delta, np.array([q]), steps=[steps])[0])
-    return {"tau": tau, "q": q, "z": z, "steps": steps, "size": size}
-
-
-def _stages(request: Request, rounds: list[dict[str, Any]], joined: Floats) -> tuple[Stage, ...]:
-    ones = np.ones(len(joined))
-    return tuple(
-        Stage(
-            steps=r["steps"],
-            expected_batch_size=r["q"] * r["size"],
-            noise_stddev=r["z"] * request.clip_norm,
-            sampling_probability=r["q"] * ones,
-            clip_norm=request.clip_norm * ones,
-            participation=joined[:, turn],
-            weight=r["tau"] * r["size"],
-        )
-        for turn, r in enumerate(rounds)
-    )
+    return round_of(request, tau, steps, q, joins, size, q * size)
 
 
 def paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:

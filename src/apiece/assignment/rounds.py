@@ -205,18 +205,25 @@ def at_levels(epsilon: Floats) -> Floats:
 def stage_at(request: Request, offer: Floats, tau: float, steps: int) -> Stage:
     """Return one round at τ, with noise for (τ, the smallest δ)."""
     joins = participation(offer, tau)
-    q = inner_rate(request, joins)
+    size, q = float(joins @ request.groups.records), inner_rate(request, joins)
+    return round_of(request, tau, steps, q, joins, size, request.expected_batch_size)
+
+
+def round_of(
+    request: Request, tau: float, steps: int, q: float, joins: Floats, size: float, batch: float
+) -> Stage:
+    """Return one round at τ for `size` records, with noise for (τ, the smallest δ)."""
     delta = request.groups.delta.min(keepdims=True)
     z = float(noise_for(request, np.array([tau]), delta, np.array([q]), steps=[steps])[0])
-    ones = np.ones(len(request.groups))
+    ones = np.ones(joins.size)
     return Stage(
         steps=steps,
-        expected_batch_size=request.expected_batch_size,
+        expected_batch_size=batch,
         noise_stddev=z * request.clip_norm,
         sampling_probability=q * ones,
         clip_norm=request.clip_norm * ones,
         participation=joins,
-        weight=tau * float(joins @ request.groups.records),
+        weight=tau * size,
     )
 
 

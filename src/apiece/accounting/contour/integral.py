@@ -27,7 +27,7 @@ import numpy.typing as npt
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
-from apiece.accounting.truncation import Remainder
+from apiece.accounting.truncation import Remainder, log_conversion
 from apiece.numerics import UNIT
 
 _LOG_ERROR = math.log(1e-8)  # relative error of δ aimed at, for each of its causes
@@ -119,7 +119,7 @@ def contour(
     tilt, law = _tilts(steps, times, share * delta)
     order, spread = steps.order(tilt), np.sqrt(times * law.variance)
     log_scale = times * law.log_total
-    guess = (log_scale - np.log(share * delta) + _log_largest(tilt)) / (tilt - 1)
+    guess = (log_scale - np.log(share * delta) + log_conversion(tilt - 1)) / (tilt - 1)
     period, aliases = _period(steps, times, share * delta, tilt, spread, guess)
     log_value = np.log(share * delta) - log_scale + (tilt - 1) * guess
     end, rest = _end(steps, times, order, law, spread, log_value)
@@ -174,11 +174,6 @@ def _total(values: Floats) -> Floats:
     return np.cumsum(values, axis=1)[:, -1:]
 
 
-def _log_largest(tilt: Floats) -> Floats:
-    """Return log max over ℓ of e^{−λℓ}(e^ℓ − 1)."""
-    return np.asarray((tilt - 1) * np.log1p(-1 / tilt) - np.log(tilt))
-
-
 def _period(
     steps: Steps, times: Floats, delta: Floats, tilt: Floats, spread: Floats, guess: Floats
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]]:
@@ -191,7 +186,7 @@ def _period(
         order = steps.order(other)
         there = steps.weights(order)
         error = steps.error(order, np.zeros_like(tilt), there)[0]
-        log_most = times * (there.log_total + np.log1p(error)) + _log_largest(other)
+        log_most = times * (there.log_total + np.log1p(error)) + log_conversion(other - 1)
         wide = (log_most + (1 - other) * guess - np.log(delta) - _LOG_ERROR) / more
         better = wide < period
         period, best = np.where(better, wide, period), np.where(better, other, best)

@@ -14,6 +14,7 @@ from scipy.special import ndtri_exp
 
 from apiece._types import Floats
 from apiece.accounting.accuracy import DEFAULT, Accuracy
+from apiece.accounting.arrays import runs
 from apiece.accounting.bounds import Bounds, nothing_known, tightest
 from apiece.accounting.contour.integral import contour
 from apiece.accounting.contour.moments import ANGLES, nodes_needed
@@ -61,9 +62,7 @@ def epsilon_bounds(
     curve on the lattice answers for all of them quicker.
     """
     order = np.lexsort((z, q, times))
-    new = np.append(True, (np.diff(np.stack([z, q, times])[:, order], axis=1) != 0).any(axis=0))
-    start = np.flatnonzero(new[: order.size])
-    sizes = np.diff(np.append(start, order.size))
+    _, sizes = runs(np.stack([z, q, times])[:, order])
     few = np.empty(order.size, dtype=bool)
     few[order] = np.repeat(sizes, sizes) < MANY
     lower, upper = nothing_known(delta)

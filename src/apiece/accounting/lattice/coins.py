@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -20,10 +21,18 @@ from scipy import fft
 
 from apiece._types import Floats
 from apiece.accounting.accuracy import Accuracy
-from apiece.accounting.lattice.convolution import NEGLIGIBLE, Side, convolve, reach, side, tilt_part
+from apiece.accounting.lattice.convolution import (
+    NEGLIGIBLE,
+    Side,
+    convolve,
+    moment,
+    reach,
+    side,
+    tilt_part,
+)
 from apiece.accounting.lattice.dominated import discretise
 from apiece.accounting.lattice.estimates import Leaves, gaps, renyi_tilt, view
-from apiece.accounting.lattice.pairs import AtomsPair, RunPair, Window, told_apart
+from apiece.accounting.lattice.pairs import AtomsPair, Window, told_apart
 from apiece.errors import RangeError
 from apiece.numerics import UNIT
 
@@ -37,7 +46,7 @@ _WRAP = 1e-20  # tilted mass outside the transform
 _LARGEST_EXPONENT = 2000.0
 
 
-def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> RunPair:
+def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPair:
     """Return the pair of a composition behind one coin.
 
     What only one of the two worlds can show, in `certain`, is told apart outright from above and
@@ -73,7 +82,7 @@ def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> RunPair:
         )
         outside = (1 - probability) * out_q + probability * out_p, out_q
         ends.append(AtomsPair(loss, mass, outside, relative, probability))
-    return RunPair(ends[0], ends[1])
+    return replace(ends[1], below=ends[0])
 
 
 def _settings(
@@ -81,7 +90,7 @@ def _settings(
 ) -> tuple[Floats, float]:
     """Return the tilts by which all masses are told, and a lattice step."""
     coarse = view(leaves, windows)
-    widest = 1 + _LARGEST_EXPONENT / max(float(np.abs(part.ratio).max()) for part in coarse)
+    widest = 1 + _LARGEST_EXPONENT / max(part.largest for part in coarse)
     add, remove = (
         min(renyi_tilt(coarse, math.log(_LEAST_DELTA), reverse=reverse)[0], widest)
         for reverse in (True, False)
@@ -109,14 +118,12 @@ def _masses(
         tilted = [tilt_part(part, step, tilt) for part in parts]
         weight, noise = convolve(tilted, parts, size)
         weight = np.roll(weight, -(low % size))[: loss.size]
-        pairs = list(zip(parts, tilted, strict=True))
-        log_moment = sum(p.times * (t.log_total + tilt * p.offset) for p, t in pairs)
+        log_moment, rounding = moment(parts, tilted, tilt)
         with np.errstate(over="ignore"):
             scale = np.exp(log_moment - tilt * loss)
         better = (noise + faint) * scale < error
         mass[better] = weight[better] * scale[better]
         error[better] = (noise + faint) * scale[better]
-        rounding = sum(p.times * (p.rounding + 8 * UNIT * t.largest) for p, t in pairs)
         most = abs(log_moment) + float(np.abs(tilt * loss).max())
         relative = max(relative, rounding + 8 * UNIT * most)
         if tilt in (tilts[0], tilts[-1]):

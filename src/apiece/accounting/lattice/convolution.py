@@ -27,6 +27,7 @@ from scipy import fft
 
 from apiece._types import Floats
 from apiece.accounting.lattice.masses import Lattice
+from apiece.accounting.truncation import log_conversion
 from apiece.numerics import UNIT
 
 _SPAN = 600.0  # largest exponent kept when the tilt is undone
@@ -87,6 +88,13 @@ def tilt_part(part: Side, step: float, tilt: float) -> Tilted:
     weight /= total
     last = int(np.flatnonzero(weight > NEGLIGIBLE)[-1])
     return Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
+
+
+def moment(parts: Sequence[Side], tilted: Sequence[Tilted], tilt: float) -> tuple[float, float]:
+    """Return the log of the composition's moment of order `tilt`, and what rounding does to it."""
+    pairs = list(zip(parts, tilted, strict=True))
+    log_moment = sum(part.times * (t.log_total + tilt * part.offset) for part, t in pairs)
+    return log_moment, sum(p.times * (p.rounding + 8 * UNIT * t.largest) for p, t in pairs)
 
 
 def reach(tilted: list[Tilted], parts: Sequence[Side], nats: float) -> tuple[int, int]:
@@ -210,17 +218,12 @@ def tail(
     skip = max(0, math.floor(centre - _SPAN / ((tilt - 1) * step)))
     position = np.arange(skip, size) - float(centre)
     value = _undo(weight[skip:], step, tilt, position)
-    log_total = sum(part.times * t.log_total for part, t in zip(parts, tilted, strict=True))
-    log_total += tilt * sum(part.times * part.offset for part in parts)
-    scale = math.exp(log_total + (1 - tilt) * (start + step * centre))
+    log_moment, exponent = moment(parts, tilted, tilt)
+    scale = math.exp(log_moment + (1 - tilt) * (start + step * centre))
     error = _error(parts, step, tilt, noise, lost) * np.exp((1 - tilt) * step * position)
     error = scale * (error + 8 * size * UNIT * np.abs(value))
     ended = max(last - low - skip, 0)  # no loss is larger: δ is 0 exactly
     value[ended:], error[ended:] = 0.0, 0.0
-    exponent = sum(
-        part.times * (part.rounding + 8 * UNIT * t.largest)
-        for part, t in zip(parts, tilted, strict=True)
-    )
     return Tail(start + step * skip, step, scale * value, error, exponent)
 
 
@@ -249,17 +252,7 @@ def _undo(
 
 def _error(parts: Sequence[Side], step: float, tilt: float, noise: float, lost: float) -> float:
     """Return the error of δ, in units of e^{TK + (1−λ)ε}; lost: what is outside the transform."""
-    largest = math.exp((tilt - 1) * math.log1p(-1 / tilt) - math.log(tilt))
+    largest = math.exp(log_conversion(tilt - 1))
     total = 1 / (step * tilt * (tilt - 1)) + largest
     lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
     return total * noise + largest * lost
-
-
-def log_moment(parts: Sequence[Side], step: float, tilt: float) -> float:
-    """Return an upper bound on the log of the lattice's moment of any real order `tilt`."""
-    total = 0.0
-    for part in parts:
-        _, log_total, largest = tilt_part(part, step, tilt)
-        rounding = part.rounding + 8 * UNIT * (largest + abs(tilt * part.offset))
-        total += part.times * (log_total + tilt * part.offset + rounding)
-    return total

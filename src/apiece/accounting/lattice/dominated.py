@@ -29,19 +29,20 @@ from apiece.accounting.lattice.dominating import (
     lowest_mean,
 )
 from apiece.accounting.lattice.masses import Lattice
-from apiece.accounting.lattice.pairs import Pair, RunPair, Window
+from apiece.accounting.lattice.pairs import AtomsPair, Pair, Window
 from apiece.numerics import UNIT
 
 
 def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattice]:
     """Return a dominated and a dominating lattice pair of `pair` cut off at `window`."""
-    if isinstance(pair, RunPair):
-        under, over = pair.below, pair.above
-        whole = under.window(0.0)
-        lower = discretise(under, whole._replace(high=min(whole.high, window.high)), step)[0]
-        return lower, discretise(over, window, step)[1]
     parts = cells(pair, window, step)
-    return dominated(pair, window, step, parts), dominating(pair, window, step, parts)
+    above = dominating(pair, window, step, parts)
+    if isinstance(pair, AtomsPair) and pair.below is not None:
+        pair, high = pair.below, window.high
+        window = pair.window(0.0)
+        window = window._replace(high=min(window.high, high))
+        parts = cells(pair, window, step)
+    return dominated(pair, window, step, parts), above
 
 
 def dominated(pair: Pair, window: Window, step: float, parts: Cells) -> Lattice:

@@ -13,7 +13,7 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.lattice.pairs import Pair, Window
-from apiece.accounting.truncation import Points
+from apiece.accounting.truncation import Points, log_conversion
 
 Leaves = tuple[tuple[Pair, int], ...]
 _CELLS = 384
@@ -21,20 +21,21 @@ _NEAR_BEST = 0.7  # accepted loss in the log of the round-off error
 
 
 class CoarsePair(NamedTuple):
-    """A pair in few cells: log ratios, log Q-masses and the lowest log ratio."""
+    """A pair in few cells, and its lowest log-ratio."""
 
-    ratio: Floats
-    width: Floats
-    log_q: Floats
+    cells: Points
     floor: float
-    times: int
 
-    def tilted(self, tilt: Floats | float) -> Floats:
-        """Return the log of each cell's share of E_Q[r^λ], its ratios spread evenly."""
-        spread = np.abs(tilt) * self.width
-        # exact at orders 0 and 1, since the mean of each cell is
-        excess = np.abs(tilt * (tilt - 1)) * self.width**2 / 24
-        return np.asarray(self.log_q + tilt * self.ratio + np.minimum(spread / 2, excess))
+    @property
+    def largest(self) -> float:
+        """The largest absolute log-ratio."""
+        return float(np.abs(self.cells.ratio).max())
+
+    def tilted(self, tilt: float) -> tuple[Floats, Floats]:
+        """Return each cell's log-ratio, and its share of the law tilted by λ."""
+        exponent = self.cells.tilted(np.array([tilt]))[0, 0]
+        weight = np.exp(exponent - exponent.max())
+        return self.cells.ratio[0], weight / weight.sum()
 
 
 def view(leaves: Leaves, windows: tuple[Window, ...]) -> list[CoarsePair]:
@@ -54,17 +55,13 @@ def _view(pair: Pair, times: int, window: Window) -> CoarsePair:
     ratio = np.log1p(q * (p1 / q0 - 1)) if q < 1 else np.log(p1 / q0)
     floor = math.log1p(q * math.expm1(window.low)) if q < 1 else window.low
     width = np.gradient(ratio) if ratio.size > 1 else np.zeros_like(ratio)
-    return CoarsePair(ratio, width, np.log(q0), floor, times)
+    many = np.array([[float(times)]])
+    return CoarsePair(Points.of(ratio[None], width[None], np.log(q0)[None], many), floor)
 
 
 def cumulant(coarse: Sequence[CoarsePair], tilts: Floats) -> Floats:
     """Return log E_Q[r^λ] of the composition at each λ."""
-    total = np.zeros(tilts.size)
-    for part in coarse:
-        exponent = part.tilted(tilts[:, None])
-        top = exponent.max(axis=1)
-        total += part.times * (top + np.log(np.exp(exponent - top[:, None]).sum(axis=1)))
-    return total
+    return np.asarray(sum(part.cells.log_moments(tilts)[0] for part in coarse))
 
 
 def _search(objective: Callable[[Floats], Floats]) -> tuple[float, float]:
@@ -84,8 +81,7 @@ def renyi_tilt(
 
     def epsilon(excess: Floats) -> Floats:
         moment = cumulant(coarse, -excess if reverse else 1 + excess)
-        constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
-        return np.asarray((moment + constant - log_delta) / excess)
+        return np.asarray((moment + log_conversion(excess) - log_delta) / excess)
 
     return _search(epsilon)
 
@@ -113,11 +109,10 @@ def spread(coarse: Sequence[CoarsePair], tilt: float) -> float:
     """Return the standard deviation of the tilted composition."""
     variance = 0.0
     for part in coarse:
-        exponent = part.tilted(tilt)
-        weight = np.exp(exponent - exponent.max())
-        weight /= weight.sum()
-        mean = float(np.einsum("i,i->", weight, part.ratio))  # BLAS's threads cost more
-        variance += part.times * float(np.einsum("i,i->", weight, (part.ratio - mean) ** 2))
+        ratio, weight = part.tilted(tilt)
+        mean = float(np.einsum("i,i->", weight, ratio))  # BLAS's threads cost more
+        times = float(part.cells.times[0, 0])
+        variance += times * float(np.einsum("i,i->", weight, (ratio - mean) ** 2))
     return math.sqrt(variance)
 
 
@@ -131,20 +126,8 @@ def gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> Floats:
     """
     total = np.zeros(steps.size)
     for part in coarse:
-        exponent = part.tilted(tilt)
-        weight = np.exp(exponent - exponent.max())
-        weight /= weight.sum()
-        distance = np.maximum(part.ratio - part.floor, 0.0)
+        ratio, weight = part.tilted(tilt)
+        distance = np.maximum(ratio - part.floor, 0.0)
         moved = np.minimum(steps[:, None] / 4, distance) * steps[:, None]
-        total += part.times * np.einsum("ij,j->i", moved, weight)
+        total += part.cells.times[0, 0] * np.einsum("ij,j->i", moved, weight)
     return total * max(tilt, 1 - tilt) / 2
-
-
-def points(coarse: Sequence[CoarsePair]) -> list[Points]:
-    """Return the cells as points from which jumps are estimated."""
-    return [
-        Points.of(
-            part.ratio[None], part.width[None], part.log_q[None], np.array([[float(part.times)]])
-        )
-        for part in coarse
-    ]

@@ -23,7 +23,6 @@ from apiece.accounting.lattice.convolution import TooLongError, side, tail
 from apiece.accounting.lattice.dominating import cells, cut, dominating
 from apiece.accounting.lattice.interpolants import Line, above_line, rare_losses
 from apiece.accounting.lattice.pairs import GaussianPair
-from apiece.accounting.lattice.refinement import LARGEST_TILT
 from apiece.accounting.lattice.settings import Settings, settings_for
 from apiece.errors import RangeError
 
@@ -177,12 +176,8 @@ def _at(entry: _Entry, settings: Settings) -> _Curve:
     high = dominating(pair, window, step, cells(pair, window, step))
     rare = rare_losses([(high, entry.steps)], settings.rate)
     lines = []
-    for reverse, tilt, wrap, until in (
-        (False, settings.tilt, settings.wrap, 0.0 if rare is None else settings.reach),
-        (True, settings.reverse_tilt, DEFAULT.wrap, 0.0),
-    ):
+    for reverse, options in settings.directions(DEFAULT, jumps=rare is not None):
         outside = entry.steps * (high.outside_q if reverse else high.outside_p)
-        parts = [side(high, entry.steps, reverse=reverse)]
-        found = tail(parts, step, min(tilt, LARGEST_TILT / step), wrap, DEFAULT.points, until)
+        found = tail([side(high, entry.steps, reverse=reverse)], *options)
         lines.append(above_line(found, outside, rare, reverse=reverse))
     return _Curve((lines[0], lines[1]), settings, log_ratio(window.high, entry.q))

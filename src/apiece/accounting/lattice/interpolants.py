@@ -10,7 +10,7 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds, tightest
-from apiece.accounting.lattice.convolution import Tail, log_moment, side
+from apiece.accounting.lattice.convolution import Tail, moment, side, tilt_part
 from apiece.accounting.lattice.masses import Lattice
 from apiece.accounting.truncation import Jumps, Remainder, remainder
 from apiece.numerics import UNIT
@@ -86,18 +86,20 @@ def rare_losses(
     if not any(lattice.jump.q > 0 for lattice, _ in lattices):
         return None
     slack = max(lattice.rounding for lattice, _ in (*lattices, *(below or ()))) + 16 * UNIT
-    kinds = [
-        Jumps(
-            *lattice.jump, times, log_moment([side(lattice, 1, reverse=False)], lattice.step, -rate)
-        )
-        for lattice, times in lattices
-    ]
+    kinds = [Jumps(*lattice.jump, times, _log_body(lattice, rate)) for lattice, times in lattices]
     inside = (
         max(1 - sum(times * lattice.outside_p for lattice, times in lattices), 0.0),
         max(1 - sum(times * lattice.outside_q for lattice, times in lattices), 0.0),
     )
     under = None if below is None else [Jumps(*low.jump, times, 0.0) for low, times in below]
     return remainder(kinds, rate, slack, inside=inside, below=under)
+
+
+def _log_body(lattice: Lattice, rate: float) -> float:
+    """Return an upper bound on the log of a lattice's moment of order −θ."""
+    part = side(lattice, 1, reverse=False)
+    log_moment, rounding = moment([part], [tilt_part(part, lattice.step, -rate)], -rate)
+    return log_moment + rounding + 8 * UNIT * abs(rate * part.offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import logsumexp, ndtri_exp
@@ -32,16 +33,8 @@ class MixturePair:
     shifts: Floats
     log_chances: Floats
     probability: float
-
-    @property
-    def atoms(self) -> tuple[Atom, ...]:
-        """None."""
-        return ()
-
-    @property
-    def certain(self) -> tuple[float, float]:
-        """None."""
-        return 0.0, 0.0
+    atoms: ClassVar[tuple[Atom, ...]] = ()
+    certain: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     def window(self, tail: float) -> Window:
         """Cut where each normal has at most `tail` left beyond."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr, ndtri_exp
@@ -82,16 +82,8 @@ class GaussianPair:
 
     noise_multiplier: float
     probability: float = 1.0
-
-    @property
-    def atoms(self) -> tuple[Atom, ...]:
-        """None."""
-        return ()
-
-    @property
-    def certain(self) -> tuple[float, float]:
-        """None."""
-        return 0.0, 0.0
+    atoms: ClassVar[tuple[Atom, ...]] = ()
+    certain: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     def window(self, tail: float) -> Window:
         """Cut both normals where the one that is larger there has `tail` left."""
@@ -129,6 +121,7 @@ class LaplacePair:
 
     scale: float
     probability: float = 1.0
+    certain: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
@@ -136,11 +129,6 @@ class LaplacePair:
         end = 1 / self.scale
         rare = math.exp(-end) / 2
         return Atom(-end, rare, 0.5), Atom(end, 0.5, rare)
-
-    @property
-    def certain(self) -> tuple[float, float]:
-        """None."""
-        return 0.0, 0.0
 
     def window(self, tail: float) -> Window:
         """The loss is bounded: nothing lies outside."""
@@ -171,7 +159,11 @@ class LaplacePair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomsPair:
-    """A discrete pair: atoms at increasing ρ with Q-masses, and what lies outside them."""
+    """A discrete pair: atoms at increasing ρ with Q-masses, and what lies outside them.
+
+    below: where these atoms only dominate what is meant, a pair that it dominates. On a lattice
+    they are as good as a density, so that `atoms` has none.
+    """
 
     log_ratio: Floats
     mass: Floats
@@ -179,11 +171,8 @@ class AtomsPair:
     error: float
     probability: float = 1.0
     certain: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def atoms(self) -> tuple[Atom, ...]:
-        """None: on any lattice they are as good as a density."""
-        return ()
+    below: AtomsPair | None = None
+    atoms: ClassVar[tuple[Atom, ...]] = ()
 
     def window(self, tail: float) -> Window:
         """All atoms but the outermost, of which P and Q have at most `tail` on either side."""
@@ -228,41 +217,6 @@ def discrete_pair(atoms: Atoms) -> AtomsPair:
         log_ratio = np.array([middle - _BESIDE, middle, middle + _BESIDE])
         mass = np.array([_NOTHING, float(mass.sum()) + _NOTHING, _NOTHING])
     return AtomsPair(log_ratio, mass, outside, atoms.error, certain=certain)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunPair:
-    """A coin before a whole composition, as a dominated and a dominating discrete pair."""
-
-    below: AtomsPair
-    above: AtomsPair
-
-    @property
-    def probability(self) -> float:
-        """The coin q."""
-        return self.above.probability
-
-    @property
-    def atoms(self) -> tuple[Atom, ...]:
-        """None."""
-        return ()
-
-    @property
-    def certain(self) -> tuple[float, float]:
-        """That of both pairs."""
-        return self.above.certain
-
-    def window(self, tail: float) -> Window:
-        """All atoms of the dominating pair."""
-        return self.above.window(tail)
-
-    def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Sum the atoms of the dominating pair."""
-        return self.above.masses(edges)
-
-    def rounding(self, window: Window) -> float:
-        """That of the dominating pair."""
-        return self.above.rounding(window)
 
 
 def told_apart(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:

@@ -26,6 +26,7 @@ from apiece.accounting.lattice.settings import Settings, settings_for
 from apiece.errors import RangeError
 
 _SECOND_CHANCE = 3.0  # times the gap wanted, up to which refining is given a second chance
+_WIDEST = 10.0  # lattice steps beyond it tell nothing
 _MOVES = 5  # times that the neighbourhood is moved to the ε found
 
 
@@ -74,10 +75,6 @@ def _moved(settings: Settings, found: Floats) -> bool:
     return far or last > settings.reach or 2 * last < settings.reach < math.inf
 
 
-_WIDEST = 10.0
-LARGEST_TILT = 20.0  # largest tilt, in units of 1/step
-
-
 def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Accuracy) -> Attempt:
     """Compose both lattice pairs in both directions.
 
@@ -98,20 +95,9 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Accur
     ]
     lows, highs = ([(both[end], times) for both, times in pairs] for end in (0, 1))
     rare = rare_losses(highs, settings.rate, lows)
-    until = 0.0 if rare is None else settings.reach
     above: list[Line] = []
     below: list[Line] = []
-    for reverse, tilt, wrap, end in (
-        (False, settings.tilt, settings.wrap, until),
-        (True, settings.reverse_tilt, accuracy.wrap, 0.0),
-    ):
-        options = (
-            settings.step,
-            min(tilt, LARGEST_TILT / settings.step),
-            wrap,
-            accuracy.points,
-            end,
-        )
+    for reverse, options in settings.directions(accuracy, jumps=rare is not None):
         upper = [side(high, times, reverse=reverse) for (_, high), times in pairs]
         outside = sum(
             times * (high.outside_q if reverse else high.outside_p) for (_, high), times in pairs

@@ -6,8 +6,8 @@ Nothing here affects soundness; a poor choice only widens the bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,20 +19,22 @@ from apiece.accounting.lattice.estimates import (
     Leaves,
     cumulant,
     gaps,
-    points,
     quietest_tilt,
     renyi_tilt,
     spread,
     view,
 )
 from apiece.accounting.lattice.pairs import Window
-from apiece.accounting.truncation import MARGIN, about_epsilon, slightest_fall
+from apiece.accounting.truncation import MARGIN, about_epsilon, log_conversion, slightest_fall
 
 _GLANCE = 2**15  # points of a first look
 _LARGEST_EXPONENT = 2000.0
 _LEAST_DELTA = 1e-60  # no smaller δ is resolved
 _COARSEST = 0.25  # steps beyond it leave the regime where errors are of second order
 _AIM = 0.85  # share of the gap wanted that is aimed at
+_LARGEST_TILT = 20.0  # in units of 1/step
+
+Options: TypeAlias = tuple[float, float, float, int, float]
 
 
 class Settings(NamedTuple):
@@ -52,6 +54,15 @@ class Settings(NamedTuple):
     step: float
     wrap: float
     windows: tuple[Window, ...]
+
+    def directions(self, accuracy: Accuracy, *, jumps: bool) -> Iterator[tuple[bool, Options]]:
+        """Yield, for remove and add, whether it is the latter, and the options of `tail`."""
+        for reverse, tilt, wrap, until in (
+            (False, self.tilt, self.wrap, self.reach if jumps else 0.0),
+            (True, self.reverse_tilt, accuracy.wrap, 0.0),
+        ):
+            tilt = min(tilt, _LARGEST_TILT / self.step)
+            yield reverse, (self.step, tilt, wrap, accuracy.points, until)
 
 
 def settings_for(
@@ -73,8 +84,9 @@ def settings_for(
         tilt, epsilon, deepest = math.nan, float(known[known.size // 2]), float(known[-1])
     reach, rate = math.inf, 1.0
     whole = not any(any(pair.certain) for pair, _ in leaves)  # what jumps are reckoned from
-    if whole and max(float(part.ratio[-1]) for part in coarse) > deepest > 0:
-        slack, rates = slightest_fall(points(coarse), np.array([[deepest]]), deltas[-1:, None])
+    cells = [part.cells for part in coarse]
+    if whole and max(float(part.ratio[0, -1]) for part in cells) > deepest > 0:
+        slack, rates = slightest_fall(cells, np.array([[deepest]]), deltas[-1:, None])
         rate, loss = float(rates[0, 0]), MARGIN * deepest + float(slack[0, 0])
         kept = tuple(
             cut(pair, window, loss) for (pair, _), window in zip(leaves, windows, strict=True)
@@ -89,7 +101,7 @@ def settings_for(
         tilt, log_effect = quietest_tilt(coarse, at[matter], of[matter])
         wrap = math.exp(min(math.log(accuracy.truncation) - log_effect, math.log(wrap)))
     # Bounded losses have finite ε at every order; larger ones would ask for needlessly fine steps.
-    widest = max(float(np.abs(part.ratio).max()) for part in coarse)
+    widest = max(part.largest for part in coarse)
     tilt, reverse_tilt = (min(t, 1 + _LARGEST_EXPONENT / widest) for t in (tilt, reverse_tilt))
     both = known is None and backward > 0.9 * epsilon
     step = _step(
@@ -113,9 +125,9 @@ def _glance(
     delta, last = float(deltas[deltas.size // 2]), float(deltas[-1])
     tilt, forward = renyi_tilt(coarse, math.log(delta), reverse=False)
     epsilon = max(forward, backward)
-    if not max(float(part.ratio[-1]) for part in coarse) > epsilon > 0:
+    cells = [part.cells for part in coarse]
+    if not max(float(part.ratio[0, -1]) for part in cells) > epsilon > 0:
         return tilt, epsilon, epsilon
-    cells = points(coarse)
     middle, deepest = (
         max(float(about_epsilon(cells, np.array([[at]]))[0, 0]), backward) for at in (delta, last)
     )
@@ -140,7 +152,6 @@ def log_delta(leaves: Leaves, epsilon: Floats, truncation: float) -> Floats:
     windows = tuple(pair.window(truncation * _LEAST_DELTA / times) for pair, _ in leaves)
     coarse = view(leaves, windows)
     excess = np.geomspace(1e-5, 1e7, 121)
-    constant = excess * np.log(excess / (1 + excess)) - np.log1p(excess)
     moments = np.array([cumulant(coarse, 1 + excess), cumulant(coarse, -excess)])
-    values = moments[:, None, :] + constant - epsilon[:, None] * excess
+    values = moments[:, None, :] + log_conversion(excess) - epsilon[:, None] * excess
     return np.asarray(np.minimum(values.min(axis=2).max(axis=0), 0.0))
