@@ -19,7 +19,7 @@ MIRROR = {
     """,
     "accounting/renyi": "divergences profile",
     "audit": "tables",
-    "cli": "_findings _inputs _output _progress _shadow_audit attack schema",
+    "cli": "_findings _inputs _output _progress _shadow_audit attack",
     "contract": "exposure",
     "datasets": "cells cifar dialect encode idx packaged schema svhn template",
     "jobs": "charged folder people prepared running settings unfinished",

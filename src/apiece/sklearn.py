@@ -17,11 +17,12 @@ except ModuleNotFoundError:
     ) from None
 
 from apiece.adapters import Account, PrivateClassifier, PrivateRegressor, Spending
-from apiece.datasets import Categorical, Numeric, Schema, Skip
+from apiece.datasets import Categorical, Date, Numeric, Schema, Skip
 
 __all__ = [
     "Account",
     "Categorical",
+    "Date",
     "Numeric",
     "PrivateClassifier",
     "PrivateRegressor",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from apiece.datasets import (
     PACKAGED,
     Categorical,
+    Feature,
     Numeric,
     Schema,
     encode,
@@ -90,7 +91,7 @@ ROWS = st.lists(
     min_size=2,
     max_size=8,
 )
-COLUMNS: dict[str, Numeric | Categorical] = {
+COLUMNS: dict[str, Feature] = {
     "x": Numeric(-5.0, 10.0, missing=("?",)),
     "y": Categorical(("a", "b"), missing=("?", "")),
 }
@@ -207,6 +208,19 @@ def test_the_template_holds_no_value_of_any_row(suffix: str, tmp_path: Path) -> 
     assert set(tomllib.loads(text)["columns"]) == {"secret col", "n", "y"}
     for value in ("tell-tale-1", "987654321", "zz"):
         assert value not in text
+
+
+def test_the_template_proposes_an_empty_cell_as_missing() -> None:
+    header = {"n": "int64", "c": None, "s": "string", "b": "bool", "d": "timestamp[ns]", "y": None}
+    columns = tomllib.loads(template("t", header, label="y", but=[]))["columns"]
+    assert all(columns[name]["missing"] == [""] for name in header if name != "y")
+    assert "missing" not in columns["y"]
+    assert columns["d"]["kind"] == "date"
+    skipped = {"columns": {**columns, "c": {"kind": "skip", "missing": [""]}}}
+    for name, ends in (("n", (0, 9)), ("d", ("2000-01-01", "2020-01-01"))):
+        skipped["columns"][name] |= dict(zip(("lower", "upper"), ends, strict=True))
+    skipped["columns"]["y"]["values"] = ["no", "yes"]
+    assert "c" not in Schema.from_dict(skipped, "t").features(but={"y"})
 
 
 def test_an_unfilled_template_is_refused(tmp_path: Path) -> None:

@@ -5,19 +5,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from apiece.datasets import Categorical, Numeric, Schema, Skip, encode
+from apiece.datasets import Categorical, Date, Feature, Numeric, encode
 from apiece.errors import DataError, InputError
 from apiece.jobs import job_from_dict
 from apiece.jobs.doubts import (
     of_rows,
-    of_schema,
     refuse_too_wide,
     refuse_unread,
     roles,
 )
 
-COLUMNS: dict[str, Numeric | Categorical] = {"x": Numeric(0, 9), "y": Categorical(("a", "b"))}
-SCHEMA = Schema("s", {**COLUMNS, "note": Skip()})
+COLUMNS: dict[str, Feature] = {"x": Numeric(0, 9), "y": Categorical(("a", "b"))}
 
 
 def rows(x: list[str], y: list[str], **options: Any) -> list[str]:
@@ -26,22 +24,7 @@ def rows(x: list[str], y: list[str], **options: Any) -> list[str]:
 
 
 def test_nothing_is_said_of_sound_tables() -> None:
-    assert of_schema(["x", "y", "note", "e"], SCHEMA, COLUMNS, {"e": "epsilon"}, 100) == []
     assert rows(["1", "2"] * 20, ["a", "b"] * 20) == []
-
-
-@pytest.mark.parametrize("name", ["id", "person", "user_id", "E-Mail", "uuid", "customer id"])
-def test_names_of_ids(name: str) -> None:
-    columns: dict[str, Any] = {name: Numeric(0, 9)}
-    said = of_schema([name], Schema("s", columns), columns, {}, 100)
-    assert len(said) == 1
-    assert f"--ids {name}" in said[0]
-
-
-@pytest.mark.parametrize("name", ["idle", "width", "persons_in_household", "acid", "bid"])
-def test_names_that_only_sound_like_ids(name: str) -> None:
-    columns: dict[str, Any] = {name: Numeric(0, 9)}
-    assert of_schema([name], Schema("s", columns), columns, {}, 100) == []
 
 
 def test_features_that_do_not_fit_into_memory_are_refused() -> None:
@@ -55,6 +38,17 @@ def test_a_cell_of_another_case_is_counted() -> None:
     assert rows(["1"] * 4, ["A", "b", "c", "a"]) == [
         "column 'y': 2 of 4 cells are no declared value, 1 of them but for their case"
     ]
+
+
+def test_dates_are_told_as_dates() -> None:
+    columns: dict[str, Feature] = {"born": Date("1900-01-01", "2020-01-01")}
+    frame = pd.DataFrame({"born": ["1990-05-01", "01.05.1990"]})
+    assert of_rows(frame, columns, encode(frame, columns), with_ids=True) == [
+        "column 'born': 1 of 2 cells are no date"
+    ]
+    frame = pd.DataFrame({"born": ["01.05.1990"] * 2})
+    with pytest.raises(DataError, match=r"no date written as '%Y-%m-%d' .*'01\.05\.1990'"):
+        refuse_unread(frame, columns, encode(frame, columns), ".")
 
 
 def test_one_readable_cell_is_enough_not_to_refuse() -> None:

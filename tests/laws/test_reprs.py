@@ -145,6 +145,7 @@ PUBLIC = [
     "contract.check.Clause",
     "contract.check.Verdict",
     "contract.risk.RiskTable",
+    "datasets.dates.Date",
     "datasets.dialect.Dialect",
     "datasets.packaged.Packaged",
     "datasets.schema.Categorical",

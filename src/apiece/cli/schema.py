@@ -1,7 +1,8 @@
-"""apiece schema: write a public-schema template for a table."""
+"""apiece schema: write a public-schema template for a table, or look for mistakes in a schema."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,17 @@ import click
 
 from apiece.cli._inputs import dialect_from, table_options
 from apiece.cli._output import echo
+from apiece.errors import InputError
+
+EXAMPLE = """
+\b
+Examples:
+  apiece schema people.csv --label income --skip consent_epsilon --out people.toml
+  apiece schema people.csv --label income --skip consent_epsilon --check people.toml
+"""
 
 
-@click.command(
-    epilog="Example: apiece schema people.csv --label income --skip consent_epsilon "
-    "--out people.toml"
-)
+@click.command(epilog=EXAMPLE)
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--label", required=True, help="Column to predict; declared with its classes.")
 @click.option(
@@ -23,28 +29,74 @@ from apiece.cli._output import echo
     help="A column that is no feature (budget, id, split); may be given more than once.",
 )
 @table_options
+@click.option(
+    "--check",
+    type=click.Path(path_type=Path),
+    metavar="SCHEMA",
+    help="Look for mistakes in a schema that is filled in; nothing is written.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --check, print one JSON document.")
 @click.option("--out", type=click.Path(path_type=Path), help="File to write; stdout if not given.")
 def command(
-    data: Path, label: str, skip: tuple[str, ...], out: Path | None, **written: Any
+    data: Path,
+    label: str,
+    skip: tuple[str, ...],
+    check: Path | None,
+    as_json: bool,
+    out: Path | None,
+    **written: Any,
 ) -> None:
     """Write a public-schema template for the table DATA, to be filled in by you.
 
     Reads the header only: column names, and storage types where a Parquet file has them. No row
     is read, because ranges and categories copied from rows would leak them. A name given in DATA
     that is a packaged table (adult, german, credit_default) prints its filled-in schema instead.
+
+    With --check SCHEMA it says what looks like a mistake there: columns that are not declared, or
+    declared and not in the table, names and values that differ in case alone, an id or a budget as
+    a feature, markers of missing values among the values.
     """
-    from apiece._files import write_new
     from apiece.datasets import PACKAGED, read_header, require, schema_text, template
 
-    if str(data) in PACKAGED:
-        text = schema_text(str(data))
-    else:
-        header = read_header(data, dialect_from(written))
-        for name in (label, *skip):
-            require(name, list(header), "label" if name == label else "skipped")
-        text = template(data.name, header, label=label, but=skip)
+    if check is None and as_json:
+        raise InputError("--json: a template is TOML; give it with --check")
+    if str(data) in PACKAGED and check is None:
+        _put(schema_text(str(data)), out)
+        return
+    header = read_header(data, dialect_from(written))
+    for name in (label, *skip):
+        require(name, list(header), "label" if name == label else "skipped")
+    if check is None:
+        _put(template(data.name, header, label=label, but=skip), out)
+        return
+    if out is not None:
+        raise InputError("--check: nothing is written; leave --out out")
+    taken = {label: "label"} | dict.fromkeys(skip, "skipped")
+    _say(check, _doubts(check, list(header), taken), as_json)
+
+
+def _put(text: str, out: Path | None) -> None:
+    from apiece._files import write_new
+
     if out is None:
         echo(text, nl=False)
     else:
         write_new(out, text)
         echo(f"{out}: fill in what is marked '?', then: --schema {out}", err=True)
+
+
+def _doubts(path: Path, names: list[str], taken: dict[str, str]) -> list[str]:
+    from apiece.datasets import lint, read_schema
+
+    schema = read_schema(path)
+    label = next(iter(taken))
+    schema.classes(label)
+    schema.features(but=set(taken))
+    return lint(schema, names, taken=taken)
+
+
+def _say(path: Path, doubts: list[str], as_json: bool) -> None:
+    if as_json:
+        echo(json.dumps({"schema": str(path), "doubts": doubts}))
+    else:
+        echo("\n".join(doubts) or f"{path}: nothing looks like a mistake")

@@ -3,6 +3,7 @@
 from apiece.datasets.blocks import read_columns
 from apiece.datasets.cells import as_numbers, column, positions, require, texts
 from apiece.datasets.cifar import cifar_folder, cifar_parquet
+from apiece.datasets.dates import Date
 from apiece.datasets.dialect import PLAIN, Dialect
 from apiece.datasets.encode import (
     Encoded,
@@ -15,8 +16,9 @@ from apiece.datasets.encode import (
 from apiece.datasets.idx import idx_folder, read_idx
 from apiece.datasets.images import Images
 from apiece.datasets.lines import UNREADABLE, UnclearLineError, cell_text, header_cells
+from apiece.datasets.lint import lint
 from apiece.datasets.packaged import PACKAGED, load, matching, packaged_schema, schema_text
-from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
+from apiece.datasets.schema import Categorical, Column, Feature, Numeric, Schema, Skip, read_schema
 from apiece.datasets.svhn import svhn_mat
 from apiece.datasets.tables import read_header, read_table
 from apiece.datasets.template import template
@@ -26,8 +28,11 @@ __all__ = [
     "PLAIN",
     "UNREADABLE",
     "Categorical",
+    "Column",
+    "Date",
     "Dialect",
     "Encoded",
+    "Feature",
     "Images",
     "Numeric",
     "Schema",
@@ -43,6 +48,7 @@ __all__ = [
     "feature_names",
     "header_cells",
     "idx_folder",
+    "lint",
     "load",
     "matching",
     "packaged_schema",

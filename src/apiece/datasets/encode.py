@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece.datasets.cells import as_numbers, column, positions, texts
-from apiece.datasets.schema import Categorical, Numeric
+from apiece.datasets.dates import Date, days_of
+from apiece.datasets.schema import Categorical, Feature, Numeric
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Encoded:
         names: Of the d features.
         faulty: (n,).
         unread: Column → how many cells are neither readable nor a declared missing marker.
-        outside: Numeric column → how many lie outside its range and are clipped.
+        outside: Column of numbers or dates → how many lie outside its range and are clipped.
 
     Example:
         >>> import pandas as pd
@@ -49,7 +50,7 @@ class Encoded:
     outside: Mapping[str, int]
 
 
-def feature_names(columns: Mapping[str, Numeric | Categorical]) -> tuple[str, ...]:
+def feature_names(columns: Mapping[str, Feature]) -> tuple[str, ...]:
     """Return the names of the features that `encode` makes from `columns`, in order.
 
     Args:
@@ -61,23 +62,22 @@ def feature_names(columns: Mapping[str, Numeric | Categorical]) -> tuple[str, ..
     """
     names: list[str] = []
     for name, kind in columns.items():
-        if isinstance(kind, Numeric):
-            names.append(name)
-        else:
+        if isinstance(kind, Categorical):
             names += [f"{name}={value}" for value in kind.values]
+        else:
+            names.append(name)
         if kind.missing:
             names.append(f"{name}=(missing)")
     return tuple(names)
 
 
-def encode(
-    frame: pd.DataFrame, columns: Mapping[str, Numeric | Categorical], *, decimal: str = "."
-) -> Encoded:
+def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str = ".") -> Encoded:
     """Return the features of every row of `frame` by the declared `columns`.
 
-    A numeric column becomes one feature, clipped to its range and scaled to [-1, 1]; a categorical
-    one an indicator a value; declared missing markers one more indicator. A numeric cell that is
-    NaN, infinite or no number, and no declared marker, makes its row faulty.
+    A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
+    one of dates; a categorical one an indicator a value; declared missing markers one more
+    indicator. A cell that should be a number or a date and is none, or is infinite, and no
+    declared marker, makes its row faulty.
 
     Args:
         frame: The table.
@@ -102,20 +102,24 @@ def encode(
     unread: dict[str, int] = {}
     outside: dict[str, int] = {}
     for name, kind in columns.items():
-        cells = texts(column(frame, name, "feature"))
+        given = column(frame, name, "feature")
+        cells = texts(given)
         absent = positions(cells, kind.missing) >= 0
-        if isinstance(kind, Numeric):
-            values = as_numbers(cells, decimal)
-            bad = ~(np.isfinite(values) | absent)
-            faulty |= bad
-            outside[name] = int(((values < kind.lower) | (values > kind.upper)).sum())
-            scaled = scale(values, kind)
-            scaled[absent] = 0.0
-            blocks.append(scaled[:, None].astype(np.float32))
-        else:
+        if isinstance(kind, Categorical):
             codes = positions(cells, kind.values)
             bad = (codes < 0) & ~absent
             blocks.append((codes[:, None] == np.arange(len(kind.values))).astype(np.float32))
+        else:
+            if isinstance(kind, Date):
+                values, number = days_of(given, kind, cells.tolist()), Numeric(*kind.days)
+            else:
+                values, number = as_numbers(cells, decimal), kind
+            bad = ~(np.isfinite(values) | absent)
+            faulty |= bad
+            outside[name] = int(((values < number.lower) | (values > number.upper)).sum())
+            scaled = scale(values, number)
+            scaled[absent] = 0.0
+            blocks.append(scaled[:, None].astype(np.float32))
         unread[name] = int(bad.sum())
         if kind.missing:
             blocks.append(absent[:, None].astype(np.float32))

@@ -19,6 +19,12 @@ for it. So every range, category and missing-value marker is declared here, in a
     values = ["Private", "State-gov"]
     missing = ["?", ""]       # markers; "" is an empty cell or a null. They get their own indicator
 
+    [columns.birth]
+    kind = "date"             # as a number of days; dates outside are clipped
+    lower = 1900-01-01
+    upper = 2010-12-31
+    format = "%d.%m.%Y"       # of texts; "%Y-%m-%d" if not given
+
     [columns.note]
     kind = "skip"
 """
@@ -32,6 +38,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apiece import _check
+from apiece.datasets.dates import Date
 from apiece.errors import DataError, unknown
 
 
@@ -112,7 +119,8 @@ class Skip:
     """
 
 
-Column = Numeric | Categorical | Skip
+Feature = Numeric | Categorical | Date
+Column = Feature | Skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ class Schema:
             raise DataError(f"schema {name}: it must hold tables [columns.NAME] and nothing else")
         return cls(name, {key: _column(key, value, name) for key, value in columns.items()})
 
-    def features(self, *, but: set[str]) -> dict[str, Numeric | Categorical]:
+    def features(self, *, but: set[str]) -> dict[str, Feature]:
         """Return the columns that make features: all declared but skipped ones and those in `but`.
 
         Args:
@@ -225,14 +233,15 @@ def read_schema(path: str | Path) -> Schema:
 _KEYS = {
     "numeric": {"kind", "lower", "upper", "scale", "missing"},
     "categorical": {"kind", "values", "missing"},
-    "skip": {"kind"},
+    "date": {"kind", "lower", "upper", "format", "missing"},
+    "skip": {"kind", "missing"},
 }
 
 
 def _column(key: str, value: Any, schema: str) -> Column:
     where = f"schema {schema}, column {key!r}"
     if not isinstance(value, dict) or "kind" not in value:
-        raise DataError(f"{where}: kind is missing; give 'numeric', 'categorical' or 'skip'")
+        raise DataError(f"{where}: kind is missing; give one of {', '.join(map(repr, _KEYS))}")
     kind = value["kind"]
     if kind not in _KEYS:
         raise DataError(f"{where}: {unknown('kind', kind, _KEYS)}")
@@ -245,16 +254,25 @@ def _column(key: str, value: Any, schema: str) -> Column:
     try:
         if kind == "categorical":
             return Categorical(_texts(value.get("values", []), "values"), missing)
-        return _numeric(value, missing)
+        return (_date if kind == "date" else _numeric)(value, missing)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
 
 
 def _numeric(value: Mapping[str, Any], missing: tuple[str, ...]) -> Numeric:
+    _require_ends(value)
+    return Numeric(value["lower"], value["upper"], value.get("scale", "linear"), missing)
+
+
+def _date(value: Mapping[str, Any], missing: tuple[str, ...]) -> Date:
+    _require_ends(value)
+    return Date(value["lower"], value["upper"], value.get("format", "%Y-%m-%d"), missing)
+
+
+def _require_ends(value: Mapping[str, Any]) -> None:
     for end in ("lower", "upper"):
         if end not in value:
             raise DataError(f"{end} is missing; give the public range of the column")
-    return Numeric(value["lower"], value["upper"], value.get("scale", "linear"), missing)
 
 
 def _texts(values: Any, where: str) -> tuple[str, ...]:
@@ -271,6 +289,9 @@ def _column_dict(column: Column) -> dict[str, Any]:
         case Numeric(lower, upper, scale, missing):
             bounds = {"kind": "numeric", "lower": lower, "upper": upper, "scale": scale}
             return {**bounds, "missing": list(missing)}
+        case Date(lower, upper, form, missing):
+            ends = {"kind": "date", "lower": lower.isoformat(), "upper": upper.isoformat()}
+            return {**ends, "format": form, "missing": list(missing)}
         case Categorical(values, missing):
             return {"kind": "categorical", "values": list(values), "missing": list(missing)}
         case Skip():

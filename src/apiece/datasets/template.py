@@ -10,9 +10,12 @@ _INTRO = """\
 # Give only what you know without looking at the people in this table: a questionnaire's codes, an
 # official code list, a plausible range. Ranges and categories taken from the rows themselves would
 # leak them, and no epsilon would account for that.
-#   kind = "numeric"      lower, upper; scale = "log" for long tails; missing = ["", "NA"]
-#   kind = "categorical"  values = [...]; missing = ["?", ""]
+#   kind = "numeric"      lower, upper; scale = "log" for long tails
+#   kind = "categorical"  values = [...]
+#   kind = "date"         lower = 1900-01-01, upper; format = "%d.%m.%Y" of texts
 #   kind = "skip"         not used
+# missing = [""] is proposed for cells that may be empty: they get a feature of their own. Add
+# other markers ("?", "NA"). A row whose number or date cannot be read is left out of training.
 """
 
 
@@ -43,13 +46,21 @@ def _entry(column: str, kind: str | None) -> str:
     if kind == "label":
         note = "  # the label: at least two classes"
         return f'{head}{note}\nkind = "categorical"\nvalues = ["?", "?"]\n'
+    stored = "" if kind is None else f"  # stored as {kind}"
+    return f'{head}{stored}\n{_lines(kind)}missing = [""]\n'
+
+
+def _lines(kind: str | None) -> str:
+    """Return the declaration for a column that is stored so."""
     if kind is None:
-        return f'{head}\nkind = "?"\n'
+        return 'kind = "?"\n'
     if kind.startswith(("int", "uint", "float", "double", "half", "decimal")):
-        return f'{head}  # stored as {kind}\nkind = "numeric"\nlower = "?"\nupper = "?"\n'
-    if kind.startswith(("bool",)):
-        return f'{head}  # stored as {kind}\nkind = "categorical"\nvalues = ["True", "False"]\n'
-    return f'{head}  # stored as {kind}\nkind = "categorical"\nvalues = ["?"]\n'
+        return 'kind = "numeric"\nlower = "?"\nupper = "?"\n'
+    if kind.startswith(("date", "timestamp")):
+        return 'kind = "date"\nlower = "?"\nupper = "?"\n'
+    if kind.startswith("bool"):
+        return 'kind = "categorical"\nvalues = ["True", "False"]\n'
+    return 'kind = "categorical"\nvalues = ["?"]\n'
 
 
 def _key(column: str) -> str:

@@ -10,18 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from apiece.datasets import Categorical, Encoded, Numeric, Schema, column, texts
+from apiece.datasets import Categorical, Date, Encoded, Feature, Schema, Skip, column, texts
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Job
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Columns = Mapping[str, Numeric | Categorical]
-MANY_VALUES = 1000
+Columns = Mapping[str, Feature]
 MOST_BYTES = 2**32  # of features
-_LIKE_IDS = re.compile(r"(^|[_ ])(ids?|uu?id|guid|ssn|e-?mail)$|^(person|patient|user|name)$", re.I)
-_LIKE_BUDGETS = re.compile(r"epsilon|budget|consent|privacy", re.I)
 
 
 def roles(job: Job, label: str) -> dict[str, str]:
@@ -47,50 +44,11 @@ def roles(job: Job, label: str) -> dict[str, str]:
 
 def refuse_person_as_feature(person: str | None, schema: Schema) -> None:
     """Raise `InputError` where the schema declares the persons' ids as something to learn from."""
-    if person is not None and isinstance(schema.columns.get(person), Numeric | Categorical):
+    if person is not None and not isinstance(schema.columns.get(person, Skip()), Skip):
         raise InputError(
             f"person column {person!r}: schema {schema.name} declares it as a feature, and ids are "
             'not to be learned from; declare it kind = "skip"'
         )
-
-
-def of_schema(
-    names: list[str], schema: Schema, columns: Columns, taken: Mapping[str, str], trained: int
-) -> list[str]:
-    """Return what looks like a mistake in the header and the schema, one line each.
-
-    names: the table's columns; columns: those that make features; taken: `roles`.
-    """
-    found = []
-    unused = [name for name in names if name not in schema.columns and name not in taken]
-    if unused:
-        found.append(
-            f"not in schema {schema.name} and so not used: {', '.join(map(repr, unused[:8]))}"
-            f'{", …" * (len(unused) > 8)}; declare them, kind = "skip" where that is meant'
-        )
-    for name, role in taken.items():
-        if role != "label" and isinstance(schema.columns.get(name), Numeric | Categorical):
-            found.append(
-                f"schema {schema.name} declares {name!r} as a feature, but it is the {role} column "
-                'and is left out; declare it kind = "skip"'
-            )
-    for name, kind in columns.items():
-        if _LIKE_IDS.search(name):
-            found.append(
-                f"feature {name!r} looks like an id, and would be learned from; pass --ids {name}, "
-                f'or --person {name} where a person has several rows, or declare it kind = "skip"'
-            )
-        elif _LIKE_BUDGETS.search(name):
-            found.append(
-                f"feature {name!r} looks like a budget, and would be learned from; pass it as "
-                '--epsilon or --delta, or declare it kind = "skip"'
-            )
-        if isinstance(kind, Categorical) and len(kind.values) > min(MANY_VALUES, trained):
-            found.append(
-                f"feature {name!r}: {len(kind.values)} declared values for {trained} records; most "
-                'are too rare to learn from under noise: merge them, or declare it kind = "skip"'
-            )
-    return found
 
 
 def refuse_too_wide(columns: Columns, rows: int) -> None:
@@ -112,7 +70,12 @@ def refuse_unread(frame: pd.DataFrame, columns: Columns, encoded: Encoded, decim
         if count < len(frame):
             continue
         kind, first = columns[name], str(texts(column(frame, name, "feature"))[0])
-        if isinstance(kind, Numeric):
+        if isinstance(kind, Date):
+            why = (
+                f"in every row it is empty or no date written as {kind.format!r} (the first: "
+                f"{first!r}); give its format, mend the column, "
+            )
+        elif not isinstance(kind, Categorical):
             comma = decimal == "." and re.fullmatch(r"-?\d+,\d+", first)
             why = (
                 f"in every row it is empty, infinite or no number (the first: {first!r}); "
@@ -141,7 +104,8 @@ def of_rows(
             hint = f", {cased} of them but for their case" if cased else ""
             found.append(f"column {name!r}: {count} of {size} cells are no declared value{hint}")
         elif count:
-            found.append(f"column {name!r}: {count} of {size} cells are no finite number")
+            what = "date" if isinstance(kind, Date) else "finite number"
+            found.append(f"column {name!r}: {count} of {size} cells are no {what}")
     for name, count in encoded.outside.items():
         if count == size:
             found.append(

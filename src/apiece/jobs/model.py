@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from apiece.datasets import Categorical, Numeric, Schema, encode, feature_names
+from apiece.datasets import Feature, Schema, encode, feature_names
 from apiece.errors import DataError
 from apiece.jobs.people import Records
 
@@ -29,7 +29,19 @@ def build(
     """Return a network from `features` numbers to one score a class.
 
     Without hidden layers it starts at zero, which is where a convex problem may start; with them,
-    at He's random weights, drawn from `generator` (data-independent either way).
+    at He's random weights: independent of data either way.
+
+    Args:
+        features: How many numbers go in.
+        classes: How many come out.
+        hidden: Widths of hidden layers.
+        generator: Of the first weights.
+
+    Example:
+        >>> build(3, 2, (), torch.Generator())
+        Sequential(
+          (0): Linear(in_features=3, out_features=2, bias=True)
+        )
     """
     widths = (features, *hidden, classes)
     layers: list[nn.Module] = []
@@ -83,6 +95,7 @@ class TabularModel:
 
     Example:
         >>> import pandas as pd
+        >>> from apiece.datasets import Numeric
         >>> column = Numeric(0.0, 1.0)
         >>> network = nn.Sequential(nn.Linear(1, 2))
         >>> model = TabularModel(network, {"age": column}, "income", ("low", "high"))
@@ -91,7 +104,7 @@ class TabularModel:
     """
 
     network: nn.Sequential
-    columns: dict[str, Numeric | Categorical]
+    columns: dict[str, Feature]
     label: str
     classes: tuple[str, ...]
 

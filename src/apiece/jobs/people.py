@@ -12,12 +12,12 @@ from apiece.budgets import Budgets
 from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
     PACKAGED,
-    Categorical,
-    Numeric,
+    Feature,
     Schema,
     column,
     encode,
     encode_labels,
+    lint,
     load,
     matching,
     packaged_schema,
@@ -92,7 +92,7 @@ class People:
     budgets: Budgets
     schema: Schema
     label: str
-    columns: dict[str, Numeric | Categorical]
+    columns: dict[str, Feature]
     classes: tuple[str, ...]
     warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
     private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
@@ -134,7 +134,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
     doubts.refuse_unread(frame, columns, encoded, dialect.decimal)
     public, private = budget_doubts(asked.groups), []
     if not data.packaged:
-        public += doubts.of_schema(list(frame.columns), schema, columns, taken, len(asked))
+        public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
         private = doubts.of_rows(frame, columns, encoded, with_ids=units.ids is not None)
     people = People(
         train=Records(encoded.features[trained], labels[trained], units.people(trained)),

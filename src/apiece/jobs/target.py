@@ -54,7 +54,11 @@ class Classes:
         return functional.cross_entropy(outputs, targets, reduction="none")
 
     def encoded(self, labels: npt.NDArray[np.int64]) -> torch.Tensor:
-        """Return the targets of training, from positions in `names`."""
+        """Return the targets of training.
+
+        Args:
+            labels: (n,) Positions in `names`.
+        """
         return torch.from_numpy(labels)
 
 
@@ -93,12 +97,20 @@ class Amount:
         return (outputs - targets).square().sum(dim=1)
 
     def encoded(self, values: Floats) -> torch.Tensor:
-        """Return the targets of training, (n, 1); NaN where the number is not finite."""
+        """Return the targets of training, (n, 1); NaN where the number is not finite.
+
+        Args:
+            values: (n,).
+        """
         finite = np.where(np.isfinite(values), values, np.nan)
         return torch.from_numpy(scale(finite, self.declared).astype(np.float32)[:, None])
 
     def decoded(self, outputs: torch.Tensor) -> Floats:
-        """Return the numbers that outputs (n, 1) stand for, each in the range."""
+        """Return the numbers that a model's outputs stand for, each in the range.
+
+        Args:
+            outputs: (n, 1).
+        """
         return unscale(outputs[:, 0].double().numpy(), self.declared)
 
 

@@ -166,7 +166,18 @@ class Trained:
 
 
 def promises_of(plan: Plan) -> tuple[Promise, ...]:
-    """Return what each group of a plan asked for and what one model spends of it."""
+    """Return what each group asked for, and what one model spends of it.
+
+    Args:
+        plan: By which the model is trained.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
+        ...               clip_norm=1.0)
+        >>> [(promise.records, promise.epsilon) for promise in promises_of(plan)]
+        [(100, 2.0)]
+    """
     measures = plan.measures
     advantage = (
         [None] * len(plan.groups)

@@ -27,8 +27,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     Args:
         classes: All labels that there can be, at least two; required.
         columns: What each column of X is, required: `Numeric(lower, upper)` for all, or a mapping
-            of names to `Numeric`, `Categorical` or `Skip`, or a `Schema`, or the path of one. The
-            columns of an array are called x0, x1, …
+            of names to `Numeric`, `Categorical`, `Date` or `Skip`, or a `Schema`, or the path of
+            one. The columns of an array are called x0, x1, …
         epsilon: For all records, where `fit` is given none.
         delta: The same.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`.

@@ -11,10 +11,19 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.utils.validation import validate_data
 
-from apiece.datasets import Categorical, Numeric, Schema, Skip, encode, read_schema
+from apiece.datasets import (
+    Categorical,
+    Date,
+    Feature,
+    Numeric,
+    Schema,
+    Skip,
+    encode,
+    read_schema,
+)
 from apiece.errors import DataError, InputError
 
-Columns = dict[str, Numeric | Categorical]
+Columns = dict[str, Feature]
 
 
 def frame_of(estimator: Any, X: Any, *, reset: bool) -> pd.DataFrame:
@@ -58,12 +67,12 @@ def declared(columns: Any, names: list[str]) -> Columns:
         columns = read_schema(columns)
     if isinstance(columns, Schema):
         columns = columns.columns
-    kinds = (Numeric, Categorical, Skip)
+    kinds = (Numeric, Categorical, Date, Skip)
     if not isinstance(columns, Mapping) or not all(isinstance(c, kinds) for c in columns.values()):
         raise InputError(
             "columns: ranges and categories read from people's rows would leak them; declare them: "
-            "Numeric(lower, upper) for all columns, or a mapping of names to Numeric, Categorical "
-            "or Skip, or a Schema"
+            "Numeric(lower, upper) for all columns, or a mapping of names to Numeric, Categorical, "
+            "Date or Skip, or a Schema"
         )
     undeclared = [name for name in names if name not in columns]
     absent = [name for name in columns if name not in names]
@@ -89,10 +98,11 @@ def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32
     """
     encoded = encode(frame, columns)
     if encoded.faulty.any():
-        names = [n for n, c in encoded.unread.items() if c and isinstance(columns[n], Numeric)]
+        unread = encoded.unread.items()
+        names = [n for n, c in unread if c and not isinstance(columns[n], Categorical)]
         raise DataError(
-            f"X: {int(encoded.faulty.sum())} rows have no finite number in {names[0]!r} or another "
-            "numeric column, and nothing can be predicted for them; mend them, or declare missing="
+            f"X: {int(encoded.faulty.sum())} rows have no number or date in {names[0]!r} or a "
+            "column like it, and nothing can be predicted for them; mend them, or declare missing="
             '("",) before training'
         )
     return encoded.features
