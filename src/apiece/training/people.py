@@ -192,6 +192,8 @@ def _positions(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> Integers:
     """Return where in `ids` each row's person stands."""
     if people.ndim != 1 or people.size == 0:
         raise DataError(f"people: shape {people.shape}; give one id a row")
+    if people.dtype == object and all(isinstance(each, str) for each in people.tolist()):
+        people = people.astype(str)  # as pandas keeps texts
     if (people.dtype.kind in "US") != (ids.dtype.kind in "US"):
         raise DataError(
             f"people: ids of type {people.dtype}, those of the plan are {ids.dtype}; give the same"
