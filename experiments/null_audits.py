@@ -21,8 +21,7 @@ import torch
 from click.testing import CliRunner
 from s5_data import tabular
 
-from apiece.audit import lower_bound, one_run, one_run_by_group
-from apiece.audit.models import audit_scores
+from apiece.audit import Side, audit_scores, lower_bound, one_run, one_run_by_group
 from apiece.audit.practice import target_job
 from apiece.audit.shadows import Pool, train_shadows
 from apiece.audit.stacked import StackedMlp
@@ -61,7 +60,7 @@ def canaries(method: str, groups: int) -> Audit:
 
 def model(generator: np.random.Generator) -> list[float]:
     members, others = generator.normal(size=(2, SIZE))
-    found = audit_scores(members, others, delta=DELTA, generator=generator)
+    found = audit_scores(Side.of(members), Side.of(others), delta=DELTA, generator=generator)
     return [bound.epsilon for bound in found.bounds]
 
 

@@ -17,7 +17,6 @@ DEEP = {
     "adapters.ray > audit.shadows.Arrays",
     "adapters.ray > audit.shadows.Mapper",
     "adapters.ray > audit.shadows.Work",
-    "cli._findings > audit.models.audit_scores",
     "cli._findings > audit.models.exported_model",
     "cli._findings > audit.models.model_confidences",
     "cli._shadow_audit > adapters.ray.cluster",

@@ -98,6 +98,64 @@ def test_coins_are_joined_by_id(tmp_path: Path) -> None:
     assert "weak: epsilon >= " in call(audit_command, *files, "--id", "person", "--group", "who")
 
 
+def rows_of_canaries(folder: Path) -> tuple[list[str], list[str]]:
+    """Write a table of rows of persons, whole and with the coins apart; and of means a person."""
+    frame = pd.read_csv(canaries(folder / "c.csv"))
+    frame["person"] = [f"p{i:03d}" for i in range(len(frame))]
+    rows = frame.loc[frame.index.repeat(np.arange(len(frame)) % 3 + 1)]
+    step = np.array([-1.0, 1.0, 0.0])[rows.groupby("person").cumcount()]  # means stay
+    step[(rows.groupby("person").score.transform("size") == 1).to_numpy()] = 0
+    rows = rows.assign(score=rows.score + step).sample(frac=1, random_state=0)
+    rows.to_csv(folder / "rows.csv", index=False)
+    rows[["person", "score"]].to_csv(folder / "scores.csv", index=False)
+    frame.sample(frac=1, random_state=1).to_csv(folder / "coins.csv", index=False)
+    whole = ["--canaries", str(folder / "rows.csv")]
+    return whole, ["--canaries", str(folder / "scores.csv"), "--coins", str(folder / "coins.csv")]
+
+
+def test_canaries_may_be_persons_with_many_rows(tmp_path: Path) -> None:
+    for files in rows_of_canaries(tmp_path):
+        said = call(audit_command, *files, "--person", "person", "--group", "who", "--json")
+        found = json.loads(said)
+        assert found.pop("unit") == "person"
+        expected = call(
+            audit_command, "--canaries", str(tmp_path / "c.csv"), "--group", "who", "--json"
+        )
+        assert found["lower_bounds"] == json.loads(expected)["lower_bounds"]
+        assert found["lower_bounds_by_group"] == json.loads(expected)["lower_bounds_by_group"]
+        assert "one run, by person" in call(audit_command, *files, "--person", "person")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"included": [1, 0, 1]}, "column 'included': differs between the rows of one person"),
+        ({"who": ["a", "b", "a"]}, "column 'who': differs"),
+        ({"person": ["p", "", "q"]}, "column 'person': 1 rows name no person"),
+        ({"score": [1.0, None, 2.0]}, "not a number"),
+        ({"included": ["yes", "yes", "no"]}, "0 or 1"),
+    ],
+)
+def test_canaries_that_are_no_persons(
+    tmp_path: Path,
+    change: dict[str, Any],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = {
+        "person": ["p", "p", "q"],
+        "score": [1.0, 2, 3],
+        "included": [1, 1, 0],
+        "who": ["a"] * 3,
+    }
+    pd.DataFrame({**table, **change}).to_csv(tmp_path / "c.csv", index=False)
+    words = ["--canaries", str(tmp_path / "c.csv"), "--person", "person", "--group", "who"]
+    assert main(["audit", *words]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert message in captured.err
+
+
 def test_torch_model(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 3)
     batch = ({0: torch.export.Dim("batch")},)

@@ -42,6 +42,7 @@ HOLDS = {
     "audit.records.ShadowScores": "ids groups included confidences",
     "audit.shadows.Pool": "ids inputs targets groups people",
     "audit.shadows.ShadowJob": "pool plan included seed groups",
+    "audit.sides.Side": "scores groups people",
     "audit.stacked_training.BlockStreams": "sampling noise start",
     "audit.stacked_training.Rows": "batch rows owner",
     "audit.thresholds.Candidates": "threshold true_positives false_positives",

@@ -9,6 +9,7 @@ from apiece.audit.records import ShadowScores, join, read_arrays
 from apiece.audit.rmia import loss_scores, rmia
 from apiece.audit.roc import Roc, roc, roc_by_group
 from apiece.audit.shared_plan import one_plan
+from apiece.audit.sides import Side, audit_scores
 from apiece.audit.splits import biregular, one_target
 from apiece.audit.summary import LEAST_MODELS, shadow_findings
 from apiece.audit.trend import (
@@ -32,7 +33,9 @@ __all__ = [
     "Rise",
     "Roc",
     "ShadowScores",
+    "Side",
     "Trend",
+    "audit_scores",
     "biregular",
     "by_person",
     "join",

@@ -60,16 +60,18 @@ class Findings:
     Attributes:
         audit: What was audited, in words.
         attack: By which test.
+        unit: "person" where scores, coins and splits are of persons with any number of rows; None
+            where they are of records.
         strategy: Of the plan, where the audit made one.
         steps: Of that plan.
         models: How many models were trained for it.
-        records: Of how many people.
+        records: Of how many records or persons.
         rocs: How well members are told from others, by group.
         bounds: On ε, with a confidence.
         bounds_by_group: The same, by group; they hold together.
         privacy_score: Of each group.
         differences: Of each two groups.
-        canaries: How many records the bounds rest on.
+        canaries: How many records or persons the bounds rest on.
 
     Example:
         >>> Findings(audit="two worlds").to_dict()
@@ -78,6 +80,7 @@ class Findings:
 
     audit: str
     attack: str | None = None
+    unit: str | None = None
     strategy: str | None = None
     steps: int | None = None
     models: int | None = None
@@ -97,6 +100,7 @@ class Findings:
             "strategy": self.strategy,
             "steps": self.steps,
             "attack": self.attack,
+            "unit": self.unit,
             "models": self.models,
             "records": self.records,
             "roc": {name: curve.summary() for name, curve in self.rocs.items()} or None,

@@ -1,4 +1,4 @@
-"""Auditing one trained torch model from what it says of members and of others."""
+"""What one trained torch model says of records."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from apiece._types import Floats
-from apiece.audit.findings import Findings
-from apiece.audit.one_run import one_run
-from apiece.audit.rmia import loss_scores
-from apiece.audit.roc import roc_by_group
 from apiece.audit.stacked_training import logit_scaled
 from apiece.errors import DataError, UnsupportedError
 
@@ -108,47 +104,3 @@ def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
     if not known:
         raise DataError(f"{path}: not a program of torch.export; write one with torch.export.save")
     return _Exported(torch.export.load(path).module())
-
-
-def audit_scores(
-    members: npt.ArrayLike,
-    others: npt.ArrayLike,
-    *,
-    delta: float,
-    confidence: float = 0.95,
-    member_groups: npt.ArrayLike | None = None,
-    other_groups: npt.ArrayLike | None = None,
-    generator: np.random.Generator,
-) -> Findings:
-    """Return what one model's confidences φ give away about who was in its training set.
-
-    members, others: φ of records that were, and were not, trained on, drawn from one population.
-    groups: budget groups of both, for a ROC a group.
-
-    The bounds draw m = min(members, others) canaries, with a Binomial(m, ½) number from the
-    members, so that among exchangeable records each is in by a fair coin, as the one-run theorem
-    asks. A train/test split that was not drawn at random makes the bounds meaningless.
-    """
-    inside, outside = (np.asarray(a, dtype=np.float64).ravel() for a in (members, others))
-    scores = np.concatenate([loss_scores(inside), loss_scores(outside)])
-    truth = np.repeat([True, False], [inside.size, outside.size])
-    if member_groups is None or other_groups is None:
-        groups = np.full(scores.size, "all")
-    else:
-        groups = np.concatenate([np.asarray(member_groups), np.asarray(other_groups)])
-    rocs = roc_by_group(scores, truth, groups)
-    size = min(inside.size, outside.size)
-    count = int(generator.binomial(size, 0.5))
-    chosen = np.concatenate(
-        [
-            generator.choice(inside.size, count, replace=False),
-            inside.size + generator.choice(outside.size, size - count, replace=False),
-        ]
-    )
-    bounds = tuple(
-        one_run(scores[chosen], truth[chosen], delta=delta, confidence=confidence, method=method)
-        for method in ("dp", "gdp")
-    )
-    return Findings(
-        audit="torch model", attack="loss threshold", rocs=rocs, bounds=bounds, canaries=size
-    )

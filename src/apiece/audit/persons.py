@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.errors import DataError
-from apiece.training import PeopleRows
 
 
 def by_person(scores: npt.ArrayLike, people: npt.ArrayLike) -> tuple[npt.NDArray[Any], Floats]:
@@ -37,8 +36,10 @@ def by_person(scores: npt.ArrayLike, people: npt.ArrayLike) -> tuple[npt.NDArray
         (array(['ann', 'bob'], dtype='<U3'), array([2., 5.]))
     """
     values, owners = np.asarray(scores, dtype=np.float64), _owners(people, np.shape(scores))
-    ids = np.unique(owners)
-    return ids, PeopleRows.of(owners, ids).mean(values)
+    ids, counts = np.unique(owners, return_counts=True)
+    order = np.argsort(owners, kind="stable")
+    sums = np.add.reduceat(values[..., order], np.cumsum(counts) - counts, axis=-1)
+    return ids, np.asarray(sums / counts)
 
 
 def one_a_person(name: str, values: npt.ArrayLike, people: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -71,7 +72,12 @@ def one_a_person(name: str, values: npt.ArrayLike, people: npt.ArrayLike) -> npt
 
 def _owners(people: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     owners = np.asarray(people)
-    if owners.ndim != 1 or owners.dtype.kind not in "iuUS" or shape[-1:] != owners.shape:
+    if (
+        owners.ndim != 1
+        or owners.size == 0
+        or owners.dtype.kind not in "iuUS"
+        or shape[-1:] != owners.shape
+    ):
         raise DataError(
             f"people: shape {owners.shape} of type {owners.dtype} for values of shape {shape}; "
             "give the id of each row's person, integers or text"

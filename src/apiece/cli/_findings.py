@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apiece._types import Floats
 from apiece.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
-    from apiece.jobs import Records
+    from apiece.jobs import People, Records
 
 
 def of_two_worlds(
@@ -63,30 +62,69 @@ def _numbers(path: Path) -> list[float]:
 def of_canaries(flags: dict[str, Any]) -> Findings:
     """Bounds, by group too, and ROC curves from canaries that were included by fair coins."""
     import numpy as np
-    import pandas as pd
 
     from apiece.audit import Findings, one_run, one_run_by_group, roc_by_group
-    from apiece.datasets import texts
 
-    table = _canary_table(flags)
-    scores = _score_column(table, flags)
-    words = pd.Series(texts(table[flags["included"]])).str.lower()
-    if not words.isin(["0", "1", "true", "false"]).all():
-        raise DataError(f"column {flags['included']!r}: give 0 or 1, true or false")
-    truth = words.isin(["1", "true"]).to_numpy()
+    scores, truth, names = _canaries(flags)
     asked = {"delta": flags["delta"], "confidence": flags["confidence"]}
     methods = ("dp", "gdp")
-    by_group, groups = {}, np.full(scores.size, "all")
-    if flags["group"]:
-        groups = texts(table[flags["group"]]).astype(str)
+    by_group, groups = {}, np.full(scores.size, "all") if names is None else names
+    if names is not None:
         each = [one_run_by_group(scores, truth, groups, method=m, **asked) for m in methods]
         by_group = {name: tuple(bounds[name] for bounds in each) for name in each[0]}
     return Findings(
         audit="one run",
+        unit=None if flags["person"] is None else "person",
         bounds=tuple(one_run(scores, truth, method=m, **asked) for m in methods),
         bounds_by_group=by_group,
         rocs=roc_by_group(scores, truth, groups),
     )
+
+
+def _canaries(flags: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Return scores, coins and maybe groups, one a canary; with --person one a person.
+
+    With --coins, the two files are joined by id, whatever the order of their rows.
+    """
+    from apiece.audit import by_person, join, one_a_person
+    from apiece.datasets import texts
+
+    coined = [flags["included"], *([flags["group"]] if flags["group"] else [])]
+    person, coins = flags["person"], flags["coins"]
+    key = flags["id_column"] if person is None and coins is not None else person
+    wanted = [flags["score"], *(coined if coins is None else []), *([key] if key else [])]
+    table = _columns(flags, flags["canaries"], wanted)
+    scores = _score_column(table, flags)
+    ids: Any = texts(table[key]).astype(str) if key else None
+    values = [texts(table[name]).astype(str) for name in coined] if coins is None else []
+    if person is not None:
+        whose = _persons(person, ids)
+        ids, scores = by_person(scores, whose)
+        values = [
+            one_a_person(f"column {name!r}", own, whose)
+            for name, own in zip(coined, values, strict=False)
+        ]
+    if coins is not None:
+        other = _columns(flags, coins, [key, *coined])
+        order = join(str(coins), texts(other[key]).astype(str), str(flags["canaries"]), ids)
+        values = [texts(other[name]).astype(str)[order] for name in coined]
+    return scores, _coins(flags["included"], values[0]), values[1] if flags["group"] else None
+
+
+def _persons(name: str, ids: Any) -> Any:
+    missing = int((ids == "").sum())
+    if missing:
+        raise DataError(f"column {name!r}: {missing} rows name no person; give every row one")
+    return ids
+
+
+def _coins(name: str, values: Any) -> Any:
+    import numpy as np
+
+    words = np.char.lower(values)
+    if not np.isin(words, ["0", "1", "true", "false"]).all():
+        raise DataError(f"column {name!r}: give 0 or 1, true or false")
+    return np.isin(words, ["1", "true"])
 
 
 def _score_column(table: Any, flags: dict[str, Any]) -> Any:
@@ -103,26 +141,6 @@ def _score_column(table: Any, flags: dict[str, Any]) -> Any:
             f"({bad.size} such rows); give every canary a score"
         )
     return scores
-
-
-def _canary_table(flags: dict[str, Any]) -> Any:
-    """Return one table with scores, coins and groups.
-
-    With --coins, the two files are joined by record id, whatever the order of their rows.
-    """
-    from apiece.audit import join
-    from apiece.datasets import texts
-
-    coined = [flags["included"], *([flags["group"]] if flags["group"] else [])]
-    if flags["coins"] is None:
-        return _columns(flags, flags["canaries"], [flags["score"], *coined])
-    key = flags["id_column"]
-    scores = _columns(flags, flags["canaries"], [key, flags["score"]])
-    coins = _columns(flags, flags["coins"], [key, *coined])
-    ids = [texts(table[key]).astype(str) for table in (scores, coins)]
-    order = join(str(flags["coins"]), ids[1], str(flags["canaries"]), ids[0])
-    joined = coins.iloc[order].reset_index(drop=True)
-    return joined.assign(**{flags["score"]: scores[flags["score"]].to_numpy()})
 
 
 def _columns(flags: dict[str, Any], path: Path, names: list[str]) -> Any:
@@ -155,53 +173,68 @@ def of_model(
     """The loss-threshold test of a model of torch.export, with one-run bounds."""
     import numpy as np
 
-    from apiece.audit import read_arrays
-    from apiece.audit.models import audit_scores, exported_model, model_confidences
+    from apiece.audit import Side, audit_scores, read_arrays
+    from apiece.audit.models import exported_model, model_confidences
 
     if members is None or others is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")
-    network, found, groups = exported_model(model, trusted=trusted), [], []
+    network, sides = exported_model(model, trusted=trusted), []
     for path in (members, others):
         arrays = read_arrays(path)
         if not {"inputs", "targets"} <= set(arrays):
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
         inputs = arrays["inputs"].astype(np.float32)
-        found.append(model_confidences(network, inputs, arrays["targets"]))
-        groups.append(arrays.get("groups"))
-    return audit_scores(
-        *found,
-        delta=delta,
-        confidence=confidence,
-        member_groups=groups[0],
-        other_groups=groups[1],
-        generator=np.random.default_rng(seed),
-    )
+        found = model_confidences(network, inputs, arrays["targets"])
+        sides.append(Side.of(found, groups=arrays.get("groups"), people=arrays.get("people")))
+    generator = np.random.default_rng(seed)
+    return audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
 
 
 def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings:
     """The loss-threshold test of a run's model by group, with one-run bounds."""
     import numpy as np
 
-    from apiece.audit import roc
-    from apiece.audit.models import audit_scores, model_confidences
+    from apiece.audit import Side, audit_scores, roc
+    from apiece.audit.models import model_confidences
     from apiece.jobs import load_model, read_job, read_people
 
     people = read_people(read_job(run / "config.toml"))
     network = load_model(run / "model.pt").network
 
-    def confidences(records: Records) -> Floats:
-        good = ~records.faulty
-        inputs, labels = records.features[good], records.labels[good]
-        return model_confidences(network, inputs, labels)
+    def side(records: Records, groups: Any = None) -> Side:
+        good = usable(records)
+        found = model_confidences(network, records.features[good], records.labels[good])
+        person = None if records.person is None else records.person[good]
+        return Side.of(found, groups=None if groups is None else groups[good], people=person)
 
-    groups = people.budgets.groups.name[people.budgets.group_index].astype(str)
-    groups = groups[~people.train.faulty]
-    members, others = confidences(people.train), confidences(people.test)
+    members, others = side(people.train, _groups(people)), side(people.test)
     generator = np.random.default_rng(seed)
     found = audit_scores(members, others, delta=delta, confidence=confidence, generator=generator)
     rocs = dict(found.rocs)
-    for name in np.unique(groups).tolist():
-        own = members[groups == name]
-        truth = np.repeat([True, False], [own.size, others.size])
-        rocs[name] = roc(np.concatenate([own, others]), truth)
+    assert members.groups is not None
+    for name in np.unique(members.groups).tolist():
+        own = members.scores[members.groups == name]
+        truth = np.repeat([True, False], [own.size, others.scores.size])
+        rocs[name] = roc(np.concatenate([own, others.scores]), truth)
     return replace(found, audit="run folder", rocs=rocs)
+
+
+def _groups(people: People) -> Any:
+    """Return the name of the budget group of each training row."""
+    import numpy as np
+
+    budgets, person = people.budgets, people.train.person
+    names = budgets.groups.name[budgets.group_index].astype(str)
+    if person is None:
+        return names
+    order = np.argsort(budgets.ids)
+    return names[order[np.searchsorted(budgets.ids[order], person)]]
+
+
+def usable(records: Records) -> Any:
+    """Return which rows a model can have been trained on: of a person all of them, or none."""
+    import numpy as np
+
+    if records.person is None:
+        return ~records.faulty
+    return ~np.isin(records.person, records.person[records.faulty])

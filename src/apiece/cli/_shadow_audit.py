@@ -22,6 +22,7 @@ def of_shadow_run(flags: dict[str, Any]) -> Findings:
     return replace(
         shadow_findings(_trained(job, flags), variant=flags["variant"]),
         audit="shadow models of a run's table",
+        unit=None if job.pool.people is None else "person",
         strategy=job.plan.strategy,
         steps=job.plan.steps,
     )
@@ -29,9 +30,12 @@ def of_shadow_run(flags: dict[str, Any]) -> Findings:
 
 def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     """The shadow models of a run's table; what is wrong with the flags is found before training."""
+    import numpy as np
+
     from apiece.audit import LEAST_MODELS, VARIANTS
     from apiece.audit.tables import half_plan, table_job
     from apiece.budgets import Budgets
+    from apiece.cli._findings import usable
     from apiece.jobs import read_job, read_people
 
     models = _check.count("models", flags["models"], least=LEAST_MODELS)
@@ -40,7 +44,8 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
         raise unknown("variant", flags["variant"], VARIANTS)
     job = read_job(flags["run"] / "config.toml")
     training, people = job.training_of(job.training.strategy), read_people(job)
-    good, asked = ~people.train.faulty, people.budgets
+    rows, asked, person = usable(people.train), people.budgets, people.train.person
+    good = rows if person is None else np.isin(asked.ids, person[rows])
     budgets = Budgets(
         asked.epsilon[good],
         asked.delta[good],
@@ -54,13 +59,16 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
         expected_batch_size=training.batch_size / 2,
         clip_norm=training.clip_norm,
     )
+    most = training.rows_per_person
     return table_job(
-        people.train.features[good],
-        people.train.labels[good],
+        people.train.features[rows],
+        people.train.labels[rows],
         budgets,
         plan,
         models=models,
         seed=flags["seed"],
+        people=None if person is None else person[rows],
+        rows_per_person=None if most == "all" else most,
     )
 
 

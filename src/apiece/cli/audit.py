@@ -152,7 +152,7 @@ def of_shadow_run(as_json: bool, **flags: Any) -> None:
     is_flag=True,
     help="Load --model though such a file can run any code of its writer's, as you.",
 )
-@click.option("--members", type=_PATH, help=".npz of inputs, targets, maybe groups.")
+@click.option("--members", type=_PATH, help=".npz of inputs, targets, maybe groups, people.")
 @click.option("--others", type=_PATH, help="The same, of records not trained on.")
 @_seed_option
 @_bounds
@@ -190,11 +190,15 @@ def of_two_worlds(as_json: bool, **asked: Any) -> None:
     "--included", default="included", show_default=True, help="Column of --canaries or --coins."
 )
 @click.option("--group", help="Column of --canaries or --coins with budget groups.")
+@click.option(
+    "--person",
+    help="Column of persons' ids, in place of --id: canaries are persons with many rows.",
+)
 @table_options
 @_bounds
 @_json_option
 def of_canaries(as_json: bool, **flags: Any) -> None:
-    """Bound ε from one run, on records that were included by fair coins."""
+    """Bound ε from one run, on records or persons that were included by fair coins."""
     from apiece.cli import _findings
 
     _say(_findings.of_canaries(flags), as_json)
@@ -214,7 +218,8 @@ def of_shadows(shadows: Path, variant: str, as_json: bool) -> None:
 def text(found: Findings) -> str:
     """Return the findings for people to read."""
     by_group = found.bounds_by_group or {}
-    lines = [found.audit + (f": {found.attack}" if found.attack else "")]
+    by = f", by {found.unit}" if found.unit else ""
+    lines = [found.audit + (f": {found.attack}" if found.attack else "") + by]
     lines += map(_bound, found.bounds)
     lines += [_bound(bound, f"{name}: ") for name, each in by_group.items() for bound in each]
     lines += [
