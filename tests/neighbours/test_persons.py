@@ -57,6 +57,14 @@ def test_mixing(name):
     assert holds(world(MIXING[name]), summed(clip_and_sum), 0) is None
 
 
+@pytest.mark.parametrize("name", ["mean at 0", "deviation at 1", "flip at 0"])
+def test_rows_that_are_alike_settle_nothing(name):
+    """Equal rows do not show what a model takes of one to another."""
+    given = world(MIXING[name], rows="alike")
+    for _ in range(5):
+        holds(given, summed(clip_and_sum, physical_batch_size=4), 0, whom=(4, 5))
+
+
 @pytest.mark.parametrize("name", [name for name in MIXING if name.startswith("keeps")])
 def test_whoever_has_more_rows_than_a_batch_is_looked_at_too(name):
     given = world(MIXING[name], (3, 3, 3))

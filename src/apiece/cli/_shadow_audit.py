@@ -68,7 +68,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
         models=models,
         seed=flags["seed"],
         people=None if person is None else person[rows],
-        rows_per_person=None if most == "all" else most,
+        rows_per_person=most if isinstance(most, int) else None,
     )
 
 

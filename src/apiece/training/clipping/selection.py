@@ -18,7 +18,7 @@ from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.independence.uses import enlarged, uses_of
 from apiece.training.clipping.paths import functional
 from apiece.training.clipping.paths.bookkeeping import clip_in_parts, most_together, parts_of
-from apiece.training.clipping.records import Batch, select
+from apiece.training.clipping.records import Batch, leaves, select
 from apiece.training.clipping.rules.rule import NotBookable
 
 How = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
@@ -70,7 +70,8 @@ def _looked_then(method: str, rows: Batch, take: Callable[[str], ClippedSum]) ->
     known = _chosen.setdefault(rows.model, {})
     path = known.get(how) if method == "auto" else method
     uses = uses_of(rows.model, (method, *how), rows.loss_fn)
-    if path is not None and not uses.due(len(rows)):
+    tensors = leaves((rows.inputs, rows.targets))
+    if path is not None and not uses.due(len(rows), tensors):
         uses.batches += 1
         return take(path)
     roots = {"model": rows.model, "loss_fn": rows.loss_fn}
@@ -85,7 +86,7 @@ def _looked_then(method: str, rows: Batch, take: Callable[[str], ClippedSum]) ->
         if method == "auto":
             known[how] = path
         uses.batches += 1
-        uses.looked(size)
+        uses.looked(size, tensors)
     return clipped
 
 

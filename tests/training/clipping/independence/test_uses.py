@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.errors import UnsupportedError
+from apiece.errors import InputError, UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import selection
 from apiece.training.clipping.independence import uses
@@ -128,19 +128,61 @@ class Often:
         return 0.5
 
 
+DIFFER, EQUAL = [torch.arange(5.0)], [torch.ones(5)]
+
+
+def test_equal_records_settle_nothing():
+    kept = uses.Uses([], batches=10**9)
+    kept.looked(5, EQUAL)
+    assert kept.largest == 1
+    assert kept.due(1, DIFFER)  # records differ for the first time
+    kept.looked(5, [*EQUAL, *DIFFER])
+    assert (kept.largest, kept.varied) == (5, {1})
+    assert not kept.due(5, [*EQUAL, *DIFFER])
+    assert kept.due(5, [*DIFFER, *EQUAL])
+
+
+@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize("over", ["inputs", "targets"])
+def test_a_model_that_mixes_is_seen_when_records_differ_at_last(size, over):
+    """A mean over equal records takes nothing of one to another."""
+
+    class Off(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.last(x - x.mean(0) if over == "inputs" else x)
+
+    def loss(out, y):
+        return out.sum(1) * (y - y.mean() if over == "targets" else y)
+
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 3), torch.rand(6)
+    for _ in range(20):
+        model = Off()
+        few = x[:1].expand(size, 3) if over == "inputs" else x[:size]
+        of = y[:1].expand(size) if over == "targets" else y[:size]
+        for _ in range(4):
+            clip_and_sum(model, loss, few, of, 1.0)
+        with pytest.raises(InputError):
+            clip_and_sum(model, loss, x[:5], y[:5], 1.0)
+
+
 def test_when_a_batch_is_due(monkeypatch):
     monkeypatch.setattr(uses, "_coin", Often())
     kept = uses.Uses([], batches=0)
-    assert kept.due(5)
-    kept.looked(5)
+    assert kept.due(5, DIFFER)
+    kept.looked(5, DIFFER)
     kept.batches = 1
-    assert kept.due(5)
+    assert kept.due(5, DIFFER)
     kept.batches = 2
-    assert not kept.due(5)
-    assert kept.due(6)
+    assert not kept.due(5, DIFFER)
+    assert kept.due(6, DIFFER)
     monkeypatch.setattr(uses, "_coin", Never())
     kept.batches = 10**6
-    assert not kept.due(5)
+    assert not kept.due(5, DIFFER)
 
 
 def test_some_ln_t_looks_in_t_steps():
@@ -148,7 +190,7 @@ def test_some_ln_t_looks_in_t_steps():
     for _ in range(20):
         kept = uses.Uses([], batches=0, largest=9)
         for kept.batches in range(2000):
-            counted.append(kept.due(9))
+            counted.append(kept.due(9, EQUAL))
     assert 6 < sum(counted) / 20 < 12  # 2 + ln(2000) - 1.5 = 8.1, give or take .6
 
 

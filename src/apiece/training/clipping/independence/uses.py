@@ -1,4 +1,4 @@
-"""When a model and a loss are looked at: at first, whenever a batch is larger, and secretly."""
+"""When a model and a loss are looked at: at first, at what is larger or new, and secretly."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import secrets
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 _AT_FIRST = 2  # batches that are looked at in any case
@@ -20,25 +21,40 @@ Mark = Callable[[], Any]
 
 @dataclass(slots=True, eq=False)
 class Uses:
-    """How a model was used with one loss: how many batches, and the largest one looked at."""
+    """How a model was used with one loss: how many batches, and what was looked at.
+
+    Records that are all equal say nothing of each other: that a mean is taken off them, say. So
+    `largest` is the largest batch looked at in which records differed, and `varied` says in which
+    tensors of inputs and targets any ever did.
+    """
 
     loss: list[Mark]
     batches: int = 0
     largest: int = 0
+    varied: set[int] = field(default_factory=set)
 
-    def due(self, size: int) -> bool:
-        """Whether to look at the next batch, of `size` records.
+    def due(self, size: int, tensors: list[torch.Tensor]) -> bool:
+        """Whether to look at the next batch, of `size` records with these `tensors`.
 
-        The first two, and every one larger than those looked at. Of the others the t-th with
-        chance 1/t, so that T steps cost some ln T looks.
+        The first two, every one larger than those looked at, and the first in which records differ
+        in a tensor. Of the others the t-th with chance 1/t, so that T steps cost some ln T looks.
         """
         if self.batches < _AT_FIRST or size > self.largest:
             return True
+        if any(_varies(t) for k, t in enumerate(tensors) if k not in self.varied):
+            return True
         return _coin.random() * (self.batches + 1) < 1
 
-    def looked(self, size: int) -> None:
+    def looked(self, size: int, tensors: list[torch.Tensor]) -> None:
         """Note that a batch of `size` records was looked at and found good."""
-        self.largest = max(self.largest, size)
+        varied = {k for k, t in enumerate(tensors) if _varies(t)}
+        self.varied |= varied
+        self.largest = max(self.largest, size if varied else 1)
+
+
+def _varies(records: torch.Tensor) -> bool:
+    """Return whether any two records differ."""
+    return not torch.equal(records[1:], records[:1].expand_as(records[1:]))
 
 
 def enlarged(size: int) -> int:
