@@ -58,6 +58,7 @@ def test_the_config_and_the_schema_parse() -> None:
     assert set(Schema.from_dict(tomllib.loads(schema), "docs").columns) == {
         "age",
         "capital_gain",
+        "birth",
         "workclass",
         "note",
     }
@@ -70,6 +71,12 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [1.0, 2.0, 3.0]
     spent = [float(line.split()[-1]) for line in lines]
     assert all(0.98 * a <= s <= a for a, s in zip(asked, spent, strict=True))
+
+
+def test_the_page_on_estimators_runs() -> None:
+    names: dict[str, object] = {}
+    for block in blocks(ROOT / "docs" / "estimator.md", "python"):
+        exec(compile(block, "estimator.md", "exec"), names)
 
 
 @pytest.mark.parametrize("page", ["index", "how-to"])
