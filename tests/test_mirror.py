@@ -10,14 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 MIRROR = {
     "": "_types",
-    "accounting": "accuracy arrays bounds inverses",
-    "accounting/closed": "enumeration forms gaussian single",
-    "accounting/contour": "integral moments profile windows",
-    "accounting/lattice": """
-        coins convolution dominated dominating estimates guided interpolants masses pairs
-        profile refinement settings
-    """,
-    "accounting/renyi": "divergences profile",
+    "accounting/lattice": "masses",
     "audit": "tables",
     "cli": "_findings _inputs _output _progress _shadow_audit attack",
     "contract": "exposure",

@@ -169,7 +169,7 @@ def test_contains_the_exact_gaussian(
 
 
 def one_step(z: float, q: float, log_threshold: Floats, *, add: bool) -> Floats:
-    """Mid-point of the closed form of one sampled step at any real ε (test_closed.py)."""
+    """Mid-point of the closed form of one sampled step at any real ε (closed/test_forms.py)."""
     form = closed.sampled_add if add else closed.sampled_remove
     bounds = form(lambda e: closed.gaussian(z, e), q, log_threshold.ravel())
     middle = (bounds.lower + bounds.upper) / 2

@@ -73,7 +73,7 @@ class Pair(Protocol):
         """
 
     def rounding(self, window: Window) -> float:
-        """Return a bound on the relative error of every mass."""
+        """Return a bound on the relative error of every mass, and of e^ρ at its ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Rényi divergences of single steps, at integer and fractional orders alike, over arrays.
 
 Everything is the larger of the two directions of add/remove. Values are rounded up by a factor
-1 + 1e-11, which covers the quadrature and the rounding (tests/accounting/test_rdp.py).
+1 + 1e-11, which covers the quadrature and the rounding (its tests compare with 40 digits).
 """
 
 from __future__ import annotations

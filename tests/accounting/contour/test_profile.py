@@ -1,0 +1,67 @@
+"""Many sampled compositions at once: against the lattice, and independent of their neighbours."""
+
+import numpy as np
+
+from apiece._types import Floats
+from apiece.accounting import epsilons
+from apiece.accounting.accuracy import Accuracy
+from apiece.accounting.contour.profile import epsilon_bounds
+from apiece.accounting.lattice.pairs import GaussianPair
+from apiece.accounting.lattice.profile import Composition
+
+
+def settings(count: int, seed: int) -> Floats:
+    random = np.random.default_rng(seed)
+    q, z = 10 ** random.uniform(-5, 0, count), 10 ** random.uniform(-0.5, 2, count)
+    times = np.floor(10 ** random.uniform(1.3, 5.5, count))
+    return np.stack([z, q, times, 10 ** random.uniform(-15, -3, count)])
+
+
+def test_agrees_with_the_lattice() -> None:
+    """Both bounds meet those of another method, on a fine lattice; most settings are covered."""
+    columns = settings(40, 7)
+    lower, upper = epsilon_bounds(*columns)
+    found = np.isfinite(upper)
+    assert found.mean() > 0.6
+    for k in np.flatnonzero(found):
+        z, q, times, delta = columns[:, k]
+        curve = Composition(((GaussianPair(z, q), int(times)),), Accuracy(gap=2e-4))
+        low, high = (float(end[0]) for end in curve.epsilon(np.array([delta])))
+        assert lower[k] <= high * (1 + 1e-12)
+        assert upper[k] >= low * (1 - 1e-12)
+
+
+def test_nothing_depends_on_its_neighbours() -> None:
+    """Bit for bit: in another order, doubled, and alone."""
+    columns = settings(60, 8)
+    lower, upper = epsilon_bounds(*columns)
+    order = np.random.default_rng(0).permutation(60)
+    for chosen in (order, np.repeat(order, 2), order[:1], order[1:4]):
+        some = epsilon_bounds(*columns[:, chosen])
+        assert np.array_equal(some.lower, lower[chosen])
+        assert np.array_equal(some.upper, upper[chosen])
+
+
+def test_extreme_settings_beside_ordinary_ones() -> None:
+    """q of 0 and 1, one step, a million steps, δ down to 1e-15, heavy tails, in one call."""
+    z = np.array([1.0, 1.0, 1.0, 50.0, 0.35, 2.0, 2.0, 1.0])
+    q = np.array([0.0, 1.0, 0.3, 0.01, 1e-5, 0.02, 0.02, 1e-6])
+    times = np.array([10, 10, 1, 10**6, 500, 1465, 1465, 10**6])
+    delta = np.array([1e-5, 1e-15, 1e-9, 1e-10, 1e-9, 1e-3, 1e-15, 1e-12])
+    names = ("noise_multiplier", "sampling_probability", "steps", "delta")
+    together = epsilons(**dict(zip(names, (z, q, times, delta), strict=True)))
+    assert together.upper[0] == 0
+    assert (together.upper - together.lower <= 1e-3 * np.maximum(together.upper, 0.01)).all()
+    for k, entry in enumerate(zip(z, q, times, delta, strict=True)):
+        alone = epsilons(**dict(zip(names, entry, strict=True)))
+        assert (alone.lower, alone.upper) == (together.lower[k], together.upper[k])
+
+
+def test_many_values_of_delta_share_a_curve() -> None:
+    """From 32 on; both ways give bounds on the same number."""
+    delta = np.geomspace(1e-9, 1e-4, 40)
+    setting = {"noise_multiplier": 1.0, "sampling_probability": 0.02, "steps": 300}
+    many, few = epsilons(delta=delta, **setting), epsilons(delta=delta[::4], **setting)
+    assert (few.lower <= many.upper[::4]).all()
+    assert (many.lower[::4] <= few.upper).all()
+    assert (few.upper - few.lower <= 1e-5 * few.upper).all()
