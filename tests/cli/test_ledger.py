@@ -22,6 +22,17 @@ def url(tmp_path: Path) -> str:
     return address
 
 
+def test_people_with_many_rows_get_one_account_each(tmp_path: Path) -> None:
+    visits = pd.DataFrame({"who": ["bob", "ann", "bob"], "consent": [1.0, 0.2, 1.0]})
+    visits.to_csv(tmp_path / "visits.csv", index=False)
+    address = f"sqlite:///{tmp_path}/l.db"
+    flags = ["--data", f"{tmp_path}/visits.csv", "--person", "who", "--epsilon", "consent"]
+    assert run(["ledger", "init", address, *flags, "--delta", "1e-6"]) == 0
+    left = Ledger.open(address).remaining(["ann", "bob"])
+    assert left[0] < left[1]
+    assert run(["ledger", "init", address, *flags, "--ids", "who", "--delta", "1e-6"]) == 2
+
+
 def test_status_tells_nothing_about_people(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["ledger", "status", url, "--analysis", "wages", "--json"]) == 0

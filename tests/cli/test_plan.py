@@ -111,6 +111,21 @@ def test_data_with_a_budget_column(tmp_path: Path) -> None:
         run(*flags)
 
 
+def test_a_table_of_visits_is_planned_by_person(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    rows = "".join(f"p{i % 40},{1 + i % 2}\n" for i in range(100))
+    path.write_text("who,consent\n" + rows)
+    flags = ["--data", str(path), "--delta", "1e-5", "--batch-size", "5", "--steps", "4"]
+    flags += ["--epsilon", "consent", "--strategy", "scale"]
+    plan = json.loads(run(*flags, "--person", "who", "--json"))
+    assert [g["records"] for g in plan["groups"]] == [20, 20]
+    with pytest.raises(InputError, match="ids, person: both"):
+        run(*flags, "--person", "who", "--ids", "who")
+    path.write_text("who,consent\n" + rows + "p3,7\n")
+    with pytest.raises(DataError, match="1 of 40 persons"):
+        run(*flags, "--person", "who")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -70,8 +70,8 @@ class Persons:
         if differing:
             raise DataError(
                 f"{what}: rows of one person differ ({differing} of {len(self)} persons); a person "
-                "has one for all rows: mend the column, or give a second table with --people, a "
-                "row a person"
+                "has one for all rows: mend the column, or take it from a table with a row a "
+                "person (for apiece train, --people)"
             )
         return found
 

@@ -14,6 +14,7 @@ from apiece import _check
 from apiece._types import Floats, Integers
 from apiece.budgets.frames import budget_column, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, excess_array, names_of
+from apiece.budgets.persons import Persons
 from apiece.datasets import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
@@ -243,6 +244,7 @@ class Budgets:
         epsilon: str,
         delta: str | float,
         ids: str | None = None,
+        person: str | None = None,
         excess: str | float | None = None,
         no_limit_cap: float | None = None,
         dialect: Dialect = PLAIN,
@@ -257,32 +259,45 @@ class Budgets:
             epsilon: Name of the column of ε.
             delta: Name of a column, or one number for all.
             ids: Name of the column of ids; None numbers the rows.
+            person: In place of `ids`, the column of the ids of persons, who may have several rows:
+                one budget a person, in the order of their ids, which are texts.
             excess: Name of a column, or one number for all.
             no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
             dialect: How a CSV file is written.
 
         Raises:
-            DataError: For a missing column, an empty table, an unreadable file, or repeated ids.
+            DataError: For a missing column, an empty table, an unreadable file, repeated ids, or
+                rows of one person that differ, naming nobody.
             BudgetError: For a cell that is no budget, with its row.
+            InputError: For both `ids` and `person`.
 
         Example:
             >>> import pandas as pd
             >>> people = pd.DataFrame({"who": ["a", "b"], "consent": [1.0, 2.0]})
             >>> Budgets.from_frame(people, epsilon="consent", delta=1e-5, ids="who").ids.tolist()
             ['a', 'b']
+            >>> visits = pd.DataFrame({"who": ["b", "a", "b"], "consent": [2.0, 1.0, 2.0]})
+            >>> budgets = Budgets.from_frame(visits, epsilon="consent", delta=1e-5, person="who")
+            >>> budgets.ids.tolist(), budgets.epsilon.tolist()
+            (['a', 'b'], [1.0, 2.0])
         """
+        if ids is not None and person is not None:
+            raise InputError("ids, person: both given; persons are named by person alone")
         table = read_frame(frame, dialect)
+        persons = None if person is None else Persons.of(table, person)
+        names = None if persons is None else persons.ids
 
         def values(name: str, role: str, below: float) -> Floats:
-            return budget_column(
+            found = budget_column(
                 table, name, role, below=below, decimal=dialect.decimal, no_limit_cap=no_limit_cap
             )
+            return found if persons is None else persons.once(found, f"{role} column {name!r}")
 
         return cls(
             values(epsilon, "epsilon", np.inf),
             values(delta, "delta", 1.0) if isinstance(delta, str) else delta,
             excess=values(excess, "excess", 1.0) if isinstance(excess, str) else excess,
-            ids=None if ids is None else ids_column(table, ids),
+            ids=names if ids is None else ids_column(table, ids),
         )
 
 

@@ -54,6 +54,7 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 @click.option("--order", type=float, help="The Rényi order; left out, chosen from the budgets.")
 @click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet to enroll from.")
 @click.option("--ids", help="Column with the persons' ids; with --data.")
+@click.option("--person", help="In place of --ids, where persons may have several rows.")
 @click.option("--epsilon", help="Column with each person's ε; with --data.")
 @click.option("--delta", help="One δ for all, or a column; with --data.")
 @click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
@@ -65,6 +66,7 @@ def init(
     order: float | None,
     data: Path | None,
     ids: str | None,
+    person: str | None,
     epsilon: str | None,
     delta: str | None,
     no_limit_cap: float | None,
@@ -82,13 +84,14 @@ def init(
 
     budgets, found = None, []
     if data is not None:
-        if ids is None or epsilon is None or delta is None:
-            raise InputError("--data: needs --ids, --epsilon and --delta beside it")
+        if (ids is None and person is None) or epsilon is None or delta is None:
+            raise InputError("--data: needs --ids or --person, --epsilon and --delta beside it")
         budgets = Budgets.from_frame(
             data,
             epsilon=epsilon,
             delta=number_or_name(delta),
             ids=ids,
+            person=person,
             no_limit_cap=no_limit_cap,
             dialect=dialect_from(written),
         )

@@ -44,6 +44,7 @@ Example:
 @click.option("--delta", help="One δ for all, or the name of a column.")
 @click.option("--excess", help="One bound Δ̄ on the excess risk for all, or a column's name.")
 @click.option("--ids", help="Name of the column with unique record ids; with --data.")
+@click.option("--person", help="Column of persons' ids, who may have several rows; with --data.")
 @table_options
 @click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
 @click.option("--batch-size", type=float, help="Expected batch size.")
@@ -104,6 +105,7 @@ def budgets_from(flags: dict[str, Any]) -> Budgets:
             epsilon=flags["epsilon"],
             delta=delta,
             ids=flags["ids"],
+            person=flags["person"],
             excess=excess,
             no_limit_cap=flags["no_limit_cap"],
             dialect=dialect_from(flags),
