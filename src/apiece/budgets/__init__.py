@@ -14,6 +14,7 @@ from apiece.budgets.ownership import Ownership
 from apiece.budgets.persons import Persons
 from apiece.budgets.records import Budgets
 from apiece.budgets.release import BudgetHistogram, release_histogram
+from apiece.budgets.row_limit import release_rows_per_person
 
 __all__ = [
     "LARGE",
@@ -32,4 +33,5 @@ __all__ = [
     "person_column",
     "refuse_absurd",
     "release_histogram",
+    "release_rows_per_person",
 ]

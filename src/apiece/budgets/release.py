@@ -146,11 +146,7 @@ def release_histogram(
     at = _levels(levels, level_delta, level_excess)
     if noise == "laplace":
         spent_delta = 0.0
-        if not cost * WIDEST > 1:
-            raise _too_small(cost, 0.0)
-        # rounded up, so that the noise is not below 1/ε
-        scale = Fraction(math.ceil(Fraction(10**9) / Fraction(cost)), 10**9)
-        draw = functools.partial(discrete.laplace, scale, below)
+        draw = functools.partial(discrete.laplace, laplace_scale(cost), below)
     else:
         if delta is None:
             raise BudgetError("delta: missing; discrete Gaussian noise needs one")
@@ -160,6 +156,13 @@ def release_histogram(
     exact = np.bincount(_place(budgets, *at) + 1, minlength=at[0].size + 1)[1:]
     counts = np.array([int(count) + draw() for count in exact], dtype=np.int64)
     return BudgetHistogram(*at, np.maximum(counts, 0), cost, spent_delta, noise)
+
+
+def laplace_scale(epsilon: float) -> Fraction:
+    """Return 1/ε rounded up: the scale of discrete Laplace noise that keeps (ε, 0) on a count."""
+    if not epsilon * WIDEST > 1:
+        raise _too_small(epsilon, 0.0)
+    return Fraction(math.ceil(Fraction(10**9) / Fraction(epsilon)), 10**9)
 
 
 def gaussian_variance(epsilon: float, delta: float) -> Fraction:
