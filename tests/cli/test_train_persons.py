@@ -160,6 +160,23 @@ def test_an_interrupted_run_goes_on_bit_for_bit(train: Any, monkeypatch: Any) ->
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
+def test_an_unreadable_row_costs_a_person_that_row_alone(train: Any, capsys: Any) -> None:
+    """Before, the whole sum of a person was left out where one of the rows was."""
+    frame = visits().astype({"age": object})
+    held = frame[frame["part"] == "train"]["patient"].value_counts()
+    own = frame.index[frame["patient"] == held.index[0]]
+    lone = frame.index[frame["patient"] == "p006"]  # everything of this person is unreadable
+    assert len(own) > 1
+    assert lone[0] not in own
+    frame.loc[[own[0], *lone], "age"] = "nan"
+    assert train("one", f"{OWN} --seed 8", frame) == 0
+    assert f"{1 + len(lone)} of" in capsys.readouterr().err
+    assert train("two", f"{OWN} --seed 8", frame.drop(own[0])) == 0
+    left, right = (load_model(f"{out}/model.pt").network.state_dict() for out in ("one", "two"))
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+    assert Path("one/plan.json").read_text() == Path("two/plan.json").read_text()
+
+
 def test_a_ledger_charges_persons(train: Any) -> None:
     frame = visits()
     people = frame.drop_duplicates("patient")

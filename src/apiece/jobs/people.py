@@ -62,6 +62,22 @@ class Records:
         """Which rows cannot be used; how many is data about people."""
         return np.isnan(self.features[:, 0])
 
+    def without_faulty(self) -> Records:
+        """Return the rows to train on: of each person the usable ones, else one that is faulty.
+
+        A sum over a person's rows is left out whole where one of them is faulty. Which rows stay
+        depends on that person's rows alone; and everyone stays, as the plan counts them. Where each
+        row is a record, all stay.
+        """
+        if self.person is None:
+            return self
+        order = np.lexsort((self.faulty, self.person))
+        first = np.ones(order.size, dtype=bool)
+        first[1:] = self.person[order][1:] != self.person[order][:-1]
+        kept = ~self.faulty
+        kept[order[first]] = True
+        return Records(self.features[kept], self.labels[kept], self.person[kept])
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class People:

@@ -165,7 +165,8 @@ def _train(
     job, people, begun = prepared.job, prepared.people, time.monotonic()
     training, seeds = job.training_of(name), job.seeds_of(name)
     seed = None if seeds is None else seeds[repeat]
-    inputs = torch.from_numpy(people.train.features)
+    train = people.train.without_faulty()
+    inputs = torch.from_numpy(train.features)
     network = build(
         inputs.shape[1],
         len(people.classes),
@@ -185,12 +186,12 @@ def _train(
         ),
         nn.CrossEntropyLoss(reduction="none"),
         prepared.plans[name],
-        (inputs, torch.from_numpy(people.train.labels)),
+        (inputs, torch.from_numpy(train.labels)),
     )
     place = prepared.unfinished.model(name, repeat)
     options: dict[str, Any] = {"callbacks": [progress], "save_every": SAVE_EVERY}
     options["included"] = None if charge is None else charge.included
-    options["people"] = people.train.person
+    options["people"] = train.person
     if training.rows_per_person != "all":
         options["rows_per_person"] = training.rows_per_person
     if (place / "state.pt").exists():
