@@ -25,6 +25,23 @@ def run(marker: str) -> dict[str, Any]:
     return names
 
 
+def test_an_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for what it knows, and never contradicts the others."""
+    from apiece import Gaussian, Laplace, Repeated, privacy_curve
+    from apiece.accounting import choose
+
+    names, laplace = run("class Pure"), Repeated(Laplace(3.0), 4)
+    known = privacy_curve(laplace).epsilon([1e-5, 1e-300])
+    monkeypatch.setattr(choose, "TABLE", names["table"])
+    (asked,) = [a for a in choose.choose(laplace, "best").answers if a.evaluator == "pure bound"]
+    assert 4 / 3 <= asked.profile.most <= 4 / 3 * (1 + 1e-12)
+    found = privacy_curve(laplace, method="best").epsilon([1e-5, 1e-300])
+    assert (known.lower <= found.upper).all()
+    assert (found.upper <= known.upper).all()
+    others = choose.choose(Gaussian(1.0), "best").answers
+    assert "pure bound" not in [answer.evaluator for answer in others]
+
+
 def test_a_strategy() -> None:
     plan = run("class Cautious")["plan"]
     assert plan.strategy == "cautious"

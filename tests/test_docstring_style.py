@@ -22,7 +22,7 @@ from apiece import errors
 ROOT = Path(__file__).parents[1]
 
 # Packages whose docstrings are still in the older form; this list may only become shorter.
-NOT_YET = {"accounting", "assignment"}
+NOT_YET = {"assignment"}
 
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Guarantee", "References",
             "Example")  # fmt: skip

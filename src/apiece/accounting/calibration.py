@@ -31,7 +31,19 @@ _ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
 
 @dataclass(frozen=True, slots=True)
 class EpsilonBudget:
-    """ε at a given δ."""
+    """ε at a given δ.
+
+    Attributes:
+        epsilon: Above 0.
+        delta: In (0, 1).
+
+    Raises:
+        InputError: For values outside their bounds.
+
+    Example:
+        >>> EpsilonBudget(1.0, 1e-5).limit
+        1.0
+    """
 
     epsilon: float
     delta: float
@@ -46,13 +58,34 @@ class EpsilonBudget:
         return float(self.epsilon)
 
     def spent(self, curve: PrivacyCurve) -> float:
-        """Return the upper bound on ε(δ)."""
+        """Return an upper bound on ε(δ).
+
+        Args:
+            curve: Of the mechanism that spends.
+
+        Raises:
+            RangeError: Where no finite ε is known to hold.
+
+        Guarantee:
+            Never below the exact value.
+        """
         return float(curve.epsilon(self.delta).upper)
 
 
 @dataclass(frozen=True, slots=True)
 class AdvantageBudget:
-    """The greatest TPR − FPR of any membership test."""
+    """The greatest TPR − FPR of any membership test.
+
+    Attributes:
+        limit: In (0, 1).
+
+    Raises:
+        InputError: For a value outside.
+
+    Example:
+        >>> AdvantageBudget(0.1).limit
+        0.1
+    """
 
     limit: float
 
@@ -60,13 +93,35 @@ class AdvantageBudget:
         _check.probability("advantage", self.limit, low_open=True, high_open=True)
 
     def spent(self, curve: PrivacyCurve) -> float:
-        """Return the upper bound on the advantage."""
+        """Return an upper bound on the advantage.
+
+        Args:
+            curve: Of the mechanism that spends.
+
+        Raises:
+            RangeError: Past the numerical range.
+
+        Guarantee:
+            Never below the exact value.
+        """
         return float(curve.advantage().upper)
 
 
 @dataclass(frozen=True, slots=True)
 class PowerBudget:
-    """The greatest true-positive rate of any membership test at one false-positive rate."""
+    """The greatest true-positive rate of any membership test at one false-positive rate.
+
+    Attributes:
+        limit: The true-positive rate, in (0, 1).
+        false_positive_rate: In (0, 1), below `limit`.
+
+    Raises:
+        InputError: For values outside their bounds.
+
+    Example:
+        >>> PowerBudget(0.2, 0.1).limit
+        0.2
+    """
 
     limit: float
     false_positive_rate: float
@@ -85,8 +140,17 @@ class PowerBudget:
     def spent(self, curve: PrivacyCurve) -> float:
         """Return an upper bound on the true-positive rate, close where it is at most the limit.
 
-        The least of δ(ε) + e^ε·α and 1 − e^(−ε)(1 − δ(ε) − α) over those ε alone at which either
-        can be within the limit: one or two of the regions of a profile instead of all.
+        It is the least of δ(ε) + e^ε·α and 1 − e^(−ε)(1 − δ(ε) − α) over those ε alone at which
+        either can be within the limit: one or two of the regions of a profile instead of all.
+
+        Args:
+            curve: Of the mechanism that spends.
+
+        Raises:
+            RangeError: Past the numerical range.
+
+        Guarantee:
+            Never below the exact value.
         """
         alpha, best = self.false_positive_rate, 1.0
         low = 0.0
@@ -104,7 +168,21 @@ class PowerBudget:
 
 @dataclass(frozen=True, slots=True)
 class MuBudget:
-    """μ of Gaussian differential privacy; for compositions of plain Gaussians only."""
+    """μ of Gaussian differential privacy; for compositions of plain Gaussians only.
+
+    Attributes:
+        limit: Above 0.
+
+    Raises:
+        InputError: For another value.
+
+    References:
+        Dong, Roth, Su 2022.
+
+    Example:
+        >>> MuBudget(1.0).limit
+        1.0
+    """
 
     limit: float
 
@@ -112,13 +190,33 @@ class MuBudget:
         _check.positive("mu", self.limit)
 
     def spent(self, curve: PrivacyCurve) -> float:
-        """Return the exact μ; raise `UnsupportedError` for anything but plain Gaussians."""
+        """Return μ, which is exact.
+
+        Args:
+            curve: Of the mechanism that spends.
+
+        Raises:
+            UnsupportedError: For anything but plain Gaussians.
+        """
         return mu(curve.mechanism or Composed())
 
 
 @dataclass(frozen=True, slots=True)
 class ExcessBudget:
-    """Forward Δ-divergence from a baseline: how much more vulnerable than promised."""
+    """Forward Δ-divergence from a baseline: how much more vulnerable than promised.
+
+    Attributes:
+        limit: In (0, 1).
+        baseline: The curve that was promised.
+
+    Raises:
+        InputError: For a limit outside.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> ExcessBudget(0.1, privacy_curve(Gaussian(2.0))).limit
+        0.1
+    """
 
     limit: float
     baseline: PrivacyCurve
@@ -127,7 +225,17 @@ class ExcessBudget:
         _check.probability("excess", self.limit, low_open=True, high_open=True)
 
     def spent(self, curve: PrivacyCurve) -> float:
-        """Return the upper bound on Δ(baseline ‖ curve)."""
+        """Return an upper bound on Δ(baseline ‖ curve).
+
+        Args:
+            curve: Of the mechanism that spends.
+
+        Raises:
+            RangeError: Past the numerical range.
+
+        Guarantee:
+            Never below the exact value; see `excess`.
+        """
         return float(excess(self.baseline, curve).forward.upper)
 
 
@@ -138,11 +246,24 @@ Budget: TypeAlias = EpsilonBudget | AdvantageBudget | PowerBudget | MuBudget | E
 class Calibration:
     """The safe end of a parameter's range.
 
-    parameter: which one was sought; value: what it came to; achieved: the budget's upper bound
-    there, at most `limit`; saturated: the budget cannot be spent in full, within 1 % (or twenty
-    times the precision), because the parameter's range or the accountant's numerical range ends, or
-    because what is spent jumps there; a number of steps is saturated at the end of its range only.
-    mechanism: the whole mechanism, from which all of it can be recomputed.
+    Attributes:
+        parameter: Which one was sought.
+        value: What it came to.
+        achieved: An upper bound there on what is spent of the budget, at most `limit`.
+        limit: The budget.
+        saturated: Whether the budget cannot be spent in full, within 1 % (or twenty times the
+            precision): the parameter's range or the accountant's numerical range ends, or what is
+            spent jumps there. A number of steps is saturated at the end of its range only.
+        mechanism: The whole mechanism, from which all of it can be recomputed.
+
+    Guarantee:
+        `achieved` was evaluated at `value`, not interpolated.
+
+    Example:
+        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1,
+        ...                   method="gdp")
+        >>> found.parameter, found.saturated
+        ('noise_multiplier', False)
     """
 
     parameter: str
@@ -164,18 +285,29 @@ def calibrate(
 ) -> Calibration:
     """Return the one missing parameter of `steps` subsampled Gaussian steps that keeps `budget`.
 
-    Exactly one of the three is left out: the smallest noise multiplier, the largest sampling
-    probability (1 where saturated) or the largest number of steps is returned, to the relative
-    `precision`, of it or of the budget (steps: exactly), always on the side where the upper bound
-    is within the budget.
+    Leave out one of the three: the smallest noise multiplier, the largest sampling probability (1
+    where saturated) or the largest number of steps is returned.
 
-    Raises `InputError` unless exactly one is missing, `InfeasibleError` where no value within
-    [0.01, 1e7] (noise), [1e-12, 1] (rate) or [1, 1e8] (steps) keeps the budget.
+    Args:
+        budget: What may be spent.
+        noise_multiplier: Above 0; sought in [0.01, 1e7].
+        sampling_probability: In (0, 1]; sought in [1e-12, 1].
+        steps: A whole number from 1 on; sought up to 1e8.
+        method: As for `privacy_curve`.
+        precision: Relative, of the parameter or of the budget; steps are found exactly.
 
-    >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1,
-    ...                   method="gdp")
-    >>> round(found.value, 4), found.achieved <= 1.0
-    (3.7306, True)
+    Raises:
+        InputError: Unless just one is missing; for values outside their bounds.
+        InfeasibleError: Where no value of the range keeps the budget.
+
+    Guarantee:
+        An upper bound on what is spent at the value returned was found within the budget.
+
+    Example:
+        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1,
+        ...                   method="gdp")
+        >>> round(found.value, 4), found.achieved <= 1.0
+        (3.7306, True)
     """
     given = {
         "noise_multiplier": noise_multiplier,

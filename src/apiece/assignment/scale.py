@@ -17,18 +17,30 @@ from apiece.plan import Plan
 class Scale:
     """Each record's clip norm is as large as its budget allows; rates and noise are the same.
 
-    With z_g the noise multiplier of (ε_g, δ_g) at q̄ = B/n: S = c̄ / mean(1/z), c_g = S/z_g, so
+    With z_g the noise multiplier of (ε_g, δ_g) at q̄ = B/n: S = c̄ / mean(1/z) and c_g = S/z_g, so
     that the mean clip norm is c̄. Each record's privacy curve is that of the uniform mechanism of
     its own budget, so nobody else's choice moves it: Δ = 0.
 
-    Source: Boenisch et al. 2023 Algorithm 2, with the harmonic mean (the authors' code averages z
-    arithmetically).
+    References:
+        Boenisch et al. 2023, Algorithm 2, with the harmonic mean (the authors' code averages z
+        arithmetically).
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.stages[0].clip_norm.round(2).tolist()
+        [0.72, 1.28]
     """
 
     name: ClassVar[str] = "scale"
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a clip norm a group."""
+        """Return the plan with a clip norm a group.
+
+        Args:
+            request: The budgets and the settings of the training.
+        """
         groups, q = request.groups, request.mean_probability
         if many(request):
             z = noise_levels(request, q)
