@@ -46,7 +46,7 @@ def test_one_module_at_two_places_is_one_unit_with_two_calls():
     layer = nn.Linear(3, 3)
     model = nn.Sequential(layer, nn.ReLU(), layer)
     units = units_of(model)
-    with recording(units) as tape:
+    with recording(units, 2) as tape:
         model(torch.randn(2, 3))
     assert len(units) == 1
     assert [call.unit.path for call in tape.calls] == ["0", "0"]
@@ -54,7 +54,7 @@ def test_one_module_at_two_places_is_one_unit_with_two_calls():
 
 def test_outputs_are_kept_where_a_unit_is_run_again():
     model = nn.Sequential(nn.Linear(3, 3), Own())
-    with recording(units_of(model)) as tape:
+    with recording(units_of(model), 2) as tape:
         model(torch.randn(2, 3))
     plain, other = tape.calls
     assert plain.outputs is None
@@ -64,7 +64,7 @@ def test_outputs_are_kept_where_a_unit_is_run_again():
 
 def test_without_a_gradient_nothing_is_noted():
     model = nn.Linear(3, 3)
-    with recording(units_of(model)) as tape, torch.no_grad():
+    with recording(units_of(model), 2) as tape, torch.no_grad():
         model(torch.randn(2, 3))
     assert tape.calls == []
 
@@ -72,7 +72,7 @@ def test_without_a_gradient_nothing_is_noted():
 def test_an_input_that_is_overwritten_later_is_refused():
     model = nn.Linear(3, 3)
     values = torch.randn(2, 3)
-    with recording(units_of(model)) as tape:
+    with recording(units_of(model), 2) as tape:
         model(values)
     tape.calls[0].check()
     values.mul_(2)
@@ -82,5 +82,5 @@ def test_an_input_that_is_overwritten_later_is_refused():
 
 def test_a_layer_called_by_keyword_is_not_booked():
     model = nn.Linear(3, 3)
-    with recording(units_of(model)), pytest.raises(NotBookable, match="0 arguments"):
+    with recording(units_of(model), 2), pytest.raises(NotBookable, match="0 arguments"):
         model(input=torch.randn(2, 3))

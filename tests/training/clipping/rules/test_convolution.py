@@ -18,9 +18,25 @@ CASES = {
     "narrow kernel": (nn.Conv2d(3, 8, (5, 1)), "patches"),
     "few outputs": (nn.Conv2d(3, 6, 3), "patches"),
     "one dimension": (nn.Conv1d(4, 8, 3), "patches"),
+    "depthwise": (nn.Conv2d(4, 4, 3, padding=1, groups=4), "by channel"),
+    "depthwise, strided": (nn.Conv2d(3, 9, 4, stride=3, padding=2, groups=3), "by channel"),
+    "depthwise, dilated": (
+        nn.Conv2d(3, 6, (3, 2), stride=2, dilation=(2, 3), padding=(1, 2), groups=3),
+        "by channel",
+    ),
+    "depthwise, one dimension": (nn.Conv1d(4, 8, 5, stride=2, groups=4), "by channel"),
+    "depthwise, reflected": (
+        nn.Conv2d(2, 2, 3, padding=2, padding_mode="reflect", groups=2),
+        "by channel",
+    ),
     "many channels": (nn.Conv2d(8, 8, 3, padding=1), "grouped"),
 }
-WAYS = {"columns": "_by_columns", "grouped": "_grouped", "patches": "_gradients"}
+WAYS = {
+    "by channel": "_by_channel",
+    "columns": "_by_columns",
+    "grouped": "_grouped",
+    "patches": "_gradients",
+}
 
 
 def one_by_one(layer, inputs, outputs):

@@ -23,7 +23,7 @@ from apiece.training.clipping.paths.dense import clip_dense, is_dense
 from apiece.training.clipping.paths.functional import places_of, vectorised
 from apiece.training.clipping.paths.pace import most_at_a_time, records_at_a_time
 from apiece.training.clipping.paths.pooling import fast_pooling
-from apiece.training.clipping.paths.tape import Call, recording, units_of
+from apiece.training.clipping.paths.tape import Call, Tape, recording, units_of
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import Contribution, Rows, join
@@ -70,8 +70,9 @@ def clip_batch(batch: Batch) -> ClippedSum:
             if is_dense(uses):
                 return clip_dense(uses, batch, losses)
             return _clip(of_uses(uses, batch), batch, losses)
-    with recording(units_of(batch.model)) as tape, torch.enable_grad(), fast_pooling(batch.model):
-        losses = batch.losses()
+    units = units_of(batch.model)
+    with recording(units, len(batch)) as tape, torch.enable_grad(), fast_pooling(batch.model):
+        losses = _losses(batch, tape)
     passed = _backward(tape.calls, losses)
     with torch.no_grad():
         apart = _without_rule(passed, len(batch))
@@ -80,6 +81,17 @@ def clip_batch(batch: Batch) -> ClippedSum:
             named = _contributions(passed, apart, batch)
         with torch.no_grad():
             return _clip(named, batch, losses.detach())
+
+
+def _losses(batch: Batch, tape: Tape) -> torch.Tensor:
+    try:
+        return batch.losses()
+    except Exception as error:
+        if not tape.widened:
+            raise
+        raise NotBookable(
+            f"what it makes once for all records cannot be made for each: {error}"
+        ) from None
 
 
 def _backward(calls: list[Call], losses: torch.Tensor) -> list[Passed]:

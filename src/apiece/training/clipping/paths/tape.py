@@ -10,8 +10,10 @@ from typing import Any
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
 
 from apiece.training.clipping import records
+from apiece.training.clipping.paths.broadcast import Free, frees, one_each, widened
 from apiece.training.clipping.rules.rule import LayerRule, NotBookable
 from apiece.training.clipping.rules.table import rule_for
 
@@ -52,9 +54,14 @@ class Call:
 
 @dataclass(slots=True, repr=False)
 class Tape:
-    """The calls of one forward pass, in order."""
+    """The calls of one forward pass over `size` records, in order.
 
+    widened: whether something was made for each record that the model makes once for all.
+    """
+
+    size: int
     calls: list[Call] = field(default_factory=list)
+    widened: bool = False
 
     def note(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note one call. Outputs without a gradient need no entry."""
@@ -69,41 +76,64 @@ class Tape:
         self.calls.append(Call(unit, args, kwargs, kept, edges, versions))
 
 
-def units_of(model: nn.Module) -> list[Unit]:
-    """Return the modules that hold trainable parameters, each with its way of being handled."""
-    found: list[Unit] = []
+def units_of(model: nn.Module) -> list[Unit | Free]:
+    """Return what holds trainable parameters, each with its way of being handled.
+
+    Args:
+        model: Whose modules and free parameters are meant; a module inside a unit is none.
+    """
+    found: list[Unit | Free] = []
     _collect(model, "", found, set())
     return found
 
 
-def _collect(module: nn.Module, path: str, found: list[Unit], seen: set[nn.Module]) -> None:
+def _collect(module: nn.Module, path: str, found: list[Unit | Free], seen: set[nn.Module]) -> None:
     if module in seen:
         return
     seen.add(module)
     own = any(p is not None and p.requires_grad for p in module._parameters.values())
     bypasses = isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
-    if own or bypasses:
+    rule = rule_for(module) if own or bypasses else None
+    free = frees(path, module) if own and rule is None and not bypasses else []
+    if (own and not free) or bypasses:
         if any(p.requires_grad for p in module.parameters()):
-            found.append(Unit(path, module, rule_for(module)))
-    else:
-        for name, child in module._modules.items():
-            if child is not None:
-                _collect(child, f"{path}.{name}" if path else name, found, seen)
+            found.append(Unit(path, module, rule))
+        return
+    found += free
+    for name, child in module._modules.items():
+        if child is not None:
+            _collect(child, f"{path}.{name}" if path else name, found, seen)
 
 
 @contextlib.contextmanager
-def recording(units: list[Unit]) -> Iterator[Tape]:
+def recording(units: list[Unit | Free], size: int) -> Iterator[Tape]:
     """Record the calls of `units` while the context is open; the hooks are gone afterwards."""
-    tape = Tape()
-    handles = []
+    tape = Tape(size)
+    free = [unit for unit in units if isinstance(unit, Free)]
+    handles: list[RemovableHandle] = []
     for unit in units:
-
-        def hook(_module: nn.Module, args: Any, kwargs: Any, out: Any, unit: Unit = unit) -> None:
-            tape.note(unit, args, kwargs, out)
-
-        handles.append(unit.module.register_forward_hook(hook, with_kwargs=True))
+        if isinstance(unit, Unit):
+            handles += _hooks(unit, tape)
     try:
-        yield tape
+        with one_each(free, size) as made:
+            tape.widened = size > 1 and bool(free)
+            for f, each in zip(free, made, strict=True):
+                tape.note(Unit(f.path, f.module, f.rule), (each,), {}, each)
+            yield tape
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _hooks(unit: Unit, tape: Tape) -> Iterator[RemovableHandle]:
+    def widen(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        wide = widened(args, tape.size)
+        tape.widened |= wide is not None
+        return wide
+
+    def note(_module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        tape.note(unit, args, kwargs, out)
+
+    if unit.is_plain:
+        yield unit.module.register_forward_pre_hook(widen)
+    yield unit.module.register_forward_hook(note, with_kwargs=True)

@@ -27,6 +27,11 @@ from apiece.training.clipping.rules.rule import Contributions, LayerRule, LayerU
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
 _GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
+_CONVOLVE: dict[int, Any] = {
+    3: nn.functional.conv1d,
+    4: nn.functional.conv2d,
+    5: nn.functional.conv3d,
+}  # by how many dimensions a batch has
 _LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
 
@@ -98,6 +103,13 @@ class Convolution:
         )
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether a group has one channel, on a processor: each is then an image of its own."""
+        groups = self.module.groups
+        one = groups > 1 and self.module.weight.shape[1] == 1
+        return one and self.outputs.device.type == "cpu"
+
+    @property
     def columns_fill_lanes(self) -> bool:
         """Whether a few channels are many with a kernel's columns as channels of their own."""
         return self.outputs.dim() == 4 and math.prod(self.module.weight.shape[1::2]) >= _LANES // 2
@@ -163,6 +175,8 @@ class Convolution:
     def pieces(self) -> Iterator[torch.Tensor]:
         """Yield the same, some records at a time."""
         width = _GRADIENTS // self.module.weight.numel()
+        if self.is_depthwise:
+            return self._over(self._by_channel, width)
         if self.by_onednn and self.module.weight.shape[1] >= _LANES:
             return self._over(self._grouped, width)
         if self.by_onednn and self.columns_fill_lanes:
@@ -188,6 +202,26 @@ class Convolution:
             count * self.module.groups,
         )
         return found.view(count, *self.module.weight.shape)
+
+    def _by_channel(self, start: int, end: int) -> torch.Tensor:
+        """Return the same where a group has one channel: the output's gradient as a long kernel.
+
+        The step between its entries is the layer's stride, and it moves by the layer's dilation.
+        """
+        conv, outputs, count = self.module, self.outputs[start:end], end - start
+        inputs = self.inputs[start:end]
+        found: torch.Tensor = _CONVOLVE[outputs.dim()](
+            inputs.reshape(1, -1, *inputs.shape[2:]),
+            outputs.reshape(-1, 1, *outputs.shape[2:]),
+            None,
+            conv.dilation,
+            self.padding,
+            conv.stride,
+            inputs.shape[0] * inputs.shape[1],
+        )
+        for axis, size in enumerate(conv.kernel_size):  # what a stride leaves over at the end
+            found = found.narrow(axis + 2, 0, size)
+        return found.reshape(count, *conv.weight.shape)
 
     def _by_columns(self, start: int, end: int) -> torch.Tensor:
         """Return the same, with what each column of the kernel meets as a channel.
