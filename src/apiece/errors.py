@@ -17,6 +17,8 @@ ApieceError
 └── StateError                       a run folder, checkpoint or ledger that cannot be used as asked
     └── AnalysisError                the same as above
 
+SlowPathWarning (UserWarning)        a model is clipped exactly, but by a slower path than others
+
 Messages are one line: what, where, the value, the bound, the remedy.
 """
 
@@ -32,6 +34,10 @@ class ApieceError(Exception):
 
 class InputError(ApieceError, ValueError):
     """A value given by the caller is outside its bounds."""
+
+
+class SlowPathWarning(UserWarning):
+    """A model is clipped exactly, but by a slower path than most; said once for each model."""
 
 
 class BudgetError(InputError):

@@ -86,6 +86,7 @@ HOLDS = {
     "training.randomness.Streams": "key",
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
     "training.clipping.people.Owners": "owner order",
+    "training.clipping.paths.broadcast.Free": "module",
     "training.clipping.rules.joined.Joined": "part persons",
     "training.clipping.rules.joined.Persons": "owner",
     "training.clipping.rules.rule.LayerUse": "input gradients kwargs output",

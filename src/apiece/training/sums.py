@@ -13,11 +13,13 @@ from apiece._types import Floats, Integers
 from apiece.training.clipping import (
     ClippedSum,
     LossFunction,
+    PartPath,
     State,
     clip_and_sum,
     empty_sum,
     guards,
     model_randomness,
+    selection,
 )
 from apiece.training.people import PeopleRows
 from apiece.training.sources import Source
@@ -65,6 +67,11 @@ class Sums:
     def unchanged(self) -> AbstractContextManager[None]:
         """Raise `UnsupportedError` where something of the model changes meanwhile."""
         return self._state.kept(contents=False)
+
+    @property
+    def paths(self) -> tuple[PartPath, ...]:
+        """How each part of the model is clipped; none before the first batch."""
+        return selection.paths_of(self.model, self._method)
 
     def nothing(self) -> ClippedSum:
         """Return the sum over no records."""

@@ -21,7 +21,7 @@ from apiece.training.batches import taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Prepaid
 from apiece.training.checkpoints import Folder
-from apiece.training.clipping import LossFunction, guards
+from apiece.training.clipping import LossFunction, PartPath, guards
 from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
@@ -163,6 +163,11 @@ class Trainer:
     def step_number(self) -> int:
         """How many of them are taken."""
         return self._loop.step_number
+
+    @property
+    def paths(self) -> tuple[PartPath, ...]:
+        """How each part of the model is clipped, and why; none before the first batch."""
+        return self._loop.sums.paths
 
     @property
     def rejected(self) -> int:

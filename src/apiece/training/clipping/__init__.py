@@ -13,12 +13,14 @@ from apiece.training.clipping.front import clip_and_sum, empty_sum
 from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.rules import Contribution, LayerUse, rule_for
+from apiece.training.clipping.told import PartPath
 
 __all__ = [
     "ClippedSum",
     "Contribution",
     "LayerUse",
     "LossFunction",
+    "PartPath",
     "State",
     "clip_and_sum",
     "clip_factors",

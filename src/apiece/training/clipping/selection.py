@@ -20,6 +20,7 @@ from apiece.training.clipping.paths import functional
 from apiece.training.clipping.paths.bookkeeping import clip_in_parts, most_together, parts_of
 from apiece.training.clipping.records import Batch, leaves, select
 from apiece.training.clipping.rules.rule import NotBookable
+from apiece.training.clipping.told import PartPath, parts, tell
 
 How = tuple[bool | str, ...]  # training mode, autocast, the names of the trained parameters
 
@@ -34,6 +35,22 @@ _chosen: weakref.WeakKeyDictionary[nn.Module, dict[How, str]] = weakref.WeakKeyD
 def chosen(model: nn.Module) -> list[tuple[How, str]]:
     """Return which path the model took, in which state: what a resumed run must take again."""
     return list(_chosen.get(_inner(model), {}).items())
+
+
+def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
+    """Return how each part of the model is clipped, as it last was; none before its first batch.
+
+    Args:
+        model: As given to `clip_and_sum`.
+        method: Likewise.
+
+    Example:
+        >>> paths_of(nn.Linear(2, 1))
+        ()
+    """
+    model = _inner(model)
+    taken = list(_chosen.get(model, {}).values())
+    return parts(model, method if method != "auto" else taken[-1] if taken else None)
 
 
 def choose(model: nn.Module, paths: Iterable[tuple[Iterable[bool | str], str]]) -> None:
@@ -101,17 +118,20 @@ def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
     except NotBookable as reason:
         if not free:
             raise _not_exact(str(reason)) from None
+        why = str(reason)
     put_back(before)
     try:
-        return functional.clip_vectorised(batch)
+        found, path = functional.clip_vectorised(batch), "functional"
     except RuntimeError:  # vmap cannot run every model
         put_back(before)
-        return functional.clip_one_by_one(batch)
+        found, path = functional.clip_one_by_one(batch), "loop"
+    tell(batch.model, path, why)
+    return found
 
 
 def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, closely: bool) -> str:
     """Look at a batch, and return the path to take: `path`, where one is given and stands."""
-    free = method == "auto"
+    free, why = method == "auto", ""
     for name in [path] if path is not None else ["book-keeping", "functional", "loop"]:
         try:
             found = examine(name, batch, free=free, closely=closely, again=again)
@@ -120,6 +140,7 @@ def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, clos
                 raise _not_exact(str(reason)) from None
             if path is not None:  # this batch cannot be book-kept, and the next ones may
                 return name
+            why = str(reason)
             continue
         except (RuntimeError, ValueError) as error:
             if name != "functional" or isinstance(error, InputError):
@@ -132,10 +153,13 @@ def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, clos
                 ) from error
             continue  # vmap cannot run every model
         if found is Finding.SAME or name != "book-keeping":
+            if why:
+                tell(batch.model, name, why)
             return name
         if not free or (path is not None and found is Finding.OTHER_SUM):
             raise _not_exact(found.value)
-        path = None  # by another path then, from now on
+        path, why = None, found.value  # by another path then, from now on
+    tell(batch.model, "functional", why)
     return "functional"
 
 

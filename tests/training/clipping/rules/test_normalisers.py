@@ -8,6 +8,14 @@ from apiece.training.clipping.rules import rule_for
 
 from .oracle import RECORDS, frozen, hold, smooth
 
+
+def still(layer):
+    """A layer that normalises by running statistics, which are not the usual 0 and 1."""
+    layer.running_mean.normal_()
+    layer.running_var.uniform_(0.2, 3)
+    return layer.eval()
+
+
 LAYERS = {
     "layer norm": (lambda: nn.LayerNorm(6), (6,)),
     "layer norm, places": (lambda: nn.LayerNorm(6), (4, 6)),
@@ -16,6 +24,9 @@ LAYERS = {
     "rms norm": (lambda: nn.RMSNorm(6), (4, 6)),
     "group norm": (lambda: nn.GroupNorm(2, 6), (6,)),
     "group norm, images": (lambda: nn.GroupNorm(2, 6), (6, 3, 4)),
+    "batch norm, running": (lambda: still(nn.BatchNorm1d(6)), (6,)),
+    "batch norm, images": (lambda: still(nn.BatchNorm2d(6)), (6, 3, 4)),
+    "batch norm, volumes": (lambda: still(nn.BatchNorm3d(4)), (4, 2, 3, 2)),
     "instance norm": (lambda: nn.InstanceNorm1d(6, affine=True), (6, 4)),
     "instance norm, images": (lambda: nn.InstanceNorm2d(6, affine=True), (6, 4, 3)),
 }
@@ -47,6 +58,8 @@ def test_what_is_frozen_is_left_out():
     assert hold(frozen(layer, "bias"), torch.randn(RECORDS, *shape)).keys() == {"weight"}
 
 
-def test_running_statistics_have_no_rule():
+def test_running_statistics_that_still_run_have_no_rule():
+    assert rule_for(nn.BatchNorm2d(6)) is None
+    assert rule_for(nn.BatchNorm2d(6, track_running_stats=False).eval()) is None
     kept = nn.InstanceNorm1d(6, affine=True, track_running_stats=True)
     assert rule_for(kept) is None

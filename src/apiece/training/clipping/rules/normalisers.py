@@ -60,6 +60,17 @@ def instance_norm(module: Any, use: LayerUse) -> Contributions:
     return _scale_and_shift(module, normal, use.gradient, None)
 
 
+def batch_norm(module: Any, use: LayerUse) -> Contributions:
+    """Return contributions of a layer that normalises by its running statistics."""
+    mean, variance = (t.to(use.input.dtype) for t in (module.running_mean, module.running_var))
+    normal = functional.batch_norm(use.input, mean, variance, eps=module.eps)
+    return _scale_and_shift(module, normal, use.gradient, None)
+
+
+def _keeps_still(module: Any) -> bool:
+    return own_weight_and_bias(module) and not module.training and module.running_mean is not None
+
+
 def _keeps_nothing(module: Any) -> bool:
     return own_weight_and_bias(module) and not module.track_running_stats
 
@@ -67,4 +78,5 @@ def _keeps_nothing(module: Any) -> bool:
 LAYER_NORM = LayerRule(layer_norm)
 RMS_NORM = LayerRule(rms_norm)
 GROUP_NORM = LayerRule(group_norm)
+BATCH_NORM = LayerRule(batch_norm, suits=_keeps_still)
 INSTANCE_NORM = LayerRule(instance_norm, suits=_keeps_nothing)

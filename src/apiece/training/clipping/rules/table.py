@@ -8,7 +8,9 @@ from apiece.training.clipping.rules.attention import ATTENTION
 from apiece.training.clipping.rules.convolution import CONVOLUTION
 from apiece.training.clipping.rules.embedding import BAG, EMBEDDING
 from apiece.training.clipping.rules.linear import LINEAR
+from apiece.training.clipping.rules.named import rule_by_name
 from apiece.training.clipping.rules.normalisers import (
+    BATCH_NORM,
     GROUP_NORM,
     INSTANCE_NORM,
     LAYER_NORM,
@@ -27,6 +29,9 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.LayerNorm: LAYER_NORM,
     nn.RMSNorm: RMS_NORM,
     nn.GroupNorm: GROUP_NORM,
+    nn.BatchNorm1d: BATCH_NORM,
+    nn.BatchNorm2d: BATCH_NORM,
+    nn.BatchNorm3d: BATCH_NORM,
     nn.InstanceNorm1d: INSTANCE_NORM,
     nn.InstanceNorm2d: INSTANCE_NORM,
     nn.InstanceNorm3d: INSTANCE_NORM,
@@ -50,7 +55,7 @@ def rule_for(module: nn.Module) -> LayerRule | None:
         >>> rule_for(nn.Linear(2, 1)) is RULES[nn.Linear], rule_for(nn.ReLU()) is None
         (True, True)
     """
-    rule = RULES.get(type(module))
+    rule = RULES.get(type(module)) or rule_by_name(type(module))
     if rule is None or "forward" in module.__dict__:
         return None
     if module._forward_hooks or module._forward_pre_hooks:

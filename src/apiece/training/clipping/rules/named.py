@@ -1,0 +1,72 @@
+"""Layers of libraries that are not imported here, known by where their class comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn import functional
+
+from apiece.training.clipping.rules.contributions import Outer, Rows, products
+from apiece.training.clipping.rules.rule import (
+    Contributions,
+    LayerRule,
+    LayerUse,
+    own_weight_and_bias,
+    same_output,
+    trains,
+)
+
+
+def transposed_linear(module: Any, use: LayerUse) -> Contributions:
+    """Return what a linear layer whose weight is (in, out) gives: GPT-2's `Conv1D`."""
+    given, left = use.input, use.gradient
+    flat = left.dim() == 2
+    if not flat:
+        given, left = given.flatten(1, -2), left.flatten(1, -2)
+    found: Contributions = {}
+    if trains(module, "weight"):
+        found["weight"] = Outer(given, left) if flat else products(given, left)
+    if trains(module, "bias"):
+        found["bias"] = Rows(left if flat else left.sum(1))
+    return found
+
+
+def scaled_rms(module: Any, use: LayerUse) -> Contributions:
+    """Return the contribution of y = weight·x/rms(x), and look whether the layer gave that."""
+    shape = module.weight.shape
+    normal = functional.rms_norm(use.input, shape, eps=module.variance_epsilon)
+    assert use.output is not None  # the rule remakes
+    same_output(use.path, use.output, normal * module.weight)
+    each = (use.gradient * normal).reshape(len(normal), -1, *shape).sum(1)
+    return {"weight": Rows(each)}
+
+
+def _is_transposed(module: Any) -> bool:
+    return own_weight_and_bias(module) and module.weight.dim() == 2
+
+
+def _is_scaled_rms(module: Any) -> bool:
+    only = {name for name, p in module._parameters.items() if p is not None} == {"weight"}
+    return only and isinstance(getattr(module, "variance_epsilon", None), float)
+
+
+TRANSPOSED_LINEAR = LayerRule(transposed_linear, suits=_is_transposed)
+SCALED_RMS = LayerRule(scaled_rms, suits=_is_scaled_rms, remakes=True)
+
+
+def rule_by_name(kind: type[nn.Module]) -> LayerRule | None:
+    """Return the rule of a class of Hugging Face's transformers, None for others.
+
+    Args:
+        kind: The layer's class, which nobody has subclassed.
+
+    Example:
+        >>> rule_by_name(nn.Linear) is None
+        True
+    """
+    if not kind.__module__.startswith("transformers."):
+        return None
+    if kind.__name__ == "Conv1D":
+        return TRANSPOSED_LINEAR
+    return SCALED_RMS if kind.__name__.endswith(("RMSNorm", "T5LayerNorm")) else None
