@@ -104,6 +104,7 @@ HOLDS = {
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
+    "training.clipping.told.PartPath",
     "adapters.scikit.account.Spending",
     "adapters.scikit.training.Recipe",
     "jobs.target.Amount",
