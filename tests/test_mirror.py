@@ -13,17 +13,13 @@ MIRROR = {
     "accounting/lattice": "masses",
     "audit": "tables",
     "cli": "_findings _inputs _output _progress _shadow_audit attack",
-    "contract": "exposure",
-    "datasets": "cells cifar dialect encode idx packaged schema svhn template",
-    "jobs": "charged folder people prepared running settings unfinished",
+    "datasets": "cifar encode idx packaged schema svhn template",
+    "jobs": "charged people prepared running unfinished",
     "ledger": """
         accounts anchor chain charging database enrolment export opening people schema trail
         verify
     """,
-    "numerics": "rounding",
-    "plan": "claims numbers",
     "queries": "scan sources",
-    "reporting": "closing figures heatmap",
     "sensitivity": "partial",
 }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from apiece.numerics import geometric, narrowed
 from apiece.plan import BoundPlan, Reference
 
 PADS = 8  # budgets tried for public records
+
+Planner: TypeAlias = Callable[[Budgets, Strategy], BoundPlan]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,19 +89,22 @@ def enforce(
     if budgets.excess is None:
         raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
     public = _check.count("public", public, least=0)
-    settings: dict[str, Any] = {
-        "steps": steps,
-        "expected_batch_size": expected_batch_size,
-        "clip_norm": clip_norm,
-        "method": method,
-    }
-    sample = _option("sample", budgets, Sample(), settings)
+    plan_for = partial(
+        assign,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        clip_norm=clip_norm,
+        method=method,
+    )
+    sample = _option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
         return replace(sample.plan, notes=("contract: sample keeps it, and was taken",))
-    options = [_option("hybrid", budgets, Hybrid(), settings)]
+    options = [_option("hybrid", plan_for(budgets, Hybrid()))]
     if public:
-        options += _padded(budgets, public, settings)
-    options.append(_option("scale", budgets, Scale(), settings))
+        # The promise is the one of the records that asked, whoever is added.
+        reference = Reference(expected_batch_size / len(budgets), steps)
+        options += _padded(budgets, public, reference, plan_for)
+    options.append(_option("scale", plan_for(budgets, Scale())))
     kept = [option for option in options if option.verdict.ok]
     if not kept:
         raise InfeasibleError(
@@ -108,12 +115,13 @@ def enforce(
     return replace(taken.plan, notes=_notes(taken, sample, options))
 
 
-def _option(label: str, budgets: Budgets, strategy: Strategy, settings: dict[str, Any]) -> _Option:
-    plan = assign(budgets, strategy, **settings)
+def _option(label: str, plan: BoundPlan) -> _Option:
     return _Option(label, plan, check(plan))
 
 
-def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Option]:
+def _padded(
+    budgets: Budgets, public: int, reference: Reference, plan_for: Planner
+) -> list[_Option]:
     """Return Sample with public records at the largest budget for them that fits, if one does.
 
     The more they ask, the less noise there is. Too little noise makes some record less vulnerable
@@ -121,19 +129,16 @@ def _padded(budgets: Budgets, public: int, settings: dict[str, Any]) -> list[_Op
     which way to go.
     """
     groups = budgets.groups
-    rate = settings["expected_batch_size"] / len(budgets)
-    reference = Reference(rate, settings["steps"])
     best: list[_Option] = []
 
     def may_ask_more(epsilon: Floats) -> Mask:
         padded = with_public(budgets, public, float(epsilon))
         try:
-            plan = assign(padded, Sample(), **settings)
+            plan = plan_for(padded, Sample())
         except (InfeasibleError, RangeError):
             return np.asarray(False)
-        # The promise is the one of the records that asked, whoever is added.
         plan = replace(plan, reference=reference)
-        option = _Option(f"sample, {public} public records", plan, check(plan))
+        option = _option(f"sample, {public} public records", plan)
         if option.verdict.ok:
             best[:] = [option]
         forward = any(clause.forward > clause.bound for clause in option.verdict.broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from apiece.assignment import Sample, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure
 from apiece.errors import InputError
+from apiece.plan import BoundPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,21 +114,23 @@ def risk_table(
         raise InputError("risk: give at least one share and one epsilon of the others")
     scheme = Sample() if strategy is None else strategy
     found = np.empty((rows.size, columns.size, 3))
-    settings: dict[str, Any] = {
-        "steps": steps,
-        "expected_batch_size": expected_batch_size,
-        "clip_norm": 1.0,
-        "method": method,
-    }
+    plan_for = partial(
+        assign,
+        strategy=scheme,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        clip_norm=1.0,
+        method=method,
+    )
     for i, share in enumerate(rows):
         for j, epsilon in enumerate(columns):
             groups = [("victim", 1 - share, victim_epsilon), ("others", share, float(epsilon))]
             budgets = Budgets.from_groups(groups, size, delta)
-            found[i, j] = _risk(budgets, scheme, settings)
+            found[i, j] = _risk(plan_for(budgets))
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
     alone = Budgets.from_groups([("victim", 1.0, victim_epsilon)], size, delta)
-    baseline = _risk(alone, scheme, settings)[0]
+    baseline = _risk(plan_for(alone))[0]
     return RiskTable(
         victim_epsilon=float(victim_epsilon),
         delta=float(delta),
@@ -140,12 +144,9 @@ def risk_table(
     )
 
 
-def _risk(
-    budgets: Budgets, strategy: Strategy, settings: dict[str, Any]
-) -> tuple[float, float, float]:
+def _risk(plan: BoundPlan) -> tuple[float, float, float]:
     """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
-    plan = assign(budgets, strategy, **settings)
-    found = exposure(plan, int(budgets.group_index[0]))
+    found = exposure(plan, int(plan.group_index[0]))
     ends = found.advantage.upper, found.forward.upper, found.backward.upper
     advantage, forward, backward = map(float, ends)
     return advantage, forward, backward

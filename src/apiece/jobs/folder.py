@@ -30,10 +30,6 @@ class RunFolder:
         """Write the file `name`, whole."""
         write_whole(self.path / name, content)
 
-    def write_json(self, name: str, content: Any) -> None:
-        """Write `content` as JSON; NaN and infinity are refused."""
-        self.write(name, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
     def log(self, event: str, **values: Any) -> None:
         """Append one line to log.jsonl: seconds since the start, the event, public values."""
         seconds = round(time.monotonic() - self._start, 3)

@@ -100,7 +100,11 @@ class PeopleRows:
         return self.starts.size - 1
 
     def mean(self, values: Floats) -> Floats:
-        """Return (…, persons): the mean of each person's values, (…, n) one a row."""
+        """Return the mean of each person's values, (…, persons).
+
+        Args:
+            values: (…, n) One a row.
+        """
         sums = np.add.reduceat(values[..., self.rows], self.starts[:-1], axis=-1)
         return np.asarray(sums / np.diff(self.starts))
 
@@ -111,6 +115,9 @@ class PeopleRows:
             persons: (B,) Positions of persons, in any order, each once.
             limit: The most rows a person brings, at least 1; None for all.
             key: 32 bytes, a new one each step; all coins come from it.
+
+        Raises:
+            InputError: For a limit below 1.
 
         Guarantee:
             Which rows a person brings is a function of the key, that person's position and how

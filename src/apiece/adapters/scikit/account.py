@@ -24,7 +24,7 @@ _GROUPS = 12  # for which the total is stated
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What the members of one budget group spend in all fits together, rounded up.
+    """What the members of one budget group spend in all fits together.
 
     Args:
         name: Of the group.
@@ -32,6 +32,9 @@ class Spending:
         delta: The same; epsilon_spent is at this δ.
         fits: The most fits that one of them took part in.
         epsilon_spent: If everything that comes of these fits is released.
+
+    Guarantee:
+        `epsilon_spent` is rounded up.
 
     Example:
         >>> Spending("strict", 1.0, 1e-5, fits=4, epsilon_spent=2.6).fits

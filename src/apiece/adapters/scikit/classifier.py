@@ -105,7 +105,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         delta: npt.ArrayLike | None = None,
         people: npt.ArrayLike | None = None,
     ) -> PrivateClassifier:
-        """Train on these rows, each or each person at their own budget.
+        """Return self, trained on these rows, each or each person at their own budget.
 
         Args:
             X: (n, columns) A table, or an array of numbers.

@@ -96,7 +96,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         delta: npt.ArrayLike | None = None,
         people: npt.ArrayLike | None = None,
     ) -> PrivateRegressor:
-        """Train on these rows, each or each person at their own budget.
+        """Return self, trained on these rows, each or each person at their own budget.
 
         Args:
             X: (n, columns) A table, or an array of numbers.

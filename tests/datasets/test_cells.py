@@ -1,0 +1,65 @@
+"""Cells as texts and numbers: each by itself, whatever stands in other rows."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apiece.datasets.cells import as_numbers, column, positions, require, texts
+from apiece.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        (pd.Series([" a ", None, "NA"]), ["a", "", "NA"]),
+        (pd.Series([1, 2]), ["1", "2"]),
+        (pd.Series([1.0, None, 0.1]), ["1", "", "0.10000000000000001"]),
+        (pd.Series([True, False]), ["True", "False"]),
+        (pd.Series([3, None], dtype="Int64"), ["3", ""]),
+    ],
+)
+def test_texts(cells: pd.Series, found: list[str]) -> None:
+    assert texts(cells).tolist() == found
+
+
+@pytest.mark.parametrize(
+    ("cell", "decimal", "number"),
+    [
+        ("1.5", ".", 1.5),
+        ("1,5", ",", 1.5),
+        ("1.500", ",", math.nan),  # thousands, or not: nobody can tell
+        ("1_000", ".", math.nan),
+        ("١", ".", math.nan),
+        ("", ".", math.nan),
+        ("inf", ".", math.inf),
+        ("nan", ".", math.nan),
+        ("1e3", ".", 1000.0),
+    ],
+)
+def test_numbers(cell: str, decimal: str, number: float) -> None:
+    (found,) = as_numbers(np.array([cell], dtype=object), decimal)
+    assert found == pytest.approx(number, nan_ok=True)
+
+
+def test_positions_know_the_same_number_written_another_way() -> None:
+    cells = np.array(["1.0", "01", "2", "-0", "b", "1.5", ""], dtype=object)
+    assert positions(cells, ["1", "2", "b", "0"]).tolist() == [0, 0, 1, 3, 2, -1, -1]
+
+
+def test_a_row_does_not_change_how_another_is_read() -> None:
+    cells = np.array(["1", "x", "2.5"], dtype=object)
+    alone = [as_numbers(cells[k : k + 1])[0] for k in range(3)]
+    np.testing.assert_array_equal(as_numbers(cells), alone)
+
+
+def test_columns_that_are_not_there() -> None:
+    frame = pd.DataFrame([[1, 2, 3]], columns=["age", "city", "city"])
+    assert column(frame, "age", "label").tolist() == [1]
+    with pytest.raises(DataError, match="did you mean 'age'"):
+        column(frame, "aeg", "label")
+    with pytest.raises(DataError, match="twice"):
+        column(frame, "city", "label")
+    with pytest.raises(DataError, match=r"label column 'x'.*columns: a, …|label column 'x'"):
+        require("x", ["a"] * 20, "label")

@@ -1,0 +1,56 @@
+"""What is read off a plan's numbers: mechanisms, a reference of its own, and whether they fit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from apiece.assignment import assign
+from apiece.budgets import Budgets
+from apiece.errors import InputError
+from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
+from apiece.plan import Plan, Stage
+from apiece.plan.numbers import mechanism_of, own_reference, require_fit, steps_of
+
+BUDGETS = Budgets([1.0] * 60 + [3.0] * 40, 1e-5)
+PLAN: Plan = assign(BUDGETS, "scale", steps=8, expected_batch_size=20, clip_norm=1.0).public()
+FIRST = PLAN.stages[0]
+
+
+def test_stages_are_composed_and_those_without_the_group_left_out() -> None:
+    only_weak = Stage(3, 8.0, 2.0, np.array([0.0, 0.2]), np.array([1.0, 1.0]))
+    both = replace(PLAN, stages=(FIRST, only_weak))
+    assert steps_of(both) == 11
+    assert mechanism_of(both, 0) == mechanism_of(PLAN, 0)
+    own = Repeated(Sampled(Gaussian(2.0), 0.2), 3)
+    assert mechanism_of(both, 1) == Composed(mechanism_of(PLAN, 1), own)
+
+
+def test_on_a_worst_path_no_coin_hides_anything() -> None:
+    tossed = replace(FIRST, participation=np.array([0.5, 1.0]), expected_batch_size=0.2 * (30 + 40))
+    hidden = replace(PLAN, stages=(tossed,))
+    revealed = replace(
+        hidden, worst_paths=np.array([[True], [False]]), objections=("coins are revealed",)
+    )
+    assert mechanism_of(hidden, 0) == Sampled(mechanism_of(PLAN, 0), 0.5)
+    assert mechanism_of(revealed, 0) == mechanism_of(PLAN, 0)
+    assert mechanism_of(revealed, 1) == Composed()
+
+
+def test_the_reference_of_a_plan_that_nobody_requested_is_its_mean_rate() -> None:
+    assert own_reference(PLAN).sampling_probability == pytest.approx(0.2)
+    assert own_reference(PLAN).steps == 8
+
+
+@pytest.mark.parametrize(
+    ("stages", "says"),
+    [
+        ((), "no stages"),
+        ((Stage(1, 1.0, 1.0, np.ones(1), np.ones(1)),), "arrays of 1 for 2 groups"),
+        ((replace(FIRST, expected_batch_size=20.1),), "must agree"),
+    ],
+)
+def test_what_does_not_fit_is_named(stages: tuple[Stage, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        replace(PLAN, stages=stages)
+    require_fit(PLAN)

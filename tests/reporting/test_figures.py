@@ -1,0 +1,26 @@
+"""The report's figures: SVG that stands alone, the same each time, with every strategy in it."""
+
+from dataclasses import replace
+
+from apiece.reporting.figures import accuracy, budgets
+from sample_runs import sample_run
+
+
+def test_they_are_svg_with_every_name_and_the_same_twice() -> None:
+    run = sample_run()
+    for draw in (accuracy, budgets):
+        text = draw(run)
+        assert text is not None
+        assert text.startswith("<svg")
+        assert text == draw(run)
+        assert "http://www.w3.org" in text.split(">", 1)[0]
+        for strategy in run.strategies:
+            assert strategy.strategy in text
+    for group in run.strategies[0].promises:
+        assert group.name in budgets(run)
+
+
+def test_without_held_out_people_there_is_no_accuracy() -> None:
+    run = sample_run()
+    untested = tuple(replace(s, test_accuracy=()) for s in run.strategies)
+    assert accuracy(replace(run, strategies=untested)) is None
