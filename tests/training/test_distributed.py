@@ -27,6 +27,7 @@ from apiece.plan import Plan, Stage
 from apiece.training import Trainer
 
 def setting(what):
+    options = {}
     budgets = Budgets.from_groups([("a", .5, 1.0), ("b", .5, 2.0)], SIZE, 1e-5)
     rates, noise, steps, outputs = np.array(RATES), 1e-9, STEPS, 1
     x = torch.eye(SIZE)
@@ -39,8 +40,14 @@ def setting(what):
     if what == "noise":  # nobody in any step, and one process without any record
         budgets = Budgets(np.ones(1), 1e-5)
         rates, noise, steps, outputs, x = np.array([1e-12]), 3.0, 4, 400, torch.ones(1, 5)
+    if what in ("people", "rows"):  # persons with 1 to 7 rows in any order, a coordinate a row
+        people = np.repeat(np.arange(21), np.arange(21) % 7 + 1)
+        people = np.random.default_rng(1).permutation(people)
+        options = {"people": people, "rows_per_person": 2 if what == "rows" else None}
+        budgets = Budgets(np.ones(21), 1e-5, ids=np.arange(21))
+        rates, steps, x = np.ones(1), 6, torch.eye(people.size)
     expected = float(rates @ budgets.groups.records)
-    clips = np.full(rates.size, .5 if what == "sum" else 1.)
+    clips = np.full(rates.size, {"sum": .5, "rows": 9.}.get(what, 1.))
     stage = Stage(steps, expected, noise, rates, clips)
     none = np.zeros(rates.size, bool)
     plan = Plan("t", 1., budgets.groups, (stage,), none).bind(budgets)
@@ -48,26 +55,28 @@ def setting(what):
     def parts():
         model = nn.Linear(x.shape[1], outputs, bias=False)
         return model, torch.optim.SGD(model.parameters(), lr=lr)
-    return parts, loss, plan, x
+    return parts, loss, plan, x, options
 
 def weights(folder, what):
-    parts, loss, plan, x = setting(what)
+    parts, loss, plan, x, options = setting(what)
     torch.manual_seed(dist.get_rank())  # different first parameters: process 0's must win
     model, optimizer = parts()
     wrapped = nn.parallel.DistributedDataParallel(model)
-    half = Trainer(wrapped, optimizer, loss, plan, (x, x), seed=0, checkpoint=folder)
+    half = Trainer(wrapped, optimizer, loss, plan, (x, x), seed=0, checkpoint=folder,
+                   physical_batch_size=5 if options else 1024, **options)
     found = [model.weight.detach().clone()]
     half.fit(plan.steps // 2)
     found.append(model.weight.detach().clone())
     model, optimizer = parts()
-    rest = Trainer.resume(folder, model, optimizer, loss, plan, (x, x))
+    rest = Trainer.resume(folder, model, optimizer, loss, plan, (x, x),
+                          physical_batch_size=5 if options else 1024, **options)
     rest.fit()
     return [*found, model.weight.detach()]
 
 folder, SIZE, STEPS, RATES = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), eval(sys.argv[4])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-names = ("sum", "noise", "rates")
+names = ("sum", "noise", "rates", "people", "rows")
 found = {name: weights(f"{folder}/{name}", name) for name in names}
 torch.save(found, f"{folder}/{dist.get_rank()}.pt")
 dist.destroy_process_group()
@@ -98,7 +107,7 @@ def trained(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize("what", ["sum", "noise", "rates"])
+@pytest.mark.parametrize("what", ["sum", "noise", "rates", "people", "rows"])
 def test_all_processes_have_the_same_parameters(trained, what):
     assert all(torch.equal(one[what][2], trained[0][what][2]) for one in trained)
 
@@ -162,6 +171,34 @@ def test_processes_and_halves_draw_independently(trained):
             stream = Streams.from_seed(0).sampling(step, 0)
             paired[PoissonSampler(stage, index, shard=(rank, 2)).draw(stream)] += 1
     assert correlation(paired[::2], paired[1::2]) > 0.99
+
+
+def brought(trained, what):
+    """Return each row's share in the first half of the steps and in the second, by person."""
+    whose = np.random.default_rng(1).permutation(np.repeat(np.arange(21), np.arange(21) % 7 + 1))
+    first, half, last = (w.double().flatten().numpy() for w in trained[0][what])
+    return [[(a - b)[whose == p] for p in range(21)] for a, b in ((first, half), (half, last))]
+
+
+def test_a_person_is_clipped_as_one_whichever_process_has_them(trained):
+    """k rows of norm 1 along an axis each have 1/√k of a bound of 1, in each of three steps.
+
+    Persons cut in two, over processes or physical batches, would have more: 1/√j each of j rows.
+    """
+    for half in brought(trained, "people"):
+        for shares in half:
+            np.testing.assert_allclose(shares, 3 / shares.size**0.5, rtol=1e-4)
+
+
+def test_a_person_brings_so_many_rows_and_others_after_a_resume(trained):
+    early, late = brought(trained, "rows")
+    for half in (early, late):
+        for shares in half:
+            assert np.rint(shares).sum() == 3 * min(2, shares.size)
+            np.testing.assert_allclose(shares, np.rint(shares), atol=1e-4)
+            assert shares.max() < 3.5  # at most once a step
+    several = [p for p in range(21) if early[p].size > 2]
+    assert any(not np.allclose(early[p], late[p], atol=0.1) for p in several)
 
 
 def correlation(one, other):
