@@ -286,5 +286,9 @@ def test_bad_input() -> None:
     by_person = of_people().pool
     with pytest.raises(DataError, match="pool"):
         replace(by_person, people=None)
+    persons = replace(plan(), unit="person")
+    assert of_people(plan=persons).plan.unit == "person"
+    with pytest.raises(InputError, match="plan is for persons"):
+        job(plan=persons)
     with pytest.raises(DataError, match="row 3"):
         replace(by_person, inputs=by_person.inputs.index_fill(0, torch.tensor([3]), torch.inf))

@@ -119,6 +119,12 @@ def test_a_table_of_visits_is_planned_by_person(tmp_path: Path) -> None:
     flags += ["--epsilon", "consent", "--strategy", "scale"]
     plan = json.loads(run(*flags, "--person", "who", "--json"))
     assert [g["records"] for g in plan["groups"]] == [20, 20]
+    assert plan["unit"] == "person"
+    shown = run(*flags, "--person", "who")
+    assert "scale: 40 persons, 4 steps" in shown
+    assert "records" not in shown
+    with pytest.raises(InputError, match="a column of --data"):
+        run(*FLAGS, "--person", "who")
     with pytest.raises(InputError, match="ids, person: both"):
         run(*flags, "--person", "who", "--ids", "who")
     path.write_text("who,consent\n" + rows + "p3,7\n")

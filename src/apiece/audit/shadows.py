@@ -94,6 +94,11 @@ class ShadowJob:
                 "give (models, records)"
             )
         _check.count("block", self.block)
+        if self.plan.unit == "person" and self.pool.people is None:
+            raise InputError(
+                "pool.people: the plan is for persons (plan.unit); say whose each row is, or rows "
+                "would be audited in their place"
+            )
         highest = int(self.budget_groups.max())
         if not 0 <= int(self.budget_groups.min()) <= highest < len(self.plan.budget_groups):
             raise InputError(

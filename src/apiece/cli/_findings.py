@@ -202,7 +202,7 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
     network = load_model(run / "model.pt").network
 
     def side(records: Records, groups: Any = None) -> Side:
-        good = usable(records)
+        good = ~records.faulty
         found = model_confidences(network, records.features[good], records.labels[good])
         person = None if records.person is None else records.person[good]
         return Side.of(found, groups=None if groups is None else groups[good], people=person)
@@ -229,12 +229,3 @@ def _groups(people: People) -> Any:
         return names
     order = np.argsort(budgets.ids)
     return names[order[np.searchsorted(budgets.ids[order], person)]]
-
-
-def usable(records: Records) -> Any:
-    """Return which rows a model can have been trained on: of a person all of them, or none."""
-    import numpy as np
-
-    if records.person is None:
-        return ~records.faulty
-    return ~np.isin(records.person, records.person[records.faulty])

@@ -35,7 +35,6 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     from apiece.audit import LEAST_MODELS, VARIANTS
     from apiece.audit.tables import half_plan, table_job
     from apiece.budgets import Budgets
-    from apiece.cli._findings import usable
     from apiece.jobs import read_job, read_people
 
     models = _check.count("models", flags["models"], least=LEAST_MODELS)
@@ -44,7 +43,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
         raise unknown("variant", flags["variant"], VARIANTS)
     job = read_job(flags["run"] / "config.toml")
     training, people = job.training_of(job.training.strategy), read_people(job)
-    rows, asked, person = usable(people.train), people.budgets, people.train.person
+    rows, asked, person = ~people.train.faulty, people.budgets, people.train.person
     good = rows if person is None else np.isin(asked.ids, person[rows])
     budgets = Budgets(
         asked.epsilon[good],
@@ -64,7 +63,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
         people.train.features[rows],
         people.train.labels[rows],
         budgets,
-        plan,
+        replace(plan, unit=job.data.unit),
         models=models,
         seed=flags["seed"],
         people=None if person is None else person[rows],

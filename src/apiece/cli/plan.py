@@ -88,6 +88,7 @@ def _assign(flags: dict[str, Any]) -> Plan:
         clip_norm=flags["clip_norm"],
         method=flags["method"],
     )
+    plan = replace(plan, unit="record" if flags["person"] is None else "person")
     cap = flags["no_limit_cap"]
     return plan if cap is None else replace(plan, notes=(*plan.notes, cap_note(cap)))
 
@@ -110,6 +111,8 @@ def budgets_from(flags: dict[str, Any]) -> Budgets:
             no_limit_cap=flags["no_limit_cap"],
             dialect=dialect_from(flags),
         )
+    if flags["person"] is not None:
+        raise InputError("--person: a column of --data; give the table, or drop it")
     if flags["groups"] is None or flags["records"] is None:
         raise InputError("budgets: none given; give --records and --groups, or --data")
     if isinstance(delta, str) or isinstance(excess, str):
@@ -145,7 +148,8 @@ def table(plan: Plan) -> str:
     rows = [_row(group, columns, bounds) for group in data["groups"]]
     if len(rows) > 20:
         rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
-    rows = [[c.replace("_", " ") for c in columns] + [""], *rows]
+    shown = {"records": f"{plan.unit}s"}
+    rows = [[shown.get(c, c.replace("_", " ")) for c in columns] + [""], *rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
     lines = [
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(pairs))
@@ -190,7 +194,8 @@ def _note(group: dict[str, Any]) -> str:
 
 
 def _head(plan: Plan) -> list[str]:
-    first = f"{plan.strategy}: {plan.records} records, {plan.steps} steps, relation {plan.relation}"
+    many = f"{plan.records} {plan.unit}s"
+    first = f"{plan.strategy}: {many}, {plan.steps} steps, relation {plan.relation}"
     if len(plan.stages) > 1:
         return [first, f"{len(plan.stages)} stages, combined by: {plan.combine}"]
     stage = plan.stages[0]

@@ -133,6 +133,7 @@ def _plan(job: Job, name: str, people: People) -> BoundPlan:
         expected_batch_size=training.batch_size,
         clip_norm=training.clip_norm,
     )
+    plan = replace(plan, unit=job.data.unit)
     if cap is not None:
         plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
     if training.noise_schedule is not None:

@@ -164,6 +164,7 @@ def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, whe
             len(found.test_accuracy_by_person) != tested * (data.unit == "person")
         ),
         "plan.groups": not found.plan.budget_groups.same_as(first.budget_groups),
+        "plan.unit": found.plan.unit != data.unit,
         "plan.records": found.plan.records != data.training_records,
         "settings.steps": found.plan.steps != found.settings["steps"],
         "settings.clip_norm": found.plan.clip_norm != found.settings["clip_norm"],

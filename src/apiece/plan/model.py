@@ -40,6 +40,7 @@ from apiece.plan.verification import (
 RELATION = "add_remove"
 COMBINE = ("continue", "average")
 COUNTS = ("exact", "released")
+UNITS = ("record", "person")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,6 +75,9 @@ class Plan:
             no privacy.
         reference: The uniform mechanism that the excess is measured against, by the batch size,
             records and steps that were requested; of a plan made by hand, if not given, by its own.
+        unit: Whose presence is hidden: "record", or "person" where each of the plan's records is a
+            person with any number of rows of the data. What runs or audits a plan of persons asks
+            whose each row is. No number depends on it.
 
     Raises:
         InputError: For parts that do not fit one another.
@@ -103,8 +107,11 @@ class Plan:
     notes: tuple[str, ...] = ()
     learning_rate: Schedule | None = None
     reference: Reference | None = None
+    unit: str = "record"
 
     def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise unknown("unit", self.unit, UNITS)
         if self.relation != RELATION:
             raise unknown("relation", self.relation, [RELATION])
         if self.counts not in COUNTS:
@@ -127,7 +134,7 @@ class Plan:
 
     def __repr__(self) -> str:
         """Return what is public and short: nothing of who is where."""
-        many = f"{self.records} records in {len(self.budget_groups)} groups"
+        many = f"{self.records} {self.unit}s in {len(self.budget_groups)} groups"
         return f"{type(self).__name__}({self.strategy}, {many}, {self.steps} steps)"
 
     @property
@@ -369,6 +376,7 @@ class BoundPlan(Plan):
         notes: For people.
         learning_rate: A factor at each step, or None.
         reference: What the excess is measured against.
+        unit: "record" or "person".
         group_index: The plan's group of each record.
         ids: Each record's id, in the same order.
 

@@ -42,6 +42,10 @@ class Numbers(Protocol):
         """See `Plan`."""
 
     @property
+    def unit(self) -> str:
+        """See `Plan`."""
+
+    @property
     def method(self) -> str:
         """See `Plan`."""
 

@@ -61,6 +61,7 @@ _TOP_OPTIONAL: dict[str, _json.Reader[Any]] = {
     "noise_stddev": _number,
     "combine": _json.text,
     "stages": _json.listed(_stage_in),
+    "unit": _json.text,
     "learning_rate": _object(points=_json.listed(_numbers), between=_json.text),
 }
 _GROUP: dict[str, _json.Reader[Any]] = {
@@ -95,6 +96,8 @@ def parameters(plan: Numbers) -> dict[str, Any]:
         "counts": plan.counts,
         "notes": list(plan.notes),
     }
+    if plan.unit != "record":
+        top["unit"] = plan.unit
     if plan.learning_rate is not None:
         points = [list(point) for point in plan.learning_rate.points]
         top["learning_rate"] = {"points": points, "between": plan.learning_rate.between}
@@ -224,6 +227,7 @@ def read(data: Any) -> tuple[dict[str, Any], Claims]:
         "objections": tuple(top["objections"]),
         "notes": tuple(top["notes"]),
         "combine": top.get("combine", "continue"),
+        "unit": top.get("unit", "record"),
         "reference": Reference(**top["reference"]),
         "learning_rate": None if rate is None else Schedule(**rate),
         "stages": tuple(stages),

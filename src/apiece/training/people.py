@@ -134,6 +134,15 @@ class PeopleRows:
         return Brought(self.rows[self.starts[persons[owner]] + rank], owner)
 
 
+def require_people(unit: str, people: npt.ArrayLike | None) -> None:
+    """Raise `InputError` where a plan is for persons and nothing says whose each row is."""
+    if unit == "person" and people is None:
+        raise InputError(
+            "people: the plan is for persons (plan.unit), and without people rows would have its "
+            "promises; give the id of each row's person"
+        )
+
+
 def rows_of(
     people: npt.ArrayLike | None,
     ids: npt.NDArray[Any],

@@ -25,7 +25,7 @@ from apiece.training.clipping import LossFunction, PartPath, guards
 from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
-from apiece.training.people import PeopleRows, rows_of
+from apiece.training.people import PeopleRows, require_people, rows_of
 from apiece.training.randomness import Streams
 from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, source_of
@@ -70,10 +70,10 @@ class Trainer:
             alone; None for all. Their gradients are added and clipped as one.
 
     Raises:
-        InputError: For a plan of another number of records or not bound to records, a model
-            without trainable parameters, parameters that the optimizer does not hold, two
-            schedules; for a release, what `Plan.require` raises: every promise is recomputed
-            before the first step.
+        InputError: For a plan of another number of records or not bound to records, a plan for
+            persons without `people`, a model without trainable parameters, parameters that the
+            optimizer does not hold, two schedules; for a release, what `Plan.require` raises: every
+            promise is recomputed before the first step.
         UnsupportedError: For an optimizer that calls for a closure (LBFGS), a scheduler that calls
             for a metric, and what `clip_and_sum` does not take.
         StateError: Where the folder holds a checkpoint already.
@@ -125,6 +125,7 @@ class Trainer:
         streams = replace(streams, key=processes.share_key(streams.key))
         width = _check.count("physical_batch_size", physical_batch_size)
         bound = BoundPlan.of(plan)
+        require_people(plan.unit, people)
         mask = taking_part(included, bound.group_index.size)
         rows = rows_of(people, bound.ids, source, rows_per_person)
         sums = Sums(self.model, loss_fn, source, width=width, method=method, people=rows)
