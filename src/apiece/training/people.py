@@ -134,20 +134,12 @@ class PeopleRows:
         return Brought(self.rows[self.starts[persons[owner]] + rank], owner)
 
 
-def require_people(unit: str, people: npt.ArrayLike | None) -> None:
-    """Raise `InputError` where a plan is for persons and nothing says whose each row is."""
-    if unit == "person" and people is None:
-        raise InputError(
-            "people: the plan is for persons (plan.unit), and without people rows would have its "
-            "promises; give the id of each row's person"
-        )
-
-
 def rows_of(
     people: npt.ArrayLike | None,
     ids: npt.NDArray[Any],
     source: Source,
     rows_per_person: int | None,
+    unit: str = "record",
 ) -> PeopleRows | None:
     """Return whose each row of the data is; None where each row is a record of its own.
 
@@ -156,6 +148,7 @@ def rows_of(
         ids: The plan's.
         source: The data.
         rows_per_person: The most rows that a person brings to a step, or None.
+        unit: The plan's.
 
     Raises:
         InputError: Unless the data holds what the plan is for.
@@ -172,6 +165,11 @@ def rows_of(
         return found if most is None else replace(found, most=_check.count("rows_per_person", most))
     if rows_per_person is not None:
         raise InputError("rows_per_person: without people each row is a record; give people too")
+    if unit == "person":
+        raise InputError(
+            "people: the plan is for persons (plan.unit), and without people rows would have its "
+            "promises; give the id of each row's person"
+        )
     if len(source) != ids.size:
         raise InputError(
             f"dataset: {len(source)} records, but the plan is for {ids.size}; make the plan from "

@@ -25,7 +25,7 @@ from apiece.training.clipping import LossFunction, PartPath, guards
 from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
-from apiece.training.people import PeopleRows, require_people, rows_of
+from apiece.training.people import PeopleRows, rows_of
 from apiece.training.randomness import Streams
 from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, source_of
@@ -125,9 +125,8 @@ class Trainer:
         streams = replace(streams, key=processes.share_key(streams.key))
         width = _check.count("physical_batch_size", physical_batch_size)
         bound = BoundPlan.of(plan)
-        require_people(plan.unit, people)
         mask = taking_part(included, bound.group_index.size)
-        rows = rows_of(people, bound.ids, source, rows_per_person)
+        rows = rows_of(people, bound.ids, source, rows_per_person, plan.unit)
         sums = Sums(self.model, loss_fn, source, width=width, method=method, people=rows)
         if streams.release:
             plan.require()
