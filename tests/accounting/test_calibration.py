@@ -1,5 +1,6 @@
 """Calibration returns the safe end, closely, for every parameter and kind of budget."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,11 +12,12 @@ from apiece.accounting import (
     ExcessBudget,
     MuBudget,
     PowerBudget,
+    PrivacyCurve,
     calibrate,
     privacy_curve,
 )
 from apiece.accounting.calibration import Budget
-from apiece.errors import InfeasibleError, InputError, UnsupportedError
+from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 
 BASELINE = privacy_curve(Gaussian(2.0), method="gdp")
@@ -84,6 +86,57 @@ def test_saturation_is_said() -> None:
     found = calibrate(EpsilonBudget(8.0, 1e-5), noise_multiplier=30.0, steps=10, method="rdp")
     assert (found.value, found.saturated) == (1.0, True)
     assert found.achieved < 8.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Clouded:
+    """Grows with the steps, and is past the numerical range from some number on."""
+
+    last: int
+    limit: float = 1.0
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        assert isinstance(curve.mechanism, Repeated)
+        if curve.mechanism.times > self.last:
+            raise RangeError("losses are past the numerical range")
+        return 0.2 * curve.mechanism.times / self.last
+
+
+@pytest.mark.parametrize("last", [1, 7, 5000, 62_390_272])
+def test_an_end_of_the_numerical_range_is_said(last: int) -> None:
+    """A fifth of the budget was spent in silence, after minutes beside the end of the range."""
+    found = calibrate(
+        Clouded(last),  # type: ignore[arg-type]
+        noise_multiplier=1.0,
+        sampling_probability=1.0,
+        method="gdp",
+    )
+    assert last * (1 - 1e-3) - 1 <= found.value <= last
+    assert (found.saturated, found.achieved <= 0.2) == (True, True)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("most", [1, 2, 3, 1000, 999_999, 31_415_926])
+def test_the_last_step_within_the_limit(most: int, power: float) -> None:
+    looks = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Exactly:
+        limit: float = 1.0
+
+        def spent(self, curve: PrivacyCurve) -> float:
+            assert isinstance(curve.mechanism, Repeated)
+            looks.append(curve.mechanism.times)
+            return float((curve.mechanism.times / (most + 0.5)) ** power)
+
+    found = calibrate(
+        Exactly(),  # type: ignore[arg-type]
+        noise_multiplier=1.0,
+        sampling_probability=1.0,
+        method="gdp",
+    )
+    assert (found.value, found.saturated) == (most, False)
+    assert len(looks) <= 30
 
 
 def test_infeasible_names_the_end_that_was_tried() -> None:

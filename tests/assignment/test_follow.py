@@ -4,20 +4,22 @@ import numpy as np
 import pytest
 
 from apiece.assignment import follow
-from apiece.assignment.follow import Follow
+from apiece.assignment.follow import COARSE, Follow
 from apiece.assignment.request import Request
 from apiece.assignment.solve import rates
 from apiece.budgets import Budgets
 
 REQUEST = Request(Budgets([0.5, 1.0, 60.0], 1e-5), 3, 1.0, 1.0)
-EPSILON, DELTA = REQUEST.groups.epsilon, REQUEST.groups.delta
+EPSILON, DELTA, SHARE = REQUEST.groups.epsilon, REQUEST.groups.delta, REQUEST.share
 
 
 def test_rates_do_not_depend_on_what_was_asked_before() -> None:
-    followed = Follow(REQUEST, EPSILON, DELTA)
-    for z in (1.0, 1.05, 1.0):
+    followed = Follow(REQUEST, EPSILON, DELTA, SHARE)
+    for z in (1.0, 1.05, 0.3, 1.0):
         alone = rates(REQUEST, EPSILON, DELTA, z)
-        assert followed.at(z) == pytest.approx(alone, rel=2e-3)
+        assert SHARE @ followed.at(z) == pytest.approx(SHARE @ alone, rel=2e-3)
+        assert followed.at(z) == pytest.approx(alone, rel=2 * COARSE)
+        assert followed.closely(z) == pytest.approx(alone, rel=2e-3)
         assert followed.at(z)[2] == 1  # allows every step, so no guess is of use
 
 
@@ -25,11 +27,11 @@ def test_what_was_found_is_remembered_and_guides(monkeypatch: pytest.MonkeyPatch
     asked = []
 
     def counted(*given: object) -> np.ndarray:
-        asked.append(given[-1])
+        asked.append(given[-2])
         return rates(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(follow, "rates", counted)
-    followed = Follow(REQUEST, EPSILON, DELTA)
+    followed = Follow(REQUEST, EPSILON, DELTA, SHARE)
     first = followed.at(1.0)
     assert followed.at(1.0) is first
     assert len(asked) == 1

@@ -127,6 +127,35 @@ def test_a_line_takes_few_looks() -> None:
         assert len(looks) <= 7
 
 
+@pytest.mark.parametrize("top", [3.0, math.inf])
+@pytest.mark.parametrize("off", [-0.03, -0.002, 0.002, 0.03])
+def test_a_close_guess_takes_few_looks_at_a_jump(top: float, off: float) -> None:
+    """The line from beyond a jump leads far away: most of the range was bisected."""
+    looks: list[float] = []
+
+    def room(x: float) -> float:
+        looks.append(x)
+        return top if x <= -7.0 else -4.0
+
+    ends = {"slope": 1.0, "tolerance": 1e-3, "narrow": 1e-4, "stride": 0.05}
+    found = safe_end(room, -7.0 + off, -20.0, 0.0, **ends)
+    assert -7.0 - 1.5e-2 <= found <= -7.0
+    assert len(looks) <= 7
+
+
+def test_a_steep_line_is_followed() -> None:
+    """Its slope, thirty times the one expected, was taken for noise."""
+    looks: list[float] = []
+
+    def room(x: float) -> float:
+        looks.append(x)
+        return -30.0 * (x + 6.3)
+
+    found = safe_end(room, -6.29, -20.0, 0.0, slope=1.0, tolerance=1e-3)
+    assert 0 <= room(found) <= 1e-3
+    assert len(looks) <= 6
+
+
 @pytest.mark.parametrize("value", [1.0, 0.3, 1e-300, 1e300])
 def test_the_sign_of_the_room_is_exact(value: float) -> None:
     """A logarithm may round a number above the limit down to it."""

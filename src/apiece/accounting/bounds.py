@@ -13,13 +13,13 @@ import numpy as np
 from apiece._types import Bounds as Bounds
 from apiece._types import Floats, Mask
 from apiece.errors import ApieceError, RangeError
-from apiece.numerics import geometric, narrowed
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
 
-_GROWTH = 1.6
-"""By how much ε grows between two looks at whether a profile has been followed far enough."""
+_FIRST, _GROWTH = 4000, 1.6
+"""The share of the range that is looked at first, and by how much ε grows between two looks at
+whether a profile has been followed far enough."""
 
 
 class Profile(Protocol):
@@ -152,7 +152,7 @@ def ascending(
     parts: list[Bounds] = []
     start = 0
     while start < nodes.size:
-        reach = _GROWTH * max(nodes[start], nodes[-1] / 100)
+        reach = _GROWTH * max(nodes[start], nodes[-1] / _FIRST)
         end = max(int(np.searchsorted(nodes, reach)), start + 1)
         parts.append(delta_at(nodes[start:end]))
         if enough(nodes[start:end], parts[-1]):
@@ -162,6 +162,10 @@ def ascending(
     return nodes[: lower.size], Bounds(lower, upper)
 
 
+_PARTS, _ROUNDS = 5, 22
+"""Of an inversion: parts that a bracket is cut into, and how often; as close as 51 bisections."""
+
+
 def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
     """Return bounds on ε(δ) = inf{ε ≥ 0: δ(ε) ≤ δ}, given bounds on the decreasing δ(ε).
 
@@ -169,16 +173,26 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
     `LARGEST_EPSILON` is; the lower end is one whose lower bound exceeds δ, or 0. Both lie within
     a factor 1 + 1e-13 of where the bounds cross δ.
     """
-    upper = _crossing(lambda epsilon: delta_at(epsilon).upper <= delta, delta.size)[1]
-    lower = _crossing(lambda epsilon: delta_at(epsilon).lower <= delta, delta.size)[0]
-    return Bounds(np.minimum(lower, upper), upper)
 
+    def holds(epsilon: Floats) -> Mask:
+        """Return whether δ(ε) ≤ δ by the lower and by the upper bound; (N, 1 or 2, K) ε."""
+        lower, upper = (end.reshape(epsilon.shape) <= delta for end in delta_at(epsilon.ravel()))
+        return np.stack([lower[:, 0], upper[:, -1]], axis=1)
 
-def _crossing(holds: Callable[[Floats], Mask], size: int) -> tuple[Floats, Floats]:
-    """Bisect for where `holds` turns true: (last ε seen false or 0, first seen true or ∞)."""
-    low, high = np.full(size, SMALLEST_EPSILON), np.full(size, LARGEST_EPSILON)
-    at_zero, at_low, at_high = holds(np.zeros(size)), holds(low), holds(high)
-    high, low = narrowed(holds, high, low, rounds=50, middle=geometric)
-    high = np.where(at_zero, 0.0, np.where(at_low, SMALLEST_EPSILON, high))
-    low = np.where(at_zero | at_low, 0.0, low)
-    return low, np.where(at_zero | at_high, high, np.inf)
+    ends = np.array([0.0, SMALLEST_EPSILON, LARGEST_EPSILON])
+    at_zero, at_least, at_most = holds(np.broadcast_to(ends[:, None, None], (3, 1, delta.size)))
+    low, high = (np.full((2, delta.size), end) for end in ends[1:])
+    shares = np.arange(1, _PARTS)[:, None, None] / _PARTS
+    for _ in range(_ROUNDS):
+        one = bool((low[0] == low[1]).all() and (high[0] == high[1]).all())  # both brackets are
+        start, end = (low[:1], high[:1]) if one else (low, high)
+        inner = np.clip(start * (end / start) ** shares, start, end)
+        beyond = holds(inner)
+        nodes = np.concatenate([start[None], inner, end[None]])
+        nodes = np.broadcast_to(nodes, (_PARTS + 1, *low.shape))
+        first = np.where(beyond.any(axis=0), beyond.argmax(axis=0), _PARTS - 1)[None]
+        low, high = (np.take_along_axis(nodes, first + k, axis=0)[0] for k in (0, 1))
+    low = np.where(at_zero | at_least, 0.0, low)
+    high = np.where(at_zero, 0.0, np.where(at_least, SMALLEST_EPSILON, high))
+    upper = np.where(at_zero | at_most, high, np.inf)[1]
+    return Bounds(np.minimum(low[0], upper), upper)

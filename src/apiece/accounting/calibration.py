@@ -25,6 +25,7 @@ from apiece.numerics import log_room, safe_end
 
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 _LEAST_RATE, _MOST_STEPS = 1e-12, 10**8
+_UNKNOWN = 1e-3  # of a number of steps, that may be missing where nobody can tell what more spend
 _SPENT = 0.01  # of a budget, that may be left of one that is spent in full
 _ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
 
@@ -253,7 +254,7 @@ class Calibration:
         limit: The budget.
         saturated: Whether the budget cannot be spent in full, within 1 % (or twenty times the
             precision): the parameter's range or the accountant's numerical range ends, or what is
-            spent jumps there. A number of steps is saturated at the end of its range only.
+            spent jumps there. A number of steps is saturated where one of both ranges ends.
         mechanism: The whole mechanism, from which all of it can be recomputed.
 
     Guarantee:
@@ -294,7 +295,8 @@ def calibrate(
         sampling_probability: In (0, 1]; sought in [1e-12, 1].
         steps: A whole number from 1 on; sought up to 1e8.
         method: As for `privacy_curve`.
-        precision: Relative, of the parameter or of the budget; steps are found exactly.
+        precision: Relative, of the parameter or of the budget. Steps are found exactly, or to a
+            thousandth where the numerical range ends.
 
     Raises:
         InputError: Unless just one is missing; for values outside their bounds.
@@ -368,24 +370,48 @@ def _search(
 
 
 def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:
-    """Return the largest whole number within the limit, by doubling and bisection."""
-    low, at_low = 0, 0.0
-    high = 1
-    while (y := spent(high)) <= limit:
-        low, at_low = high, y
-        if high == _MOST_STEPS:
-            return low, at_low, True
-        high = min(4 * high, _MOST_STEPS)
-    if low == 0:
-        raise InfeasibleError(
-            f"calibrate: one step already spends {y:.4g}, above the budget of {limit:g}; raise "
-            "the budget or the noise"
-        )
-    while high - low > 1:
-        middle = (low + high) // 2
-        y = spent(middle)
+    """Return the largest whole number within the limit, what it spends, and whether that is known.
+
+    Along lines in the logarithms, with bisections between; beyond the accountant's numerical range
+    nothing is sought closely.
+    """
+    low, at_low, rise = 0, 0.0, 1.0
+    high, at_high = _MOST_STEPS + 1, math.inf
+    n = 1
+    for turn in range(200):
+        y = spent(n)
         if y <= limit:
-            low, at_low = middle, y
+            if low and y > at_low > 0:
+                rise = min(max(math.log(y / at_low) / math.log(n / low), 0.3), 3.0)
+            low, at_low = n, y
         else:
-            high = middle
-    return low, at_low, False
+            high, at_high = n, y
+        if low == 0:
+            raise InfeasibleError(
+                f"calibrate: one step already spends {y:.4g}, above the budget of {limit:g}; raise "
+                "the budget or the noise"
+            )
+        if high - low <= (1 if at_high < math.inf else low * _UNKNOWN):
+            break
+        n = _between(low, at_low, high, at_high, limit, rise, bisect=turn % 2 == 0)
+    return low, at_low, at_high == math.inf
+
+
+def _between(
+    low: int,
+    at_low: float,
+    high: int,
+    at_high: float,
+    limit: float,
+    rise: float,
+    *,
+    bisect: bool,
+) -> int:
+    """Return the number to look at next, between one within the limit and one beyond it."""
+    if high > _MOST_STEPS:  # beyond, for all that is known: a little past where the line leads
+        factor = (limit / at_low) ** (1 / rise) if at_low > 0 else 4.0
+        return min(math.ceil(low * min(max(1.01 * factor, 1.01), 1e3)), _MOST_STEPS)
+    if bisect or not 0 < at_low < at_high < math.inf:
+        return min(max(math.isqrt(low * high), low + 1), high - 1)
+    share = math.log(limit / at_low) / math.log(at_high / at_low)
+    return min(max(round(low * (high / low) ** share), low + 1), high - 1)

@@ -11,8 +11,8 @@ close as is wanted. So
 - a plan's million records by the same, in arrays (`bounds_of`); and where many records share a
   mechanism and their ε are known about, by "guided upper bounds" (`upper_bounds_of`).
 
-An evaluator is a function from a normal form to a `Profile`, or to None for other forms. A new one
-is a file in a folder of its kind and a row here.
+An evaluator is a function from a normal form and an `Accuracy` to a `Profile`, or to None for other
+forms. A new one is a file in a folder of its kind and a row here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece._types import Floats, Mask
-from apiece.accounting.accuracy import DEFAULT
-from apiece.accounting.arrays import distinct, runs
+from apiece.accounting.accuracy import DEFAULT, Accuracy
+from apiece.accounting.arrays import runs
 from apiece.accounting.bounds import (
     Answer,
     Answers,
@@ -41,7 +41,7 @@ from apiece.accounting.curve import PrivacyCurve, short
 from apiece.accounting.lattice.guided import guided_upper
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi.profile import renyi
-from apiece.errors import InputError, RangeError, UnsupportedError, unknown
+from apiece.errors import InputError, UnsupportedError, unknown
 from apiece.mechanisms import (
     Gaussian,
     Laplace,
@@ -54,18 +54,18 @@ from apiece.mechanisms import (
 )
 
 
-def _nothing(steps: NormalForm) -> Profile | None:
+def _nothing(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
     return None if steps else NothingReleased()
 
 
-def _gaussian(steps: NormalForm) -> Profile | None:
+def _gaussian(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
     match steps:
         case ((Gaussian(z), 1),):  # flattening has merged all plain Gaussians into one
             return GaussianProfile(z)
     return None
 
 
-def _one_step(steps: NormalForm) -> Profile | None:
+def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
     match steps:
         case ((Sampled(Gaussian(z), q), 1),):
             return OneStep(z, q)
@@ -76,10 +76,10 @@ def _one_step(steps: NormalForm) -> Profile | None:
     return None
 
 
-def _sampled_gaussians(steps: NormalForm) -> Profile | None:
+def _sampled_gaussians(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
     match steps:
         case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
-            return SampledGaussians(z, q, times)
+            return SampledGaussians(z, q, times, accuracy)
     return None
 
 
@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
     evaluator: str
     methods: tuple[str, ...]
-    answer: Callable[[NormalForm], Profile | None]
+    answer: Callable[[NormalForm, Accuracy], Profile | None]
     exact: bool
     why: str
 
@@ -116,7 +116,7 @@ TABLE = (
     Row(
         "enumeration",
         ("pld", "best"),
-        enumerated,
+        lambda steps, _: enumerated(steps),
         True,
         "discrete steps with few distinct losses are added up one by one",
     ),
@@ -137,7 +137,7 @@ TABLE = (
     Row(
         "Rényi divergences",
         ("rdp", "best"),
-        renyi,
+        lambda steps, _: renyi(steps),
         False,
         "add up under composition, and bound from above alone",
     ),
@@ -148,8 +148,10 @@ BATCH_METHODS = ("pld", "rdp")
 """Those that answer for arrays of sampled Gaussian steps."""
 
 
-def choose(mechanism: Mechanism, method: str = "pld") -> Answers:
+def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAULT) -> Answers:
     """Return the profile of `mechanism` by the evaluators that the table names.
+
+    accuracy: how close bounds should be, where an evaluator is not exact.
 
     Raises:
         InputError: For an unknown method, or a mechanism nested too deep.
@@ -160,18 +162,18 @@ def choose(mechanism: Mechanism, method: str = "pld") -> Answers:
         raise unknown("method", method, METHODS)
     try:
         with within_range(f"{short(mechanism)} by method {method!r}"):
-            return _chosen(flatten(mechanism), method)
+            return _chosen(flatten(mechanism), method, accuracy)
     except RecursionError:
         raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
 
 
-def _chosen(steps: NormalForm, method: str) -> Answers:
+def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
     answers: list[Answer] = []
     for row in TABLE:
         if method not in row.methods:
             continue
         try:
-            profile = row.answer(steps)
+            profile = row.answer(steps, accuracy)
         except UnsupportedError:
             if not answers:
                 raise
@@ -185,7 +187,7 @@ def _chosen(steps: NormalForm, method: str) -> Answers:
         raise UnsupportedError(
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
-    return Answers(tuple(answers), _never if method == "best" else DEFAULT.reached)
+    return Answers(tuple(answers), _never if method == "best" else accuracy.reached)
 
 
 def _never(bounds: Bounds) -> Mask:
@@ -215,7 +217,7 @@ kind, quickest and closest; for ε at given δ
     return PrivacyCurve(choose(mechanism, method), method, mechanism)
 
 
-def bounds_of(columns: Floats, method: str) -> Bounds:
+def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bounds:
     """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps.
 
     Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
@@ -225,12 +227,12 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
         RangeError: Where the arithmetic fails.
     """
     starts, sizes = runs(columns[:3])
-    asked = [choose(_steps(*columns[:3, start]), method) for start in starts]
+    asked = [choose(_steps(*columns[:3, start]), method, accuracy) for start in starts]
     by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
     lower, upper = nothing_known(columns[3])
     with within_range(f"arrays by method {method!r}"):
         some = np.repeat(np.array(by_contour, dtype=bool), sizes)
-        lower[some], upper[some] = epsilon_bounds(*columns[:, some])
+        lower[some], upper[some] = epsilon_bounds(*columns[:, some], accuracy)
         for start, size, each, first in zip(starts, sizes, asked, by_contour, strict=True):
             here = slice(start, start + size)
             known = Bounds(lower[here], upper[here])
@@ -263,19 +265,6 @@ def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:
 
 def _steps(z: float, q: float, steps: float) -> Mechanism:
     return Repeated(Sampled(Gaussian(float(z)), float(q)), int(steps))
-
-
-def upper_bounds(method: str, z: Floats, q: Floats, steps: Floats, delta: Floats) -> Floats:
-    """Return upper bounds on ε, ∞ where past the numerical range."""
-    entries, member = distinct(np.stack([z, q, steps, delta]))
-    try:
-        upper = np.asarray(bounds_of(entries, method).upper)
-    except RangeError:
-        if entries.shape[1] == 1:
-            upper = np.array([np.inf])
-        else:
-            upper = np.concatenate([upper_bounds(method, *row[:, None]) for row in entries.T])
-    return upper[member]
 
 
 def require_batch(method: str) -> None:

@@ -49,7 +49,9 @@ class Excess(NamedTuple):
     symmetric: Bounds
 
 
-def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
+def excess(
+    baseline: PrivacyCurve, curve: PrivacyCurve, *, negligible: float = _NEGLIGIBLE
+) -> Excess:
     """Return how far `curve` is from `baseline`, the curve that the record was promised.
 
     forward = Δ(M ‖ M̃) = inf{κ ≥ 0: f(α + κ) − κ ≤ f̃(α) for all α}, with f the trade-off function
@@ -65,6 +67,8 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
     Args:
         baseline: What was promised.
         curve: What the record gets.
+        negligible: A Δ that does not matter. Larger ε, where it is at most so large, are not looked
+            at; `upper` counts them in.
 
     Raises:
         RangeError: Where a curve is past the numerical range.
@@ -87,7 +91,7 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
         >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
         (0.0928, 0.0)
     """
-    nodes, ours, theirs = _both(curve, baseline)
+    nodes, ours, theirs = _both(curve, baseline, negligible)
     for _ in range(_ROUNDS):
         forward, open_forward = _largest_gap(nodes, ours, theirs)
         backward, open_backward = _largest_gap(nodes, theirs, ours)
@@ -114,11 +118,13 @@ def excess(baseline: PrivacyCurve, curve: PrivacyCurve) -> Excess:
     return Excess(forward, backward, symmetric)
 
 
-def _both(curve: PrivacyCurve, baseline: PrivacyCurve) -> tuple[Floats, Bounds, Bounds]:
+def _both(
+    curve: PrivacyCurve, baseline: PrivacyCurve, negligible: float
+) -> tuple[Floats, Bounds, Bounds]:
     """Evaluate both curves from below 0 up to where nothing larger can matter."""
 
     def enough(epsilon: Floats, delta: Bounds) -> bool:
-        return float(delta.upper[-1]) <= _NEGLIGIBLE * (1 + math.exp(float(epsilon[-1])))
+        return float(delta.upper[-1]) <= negligible * (1 + math.exp(float(epsilon[-1])))
 
     nodes, ours = ascending(curve.delta, _START, enough)
     others, theirs = ascending(baseline.delta, _START, enough)

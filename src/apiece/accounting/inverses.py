@@ -1,25 +1,31 @@
 """Noise multipliers and sampling probabilities for whole arrays of budgets, all on the safe side.
 
 Every entry's ε is a monotone function of one parameter, nearly a power of it; all are solved in
-step, so that each evaluation is one call for all entries that are still open.
+step, so that each evaluation is one call for all entries that are still open. How close the bounds
+on ε have to be depends on how far it is from the one that is sought.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
+from apiece.accounting.accuracy import DEFAULT, Accuracy
 from apiece.accounting.arrays import broadcast, distinct
-from apiece.accounting.choose import require_batch, upper_bounds
-from apiece.errors import InfeasibleError
-from apiece.numerics import log_room, safe_ends
+from apiece.accounting.bounds import Bounds, nothing_known
+from apiece.accounting.choose import bounds_of, require_batch
+from apiece.errors import InfeasibleError, RangeError
+from apiece.numerics import Places, log_room, safe_ends
 
+_ROUGH, _FAR = Accuracy(gap=0.05), 1.02  # from which factor on a rough bound will do
 _LEFT = 9e-4  # of log ε, that may be left of a budget: below it a search is done
 LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
+_DOUBT = 0.1  # of log q, that a guess may be off
 
 
 def noise_multipliers(
@@ -59,13 +65,14 @@ def noise_multipliers(
     (eps, d, q, t), member = distinct(np.stack(flat))
     bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
 
-    def room(log_z: Floats, k: npt.NDArray[np.intp]) -> Floats:
-        return log_room(eps[k], upper_bounds(method, np.exp(log_z), q[k], t[k], d[k]))
+    def room(log_z: Floats, k: Places, roughly: bool) -> Floats:
+        limit = eps[k] if roughly else None
+        return log_room(eps[k], _upper(method, (np.exp(log_z), q[k], t[k], d[k]), limit))
 
     with np.errstate(all="ignore"):
         guess = -0.5 * np.log(np.log1p((_mu(eps, d) / q) ** 2 / t))
     first = np.clip(guess, bottom, top)
-    log_z = safe_ends(room, first, top, bottom, slope=1.3, tolerance=_LEFT)
+    log_z = _ends(room, first, top, bottom, slope=1.3)
     if np.isnan(log_z).any():
         k = int(np.flatnonzero(np.isnan(log_z))[0])
         raise InfeasibleError(
@@ -84,6 +91,7 @@ def sampling_probabilities(
     steps: npt.ArrayLike,
     method: str = "pld",
     guess: npt.ArrayLike = math.nan,
+    precision: npt.ArrayLike = 0.0,
 ) -> Floats:
     """Return, for each entry, the largest sampling probability known to keep (ε, δ), at most 1.
 
@@ -95,6 +103,7 @@ def sampling_probabilities(
         method: "pld" or "rdp".
         guess: About what it is, NaN where unknown. A good one saves most of the time, a bad one
             costs some.
+        precision: About what may be missing of it, relative; 0 for as little as can be.
 
     Raises:
         InputError: For values outside their bounds.
@@ -112,23 +121,101 @@ def sampling_probabilities(
     shape, flat = broadcast(
         epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
     )
-    start = np.broadcast_to(np.asarray(guess, dtype=np.float64), shape).ravel()
-    (eps, d, z, t, start), member = distinct(np.stack([*flat, np.nan_to_num(start, nan=-1.0)]))
+    start, close = (
+        np.broadcast_to(np.nan_to_num(np.asarray(hint, np.float64), nan=-1.0), shape).ravel()
+        for hint in (guess, precision)
+    )
+    (eps, d, z, t, start, close), member = distinct(np.stack([*flat, start, close]))
     out = np.ones(eps.shape)
-    open_ = np.flatnonzero(upper_bounds(method, z, np.ones(z.shape), t, d) > eps)
-    eps, d, z, t, start = (column[open_] for column in (eps, d, z, t, start))
+    open_ = np.flatnonzero(_upper(method, (z, np.ones(z.shape), t, d)) > eps)
+    eps, d, z, t, start, close = (column[open_] for column in (eps, d, z, t, start, close))
     bottom, top = np.full(eps.shape, math.log(_LEAST_PROBABILITY)), np.zeros(eps.shape)
 
-    def room(log_q: Floats, k: npt.NDArray[np.intp]) -> Floats:
-        return log_room(eps[k], upper_bounds(method, z[k], np.exp(log_q), t[k], d[k]))
+    def room(log_q: Floats, k: Places, roughly: bool) -> Floats:
+        limit = eps[k] if roughly else None
+        return log_room(eps[k], _upper(method, (z[k], np.exp(log_q), t[k], d[k]), limit))
 
     with np.errstate(all="ignore"):
         rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
-        first = np.log(np.where(start > 0, start, rough))
+        free = -np.expm1(np.log1p(-d) / t)  # who takes part at all with chance δ pays no ε
+        first = np.log(np.maximum(np.where(start > 0, start, rough), free))
     first = np.clip(first, bottom, -1e-6)
-    log_q = safe_ends(room, first, bottom, top, slope=1.1, tolerance=_LEFT)
+    stride = np.where((start > 0) | (free > rough), _DOUBT, np.inf)
+    log_q = _ends(room, first, bottom, top, slope=1.1, precision=close, stride=stride)
     out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
     return np.asarray(out[member].reshape(shape))
+
+
+def _ends(
+    room: Callable[[Floats, Places, bool], Floats],
+    guess: Floats,
+    safe: Floats,
+    unsafe: Floats,
+    *,
+    slope: float,
+    precision: Floats | float = 0.0,
+    stride: npt.ArrayLike = math.inf,
+) -> Floats:
+    """Return `safe_ends` of log(ε asked / ε), looked at roughly far from 0; the ends are not."""
+    tolerance = np.broadcast_to(np.maximum(_LEFT, precision), guess.shape)
+    narrow = np.maximum(1e-6, precision / 300)  # of a logarithm, and twenty times that at a jump
+    left = np.zeros(guess.shape)  # where there was room, last
+
+    def roughly(x: Floats, entry: Places) -> Floats:
+        found = room(x, entry, True)
+        left[entry] = np.where(found >= 0, found, left[entry])
+        return found
+
+    ends = safe_ends(
+        roughly,
+        guess,
+        safe,
+        unsafe,
+        slope=slope,
+        tolerance=tolerance,
+        narrow=narrow,
+        stride=stride,
+    )
+    far = np.flatnonzero(left > math.log(_FAR) / 2)
+    if not far.size:
+        return ends
+    again = far[~(room(ends[far], far, False) >= 0)]
+    ends[again] = safe_ends(
+        lambda x, entry: room(x, again[entry], False),
+        ends[again],
+        safe[again],
+        unsafe[again],
+        slope=slope,
+        tolerance=tolerance[again],
+    )
+    return ends
+
+
+def _upper(method: str, columns: Sequence[Floats], limit: Floats | None = None) -> Floats:
+    """Return upper bounds on ε for columns (z, q, steps, δ), ∞ where past the numerical range.
+
+    limit: where given, rough bounds will do that tell on which side of it ε is, and that it is far.
+    """
+    if limit is None or method != "pld":  # Rényi bounds have no lower end, nor are they rougher
+        entries, member = distinct(np.stack(columns))
+        return np.asarray(_bounds(entries, method, DEFAULT).upper[member])
+    entries, member = distinct(np.stack([*columns, limit]))
+    lower, upper = found = _bounds(entries[:4], method, _ROUGH)
+    near = ~DEFAULT.reached(found) & (lower <= entries[4]) & (upper * _FAR >= entries[4])
+    if near.any():
+        upper[near] = _bounds(entries[:4, near], method, DEFAULT).upper
+    return np.asarray(upper[member])
+
+
+def _bounds(columns: Floats, method: str, accuracy: Accuracy) -> Bounds:
+    """Return bounds on ε, 0 and ∞ where past the numerical range."""
+    try:
+        return bounds_of(columns, method, accuracy)
+    except RangeError:
+        if columns.shape[1] == 1:
+            return nothing_known(columns[3])
+        each = [_bounds(column[:, None], method, accuracy) for column in columns.T]
+        return Bounds(*(np.concatenate(ends) for ends in zip(*each, strict=True)))
 
 
 def _mu(epsilon: Floats, delta: Floats) -> Floats:

@@ -8,6 +8,8 @@ from apiece._types import Floats
 from apiece.assignment.request import Request
 from apiece.assignment.solve import rates
 
+MISSING = 3e-5  # of the mean, by what a rate may be too low
+FINE, COARSE = 5e-4, 0.05  # of a rate, that may be missing of it
 SURE = 0.98  # a guess above this is of no use: the largest rate is tried anyway
 
 
@@ -18,16 +20,24 @@ class Follow:
     is returned is as safe as `rates`; only the time depends on what was asked before.
     """
 
-    def __init__(self, request: Request, epsilon: Floats, delta: Floats) -> None:
+    def __init__(self, request: Request, epsilon: Floats, delta: Floats, share: Floats) -> None:
         self._request, self._epsilon, self._delta = request, epsilon, delta
+        self._share = share
         self._seen: dict[float, Floats] = {}
 
     def at(self, z: float) -> Floats:
-        """Return the rates at noise multiplier z."""
+        """Return the rates at noise multiplier z, as closely as matters to their mean."""
         if z not in self._seen:
-            guess = self._guess(z)
-            self._seen[z] = rates(self._request, self._epsilon, self._delta, z, guess)
+            some, guess = (self._request, self._epsilon, self._delta), self._guess(z)
+            part = self._share * guess
+            with np.errstate(invalid="ignore", divide="ignore"):
+                precision = np.clip(MISSING * np.nansum(part) / part, FINE, COARSE)
+            self._seen[z] = rates(*some, z, guess, np.where(np.isnan(part), FINE, precision))
         return self._seen[z]
+
+    def closely(self, z: float) -> Floats:
+        """Return the rates at noise multiplier z, as closely as can be."""
+        return rates(self._request, self._epsilon, self._delta, z, self.at(z))
 
     def _guess(self, z: float) -> Floats:
         """Return about what the rates are, NaN where nothing is known."""

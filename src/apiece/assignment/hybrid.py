@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +13,8 @@ from apiece._types import Floats
 from apiece.accounting import PrivacyCurve, excess, privacy_curve
 from apiece.assignment.follow import Follow
 from apiece.assignment.request import Request
+from apiece.assignment.sample import Sample
+from apiece.assignment.scale import Scale
 from apiece.assignment.solve import (
     ROUND,
     crossing,
@@ -36,8 +39,8 @@ class Hybrid:
     """Each group moves on its own curve of equal (ε_g, δ_g), as far as Δ ≤ Δ̄_g lets it.
 
     excess: one bound Δ̄ for all, or None for each record's own (`Budgets.excess`; 1 where none was
-    asked). Δ̄ = 0 is Scale, Δ̄ = 1 is Sample; in between the noise over signal, S / Σ q_i·c_i,
-    falls with Δ̄ (S alone does not: rates and clip norms grow together).
+    asked). Δ̄ = 0 for all is Scale's plan, Δ̄ = 1 for all Sample's; in between the noise over
+    signal, S / Σ q_i·c_i, falls with Δ̄ (S alone does not: rates and clip norms grow together).
 
     On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g).
     At Scale's point q = q̄ = B/n its mechanism is the baseline of Kaiser et al. 2026 Def. 8, and Δ
@@ -61,8 +64,10 @@ class Hybrid:
         """Return the plan with a rate and a clip norm a group."""
         groups = request.groups
         bound = self._bounds(request)
-        if (bound < 1).any():
-            few_groups(request, self.name)
+        if (bound <= 0).all() or (bound >= 1).all():
+            end = Scale() if (bound <= 0).all() else Sample()
+            return replace(end.plan(request), strategy=self.name)
+        few_groups(request, self.name)
         q = _joint_rates(request, bound)
         z = noise(request, request.target, groups.delta, q)
         stddev = request.clip_norm / float(request.share @ (1 / z))
@@ -87,15 +92,13 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     groups, q = request.groups, request.mean_probability
     low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
-    if (bound <= 0).all():
-        return low
+    own = [_Group(request, e, d) for e, d in zip(request.target, groups.delta, strict=True)]
     while True:
         found = _within(request, low, high)
         free = (bound > 0) & (bound < 1) & (found > low) & (found < high)
         tight = False
         for g in np.flatnonzero(free):
-            group = _Group(request, float(request.target[g]), float(groups.delta[g]))
-            limit = group.limit(float(found[g]), float(bound[g]))
+            limit = own[g].limit(float(found[g]), float(bound[g]))
             if limit != found[g]:
                 (high if found[g] > q else low)[g] = limit
                 tight = True
@@ -108,7 +111,7 @@ def _within(request: Request, low: Floats, high: Floats) -> Floats:
     groups, q = request.groups, request.mean_probability
     epsilon, delta = request.target, groups.delta
     move = high > low
-    follow = Follow(request, epsilon[move], delta[move])
+    follow = Follow(request, epsilon[move], delta[move], request.share[move])
 
     def at(zeta: float) -> Floats:
         found = np.full(len(groups), q)
@@ -129,7 +132,7 @@ def _within(request: Request, low: Floats, high: Floats) -> Floats:
     return np.where(fixed, found, np.clip(found * factor, low, high))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Group:
     """One group's curve of equal (ε, δ), and its baseline."""
 
@@ -151,13 +154,18 @@ class _Group:
         """
         return privacy_curve(self.mechanism(q), method="pld")
 
+    @cached_property
+    def baseline(self) -> PrivacyCurve:
+        """Return the curve that Δ is measured from."""
+        return self.curve(self.request.mean_probability)
+
     def limit(self, q: float, bound: float) -> float:
         """Return q if Δ ≤ bound there, else the farthest rate towards it where that holds."""
         start = self.request.mean_probability
-        baseline = self.curve(start)
 
         def room(log_q: float) -> float:
-            found = excess(baseline, self.curve(float(np.exp(log_q)))).symmetric.upper
+            own = self.curve(float(np.exp(log_q)))
+            found = excess(self.baseline, own, negligible=bound / 4).symmetric.upper
             return bound * (1 - BACKOFF) - float(found)
 
         end, begin = float(np.log(q)), float(np.log(start))

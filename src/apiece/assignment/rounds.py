@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -246,7 +247,10 @@ def _with_least_noise(plan: Plan, target: Floats) -> Plan:
         binding = int(np.argmax(ratio))
         if 1 - 2e-3 <= ratio[binding] <= 1:
             return scaled
-        factor = _factor_for(plan, binding, float(target[binding]))
+        # with noise far below 1, as here at times, ε falls with its square
+        factor = _factor_for(
+            plan, binding, float(target[binding]), factor * math.sqrt(ratio[binding])
+        )
     return scaled_noise(plan, factor * (1 + 1e-3))
 
 
@@ -259,8 +263,8 @@ def scaled_noise(plan: Plan, factor: float) -> Plan:
     return dataclasses.replace(plan, stages=stages)
 
 
-def _factor_for(plan: Plan, group: int, target: float) -> float:
-    """Return the least factor at which `group` spends at most `target`."""
+def _factor_for(plan: Plan, group: int, target: float, guess: float) -> float:
+    """Return the least factor at which `group` spends at most `target`; about `guess`."""
     delta = float(plan.budget_groups.delta[group])
 
     def room(factor: float) -> float:
@@ -268,4 +272,4 @@ def _factor_for(plan: Plan, group: int, target: float) -> float:
         spent = privacy_curve(mechanism, method=plan.method).epsilon(delta).upper
         return float(np.log(target * (1 - 5e-4) / max(float(spent), 1e-300)))
 
-    return crossing(room, 0.9, 0.05, 16.0, tolerance=1e-3)
+    return crossing(room, guess, 0.05, 16.0, tolerance=1e-3)

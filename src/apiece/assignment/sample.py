@@ -112,13 +112,13 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
         return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
     if len(groups) > FEW:
         return _laddered(request, least, most)
-    follow = Follow(request, epsilon, delta)
+    follow = Follow(request, epsilon, delta, request.share)
 
     def room(z: float) -> float:
         return float(np.log(max(float(request.share @ follow.at(z)) / q, 1e-300)))
 
     z = crossing(room, harmonic_noise(request), least, most)
-    return z, follow.at(z)
+    return z, follow.closely(z)
 
 
 def _laddered(request: Request, least: float, most: float) -> tuple[float, Floats]:

@@ -49,10 +49,12 @@ def rates(
     delta: Floats,
     multiplier: npt.ArrayLike,
     guess: npt.ArrayLike = math.nan,
+    precision: npt.ArrayLike = 0.0,
 ) -> Floats:
     """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier.
 
-    0 where none is known to be safe. guess: about what they are, NaN where unknown.
+    0 where none is known to be safe. guess: about what they are, NaN where unknown. precision: what
+    may be missing of each.
     """
     return np.asarray(
         accounting.sampling_probabilities(
@@ -62,6 +64,7 @@ def rates(
             steps=request.steps,
             method=request.method,
             guess=guess,
+            precision=precision,
         )
     )
 

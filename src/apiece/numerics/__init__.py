@@ -7,12 +7,13 @@ from apiece.numerics.gaussian import (
     gaussian_mu_below,
     gaussian_profile,
 )
-from apiece.numerics.monotone import log_room, safe_end, safe_ends
+from apiece.numerics.monotone import Places, log_room, safe_end, safe_ends
 from apiece.numerics.roots import geometric, last_true, narrowed
 from apiece.numerics.rounding import UNIT
 
 __all__ = [
     "UNIT",
+    "Places",
     "gaussian_delta",
     "gaussian_epsilon_above",
     "gaussian_epsilon_below",

@@ -21,10 +21,13 @@ from apiece._types import Floats, Mask
 Places: TypeAlias = npt.NDArray[np.intp]
 _AIM: Final = 0.55  # of the tolerance: where steps along the line aim
 _LINES: Final = 5  # steps along the line, before false position and bisection take turns
+_MORE: Final = 10  # steps along the line while each at least halves the room
 _ROUNDS: Final = 100
 _TALL: Final = 0.1  # of room lost between two neighbours: a jump, which no line finds
 _JUMP: Final = 20.0  # times `narrow`: how close the end of a jump is sought
 _TURN: Final = 3.0  # a slope this many times another one is taken for noise
+_PLAIN: Final = 0.01  # of room between two looks: more than noise
+_WIDER: Final = 8.0  # times that a stride grows
 
 
 def log_room(limit: npt.ArrayLike, spent: npt.ArrayLike) -> Floats:
@@ -54,8 +57,9 @@ def safe_ends(
     unsafe: Floats,
     *,
     slope: float,
-    tolerance: float,
-    narrow: float = 1e-6,
+    tolerance: npt.ArrayLike,
+    narrow: npt.ArrayLike = 1e-6,
+    stride: npt.ArrayLike = np.inf,
 ) -> Floats:
     """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room.
 
@@ -73,6 +77,8 @@ def safe_ends(
         slope: Of the line; its sign does not matter.
         tolerance: Room that may be left.
         narrow: How narrow a bracket is enough, relative above 1; twenty times that at a jump.
+        stride: How far the crossing should be from the guess. The first step goes no farther, even
+            where the line points to; later ones do.
 
     Guarantee:
         Every x returned but NaN lies between the ends given, was evaluated, and had room(x) ≥ 0.
@@ -90,18 +96,21 @@ def safe_ends(
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
     none = np.full(guess.shape, np.nan)
     steep = np.copysign(abs(slope), safe - unsafe)
-    some = _Open(np.arange(guess.size), start, safe, unsafe, none, none, none, none, steep)
+    strides = np.where(np.isnan(guess), np.inf, stride)
+    entry = np.arange(guess.size)
+    left, close = (np.broadcast_to(value, guess.shape) for value in (tolerance, narrow))
+    some = _Open(entry, start, safe, unsafe, none, none, none, none, steep, strides, entry < 0)
     for turn in range(_ROUNDS):
         if not some.entry.size:
             break
         found = np.asarray(room(some.x, some.entry))
         found = np.where(np.isnan(found), -np.inf, found)
-        good = found >= 0
-        best[some.entry[good]] = some.x[good]
-        done = np.where(good, (found <= tolerance) | (some.x == some.unsafe), some.x == some.safe)
+        good, at = found >= 0, some.entry
+        best[at[good]] = some.x[good]
+        done = np.where(good, (found <= left[at]) | (some.x == some.unsafe), some.x == some.safe)
         some.learn(found, good)
-        left = some.move(turn, _AIM * tolerance, narrow, np.isnan(best[some.entry]))
-        some = some.only(left & ~done)
+        more = some.move(turn, _AIM * left[at], close[at], np.isnan(best[at]))
+        some = some.only(more & ~done)
     return best
 
 
@@ -114,6 +123,7 @@ def safe_end(
     slope: float,
     tolerance: float,
     narrow: float = 1e-6,
+    stride: float = np.inf,
 ) -> float:
     """Return `safe_ends` of one search.
 
@@ -125,6 +135,7 @@ def safe_end(
         slope: As of `safe_ends`.
         tolerance: As of `safe_ends`.
         narrow: As of `safe_ends`.
+        stride: As of `safe_ends`.
 
     Example:
         >>> 2 - 1e-3 <= safe_end(lambda x: 4 - x * x, 1.0, 0.0, 9.0, slope=2, tolerance=1e-3) <= 2
@@ -136,6 +147,7 @@ def safe_end(
         slope=slope,
         tolerance=tolerance,
         narrow=narrow,
+        stride=stride,
     )
     return float(found[0])
 
@@ -153,6 +165,8 @@ class _Open:
     last: Floats  # where room was finite, last
     at_last: Floats
     slope: Floats
+    stride: Floats  # that a step along the line may go
+    quick: Mask  # whether the last step at least halved the room
 
     def only(self, which: Mask) -> _Open:
         """Return the searches of `which`."""
@@ -163,7 +177,11 @@ class _Open:
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = (found - self.at_last) / (self.x - self.last)
             change = rise / self.slope
-        usable = (np.abs(self.x - self.last) > 1e-6) & (change > 1 / _TURN) & (change < _TURN)
+            self.quick = np.abs(found) < np.abs(self.at_last) / 2
+            plain = np.abs(found - self.at_last) > _PLAIN
+        plain &= np.isfinite(change) & (change > 0)
+        usable = plain | ((change > 1 / _TURN) & (change < _TURN))
+        usable &= np.abs(self.x - self.last) > 1e-6
         self.slope = np.where(usable, rise, self.slope)
         near = np.isfinite(found)
         self.last = np.where(near, self.x, self.last)
@@ -176,27 +194,22 @@ class _Open:
             for new, old in ((self.x, self.unsafe), (found, self.at_unsafe))
         )
 
-    def move(self, turn: int, aim: float, narrow: float, unseen: Mask) -> Mask:
+    def move(self, turn: int, aim: Floats, narrow: Floats, unseen: Mask) -> Mask:
         """Choose where to look next; return which searches have somewhere left to look.
 
         unseen: those that have not seen any room yet. Before a search ends at a narrow bracket, it
         looks at an end of which it knows nothing.
         """
-        here, middle = self.x, (self.safe + self.unsafe) / 2
-        if turn < _LINES:
-            with np.errstate(invalid="ignore"):
-                x = here + (aim - self.at_last) / self.slope
-            x = np.where(here == self.last, x, middle)
-            # past the unsafe end: there may be room even there
-            untried = np.isnan(self.at_unsafe) & (
-                (x - self.unsafe) * (self.unsafe - self.safe) >= 0
-            )
-        else:
-            with np.errstate(invalid="ignore"):
-                share = (self.at_safe - aim) / (self.at_safe - self.at_unsafe)
-            share = np.where(np.isfinite(share) & (turn % 2 == 1), np.clip(share, 0.01, 0.99), 0.5)
-            x = self.safe + share * (self.unsafe - self.safe)
-            untried = np.zeros(x.shape, dtype=bool)
+        middle = (self.safe + self.unsafe) / 2
+        line = (turn < _LINES) | (self.quick & (turn < _MORE))
+        along = self._along(aim, middle)
+        # past the unsafe end: there may be room even there
+        untried = line & np.isnan(self.at_unsafe)
+        untried &= (along - self.unsafe) * (self.unsafe - self.safe) >= 0
+        with np.errstate(invalid="ignore"):
+            share = (self.at_safe - aim) / (self.at_safe - self.at_unsafe)
+        share = np.where(np.isfinite(share) & (turn % 2 == 1), np.clip(share, 0.01, 0.99), 0.5)
+        x = np.where(line, along, self.safe + share * (self.unsafe - self.safe))
         low, high = np.minimum(self.safe, self.unsafe), np.maximum(self.safe, self.unsafe)
         x = np.where((low < x) & (x < high), x, np.where(untried, self.unsafe, middle))
         jump = ~(self.at_safe - self.at_unsafe < _TALL)
@@ -204,3 +217,17 @@ class _Open:
         close = (high - low < width) & ~untried
         self.x = np.where(close, np.where(unseen, self.safe, self.unsafe), x)
         return ~close | unseen | np.isnan(self.at_unsafe)
+
+    def _along(self, aim: Floats, middle: Floats) -> Floats:
+        """Return where the line leads to, from the last look; no farther than a stride."""
+        here = self.x
+        with np.errstate(invalid="ignore"):
+            step = (aim - self.at_last) / self.slope
+        step = np.clip(step, -self.stride, self.stride)
+        # where the room is infinite no line leads anywhere
+        other = np.where(here == self.safe, self.unsafe, self.safe)
+        lost = np.where(
+            np.isfinite(self.stride), here + np.copysign(self.stride, other - here), middle
+        )
+        self.stride = self.stride * _WIDER
+        return np.where(here == self.last, here + step, lost)
