@@ -151,7 +151,10 @@ BATCH_METHODS = ("pld", "rdp")
 def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAULT) -> Answers:
     """Return the profile of `mechanism` by the evaluators that the table names.
 
-    accuracy: how close bounds should be, where an evaluator is not exact.
+    Args:
+        mechanism: What is done to one record.
+        method: As for `privacy_curve`.
+        accuracy: How close bounds should be, where an evaluator is not exact.
 
     Raises:
         InputError: For an unknown method, or a mechanism nested too deep.
