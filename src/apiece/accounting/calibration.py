@@ -409,9 +409,10 @@ def _between(
 ) -> int:
     """Return the number to look at next, between one within the limit and one beyond it."""
     if high > _MOST_STEPS:  # beyond, for all that is known: a little past where the line leads
-        factor = (limit / at_low) ** (1 / rise) if at_low > 0 else 4.0
+        factor: float = (limit / at_low) ** (1 / rise) if at_low > 0 else 4.0
         return min(math.ceil(low * min(max(1.01 * factor, 1.01), 1e3)), _MOST_STEPS)
     if bisect or not 0 < at_low < at_high < math.inf:
         return min(max(math.isqrt(low * high), low + 1), high - 1)
     share = math.log(limit / at_low) / math.log(at_high / at_low)
-    return min(max(round(low * (high / low) ** share), low + 1), high - 1)
+    nearest: float = low * (high / low) ** share
+    return min(max(round(nearest), low + 1), high - 1)

@@ -235,7 +235,8 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
     lower, upper = nothing_known(columns[3])
     with within_range(f"arrays by method {method!r}"):
         some = np.repeat(np.array(by_contour, dtype=bool), sizes)
-        lower[some], upper[some] = epsilon_bounds(*columns[:, some], accuracy)
+        z, q, times, delta = columns[:, some]
+        lower[some], upper[some] = epsilon_bounds(z, q, times, delta, accuracy)
         for start, size, each, first in zip(starts, sizes, asked, by_contour, strict=True):
             here = slice(start, start + size)
             known = Bounds(lower[here], upper[here])
