@@ -6,8 +6,8 @@ Beside it, what calibrates one budget elsewhere: Opacus (`get_noise_multiplier`,
 and dp-accounting (`calibrate_dp_mechanism`, by RDP and by PLD), on a few budgets of the same
 population. Neither plans for many, so their time for 10⁶ distinct budgets is the mean time of one,
 times 10⁶: an extrapolation, marked as such. Last, how much less noise PLD needs than RDP at the
-settings of S1. Each case runs in its own process; sizes grow by factors of ten; peak memory is
-that process's.
+settings of Boenisch et al. 2023. Each case runs in its own process; sizes grow by factors of ten;
+peak memory is that process's.
 """
 
 from __future__ import annotations
@@ -142,14 +142,18 @@ def one_case(name: str, budgets: int = 5) -> dict[str, Any]:
     }
 
 
-S1 = {"SVHN": (73257, 1024, 2146), "CIFAR-10": (50000, 1024, 1465), "MNIST": (60000, 512, 9375)}
+PUBLISHED = {
+    "SVHN": (73257, 1024, 2146),
+    "CIFAR-10": (50000, 1024, 1465),
+    "MNIST": (60000, 512, 9375),
+}
 
 
 def noise_case() -> dict[str, Any]:
     from apiece.accounting import noise_multipliers
 
     rows = []
-    for name, (records, batch, steps) in S1.items():
+    for name, (records, batch, steps) in PUBLISHED.items():
         for epsilon in (1.0, 2.0, 3.0):
             settings = {"epsilon": epsilon, "delta": 1e-5, "steps": steps}
             rate = batch / records
@@ -160,7 +164,10 @@ def noise_case() -> dict[str, Any]:
             less = 100 * (1 - pld / rdp)
             row = {"data": name, "epsilon": epsilon, "rdp": rdp, "pld": pld}
             rows.append(row | {"percent_less": less})
-    return {"case": "noise multiplier by PLD and by RDP, settings of S1", "rows": rows}
+    return {
+        "case": "noise multiplier by PLD and by RDP, settings of Boenisch et al. 2023",
+        "rows": rows,
+    }
 
 
 def run_case(text: str) -> dict[str, Any]:

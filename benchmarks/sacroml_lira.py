@@ -1,8 +1,9 @@
 """LiRA against sacroml's on the same confidences: both attack the same model with the same shadows.
 
-Shadow models of German Credit, trained here (MLP of S5, ε = 16, 32 models, the last one attacked).
-sacroml (SACRO-ML, MIT) is a tool for disclosure control with an independent implementation of
-LiRA; install it with `pip install --no-deps sacroml fpdf pypdf pyyaml dictdiffer`.
+Shadow models of German Credit, trained here (MLP of Kaiser et al. 2026, ε = 16, 32 models, the last
+one attacked). sacroml (SACRO-ML, MIT) is a tool for disclosure control with an independent
+implementation of LiRA; install it with `pip install --no-deps sacroml fpdf pypdf pyyaml
+dictdiffer`.
 
     python benchmarks/sacroml_lira.py --out benchmarks/results/sacroml_lira.json
 """

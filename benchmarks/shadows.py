@@ -1,9 +1,9 @@
 """Shadow models as one computation against one by one with Opacus: model-steps per second.
 
-The MLP of S5 (59, 128, 64, 2), Poisson batches of 32 from 1,000 records, DP-SGD with AdamW, one
-thread. Both are timed in turn, several times over; medians and their ratio. Where Opacus is not
-installed, the stacked rate alone is reported. S5's Fig. 6 in full is extrapolated: 256,000 models
-of 56,250 steps (30,000 records, 60 epochs).
+The MLP of Kaiser et al. 2026 (59, 128, 64, 2), Poisson batches of 32 from 1,000 records, DP-SGD
+with AdamW, one thread. Both are timed in turn, several times over; medians and their ratio. Where
+Opacus is not installed, the stacked rate alone is reported. Kaiser et al. 2026's Fig. 6 in full is
+extrapolated: 256,000 models of 56,250 steps (30,000 records, 60 epochs).
 
     python benchmarks/shadows.py --out benchmarks/results/shadows.json
     python benchmarks/shadows.py --device cuda --models 4096 --out shadows_gpu.json

@@ -22,7 +22,7 @@ STDDEV = 1.0
 
 
 def mnist_cnn() -> nn.Module:
-    """The CNN of Tramèr and Boneh for MNIST, as in S1."""
+    """The CNN of Tramèr and Boneh for MNIST, as in Boenisch et al. 2023."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1),
@@ -31,7 +31,7 @@ def mnist_cnn() -> nn.Module:
 
 
 def cifar_cnn() -> nn.Module:
-    """The CNN of Tramèr and Boneh for CIFAR-10, as in S1."""
+    """The CNN of Tramèr and Boneh for CIFAR-10, as in Boenisch et al. 2023."""
     layers: list[nn.Module] = []
     channels = 3
     for width in (32, 64, 128):

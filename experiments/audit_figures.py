@@ -24,23 +24,23 @@ def stored(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def s1_fig2() -> dict[str, Figure]:
+def boenisch_2023_fig2() -> dict[str, Figure]:
     """ROC by group, log–log, one figure a network."""
     return {
-        f"s1_fig2_roc_{network}": roc_figure(
+        f"boenisch_2023_fig2_roc_{network}": roc_figure(
             {
                 name: Roc(np.array(c["fpr"]), np.array(c["tpr"]), c["members"], c["others"])
                 for name, c in found["roc"].items()
             }
         )
-        for network, found in stored("s1_fig2").items()
+        for network, found in stored("boenisch_2023_fig2").items()
     }
 
 
-def s5_table1() -> dict[str, Figure]:
+def kaiser_2026_table1() -> dict[str, Figure]:
     """Signed score, which has no floor, against the share of the strict group; by strategy."""
     found: dict[str, Figure] = {}
-    rows = stored("s5_table1")
+    rows = stored("kaiser_2026_table1")
     for name in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == name]
         means = {
@@ -48,15 +48,15 @@ def s5_table1() -> dict[str, Figure]:
             for row in own
             for group, group_row in row["groups"].items()
         }
-        found[f"s5_table1_{name}"] = share_figure(
+        found[f"kaiser_2026_table1_{name}"] = share_figure(
             own[0]["shares"], means, floor=0.0, score="signed privacy score"
         )
     return found
 
 
-def s5_fig6() -> dict[str, Figure]:
+def kaiser_2026_fig6() -> dict[str, Figure]:
     """The spaghetti plots, and theory against measurement."""
-    result = stored("s5_fig6")
+    result = stored("kaiser_2026_fig6")
     found: dict[str, Figure] = {}
     bounds, measured = {}, {}
     for kind in ("sample", "contract"):
@@ -65,14 +65,14 @@ def s5_fig6() -> dict[str, Figure]:
         scores = result[kind]["privacy_scores"]
         budgets = [float(others) for others in scores]
         values = np.array(list(scores.values())).T
-        found[f"s5_fig6_{kind}"] = spaghetti_figure(budgets, values)
+        found[f"kaiser_2026_fig6_{kind}"] = spaghetti_figure(budgets, values)
         for others, advantage in result[kind]["advantage"].items():
             label = f"others {float(others):g}" + ("" if kind == "sample" else "\ncontract")
             if kind == "contract" and float(others) == result["target_epsilon"]:
                 continue
             bounds[label] = advantage
             measured[label] = result[kind]["measured_advantage"][others]
-    found["s5_theory"] = theory_figure(bounds, measured)
+    found["kaiser_2026_theory"] = theory_figure(bounds, measured)
     return found
 
 
@@ -81,7 +81,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in {**s1_fig2(), **s5_table1(), **s5_fig6()}.items():
+    for name, figure in {
+        **boenisch_2023_fig2(),
+        **kaiser_2026_table1(),
+        **kaiser_2026_fig6(),
+    }.items():
         (folder / f"{name}.png").write_bytes(png(figure))
         print(folder / f"{name}.png")
 

@@ -4,7 +4,7 @@
 `apiece audit` on two files of scores. Then 400 models of German Credit without noise, half of them
 trained on one record with its label changed: each method's bound on ε.
 
-    python experiments/null_audits.py --out experiments/results/null_audits.json
+    python experiments/null_audits.py --out …/null_audits.json
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from click.testing import CliRunner
-from s5_data import tabular
+from kaiser_2026_data import tabular
 
 from apiece.audit import Side, audit_scores, lower_bound, one_run, one_run_by_group
 from apiece.audit.practice import target_job

@@ -18,7 +18,7 @@ each way are the best of a grid on one seed, judged by the held-out people, whic
 alike; figures are of five other seeds.
 
     pip install 'apiece[train,examples]'
-    python experiments/persons.py --out experiments/results/persons.json  # some 5 minutes
+    python experiments/persons.py --out …/persons.json  # some 5 minutes
 """
 
 from __future__ import annotations

@@ -12,7 +12,17 @@ CITATION = re.compile(
     rf"({NAME}(?:,\s+{NAME})*(?:\s+and\s+{NAME}|\s+et\s+al\.)?)\s+((?:19|20)\d\d)\b"
 )
 NOT_AUTHORS = {"NeurIPS", "ICML", "CSF", "CCS", "ICLR", "AISTATS", "IEEE", "Security", "SP", "In"}
-FILES = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+FILES = sorted(
+    [
+        *(
+            path
+            for of in ("src", "experiments", "benchmarks")
+            for path in (ROOT / of).rglob("*.py")
+        ),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+    ]
+)
 
 
 def cited(text: str) -> set[tuple[str, str]]:

@@ -1,13 +1,13 @@
-"""S1 Fig. 2, scaled: is the group that asks ε = 20 easier to tell than the group that asks 10?
+"""Boenisch et al. 2023, Fig. 2, scaled: is who asks ε = 20 easier to tell than who asks 10?
 
 MNIST in place of CIFAR-10: 200 images of each digit, half of each budget group in every shadow
 model (500 at ε = 10, 500 at ε = 20; δ = 1e-5, Sample), AdamW, B = 64, 15 epochs. Two networks: an
-MLP 784-128-64-10, and S1's CNN for MNIST (two convolutions, 26,010 parameters).
-Every model is attacked in turn with all the others as its shadows (S1: 512 shadow models of a
-ResNet on 25,000 images, one target model; five in its appendix).
+MLP 784-128-64-10, and Boenisch et al. 2023's CNN for MNIST (two convolutions, 26,010 parameters).
+Every model is attacked in turn with all the others as its shadows (Boenisch et al. 2023: 512 shadow
+models of a ResNet on 25,000 images, one target model; five in its appendix).
 
-    python experiments/s1_fig2.py train --work DIR --network cnn        # resumable
-    python experiments/s1_fig2.py result --work DIR --out experiments/results/s1_fig2.json
+    python experiments/boenisch_2023_fig2.py train --work DIR --network cnn        # resumable
+    python experiments/boenisch_2023_fig2.py result --work DIR --out …/boenisch_2023_fig2.json
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from s1_table2 import network as s1_cnn
-from s5_data import mnist
+from boenisch_2023_table2 import network as boenisch_2023_cnn
+from kaiser_2026_data import mnist
 from scipy import stats
 
 from apiece.assignment import Sample, assign
@@ -54,7 +54,7 @@ def job(name: str) -> ShadowJob:
     inputs, model = torch.from_numpy(table.inputs), StackedMlp((784, 128, 64, table.classes))
     stacked: StackedModel = model
     if name == "cnn":
-        inputs, stacked = inputs.view(-1, 1, 28, 28), StackedModule(s1_cnn(), block=4)
+        inputs, stacked = inputs.view(-1, 1, 28, 28), StackedModule(boenisch_2023_cnn(), block=4)
     pool = Pool(table.ids, inputs, torch.from_numpy(table.targets), groups)
     split = biregular(MODELS, groups, generator=np.random.default_rng(2))
     return ShadowJob(pool, plan, stacked, split, Recipe(), seed=0, block=8)
@@ -125,7 +125,7 @@ def tests(shadows: ShadowScores) -> dict[str, Any]:
     gap = areas[:, 1] - areas[:, 0]
     inside = shadows.included.sum(axis=0)
     likelihood = np.where(shadows.included, scores, 0.0).sum(axis=0) / inside
-    each = [  # S1's t-test is of one target model's members
+    each = [  # Boenisch et al. 2023's t-test is of one target model's members
         student_t(row[member & ~strict], row[member & strict])
         for row, member in zip(scores, shadows.included, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The data and the model of S2's table: Adult, and MNIST through a fixed first layer."""
+"""The data and the model of `feldman_2021_table`: Adult, and MNIST through a fixed first layer."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""S2's table, S1's Table 3 and Figure 3: private gradient descent against individual filtering.
+"""Private gradient descent against individual filtering: Feldman and Zrnic 2021, their table.
 
 Private GD takes `steps` steps at the noise at which all of them fit the budget. Filtering goes on
-beyond them at the same noise and drops people as their own norms use their budgets up (S2, Alg. 1);
-its first `steps` steps are private GD's, bit for bit, so the two are compared seed by seed. For
-each number of steps, clip norm, learning rate and how far to go on are chosen on a sixth of the
-training records, with seeds that are not reported; test records are read once the choice is made.
+beyond them at the same noise and drops people as their own norms use their budgets up (Feldman and
+Zrnic 2021, Alg. 1); its first `steps` steps are private GD's, bit for bit, so the two are compared
+seed by seed. For each number of steps, clip norm, learning rate and how far to go on are chosen on
+a sixth of the training records, with seeds that are not reported; test records are read once the
+choice is made.
 
-    python experiments/s2_table.py adult --runs adult.jsonl --out benchmarks/results/s2_adult.json
-    APIECE_DATA=… python experiments/s2_table.py mnist --runs mnist.jsonl --out …/s2_mnist.json
+    python experiments/feldman_2021_table.py adult --runs adult.jsonl --out adult.json
+    APIECE_DATA=… python experiments/feldman_2021_table.py mnist --runs mnist.jsonl --out mnist.json
 
 Every run is a line of --runs; started again, it goes on from there.
 """
@@ -22,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from s2_data import Task, adult, mnist
-from s2_summary import summary
+from feldman_2021_data import Task, adult, mnist
+from feldman_2021_summary import summary
 from torch import nn
 
 from apiece.filters import GaussianFilter, RenyiFilter

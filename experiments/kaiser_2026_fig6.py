@@ -1,13 +1,13 @@
-"""S5 Fig. 6, scaled: does the target leak more when all others ask for less?
+"""Kaiser et al. 2026 Fig. 6, scaled: does the target leak more when all others ask for less?
 
-A random 500 of the Credit Default clients, the MLP and training of S5 with fewer epochs (AdamW,
-5 epochs, B = 32, clip 1). For each target and each budget of the others in {4, 8, 16, 32} (the
-target always asks 32; δ = 1e-12, Sample), 64 models under one frozen plan: 32 with the target, 32
-without. The same under an enforced contract (Δ̄ = 0.02 for everyone), with the others at 4; with
-the others at 32 all ask the same, and both plans are the uniform one.
+A random 500 of the Credit Default clients, the MLP and training of Kaiser et al. 2026 with fewer
+epochs (AdamW, 5 epochs, B = 32, clip 1). For each target and each budget of the others in {4, 8,
+16, 32} (the target always asks 32; δ = 1e-12, Sample), 64 models under one frozen plan: 32 with the
+target, 32 without. The same under an enforced contract (Δ̄ = 0.02 for everyone), with the others at
+4; with the others at 32 all ask the same, and both plans are the uniform one.
 
-    python experiments/s5_fig6.py train --work DIR [--contract] [--parts 5]   # resumable
-    python experiments/s5_fig6.py result --work DIR --out experiments/results/s5_fig6.json
+    python experiments/kaiser_2026_fig6.py train --work DIR [--contract] [--parts 5]   # resumable
+    python experiments/kaiser_2026_fig6.py result --work DIR --out …/kaiser_2026_fig6.json
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from s5_data import tabular
+from kaiser_2026_data import tabular
 
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign

@@ -1,4 +1,4 @@
-"""The data of the audits of S1 and S5: packaged tables by their public schemas, and MNIST.
+"""The data of the audits: packaged tables by their public schemas, and MNIST.
 
 MNIST is read from the folder named by APIECE_DATA (default: ../shared/data).
 """

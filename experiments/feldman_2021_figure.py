@@ -1,7 +1,7 @@
-"""S1's Figure 3 from stored results: how many records are active at each step.
+"""Boenisch et al. 2023's Figure 3 from stored results: how many records are active at each step.
 
-    python experiments/s2_figure.py benchmarks/results/s2_mnist.json \\
-        benchmarks/results/s2_mnist_wide.json --out docs/figures/s1_fig3.png
+    python experiments/feldman_2021_figure.py benchmarks/results/feldman_2021_mnist.json \\
+        benchmarks/results/feldman_2021_mnist_wide.json --out docs/figures/boenisch_2023_fig3.png
 """
 
 from __future__ import annotations

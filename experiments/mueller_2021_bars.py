@@ -1,15 +1,15 @@
-"""S4 §5.2: partial sensitivities of bar images, after SGD and after DP-SGD.
+"""Mueller et al. 2021 §5.2: partial sensitivities of bar images, after SGD and after DP-SGD.
 
 5×5 images of a vertical (class 0) or horizontal (class 1) bar plus N(0, 0.2²), scaled to [0, 1];
 1,000 a class; 25-8-1 network of sigmoids; full batches, learning rate 0.1; SGD for 1,000 steps,
 DP-SGD for 2,000 with clip norm 0.1 and noise multiplier 5. For every seed two maps a class:
 
-- `partial`: ∇ₓ‖∇_θ ℓ‖₂, the partial sensitivity of the definition (S4, Eq. 4–6);
+- `partial`: ∇ₓ‖∇_θ ℓ‖₂, the partial sensitivity of the definition (Mueller et al. 2021, Eq. 4–6);
 - `published`: (∂ℓ/∂xᵢ)/‖∇ℓ‖₂ with ∇ over inputs, label and weights together, which is what the
-  code published with S4 evaluates (the norm's derivative by gradient entry, not by pixel).
+  code published with it evaluates (the norm's derivative by gradient entry, not by pixel).
 
-    python experiments/s4_bars.py run --seeds 5 --out experiments/results/s4_bars.json
-    python experiments/s4_bars.py draw --from experiments/results/s4_bars.json --to docs/figures
+    python experiments/mueller_2021_bars.py run --seeds 5 --out …/mueller_2021_bars.json
+    python experiments/mueller_2021_bars.py draw --from …/mueller_2021_bars.json --to docs/figures
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def summary(values: Floats, label: int) -> dict[str, Any]:
     arms = np.zeros((SIDE, SIDE), dtype=bool)
     arms[(middle, slice(None)) if label == 0 else (slice(None), middle)] = True
     arms[middle, middle] = False
-    largest = values.max(axis=0)  # the statistic that S4 draws
+    largest = values.max(axis=0)  # the statistic that Mueller et al. 2021 draws
     top = np.zeros(SIDE**2, dtype=bool)
     top[np.argsort(-largest, axis=None)[: arms.sum()]] = True
     mean, spread = values.mean(axis=0), values.std(axis=0)
@@ -194,18 +194,18 @@ def run(seeds: int) -> dict[str, Any]:
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """Draw S4's Fig. 2A and 2B from stored results."""
+    """Draw Mueller et al. 2021's Fig. 2A and 2B from stored results."""
     for statistic in STATISTICS:
         first = {r["kind"]: r[statistic] for r in results["runs"] if r["seed"] == 0}
         rows = {
             kind: {f"{c} bar": np.array(found[c]["largest"]) for c in CLASSES}
             for kind, found in first.items()
         }
-        save(partial_sensitivity_maps(rows), folder / f"s4_bars_{statistic}_maps.png")
+        save(partial_sensitivity_maps(rows), folder / f"mueller_2021_bars_{statistic}_maps.png")
         found = results["histograms"][statistic]
         counts = {kind: np.array(values) for kind, values in found["counts"].items()}
         figure = partial_sensitivity_histograms(np.array(found["edges"]), counts)
-        save(figure, folder / f"s4_bars_{statistic}_histograms.png")
+        save(figure, folder / f"mueller_2021_bars_{statistic}_histograms.png")
 
 
 def main() -> None:

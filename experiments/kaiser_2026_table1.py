@@ -1,17 +1,18 @@
-"""S5 Table I and II, scaled: privacy scores of both groups against the share of the strict group.
+"""Kaiser et al. 2026, Tables I and II, scaled: privacy scores against the share of the strictest.
 
-For 20, 40, 60 and 80 % of the records in the strict group: a pool of records, shadow models
-trained on half of each group under one plan, LiRA's privacy score of every record, and the
-Jonckheere–Terpstra test of a rise. Model, optimizer, epochs, B, ε and δ = 1e-12 are S5's; pools of
-1,000 clients of Credit Default (S5: all 30,000) and one random assignment of budgets (S5: five).
+For 20, 40, 60 and 80 % of the records in the strict group: a pool of records, shadow models trained
+on half of each group under one plan, LiRA's privacy score of every record, and the
+Jonckheere–Terpstra test of a rise. Model, optimizer, epochs, B, ε and δ = 1e-12 are Kaiser et al.
+2026's; pools of 1,000 clients of Credit Default (Kaiser et al. 2026: all 30,000) and one random
+assignment of budgets (Kaiser et al. 2026: five).
 
 The populations are compared on common ground: the strict groups are nested, and every population
 has the same splits, starts and noise seeds. So a difference between two populations is not one
-between two draws. Beside S5's score, which is a magnitude and so never below about 0.8/√K, the
-result has the signed score (μ_in − μ_out)/(σ_in + σ_out), which has no such floor.
+between two draws. Beside Kaiser et al. 2026's score, which is a magnitude and so never below about
+0.8/√K, the result has the signed score (μ_in − μ_out)/(σ_in + σ_out), which has no such floor.
 
-    python experiments/s5_table1.py train --work DIR --only german:sample --replicates 4
-    python experiments/s5_table1.py result --work DIR --out experiments/results/s5_table1.json
+    python experiments/kaiser_2026_table1.py train --work DIR --only german:sample --replicates 4
+    python experiments/kaiser_2026_table1.py result --work DIR --out …/kaiser_2026_table1.json
 
 Training is resumable; a replicate is 128 models (64 on images) with a split of their own.
 """
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from s5_data import Table, mnist, tabular
+from kaiser_2026_data import Table, mnist, tabular
 from scipy import stats
 
 from apiece.assignment import Sample, Scale, Uniform, assign
@@ -54,7 +55,7 @@ class Setting(NamedTuple):
     epochs: int
     models: int  # of one replicate
     excess: float  # Δ̄ for Hybrid
-    rate: float = 0.01  # S5's learning rate
+    rate: float = 0.01  # Kaiser et al. 2026's learning rate
 
 
 SETTINGS = {
@@ -168,7 +169,7 @@ def contrast(populations: list[ShadowScores], group: str) -> float:
 
 
 def trend(populations: list[ShadowScores], plans: list[Plan], group: str) -> dict[str, Any]:
-    """S5's test for one group, and the same on records that are in the group in every population.
+    """The paper's test for one group, and the same on records that are in the group everywhere.
 
     The standard error of the contrast is a jackknife over models, so that it covers what records
     share through a model.
@@ -201,7 +202,7 @@ def trend(populations: list[ShadowScores], plans: list[Plan], group: str) -> dic
 
 
 def look(populations: list[ShadowScores], models: slice) -> dict[str, Any]:
-    """S5's test on some of the models."""
+    """The paper's test on some of the models."""
     parts = [
         ShadowScores(s.ids, s.groups, s.included[models], s.confidences[models])
         for s in populations
@@ -217,7 +218,7 @@ def look(populations: list[ShadowScores], models: slice) -> dict[str, Any]:
 
 
 def looks(populations: list[ShadowScores], first: int | None) -> dict[str, Any] | None:
-    """S5's test on the models of a first look, and on those trained after it alone."""
+    """The paper's test on the models of a first look, and on those trained after it alone."""
     if first is None:
         return None
     return {

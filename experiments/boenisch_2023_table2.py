@@ -1,13 +1,13 @@
-"""S1's Table 2 on MNIST at its own settings: Uniform (strictest), Sample and Scale, by RDP and PLD.
+"""Boenisch et al. 2023, Table 2 on MNIST at its own settings: Uniform, Sample and Scale.
 
-n = 60,000, B = 512, 9375 steps, clip norm .2, learning rate .6, δ = 1e-5, budgets 1/2/3 at
-34/43/23 %, shuffled over the records; the CNN of Tramèr and Boneh; pixels in [0, 1]. One run's
-seed fixes its budgets' order, first parameters, batches and noise. Accuracy is of the parameters
-after the last step, on the test part.
+n = 60,000, B = 512, 9375 steps, clip norm .2, learning rate .6, δ = 1e-5, budgets 1/2/3 at 34/43/23
+%, shuffled over the records; the CNN of Tramèr and Boneh; pixels in [0, 1]. One run's seed fixes
+its budgets' order, first parameters, batches and noise. Accuracy is of the parameters after the
+last step, on the test part.
 
 A run that was stopped goes on from its last checkpoint; finished runs are not made again.
 
-    APIECE_DATA=… python experiments/s1_table2.py --seeds 3 --folder /tmp/table2 --out table2.json
+    APIECE_DATA=… python boenisch_2023_table2.py --seeds 3 --folder DIR --out table2.json
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Split = tuple[torch.Tensor, torch.Tensor]
 
 
 def network() -> nn.Module:
-    """The CNN of Tramèr and Boneh for MNIST (S1 §4)."""
+    """The CNN of Tramèr and Boneh for MNIST (Boenisch et al. 2023 §4)."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1),
@@ -127,7 +127,8 @@ def main() -> None:
             name, round(runs[name]["accuracy_percent"], 2), round(time.time() - begun), flush=True
         )
         result = {
-            "experiment": "S1 Table 2, MNIST", "setting": SETTING | {"rate": RATE, "delta": DELTA},
+            "experiment": "Boenisch et al. 2023 Table 2, MNIST",
+            "setting": SETTING | {"rate": RATE, "delta": DELTA},
             "machine": {"cpu": platform.machine(), "torch": torch.__version__},
             "summary": summary(runs), "runs": runs,
         }  # fmt: skip

@@ -1,6 +1,6 @@
-"""S5 Table II: how much of Sample's effect is left with Scale, what the plans say, and why any is.
+"""Kaiser et al. 2026, Table II: how much of Sample’s effect is left with Scale, and why.
 
-For each data set that both strategies were trained on (`s5_table1.py train`), by group:
+For each data set that both strategies were trained on (`kaiser_2026_table1.py train`), by group:
 
 - score: the rise of the signed privacy score (μ_in − μ_out)/(σ_in + σ_out) from a strict share of
   20 % to one of 80 %, on the records that are in the group throughout, and the ratio of Scale's
@@ -12,7 +12,7 @@ For each data set that both strategies were trained on (`s5_table1.py train`), b
   most the c/noise_stddev that the plan pays for. Its root mean square, over the updates of 8 models
   and their members, and how many gradients reach the clip norm.
 
-    python experiments/s5_scale.py --work DIR --out experiments/results/s5_scale.json
+    python experiments/kaiser_2026_scale.py --work DIR --out …/kaiser_2026_scale.json
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from s5_table1 import SETTINGS, gather, job, tiers
+from kaiser_2026_table1 import SETTINGS, gather, job, tiers
 from torch import Tensor
 
 from apiece.audit import stacked_training
