@@ -238,3 +238,37 @@ def test_what_does_not_fit_the_plan_is_refused() -> None:
         trained(None, rows_per_person=2)
     with pytest.raises(InputError, match="rows_per_person"):
         trained(MANY, rows_per_person=0)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int16, str])
+def test_rows_are_found_for_every_kind_of_ids(kind: type) -> None:
+    """By a table where ids are small whole numbers, by a search elsewhere: the same."""
+    random = np.random.default_rng(0)
+    ids = random.permutation(100).astype(kind)
+    whose = random.permutation(np.concatenate([ids, random.choice(ids, 400)]))
+    of = PeopleRows.of(whose, ids)
+    for person, name in enumerate(ids):
+        mine = of.rows[of.starts[person] : of.starts[person + 1]]
+        assert mine.tolist() == np.flatnonzero(whose == name).tolist()
+    for stranger in np.array(["x"]) if kind is str else np.array([101, 255]):
+        with pytest.raises(DataError, match="1 of 501 rows are of nobody"):
+            PeopleRows.of(np.append(whose, stranger), ids)
+
+
+def test_ids_far_apart_and_below_zero() -> None:
+    ids = np.array([-(2**63), 5, 2**62, -7])
+    of = PeopleRows.of(np.array([5, -7, 2**62, -(2**63), 5]), ids)
+    assert (of.rows.tolist(), of.starts.tolist()) == ([3, 0, 4, 2, 1], [0, 1, 3, 4, 5])
+    of = PeopleRows.of(np.array([-1, -3, -1]), np.array([-3, -1]))
+    assert of.rows.tolist() == [1, 0, 2]
+    for people in (np.array([-1, -2, -3]), np.array([1, 2], dtype=np.uint64)):
+        with pytest.raises(DataError, match="nobody"):
+            PeopleRows.of(people, np.array([-3, -1]))
+
+
+def test_more_persons_than_sixteen_bits() -> None:
+    random = np.random.default_rng(0)
+    whose = random.permutation(np.repeat(np.arange(70_000), 2))
+    of = PeopleRows.of(whose, np.arange(70_000))
+    assert (whose[of.rows] == np.repeat(np.arange(70_000), 2)).all()
+    assert (of.rows[::2] < of.rows[1::2]).all()
