@@ -81,6 +81,18 @@ def test_conversion_is_consistent_both_ways() -> None:
     np.testing.assert_allclose(curve.delta(epsilon).upper, deltas, rtol=1e-9)
 
 
+@pytest.mark.parametrize("z", [0.3, 0.7, 2.0])
+@pytest.mark.parametrize("q", [1e-3, 0.3, 1.0])
+def test_epsilon_at_a_delta_is_at_most_where_it_was_read(z: float, q: float) -> None:
+    """The best order of a total variation is not that of ε: ε was 3.0 where δ(2.0) said 2.0."""
+    one = Gaussian(z) if q == 1 else Sampled(Gaussian(z), q)
+    curve = privacy_curve(Repeated(one, 3), method="rdp")
+    for level in (0.0, 0.5, 2.0, 5.0):
+        delta = float(curve.delta(level).upper)
+        if delta < 1:
+            assert curve.epsilon(delta * (1 + 1e-9)).upper <= level * (1 + 1e-3) + 1e-12
+
+
 def test_composition_adds_up() -> None:
     step, orders = Sampled(Gaussian(1.1), 0.03), np.array([1.5, 2.0, 9.0])
     mixed = Composed(Repeated(step, 7), Laplace(3.0), Gaussian(4.0))

@@ -70,8 +70,9 @@ class RenyiProfile:
         return Bounds(np.zeros(upper.shape), np.minimum(upper, 1.0))
 
     def epsilon(self, delta: Floats) -> Bounds:
-        """Bound ε(δ) by the best order."""
+        """Bound ε(δ) by the best order; 0 where δ(0), whose best order is another, is at most δ."""
         upper = self._least(epsilon_at, delta)
+        upper = np.where(self.delta(np.zeros(1)).upper <= delta, 0.0, upper)
         return Bounds(np.zeros(upper.shape), upper)
 
     def _least(self, ask: Callable[[Floats, Floats, Floats], Floats], values: Floats) -> Floats:
