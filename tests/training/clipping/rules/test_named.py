@@ -52,6 +52,50 @@ def test_the_root_mean_square_norm_is_the_loop(shape):
     hold(LlamaRMSNorm(), torch.randn(RECORDS, *shape))
 
 
+class Quick(nn.LayerNorm):
+    """timm's: the same by other kernels."""
+
+    __module__ = "timm.layers.norm"
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """torchvision's: over channels that come first."""
+
+    __module__ = "torchvision.models.convnext"
+
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        return super().forward(x).permute(0, 3, 1, 2)
+
+
+def normal(kind):
+    layer = kind(5)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 5)])
+def test_layer_norms_of_another_class_are_the_loop(shape):
+    torch.manual_seed(0)
+    hold(normal(Quick), torch.randn(RECORDS, *shape))
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 3), (5, 4, 5)])
+def test_layer_norms_over_the_first_channels_are_the_loop(shape):
+    torch.manual_seed(0)
+    hold(normal(LayerNorm2d), torch.randn(RECORDS, *shape))
+
+
+def test_a_norm_over_something_else_is_not_booked():
+    layer, out = normal(LayerNorm2d), torch.randn(2, 4, 3)
+    with pytest.raises(NotBookable, match="nor channels"):
+        rule_for(layer).gives(layer, LayerUse("norm", out, [out], {}, out))
+
+
 def test_a_norm_of_that_name_with_another_formula_is_not_booked():
     layer, x = LlamaRMSNorm(plus=1.0), torch.randn(2, 5)
     rule = rule_for(layer)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from torch import nn
 from torch.nn import functional
 
 from apiece.training.clipping.rules.contributions import Outer, Rows, products
+from apiece.training.clipping.rules.normalisers import layer_norm
 from apiece.training.clipping.rules.rule import (
     Contributions,
     LayerRule,
     LayerUse,
+    NotBookable,
     own_weight_and_bias,
     same_output,
     trains,
@@ -42,6 +45,26 @@ def scaled_rms(module: Any, use: LayerUse) -> Contributions:
     return {"weight": Rows(each)}
 
 
+def layer_norm_of_a_kind(module: Any, use: LayerUse) -> Contributions:
+    """Return what a layer norm gives over the last dimension, or over channels that come first."""
+    assert use.output is not None  # the rule remakes
+    for axis in (-1, 1):
+        given, out, back = (t.movedim(axis, -1) for t in (use.input, use.output, use.gradient))
+        if given.shape[-1:] != module.normalized_shape:
+            continue
+        again = functional.layer_norm(
+            given, module.normalized_shape, module.weight, module.bias, module.eps
+        )
+        with contextlib.suppress(NotBookable):
+            same_output(use.path, out, again)
+            return layer_norm(module, LayerUse(use.path, given, [back], use.kwargs))
+    raise NotBookable(f"{use.path}: does not normalise over its last dimension, nor channels")
+
+
+def _is_a_layer_norm(module: Any) -> bool:
+    return own_weight_and_bias(module) and len(module.normalized_shape) == 1
+
+
 def _is_transposed(module: Any) -> bool:
     return own_weight_and_bias(module) and module.weight.dim() == 2
 
@@ -52,11 +75,12 @@ def _is_scaled_rms(module: Any) -> bool:
 
 
 TRANSPOSED_LINEAR = LayerRule(transposed_linear, suits=_is_transposed)
+LAYER_NORM_OF_A_KIND = LayerRule(layer_norm_of_a_kind, suits=_is_a_layer_norm, remakes=True)
 SCALED_RMS = LayerRule(scaled_rms, suits=_is_scaled_rms, remakes=True)
 
 
-def rule_by_name(kind: type[nn.Module]) -> LayerRule | None:
-    """Return the rule of a class of Hugging Face's transformers, None for others.
+def rule_by_name(kind: type[Any]) -> LayerRule | None:
+    """Return the rule of a class of transformers, timm or torchvision, None for others.
 
     Args:
         kind: The layer's class, which nobody has subclassed.
@@ -65,7 +89,10 @@ def rule_by_name(kind: type[nn.Module]) -> LayerRule | None:
         >>> rule_by_name(nn.Linear) is None
         True
     """
-    if not kind.__module__.startswith("transformers."):
+    library = kind.__module__.partition(".")[0]
+    if library in ("timm", "torchvision") and issubclass(kind, nn.LayerNorm):
+        return LAYER_NORM_OF_A_KIND
+    if library != "transformers":
         return None
     if kind.__name__ == "Conv1D":
         return TRANSPOSED_LINEAR
