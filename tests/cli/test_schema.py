@@ -80,7 +80,7 @@ def test_a_sound_schema_passes(capsys: Any) -> None:
         (["--check", "s.toml", "--out", "t.toml"], "leave --out out"),
         (["--check", "none.toml"], "cannot be read"),
         (["--check", "people.csv"], "give a TOML file"),
-        (["--check", "s.toml", "--label", "age"], "must declare it categorical"),
+        (["--check", "s.toml", "--label", "age"], "teaches nothing: leave missing out"),
         (["--check", "s.toml", "--skip", "whom"], "did you mean 'who'"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from apiece.datasets import Numeric
+from apiece.datasets import Categorical, Numeric
 from apiece.errors import DataError
 from apiece.jobs import load_model
 from apiece.jobs.model import TabularModel, build, to_bytes
@@ -16,7 +16,9 @@ from apiece.jobs.model import TabularModel, build, to_bytes
 def content(folder: Path, hidden: tuple[int, ...] = (4,)) -> dict[str, Any]:
     network = build(2, 2, hidden, torch.Generator())
     columns = {"a": Numeric(0.0, 1.0), "b": Numeric(0.0, 1.0)}
-    (folder / "good.pt").write_bytes(to_bytes(TabularModel(network, columns, "y", ("n", "p"))))
+    (folder / "good.pt").write_bytes(
+        to_bytes(TabularModel(network, columns, "y", Categorical(("n", "p"))))
+    )
     found: dict[str, Any] = torch.load(folder / "good.pt", weights_only=True)
     assert len(load_model(folder / "good.pt").network) == 2 * len(hidden) + 1
     return found

@@ -185,6 +185,8 @@ PUBLIC = [
     "jobs.parts.Training",
     "jobs.release.Check",
     "jobs.release.Release",
+    "jobs.regression.Errors",
+    "jobs.regression.Interval",
     "jobs.results.Run",
     "jobs.results.Total",
     "jobs.running._Model",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
@@ -198,7 +198,7 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
     from apiece.audit.models import model_confidences
     from apiece.jobs import load_model, read_job, read_people
 
-    people = read_people(read_job(run / "config.toml"))
+    people = of_classes(read_people(read_job(run / "config.toml")))
     network = load_model(run / "model.pt").network
 
     def side(records: Records, groups: Any = None) -> Side:
@@ -229,3 +229,13 @@ def _groups(people: People) -> Any:
         return names
     order = np.argsort(budgets.ids)
     return names[order[np.searchsorted(budgets.ids[order], person)]]
+
+
+def of_classes(people: People) -> People:
+    """Return the people of a run; raise `UnsupportedError` where its model predicts a number."""
+    if not people.classes:
+        raise UnsupportedError(
+            f"run: its model predicts the number {people.label!r}, and scores of membership here "
+            "are those of classes; audit scores of your own with --canaries"
+        )
+    return people

@@ -35,6 +35,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     from apiece.audit import LEAST_MODELS, VARIANTS
     from apiece.audit.tables import half_plan, table_job
     from apiece.budgets import Budgets
+    from apiece.cli._findings import of_classes
     from apiece.jobs import read_job, read_people
 
     models = _check.count("models", flags["models"], least=LEAST_MODELS)
@@ -42,7 +43,7 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     if flags["variant"] not in VARIANTS:
         raise unknown("variant", flags["variant"], VARIANTS)
     job = read_job(flags["run"] / "config.toml")
-    training, people = job.training_of(job.training.strategy), read_people(job)
+    training, people = job.training_of(job.training.strategy), of_classes(read_people(job))
     rows, asked, person = ~people.train.faulty, people.budgets, people.train.person
     good = rows if person is None else np.isin(asked.ids, person[rows])
     budgets = Budgets(

@@ -22,7 +22,7 @@ Examples:
 
 @click.command(epilog=EXAMPLE)
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--label", required=True, help="Column to predict; declared with its classes.")
+@click.option("--label", required=True, help="Column to predict.")
 @click.option(
     "--skip",
     multiple=True,
@@ -90,7 +90,7 @@ def _doubts(path: Path, names: list[str], taken: dict[str, str]) -> list[str]:
 
     schema = read_schema(path)
     label = next(iter(taken))
-    schema.classes(label)
+    schema.target(label)
     schema.features(but=set(taken))
     return lint(schema, names, taken=taken)
 

@@ -193,3 +193,32 @@ def encode_labels(
             f"class ({bad.size} such rows; declared: {shown}); {remedy}"
         )
     return codes
+
+
+def encode_numbers(
+    frame: pd.DataFrame, label: str, *, decimal: str = "."
+) -> npt.NDArray[np.float64]:
+    """Return each row's number in the label column, as it is.
+
+    Args:
+        frame: The table.
+        label: Name of the column.
+        decimal: The mark in texts that are numbers.
+
+    Raises:
+        DataError: For a cell that is no finite number, with its row.
+
+    Example:
+        >>> import pandas as pd
+        >>> encode_numbers(pd.DataFrame({"pay": ["1.5", "20"]}), "pay").tolist()
+        [1.5, 20.0]
+    """
+    cells = texts(column(frame, label, "label"))
+    values = as_numbers(cells, decimal)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise DataError(
+            f"label column {label!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: no finite number "
+            f"({bad.size} such rows); mend the rows, or leave them out"
+        )
+    return values

@@ -178,8 +178,8 @@ class Schema:
             raise DataError(f"schema {self.name}: it declares no feature column; declare one")
         return kept
 
-    def classes(self, label: str) -> tuple[str, ...]:
-        """Return the declared values of the label column, at least two.
+    def target(self, label: str) -> Categorical | Numeric:
+        """Return the declaration of the label column: its classes, or the range of a number.
 
         Args:
             label: Its name.
@@ -191,9 +191,35 @@ class Schema:
         if column is None:
             raise DataError(
                 f"label {label!r}: not declared in schema {self.name}; "
-                f'add [columns.{label}] with kind = "categorical" and its values'
+                f'add [columns.{label}] with kind = "categorical" and its values, or "numeric" and '
+                "its range"
             )
+        if isinstance(column, Numeric):
+            if column.missing:
+                raise DataError(
+                    f"label {label!r}: schema {self.name} declares missing = "
+                    f"{list(column.missing)}; a row without a number to predict teaches nothing: "
+                    "leave missing out, and such rows"
+                )
+            return column
         if not isinstance(column, Categorical) or len(column.values) < 2:
+            raise DataError(
+                f"label {label!r}: schema {self.name} must declare it categorical with at least "
+                "2 values (one class cannot be learned), or numeric with a range"
+            )
+        return column
+
+    def classes(self, label: str) -> tuple[str, ...]:
+        """Return the declared values of the label column, at least two.
+
+        Args:
+            label: Its name.
+
+        Raises:
+            DataError: Where it is not declared, or not as such.
+        """
+        column = self.target(label)
+        if not isinstance(column, Categorical):
             raise DataError(
                 f"label {label!r}: schema {self.name} must declare it categorical with at least "
                 "2 values; one class cannot be learned"

@@ -44,7 +44,7 @@ def template(name: str, header: dict[str, str | None], *, label: str, but: Colle
 def _entry(column: str, kind: str | None) -> str:
     head = f"[columns.{_key(column)}]"
     if kind == "label":
-        note = "  # the label: at least two classes"
+        note = "  # the label: two classes or more, or numeric with a range"
         return f'{head}{note}\nkind = "categorical"\nvalues = ["?", "?"]\n'
     stored = "" if kind is None else f"  # stored as {kind}"
     return f'{head}{stored}\n{_lines(kind)}missing = [""]\n'

@@ -10,6 +10,7 @@ from apiece.jobs.config import PARTS, Job, job_from_dict, read_job
 from apiece.jobs.folder import free_folder
 from apiece.jobs.parts import TUNED
 from apiece.jobs.people import People, Records, read_people
+from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.release import Check, Release
 from apiece.jobs.results import METRICS, REPORT, Run, Total
 from apiece.jobs.settings import Setting, settings_of
@@ -29,7 +30,9 @@ __all__ = [
     "Amount",
     "Check",
     "Classes",
+    "Errors",
     "Facts",
+    "Interval",
     "Job",
     "People",
     "Prepared",

@@ -1,4 +1,4 @@
-"""The model of a table: a (multinomial) logistic regression, or with hidden layers a network."""
+"""The model of a table: a logistic or linear regression, or with hidden layers a network."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from apiece.datasets import Feature, Schema, encode, feature_names
-from apiece.errors import DataError
+from apiece.datasets import Categorical, Feature, Numeric, Schema, encode, feature_names
+from apiece.errors import DataError, InputError
 from apiece.jobs.people import Records
+from apiece.jobs.regression import Errors, errors_of
+from apiece.jobs.target import Amount, target_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,22 +85,30 @@ def accuracy(model: nn.Module, records: Records) -> Accuracy:
     return Accuracy(float(hits.mean()), float(shares.mean()))
 
 
+@torch.no_grad()
+def errors(model: nn.Module, records: Records, declared: Numeric) -> Errors | None:
+    """Return how far the numbers that the model says are off; None where that says nothing."""
+    usable = ~records.faulty
+    outputs = model(torch.from_numpy(records.features[usable]))
+    person = None if records.person is None else records.person[usable]
+    return errors_of(Amount(declared).decoded(outputs), records.labels[usable], person)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TabularModel:
     """A trained model with the public schema that encodes its inputs.
 
     Attributes:
-        network: From encoded features to a score a class.
+        network: From encoded features to a score a class, or to a number.
         columns: The features' columns, by name.
         label: The column that is predicted.
-        classes: Its values.
+        target: Its declaration: the classes, or the range of a number.
 
     Example:
         >>> import pandas as pd
-        >>> from apiece.datasets import Numeric
-        >>> column = Numeric(0.0, 1.0)
+        >>> column, income = Numeric(0.0, 1.0), Categorical(("low", "high"))
         >>> network = nn.Sequential(nn.Linear(1, 2))
-        >>> model = TabularModel(network, {"age": column}, "income", ("low", "high"))
+        >>> model = TabularModel(network, {"age": column}, "income", income)
         >>> model.probabilities(pd.DataFrame({"age": [0.5, 0.7]})).shape
         (2, 2)
     """
@@ -106,9 +116,13 @@ class TabularModel:
     network: nn.Sequential
     columns: dict[str, Feature]
     label: str
-    classes: tuple[str, ...]
+    target: Categorical | Numeric
 
-    @torch.no_grad()
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes; none where a number is predicted."""
+        return self.target.values if isinstance(self.target, Categorical) else ()
+
     def probabilities(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
         """Return one probability a class for every row of a table, NaN for a faulty row.
 
@@ -117,12 +131,14 @@ class TabularModel:
 
         Raises:
             DataError: For a column that is missing.
+            InputError: Where a number is predicted.
         """
-        scores = self.network(torch.from_numpy(encode(frame, self.columns).features))
-        return np.asarray(scores.softmax(dim=1).numpy())
+        if not self.classes:
+            raise InputError("probabilities: the model predicts a number; ask predict")
+        return np.asarray(self._outputs(frame).softmax(dim=1).numpy())
 
-    def predict(self, frame: pd.DataFrame) -> list[str | None]:
-        """Return the likeliest class of every row, None for a faulty row.
+    def predict(self, frame: pd.DataFrame) -> list[str | None] | list[float | None]:
+        """Return the likeliest class of every row, or its number; None for a faulty row.
 
         Args:
             frame: With the model's columns.
@@ -130,10 +146,18 @@ class TabularModel:
         Raises:
             DataError: For a column that is missing.
         """
+        if isinstance(self.target, Numeric):
+            numbers = Amount(self.target).decoded(self._outputs(frame))
+            return [None if np.isnan(number) else float(number) for number in numbers]
         found = self.probabilities(frame)
         faulty = np.isnan(found).any(axis=1)
         likeliest = np.where(faulty, -1, np.nan_to_num(found).argmax(axis=1))
         return [None if k < 0 else self.classes[k] for k in likeliest]
+
+    @torch.no_grad()
+    def _outputs(self, frame: pd.DataFrame) -> torch.Tensor:
+        outputs: torch.Tensor = self.network(torch.from_numpy(encode(frame, self.columns).features))
+        return outputs
 
 
 def to_bytes(model: TabularModel) -> bytes:
@@ -144,6 +168,7 @@ def to_bytes(model: TabularModel) -> bytes:
         "hidden": widths[:-1],
         "label": model.label,
         "classes": list(model.classes),
+        "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
         "columns": Schema("model", model.columns).to_dict()["columns"],
         "state": {
             name: value.detach().clone() for name, value in model.network.state_dict().items()
@@ -177,17 +202,27 @@ def load_model(path: str | Path) -> TabularModel:
         content: Any = torch.load(path, weights_only=True, map_location="cpu")
         schema = Schema.from_dict({"columns": content["columns"]}, str(path))
         columns = schema.features(but=set())
-        classes, hidden = tuple(content["classes"]), tuple(content["hidden"])
+        hidden = tuple(content["hidden"])
+        target, outputs = _target(content, str(path))
         size = len(feature_names(columns))
-        _check_shapes(content["state"], (size, *hidden, len(classes)))
-        network = build(size, len(classes), hidden, torch.Generator())
+        _check_shapes(content["state"], (size, *hidden, outputs))
+        network = build(size, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
     except DataError:
         raise
     except Exception as error:  # a damaged file makes torch raise almost anything
         reason = " ".join(str(error).split())[:160]
         raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
-    return TabularModel(network, columns, str(content["label"]), classes)
+    return TabularModel(network, columns, str(content["label"]), target)
+
+
+def _target(content: Any, path: str) -> tuple[Categorical | Numeric, int]:
+    """Return what a stored model predicts, and how many numbers it puts out for that."""
+    given = content.get("target")  # models of classes alone had none
+    if given is None:
+        given = {"kind": "categorical", "values": list(content["classes"])}
+    target = Schema.from_dict({"columns": {"label": given}}, path).target("label")
+    return target, target_of(target).outputs
 
 
 def _check_stored(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,14 @@ from apiece.budgets import Budgets
 from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
     PACKAGED,
+    Categorical,
     Feature,
+    Numeric,
     Schema,
     column,
     encode,
     encode_labels,
+    encode_numbers,
     lint,
     load,
     matching,
@@ -39,7 +42,7 @@ class Records:
 
     Attributes:
         features: (n, d).
-        labels: (n,), positions in the classes.
+        labels: (n,), positions in the classes, or the numbers to predict.
         person: (n,), ids of persons with any number of rows; None where each row is a record.
 
     Example:
@@ -49,7 +52,7 @@ class Records:
     """
 
     features: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int64]
+    labels: npt.NDArray[Any]
     person: npt.NDArray[np.str_] | None = None
 
     @property
@@ -90,7 +93,7 @@ class People:
         schema: Of the table.
         label: The column that is predicted.
         columns: The features' columns, by name.
-        classes: The label's values.
+        target: The label's declaration: its classes, or the range of a number.
         warnings: Of the header, the schema and the groups of budgets.
         private_warnings: Of the rows: for the steward's eyes only.
 
@@ -109,9 +112,14 @@ class People:
     schema: Schema
     label: str
     columns: dict[str, Feature]
-    classes: tuple[str, ...]
+    target: Categorical | Numeric
     warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
     private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The label's values; none of a number."""
+        return self.target.values if isinstance(self.target, Categorical) else ()
 
 
 def read_people(job: Job, coins: int | None = None) -> People:
@@ -137,12 +145,12 @@ def read_people(job: Job, coins: int | None = None) -> People:
     dialect = data.dialect_of(data.source)
     frame = load(data.source) if data.packaged else read_table(data.source, dialect)
     frame, schema, label = _with_schema(frame, job)
-    classes = schema.classes(label)
+    target = schema.target(label)
     taken = doubts.roles(job, label)
     doubts.refuse_person_as_feature(data.person, schema)
     columns = schema.features(but=set(taken))
     doubts.refuse_too_wide(columns, len(frame))
-    labels = encode_labels(frame, label, classes)
+    labels = _labels(frame, label, target, dialect.decimal)
     units = read_units(frame, data)
     chosen = split(units, data, job.run.seed if coins is None else coins)
     trained, asked = units.rows(chosen), budgets(units, job.budgets, chosen)
@@ -159,12 +167,20 @@ def read_people(job: Job, coins: int | None = None) -> People:
         schema=schema,
         label=label,
         columns=columns,
-        classes=classes,
+        target=target,
         warnings=tuple(public),
         private_warnings=tuple(private),
     )
     _check_labels(people)
     return people
+
+
+def _labels(
+    frame: pd.DataFrame, label: str, target: Categorical | Numeric, decimal: str
+) -> npt.NDArray[Any]:
+    if isinstance(target, Numeric):
+        return encode_numbers(frame, label, decimal=decimal)
+    return encode_labels(frame, label, target.values)
 
 
 def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
@@ -197,6 +213,8 @@ def _check_labels(people: People) -> None:
     usable = people.train.labels[~people.train.faulty]
     if usable.size == 0:
         raise DataError("features: every training record has a NaN or infinite feature; mend them")
+    if isinstance(people.target, Numeric):
+        return
     seen = np.unique(people.train.labels)
     if seen.size < 2:
         raise DataError(

@@ -15,12 +15,15 @@ import torch
 from torch import nn
 
 from apiece import __version__
+from apiece.datasets import Numeric
 from apiece.errors import InputError
 from apiece.jobs.config import complete
 from apiece.jobs.folder import RunFolder, refuse_used
-from apiece.jobs.model import Accuracy, TabularModel, accuracy, build, to_bytes
+from apiece.jobs.model import Accuracy, TabularModel, accuracy, build, errors, to_bytes
 from apiece.jobs.prepared import Prepared
+from apiece.jobs.regression import Errors
 from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, totals, tuned
+from apiece.jobs.target import target_of
 from apiece.jobs.trained import Facts, Trained
 from apiece.plan import BoundPlan
 from apiece.training import Progress, Streams, Trainer
@@ -87,7 +90,7 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     if charge is not None:
         charge.release(kept.state_dict())
     found, people = _found(prepared, models), prepared.people
-    model = TabularModel(kept, people.columns, people.label, people.classes)
+    model = TabularModel(kept, people.columns, people.label, people.target)
     folder.write(MODEL, to_bytes(model))
     folder.write(METRICS, found.to_json(indent=2) + "\n")
     prepared.unfinished.clear()
@@ -151,6 +154,7 @@ def _one_thread() -> Iterator[None]:
 class _Model:
     network: nn.Sequential
     accuracy: Accuracy
+    errors: Errors | None
     seconds: float
 
 
@@ -165,11 +169,11 @@ def _train(
     job, people, begun = prepared.job, prepared.people, time.monotonic()
     training, seeds = job.training_of(name), job.seeds_of(name)
     seed = None if seeds is None else seeds[repeat]
-    train = people.train.without_faulty()
+    train, target = people.train.without_faulty(), target_of(people.target)
     inputs = torch.from_numpy(train.features)
     network = build(
         inputs.shape[1],
-        len(people.classes),
+        target.outputs,
         training.hidden,
         Streams.from_seed(seed).initialisation(),
     )
@@ -184,9 +188,9 @@ def _train(
         torch.optim.SGD(
             network.parameters(), lr=training.learning_rate, momentum=training.momentum
         ),
-        nn.CrossEntropyLoss(reduction="none"),
+        target.loss,
         prepared.plans[name],
-        (inputs, torch.from_numpy(train.labels)),
+        (inputs, target.encoded(train.labels)),
     )
     place = prepared.unfinished.model(name, repeat)
     options: dict[str, Any] = {"callbacks": [progress], "save_every": SAVE_EVERY}
@@ -199,7 +203,11 @@ def _train(
     else:
         trainer = Trainer(*given, seed=seed, checkpoint=place, **options)
     trainer.fit()
-    return _Model(network, accuracy(network, people.test), time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    if isinstance(people.target, Numeric):
+        found = errors(network, people.test, people.target)
+        return _Model(network, Accuracy(None, None), found, seconds)
+    return _Model(network, accuracy(network, people.test), None, seconds)
 
 
 def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
@@ -216,6 +224,7 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
                 seeds=job.seeds_of(name),
                 test_accuracy=_known(m.accuracy.by_row for m in trained),
                 test_accuracy_by_person=_known(m.accuracy.by_person for m in trained),
+                test_errors=tuple(m.errors for m in trained if m.errors is not None),
                 seconds=round(sum(m.seconds for m in trained), 2),
             )
         )
@@ -241,12 +250,14 @@ def _known(values: Iterable[float | None]) -> tuple[float, ...]:
 
 def _facts(prepared: Prepared) -> Facts:
     data, people = prepared.job.data, prepared.people
-    tested = people.test.labels[~people.test.faulty]
+    tested = people.test.labels[~people.test.faulty] if people.classes else np.array([])
+    number = people.target if isinstance(people.target, Numeric) else None
     return Facts(
         source=data.source if data.packaged else Path(data.source).name,
         packaged=data.packaged,
         label=people.label,
         classes=people.classes,
+        target_range=None if number is None else (number.lower, number.upper),
         schema=people.schema.name,
         features=int(people.train.features.shape[1]),
         unit=data.unit,

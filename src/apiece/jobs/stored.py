@@ -8,6 +8,7 @@ from typing import Any
 
 from apiece import _json
 from apiece.errors import DataError
+from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.trained import Facts, Trained
 from apiece.plan import Plan
 
@@ -27,6 +28,26 @@ def _unit(value: Any, where: str) -> str:
     if value not in ("record", "person"):
         raise DataError(f"{where} = {value!r}: must be record or person")
     return str(value)
+
+
+def _ends(value: Any, where: str) -> tuple[float, float]:
+    found = _json.listed(_json.number)(value, where)
+    if len(found) != 2 or not found[0] < found[1]:
+        raise DataError(f"{where} = {value!r}: must be a lower and an upper end")
+    return found[0], found[1]
+
+
+def _interval(value: Any, where: str) -> Interval:
+    reads: dict[str, _json.Reader[Any]] = dict.fromkeys(("value", "lower", "upper"), _json.number)
+    found = Interval(**_json.fields(value, where, reads))
+    if not found.lower <= found.value <= found.upper:
+        raise DataError(f"{where} = {value!r}: an interval that does not hold its value")
+    return found
+
+
+def _errors(value: Any, where: str) -> Errors:
+    reads: dict[str, _json.Reader[Any]] = {"mean_absolute": _interval, "r2": _interval}
+    return Errors(**_json.fields(value, where, reads))
 
 
 def _as_is(value: Any, where: str) -> Any:
@@ -49,6 +70,7 @@ _FACTS: dict[str, _json.Reader[Any]] = {
     "schema": _json.text,
     "features": _whole,
     "unit": _unit,
+    "target_range": _json.maybe(_ends),
     "training_records": _whole,
     "test_records": _whole,
     "commonest_class_share": _json.maybe(_share),
@@ -70,6 +92,7 @@ _TRAINED: dict[str, _json.Reader[Any]] = {
     "test_accuracy_mean": _as_is,
     "test_accuracy_stddev": _as_is,
     "test_accuracy_by_person": _json.listed(_share),
+    "test_errors": _json.listed(_errors),
     "seconds": _json.number,
 }
 
@@ -110,6 +133,7 @@ def _trained(value: Any, where: str) -> Trained:
             "seeds": None if seeds is None else tuple(seeds),
             "test_accuracy": tuple(found["test_accuracy"]),
             "test_accuracy_by_person": tuple(found["test_accuracy_by_person"]),
+            "test_errors": tuple(found["test_errors"]),
         }
     )
 
@@ -157,12 +181,15 @@ def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
 
 def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, where: str) -> None:
     """Raise `DataError` where one strategy's part cannot be of the same run as the others'."""
-    tested = repeats * (data.test_records > 0)
+    number = data.target_range is not None
+    tested = repeats * (data.test_records > 0) * (not number)
     wrong = {
         "test_accuracy": len(found.test_accuracy) != tested,
         "test_accuracy_by_person": (
             len(found.test_accuracy_by_person) != tested * (data.unit == "person")
         ),
+        "test_errors": len(found.test_errors) not in (0, repeats * number),
+        "data.classes": number == bool(data.classes),
         "plan.groups": not found.plan.budget_groups.same_as(first.budget_groups),
         "plan.unit": found.plan.unit != data.unit,
         "plan.records": found.plan.records != data.training_records,

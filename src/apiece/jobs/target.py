@@ -6,16 +6,19 @@ where a number can go, are public.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional
+from torch import nn
 
 from apiece._types import Floats
-from apiece.datasets import Numeric, scale, unscale
+from apiece.datasets import Categorical, Numeric, scale, unscale
 from apiece.errors import InputError
+
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +47,10 @@ class Classes:
         """How many numbers a model puts out."""
         return len(self.names)
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the cross-entropy of each record.
-
-        Args:
-            outputs: (B, classes).
-            targets: (B,), as `encoded` gives them.
-        """
-        return functional.cross_entropy(outputs, targets, reduction="none")
+    @property
+    def loss(self) -> nn.CrossEntropyLoss:
+        """The cross-entropy of each record, from scores (B, classes) and `encoded` labels."""
+        return nn.CrossEntropyLoss(reduction="none")
 
     def encoded(self, labels: npt.NDArray[np.int64]) -> torch.Tensor:
         """Return the targets of training.
@@ -87,14 +86,10 @@ class Amount:
         """How many numbers a model puts out."""
         return 1
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the squared error of each record.
-
-        Args:
-            outputs: (B, 1).
-            targets: (B, 1), as `encoded` gives them.
-        """
-        return (outputs - targets).square().sum(dim=1)
+    @property
+    def loss(self) -> LossFunction:
+        """The squared error of each record, from outputs (B, 1) and `encoded` numbers."""
+        return _squared_error
 
     def encoded(self, values: Floats) -> torch.Tensor:
         """Return the targets of training, (n, 1); NaN where the number is not finite.
@@ -114,4 +109,21 @@ class Amount:
         return unscale(outputs[:, 0].double().numpy(), self.declared)
 
 
+def _squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - targets).square().sum(dim=1)
+
+
 Target = Classes | Amount
+
+
+def target_of(declared: Categorical | Numeric) -> Target:
+    """Return what is predicted where the label's column is declared so.
+
+    Args:
+        declared: The classes, or the range.
+
+    Example:
+        >>> target_of(Numeric(0.0, 10.0)).outputs
+        1
+    """
+    return Amount(declared) if isinstance(declared, Numeric) else Classes(declared.values)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from apiece.jobs.regression import Errors
 from apiece.plan import Plan
 
 
@@ -24,7 +25,7 @@ class Facts:
         source: The file, or the name of a packaged table.
         packaged: Whether it comes with apiece.
         label: The column that is predicted.
-        classes: Its values.
+        classes: Its values; none where a number is predicted.
         schema: The name of the schema.
         features: How many inputs the model has.
         training_records: How many.
@@ -33,6 +34,7 @@ class Facts:
         simulated_budgets: Whether the budgets were drawn for want of a column.
         unit: "record" or "person": of what training_records and test_records are the numbers. How
             many rows persons have is private and in no fact.
+        target_range: The declared range of a number that is predicted; None for classes.
 
     Example:
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
@@ -52,11 +54,13 @@ class Facts:
     commonest_class_share: float | None
     simulated_budgets: bool
     unit: str = "record"
+    target_range: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON types."""
         found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return found | {"classes": list(self.classes)}
+        span = None if self.target_range is None else list(self.target_range)
+        return found | {"classes": list(self.classes), "target_range": span}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class Trained:
         seconds: Of all of them.
         test_accuracy_by_person: Of each model, the mean over persons of the share of their rows;
             empty too where the unit is the record.
+        test_errors: Of each model that predicts a number; empty where nobody was held out.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -131,6 +136,7 @@ class Trained:
     test_accuracy: tuple[float, ...]
     seconds: float
     test_accuracy_by_person: tuple[float, ...] = ()
+    test_errors: tuple[Errors, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "plan", self.plan.public())  # nothing of who is where
@@ -160,6 +166,7 @@ class Trained:
             "test_accuracy_mean": self.test_accuracy_mean,
             "test_accuracy_stddev": self.test_accuracy_stddev,
             "test_accuracy_by_person": list(self.test_accuracy_by_person),
+            "test_errors": [found.to_dict() for found in self.test_errors],
             "seconds": self.seconds,
             "plan": self.plan.to_dict(),
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from apiece._text import plain
 
 if TYPE_CHECKING:
-    from apiece.jobs import Promise, Release, Run
+    from apiece.jobs import Interval, Promise, Release, Run
 
 _SHOWN = 20
 
@@ -56,8 +56,7 @@ def closing_table(run: Run) -> str:
     """
     strategies = run.strategies
     rows = [["", f"{run.data.unit}s", "ε asked", *(s.strategy for s in strategies)]]
-    for name, found in accuracies(run):
-        rows.append([name, "", "", *map(accuracy_text, found)])
+    rows += [[name, "", "", *found] for name, found in held_out(run)]
     rows.append(["ε spent by group", "", "", *("" for _ in strategies)])
     groups = strategies[0].promises
     for g, group in enumerate(groups[:_SHOWN]):
@@ -69,13 +68,38 @@ def closing_table(run: Run) -> str:
     return "\n".join([*lines, "", *_remarks(run)])
 
 
-def accuracies(run: Run) -> list[tuple[str, list[Sequence[float]]]]:
-    """Return each kind of test accuracy by name, with each strategy's values over seeds."""
-    by_row = [found.test_accuracy for found in run.strategies]
+def held_out(run: Run) -> list[tuple[str, list[str]]]:
+    """Return each figure of held-out people by name, with its text for each strategy."""
+    if run.data.target_range is not None:
+        errors = [found.test_errors for found in run.strategies]
+        return [
+            (
+                "mean absolute error",
+                [interval_text([e.mean_absolute for e in es]) for es in errors],
+            ),
+            ("R²", [interval_text([e.r2 for e in es]) for es in errors]),
+        ]
+    by_row = [accuracy_text(found.test_accuracy) for found in run.strategies]
     if run.data.unit == "record":
-        return [("test accuracy", [*by_row])]
-    by_person = [found.test_accuracy_by_person for found in run.strategies]
-    return [("test accuracy by row", [*by_row]), ("test accuracy by person", [*by_person])]
+        return [("test accuracy", by_row)]
+    by_person = [accuracy_text(found.test_accuracy_by_person) for found in run.strategies]
+    return [("test accuracy by row", by_row), ("test accuracy by person", by_person)]
+
+
+def interval_text(found: Sequence[Interval]) -> str:
+    """Return the mean over seeds of an estimate and of the ends of its interval.
+
+    >>> from apiece.jobs import Interval
+    >>> interval_text([Interval(2.0, 1.5, 2.5), Interval(4.0, 3.5, 4.5)])
+    '3 [2.5, 3.5]'
+    """
+    if not found:
+        return "not tested"
+    value, lower, upper = (
+        statistics.fmean(getattr(each, name) for each in found)
+        for name in ("value", "lower", "upper")
+    )
+    return f"{value:.4g} [{lower:.4g}, {upper:.4g}]"
 
 
 def accuracy_text(values: Sequence[float]) -> str:

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from apiece._text import plain
 from apiece.reporting import figures
-from apiece.reporting.closing import (
-    accuracies,
-    accuracy_text,
-    gains,
-    release_title,
-    rounded_up,
-    spent_text,
-)
+from apiece.reporting.closing import gains, held_out, release_title, rounded_up, spent_text
 
 if TYPE_CHECKING:
     from apiece.jobs import Run
@@ -39,7 +32,6 @@ def render(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "accuracy": accuracy_text,
         "spent": spent_text,
         "percent": _percent,
         "rounded_up": rounded_up,
@@ -51,7 +43,7 @@ def render(run: Run) -> str:
         kept=run.kept,
         shown=_SHOWN,
         gains=gains(run),
-        accuracies=accuracies(run),
+        held_out=held_out(run),
         # In the figures, matplotlib escapes the texts that `figure_text` let through.
         accuracy_figure=None if accuracy is None else Markup(accuracy),
         budget_figure=Markup(figures.budgets(run)),
