@@ -72,13 +72,9 @@ def held_out(run: Run) -> list[tuple[str, list[str]]]:
     """Return each figure of held-out people by name, with its text for each strategy."""
     if run.data.target_range is not None:
         errors = [found.test_errors for found in run.strategies]
-        return [
-            (
-                "mean absolute error",
-                [interval_text([e.mean_absolute for e in es]) for es in errors],
-            ),
-            ("R²", [interval_text([e.r2 for e in es]) for es in errors]),
-        ]
+        absolute = [interval_text([e.mean_absolute for e in each]) for each in errors]
+        r2 = [interval_text([e.r2 for e in each]) for each in errors]
+        return [("mean absolute error", absolute), ("R²", r2)]
     by_row = [accuracy_text(found.test_accuracy) for found in run.strategies]
     if run.data.unit == "record":
         return [("test accuracy", by_row)]
@@ -95,10 +91,9 @@ def interval_text(found: Sequence[Interval]) -> str:
     """
     if not found:
         return "not tested"
-    value, lower, upper = (
-        statistics.fmean(getattr(each, name) for each in found)
-        for name in ("value", "lower", "upper")
-    )
+    value = statistics.fmean(each.value for each in found)
+    lower = statistics.fmean(each.lower for each in found)
+    upper = statistics.fmean(each.upper for each in found)
     return f"{value:.4g} [{lower:.4g}, {upper:.4g}]"
 
 
