@@ -58,6 +58,18 @@ def test_a_person_moves_the_model_by_the_clip_norm_whatever_they_hold() -> None:
     assert 0 < moved(first, second) <= RATE * 2 * first.clip_norm / 20 * (1 + 1e-4)
 
 
+def test_a_faulty_row_takes_nothing_from_its_person_s_others() -> None:
+    """Without noise to speak of: half of everybody's rows are faulty, and the others teach."""
+    frame, labels = features().copy(), people()["label"]
+    order = np.argsort(frame["age"].to_numpy(), kind="stable")
+    frame, labels = frame.iloc[order].reset_index(drop=True), labels.iloc[order].to_numpy()
+    frame.loc[::2, "age"] = np.nan
+    model = classifier(epsilon=4.0, batch_size=200).fit(frame, labels, people=np.arange(ROWS) // 2)
+    good = frame["age"].notna().to_numpy()
+    assert model.plan_.records == ROWS // 2
+    assert model.score(frame[good], labels[good]) > 0.8
+
+
 def test_what_learns_before_the_estimator_breaks_this() -> None:
     """The control: a scaler that learns lets one record move everybody's features."""
     X, y = np.random.default_rng(0).normal(size=(200, 2)), np.tile([0, 1], 100)

@@ -18,7 +18,7 @@ from apiece.adapters.scikit.training import Recipe
 from apiece.budgets import Budgets
 from apiece.datasets import encode
 from apiece.errors import InputError
-from apiece.jobs import Target
+from apiece.jobs import Records, Target
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -86,8 +86,15 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
     if estimator.account is not None:
         estimator.account.note(plan, named=given.people is not None)
     features = encode(given.frame, given.columns).features
+    # of a person with faulty rows the others stay
+    kept = Records(features, np.arange(len(features)), given.people).without_faulty()
     network = recipe.train(
-        plan, target, features, targets, people=given.people, seed=_seed(estimator.random_state)
+        plan,
+        target,
+        kept.features,
+        targets[torch.from_numpy(kept.labels)],
+        people=kept.person,
+        seed=_seed(estimator.random_state),
     )
     estimator.network_ = network
     estimator.plan_ = plan.public()
