@@ -182,3 +182,18 @@ def test_infeasible_from_the_command_line(
     assert captured.err.count("\n") == 1
     assert captured.err.startswith("apiece plan: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_strategies_side_by_side() -> None:
+    text = run(*FLAGS, "--strategy", "scale", "--compare")
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[:4] == ["strategy", "noise", "over", "signal"]
+    names = [line.split()[0] for line in lines[1:5]]
+    assert names == ["uniform", "scale", "sample", "threshold"]
+    told = json.loads(run(*FLAGS, "--compare", "--json"))["strategies"]
+    assert [each["strategy"] for each in told] == names
+    alone = json.loads(run(*FLAGS, "--strategy", "scale", "--json"))
+    assert told[1]["excess"] == max(group["excess_forward"] for group in alone["groups"])
+    with pytest.raises(InputError, match="leave --from and --out out"):
+        run(*FLAGS, "--compare", "--out", "p.json")

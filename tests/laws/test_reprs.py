@@ -124,6 +124,7 @@ PUBLIC = [
     "audit.findings.GroupDifference",
     "audit.findings.GroupScores",
     "contract.enforce._Option",
+    "assignment.compare.Compared",
     "assignment.hybrid.Hybrid",
     "assignment.jorgensen.JorgensenSampling",
     "assignment.levels.Ladder",

@@ -1,5 +1,6 @@
 """From budgets to plans: one file a strategy; `front` is the door."""
 
+from apiece.assignment.compare import COMPARED, Compared, compare, noise_over_signal
 from apiece.assignment.front import STRATEGIES, assign, strategy_named
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
@@ -15,8 +16,10 @@ from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 
 __all__ = [
+    "COMPARED",
     "STRATEGIES",
     "AdaPDP",
+    "Compared",
     "Hybrid",
     "JorgensenSampling",
     "OwnedPlan",
@@ -32,6 +35,8 @@ __all__ = [
     "Uniform",
     "assign",
     "assign_owned",
+    "compare",
+    "noise_over_signal",
     "schedule_noise",
     "strategy_named",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,14 @@ import click
 
 from apiece._files import write_whole
 from apiece._text import plain, rounded_up
-from apiece.assignment import STRATEGIES, assign, strategy_named
+from apiece.assignment import (
+    COMPARED,
+    STRATEGIES,
+    Compared,
+    assign,
+    compare,
+    strategy_named,
+)
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
 from apiece.cli._inputs import (
     dialect_from,
@@ -31,6 +40,8 @@ Example:
               --delta 1e-5 --batch-size 1024 --steps 1465 --clip-norm 0.4 --strategy sample
   apiece plan --data people.csv --epsilon consent_epsilon --delta 1e-5 \\
               --batch-size 512 --steps 1000 --clip-norm 1 --strategy scale --json
+  apiece plan --records 50000 --groups strict:1:0.5,weak:3:0.5 --delta 1e-5 \\
+              --batch-size 1024 --steps 1465 --compare
 """
 
 
@@ -56,10 +67,18 @@ Example:
 @click.option(
     "--from", "source", type=click.Path(path_type=Path), help="Read a plan's JSON, verify it."
 )
+@click.option("--compare", "compared", is_flag=True, help="A table of several strategies.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan's JSON here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) -> None:
+def command(
+    source: Path | None, out: Path | None, as_json: bool, compared: bool, **flags: Any
+) -> None:
     """Turn budgets into a verified plan: rates, clip norms and noise that keep each promise."""
+    if compared:
+        if source is not None or out is not None:
+            raise InputError("--compare: makes several plans; leave --from and --out out")
+        _compare(flags, as_json)
+        return
     if source is not None:
         plan = Plan.from_json(read_text(source))
     else:
@@ -73,13 +92,57 @@ def command(source: Path | None, out: Path | None, as_json: bool, **flags: Any) 
         echo(table(plan))
 
 
-def _assign(flags: dict[str, Any]) -> Plan:
+def _compare(flags: dict[str, Any], as_json: bool) -> None:
+    """Print what each strategy makes of the budgets, the given one with its options among them."""
+    budgets = _budgets(flags)
+    given = strategy_named(flags["strategy"], **_options(flags))
+    strategies = [given if name == given.name else name for name in COMPARED]
+    found = compare(
+        budgets,
+        strategies if given in strategies else [*strategies, given],
+        steps=flags["steps"],
+        expected_batch_size=flags["batch_size"],
+        clip_norm=flags["clip_norm"],
+        method=flags["method"],
+    )
+    warn(doubts(budgets.groups))
+    if as_json:
+        echo(json.dumps({"strategies": [each.to_dict() for each in found]}, allow_nan=False))
+    else:
+        echo(comparison(found))
+
+
+def comparison(found: Sequence[Compared]) -> str:
+    """Return strategies side by side, less than 80 columns wide, and what there is against each."""
+    noises = [each.noise_over_signal for each in found]
+    least = min((noise for noise in noises if noise is not None), default=None)
+    rows = [["strategy", "noise over signal", "to the least", "saturated", "largest excess"]]
+    for each, noise in zip(found, noises, strict=True):
+        if noise is None or least is None:
+            rows.append([each.strategy, *["–"] * 4])
+            continue
+        excess = "–" if each.excess is None else rounded_up(each.excess)
+        saturated = f"{100 * (each.saturated or 0.0):.3g} %"
+        rows.append([each.strategy, f"{noise:.4g}", f"{noise / least:.3g} x", saturated, excess])
+    against = [f"{each.strategy}: {each.objection}" for each in found if each.objection]
+    return "\n".join([*_aligned(rows), *([""] if against else []), *map(plain, against)])
+
+
+def _options(flags: dict[str, Any]) -> dict[str, Any]:
+    return dict(parse_option(text) for text in flags["option"])
+
+
+def _budgets(flags: dict[str, Any]) -> Budgets:
     for name in ("delta", "batch_size", "steps"):
         if flags[name] is None:
             raise InputError(f"--{name.replace('_', '-')}: missing; give it, or --from a plan")
-    options = dict(parse_option(text) for text in flags["option"])
     budgets = budgets_from(flags)
     refuse_absurd(float(budgets.epsilon.max()))
+    return budgets
+
+
+def _assign(flags: dict[str, Any]) -> Plan:
+    options, budgets = _options(flags), _budgets(flags)
     plan = assign(
         budgets,
         strategy_named(flags["strategy"], **options),
@@ -148,14 +211,23 @@ def table(plan: Plan) -> str:
     rows = [_row(group, columns, bounds) for group in data["groups"]]
     if len(rows) > 20:
         rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
+<<<<<<< HEAD
     shown = {"records": f"{plan.unit}s"}
     rows = [[shown.get(c, c.replace("_", " ")) for c in columns] + [""], *rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
+=======
+    rows = [[c.replace("_", " ") for c in columns] + [""], *rows]
+    return "\n".join([*_head(plan), "", *_aligned(rows), *_foot(plan)])
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+>>>>>>> 5b50607 (apiece plan --compare: strategies side by side; a plan is a table in a notebook)
     lines = [
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(pairs))
         for pairs in (list(zip(row, widths, strict=True)) for row in rows)
     ]
-    return "\n".join([*_head(plan), "", *map(str.rstrip, lines), *_foot(plan)])
+    return list(map(str.rstrip, lines))
 
 
 def _row(group: dict[str, Any], columns: list[str], bounds: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats, Mask
-from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
+from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign, noise_over_signal
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
@@ -34,8 +34,7 @@ class _Option:
     @property
     def cost(self) -> float:
         """Noise over signal, S / Σ q_i·c_i: over the expected sum if all records clip."""
-        stage, records = self.plan.stages[0], self.plan.budget_groups.records
-        return stage.noise_stddev / float(records @ (stage.chances() * stage.clip_norm))
+        return noise_over_signal(self.plan)
 
 
 def enforce(

@@ -21,7 +21,7 @@ from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets
 from apiece.errors import InputError, unknown
 from apiece.mechanisms import Mechanism
-from apiece.plan import serial
+from apiece.plan import page, serial
 from apiece.plan.group import Group, groups_of
 from apiece.plan.numbers import mechanism_of, own_reference, require_fit, steps_of
 from apiece.plan.reference import Reference
@@ -136,6 +136,10 @@ class Plan:
         """Return what is public and short: nothing of who is where."""
         many = f"{self.records} {self.unit}s in {len(self.budget_groups)} groups"
         return f"{type(self).__name__}({self.strategy}, {many}, {self.steps} steps)"
+
+    def _repr_html_(self) -> str:
+        """Return the table of groups for a notebook; of small ones only how many there are."""
+        return page.html(self, self.groups, self.epsilon_spent)
 
     @property
     def records(self) -> int:
