@@ -211,18 +211,13 @@ def table(plan: Plan) -> str:
     rows = [_row(group, columns, bounds) for group in data["groups"]]
     if len(rows) > 20:
         rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
-<<<<<<< HEAD
     shown = {"records": f"{plan.unit}s"}
     rows = [[shown.get(c, c.replace("_", " ")) for c in columns] + [""], *rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
-=======
-    rows = [[c.replace("_", " ") for c in columns] + [""], *rows]
     return "\n".join([*_head(plan), "", *_aligned(rows), *_foot(plan)])
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
->>>>>>> 5b50607 (apiece plan --compare: strategies side by side; a plan is a table in a notebook)
     lines = [
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(pairs))
         for pairs in (list(zip(row, widths, strict=True)) for row in rows)
