@@ -21,9 +21,6 @@ from apiece import errors
 
 ROOT = Path(__file__).parents[1]
 
-# Packages whose docstrings are still in the older form; this list may only become shorter.
-NOT_YET = {"assignment"}
-
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Guarantee", "References",
             "Example")  # fmt: skip
 OLDER = re.compile(r"Raises `|\bSource:|^Guarantee: \S", re.MULTILINE)
@@ -161,17 +158,13 @@ def faults_of(package: str) -> list[str]:
 @pytest.mark.parametrize("package", packages())
 def test_docstrings_of(package: str) -> None:
     found = faults_of(package)
-    if package in NOT_YET:
-        assert found, f"{package} is whole: take it off the list"
-    else:
-        assert not found, "\n".join(found)
+    assert not found, "\n".join(found)
 
 
 def test_every_public_name_is_of_such_a_package() -> None:
     inside = {name for package in packages() for name, _ in public(package)}
     others = {"__version__", "accounting", "audit", "contract"}
     assert set(apiece.__all__) - others <= inside
-    assert set(packages()) >= NOT_YET
 
 
 GOOD = '''

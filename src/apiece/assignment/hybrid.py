@@ -38,18 +38,34 @@ BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the
 class Hybrid:
     """Each group moves on its own curve of equal (ε_g, δ_g), as far as Δ ≤ Δ̄_g lets it.
 
-    excess: one bound Δ̄ for all, or None for each record's own (`Budgets.excess`; 1 where none was
-    asked). Δ̄ = 0 for all is Scale's plan, Δ̄ = 1 for all Sample's; in between the noise over
-    signal, S / Σ q_i·c_i, falls with Δ̄ (S alone does not: rates and clip norms grow together).
-
-    On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g).
-    At Scale's point q = q̄ = B/n its mechanism is the baseline of Kaiser et al. 2026 Def. 8, and Δ
+    On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g). At
+    Scale's point q = q̄ = B/n its mechanism is the baseline of Kaiser et al. 2026, Def. 8, and Δ
     (the larger of both directions) grows on either side. So Δ̄_g allows an interval of q around q̄,
-    which depends on (ε_g, δ_g, Δ̄_g), q̄ and T alone: **the promise holds whatever the others
-    choose.** Within the intervals each group takes the rate of one common noise multiplier ζ, which
-    is solved for mean q = q̄; then S and c_g = S/z_g for mean c = c̄.
+    which depends on (ε_g, δ_g, Δ̄_g), q̄ and T alone. Within the intervals each group takes the
+    rate of one common noise multiplier ζ, which is solved for mean q = q̄; then S and c_g = S/z_g
+    for mean c = c̄.
 
-    Source: ours; Kaiser et al. 2026 Def. 8.
+    Attributes:
+        excess: One bound Δ̄ for all, or None for each record's own (`Budgets.excess`; 1 where none
+            was asked). 0 for all is Scale's plan, 1 for all Sample's. In between the noise over
+            signal, S / Σ q_i·c_i, falls with Δ̄; S alone does not, since rates and clip norms grow
+            together.
+
+    Raises:
+        InputError: For a bound outside [0, 1].
+
+    Guarantee:
+        Each record's Δ is at most its bound, whatever the others ask.
+
+    References:
+        Kaiser et al. 2026, Def. 8; the strategy is ours.
+
+    Example:
+        >>> from apiece import Budgets, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Hybrid(0.0), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.stages[0].sampling_probability.tolist()
+        [0.1, 0.1]
     """
 
     name: ClassVar[str] = "hybrid"
@@ -61,7 +77,15 @@ class Hybrid:
             object.__setattr__(self, "excess", bound)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a rate and a clip norm a group."""
+        """Return the plan with a rate and a clip norm a group.
+
+        Args:
+            request: The budgets and the settings of the training.
+
+        Raises:
+            BudgetError: Where `excess` is None and the budgets carry no bounds.
+            UnsupportedError: For bounds below 1 and more than 500 groups.
+        """
         groups = request.groups
         bound = self._bounds(request)
         if (bound <= 0).all() or (bound >= 1).all():
