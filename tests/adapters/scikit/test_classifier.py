@@ -72,7 +72,7 @@ def test_nothing_of_anybody_is_kept_or_printed(fitted: PrivateClassifier) -> Non
 def test_a_person_s_rows_are_one_record() -> None:
     ids = np.arange(ROWS) // 2
     model = classifier(epsilon=1.0).fit(features(), LABELS, people=ids)
-    assert model.plan_.records == ROWS // 2
+    assert (model.plan_.records, model.plan_.unit) == (ROWS // 2, "person")
 
 
 def test_a_pipeline_passes_budgets_on() -> None:

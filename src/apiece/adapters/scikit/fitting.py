@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,8 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
         rows_per_person=estimator.rows_per_person,
     )
     plan = recipe.plan(given.budgets)
+    if given.people is not None:
+        plan = replace(plan, unit="person")
     if estimator.account is not None:
         estimator.account.note(plan, named=given.people is not None)
     features = encode(given.frame, given.columns).features
