@@ -17,6 +17,11 @@ _NORMAL = 1.959964  # of a 95 % interval
 class Interval:
     """An estimate with its 95 % interval, by the normal approximation over records or persons.
 
+    Attributes:
+        value: The estimate.
+        lower: End of the interval.
+        upper: The other end.
+
     Example:
         >>> Interval(1.0, 0.9, 1.1).upper
         1.1
