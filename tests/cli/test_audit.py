@@ -1,6 +1,7 @@
 """apiece audit and apiece attack: what they print, and one line for every mistake."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,27 @@ def test_run_folder(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
         == (curves["all"]["members"])
     )
     assert [b["method"] for b in document["lower_bounds"]] == ["one-run dp", "one-run gdp"]
+
+
+def test_a_release_with_a_drawn_split_is_not_audited_on_other_coins(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Drawn anew, the split compared members with members: nothing could leak."""
+    released = tmp_path / "released"
+    shutil.copytree(run_folder, released)
+    config = (released / "config.toml").read_text()
+    assert "seed = 0\n" in config
+    (released / "config.toml").write_text(config.replace("seed = 0\n", ""))
+    assert main(["audit", str(released)]) == 2
+    said = capsys.readouterr().err
+    assert "secret coins" in said
+    assert "--split COLUMN" in said
+    # shadow models are trained anew, on coins of the audit's own seed: the same each time
+    arguments = ["audit", str(released), "--models", "8", "--out", str(tmp_path / "b"), "--json"]
+    assert main(arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out) == first
 
 
 def test_shadow_models_of_a_run(

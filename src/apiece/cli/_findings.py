@@ -198,7 +198,14 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
     from apiece.audit.models import model_confidences
     from apiece.jobs import load_model, read_job, read_people
 
-    people = of_classes(read_people(read_job(run / "config.toml")))
+    job = read_job(run / "config.toml")
+    if job.run.seed is None and job.data.split_column is None:
+        raise InputError(
+            f"{run}: secret coins decided who was trained on, and a release does not keep them, so "
+            "that members cannot be told from others; train with --split COLUMN, or audit a run "
+            "with --seed"
+        )
+    people = of_classes(read_people(job))
     network = load_model(run / "model.pt").network
 
     def side(records: Records, groups: Any = None) -> Side:

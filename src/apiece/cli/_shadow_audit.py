@@ -43,7 +43,8 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     if flags["variant"] not in VARIANTS:
         raise unknown("variant", flags["variant"], VARIANTS)
     job = read_job(flags["run"] / "config.toml")
-    training, people = job.training_of(job.training.strategy), of_classes(read_people(job))
+    training, coins = job.training_of(job.training.strategy), job.run.seed
+    people = of_classes(read_people(job, flags["seed"] if coins is None else coins))
     rows, asked, person = ~people.train.faulty, people.budgets, people.train.person
     good = rows if person is None else np.isin(asked.ids, person[rows])
     budgets = Budgets(

@@ -81,6 +81,11 @@ class Data:
         """Whether the data come with apiece."""
         return self.source in PACKAGED
 
+    @property
+    def split_column(self) -> str | None:
+        """The column that says who is trained on; None where coins do."""
+        return self.split or (PACKAGED[self.source].split if self.packaged else None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetColumns:

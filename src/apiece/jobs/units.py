@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Integers, Mask
 from apiece.budgets import Budgets, Persons, budget_column, capped, ids_column
-from apiece.datasets import PACKAGED, column, read_table, texts
+from apiece.datasets import column, read_table, texts
 from apiece.errors import DataError
 from apiece.jobs.parts import BudgetColumns, Data
 
@@ -121,7 +121,7 @@ def split(units: Units, data: Data, seed: int | None) -> Mask:
         DataError: For a split column that says something else, or two things of one person, and
             where nothing is left to train on.
     """
-    name = data.split or (PACKAGED[data.source].split if data.packaged else None)
+    name = data.split_column
     random = np.random.default_rng(seed)
     if name is not None:
         trained = _declared(units, name)
