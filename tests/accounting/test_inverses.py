@@ -60,7 +60,8 @@ def test_budgets_are_solved_in_step_with_very_different_ones() -> None:
     spent_q = accounting.epsilons(noise_multiplier=0.8, sampling_probability=q, **settings)
     for spent, asked in ((spent_z, epsilon[:2]), (spent_q, epsilon)):
         assert (spent.upper <= asked).all()
-        assert (spent.upper >= 0.999 * asked)[asked < 400].all()
+        least = np.where(asked < 0.01, 0.9, 0.999)  # bounds on so small an ε are further apart
+        assert (spent.upper >= least * asked)[asked < 400].all()
 
 
 def test_the_infeasible_entry_is_named() -> None:

@@ -70,14 +70,18 @@ def notes(strategy: Strategy | str, bound: float | None) -> tuple[str, ...]:
     return plan.notes
 
 
-@pytest.mark.parametrize("strategy", [Sample(), Sequential(), "threshold"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(Sample(), marks=pytest.mark.slow), Sequential(), "threshold"]
+)
 def test_what_pays_no_heed_says_so(strategy: Strategy | str) -> None:
     assert any("pays no heed to the bounds" in note for note in notes(strategy, 0.01))
     assert not any("bounds" in note for note in notes(strategy, None))
     assert not any("bounds" in note for note in notes(strategy, 1.0))
 
 
-@pytest.mark.parametrize("strategy", [Scale(), Hybrid(), Uniform()])
+@pytest.mark.parametrize(
+    "strategy", [Scale(), pytest.param(Hybrid(), marks=pytest.mark.slow), Uniform()]
+)
 def test_what_keeps_them_says_nothing(strategy: Strategy) -> None:
     assert notes(strategy, 0.01) == ()
 

@@ -25,6 +25,7 @@ def cost(plan: Plan) -> float:
 SETTINGS = {"steps": 100, "expected_batch_size": 50, "clip_norm": 1.0}
 
 
+@pytest.mark.slow
 def test_hybrid_goes_from_scale_to_sample() -> None:
     groups = [("victim", 0.2, 4.0), ("others", 0.8, 1.0)]
     skewed = Budgets.from_groups(groups, 1000, 1e-8)

@@ -11,6 +11,7 @@ from apiece.plan import Plan
 from .plans import plan_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [PublishedRounds(), PublishedAdaPDP()], ids=repr)
 def test_published_rounds_exceed_and_say_so(strategy: Strategy) -> None:
     plan = plan_of(strategy)

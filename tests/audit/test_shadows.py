@@ -88,6 +88,7 @@ train_shadows(t.job(models=24, block=2), folder=Path({folder!r}))
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After SIGKILL: blocks with a file are never trained again, all others just once."""
     folder, log = tmp_path / "run", tmp_path / "log"

@@ -184,6 +184,7 @@ def test_infeasible_from_the_command_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_strategies_side_by_side() -> None:
     text = run(*FLAGS, "--strategy", "scale", "--compare")
     lines = text.splitlines()

@@ -64,6 +64,7 @@ def search(
     return sorted(tried, key=lambda t: -t[0])
 
 
+@pytest.mark.slow
 def test_what_breaks_sample_does_not_break_hybrid() -> None:
     def against_sample(attack: np.ndarray) -> float:
         return harm(assign(population(attack), Sample(), **SETTINGS))

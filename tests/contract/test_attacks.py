@@ -125,6 +125,7 @@ def test_a_contract_holds_under_attack() -> None:
     assert broken[1].forward.lower > 0.02
 
 
+@pytest.mark.slow
 def test_the_target_is_named_by_its_id_wherever_it_stands() -> None:
     """The same people in another order: the same exposure, to the bit."""
     epsilon = np.linspace(2.0, 4.0, 5).repeat(8)
@@ -157,6 +158,7 @@ def test_the_worst_coalition_under_sample_asks_for_little() -> None:
         contract.worst([])
 
 
+@pytest.mark.slow
 def test_those_with_most_to_withhold_collude_first() -> None:
     budgets = Budgets(np.r_[np.full(50, 1.0), np.full(50, 8.0)], 1e-6)
     run = {"shares": [0.2], "epsilons": [1.0], "steps": 5, "expected_batch_size": 50}

@@ -184,6 +184,7 @@ def test_one_record_that_asks_for_little_is_seen(noise: str) -> None:
         assert plan.measures.forward.max() == pytest.approx(claimed_harm(plan), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_every_strategy_keeps_the_requested_reference() -> None:
     budgets = Budgets(np.r_[np.full(100, 0.5), np.full(400, VICTIM)], 1e-4)
     wanted = Reference(BATCH / SIZE, STEPS)
@@ -194,6 +195,7 @@ def test_every_strategy_keeps_the_requested_reference() -> None:
     assert falling.reference == wanted
 
 
+@pytest.mark.slow
 def test_the_worst_coalition_knows_the_choice_of_noise() -> None:
     budgets = Budgets(np.full(SIZE, VICTIM), DELTA)
     found = contract.collusion(

@@ -6,6 +6,7 @@ from apiece import contract
 from apiece.errors import InputError
 
 
+@pytest.mark.slow
 def test_risk_table_moves_the_right_way() -> None:
     table = contract.risk_table(
         records=1000, victim_epsilon=4.0, delta=1e-8, shares=[0.2, 0.8], epsilons=[1.0, 12.0],

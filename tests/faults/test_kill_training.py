@@ -27,6 +27,7 @@ def killed(kills, steps, folder, path="book-keeping"):
     return found
 
 
+@pytest.mark.slow
 def test_killed_a_few_times(tmp_path):
     assert killed(5, 200, tmp_path)["killed"] >= 1
 

@@ -141,7 +141,7 @@ def test_it_sees_rows_clipped_instead_of_persons(method, rows):
 def test_it_sees_rows_joined_without_the_products_between_them(monkeypatch):
     def apart(self, of_rows=None):
         own = self.part.per_record().flatten(1).square().sum(1)
-        return own.new_zeros(int(self.owner.max()) + 1).index_add_(0, self.owner, own)
+        return self.persons.add(own)
 
     monkeypatch.setattr(Joined, "squares", apart)
     monkeypatch.setattr(selection, "_looked_at", lambda *_, **__: "book-keeping")

@@ -31,6 +31,7 @@ def test_small_groups_are_counted_and_not_shown() -> None:
     assert "1 groups of fewer than 10 records are not shown" in page
 
 
+@pytest.mark.slow
 def test_of_many_groups_twenty_are_shown() -> None:
     page = plan(np.repeat(np.linspace(1, 2, 25), 10))._repr_html_()
     assert page.count("<tr>") == 21

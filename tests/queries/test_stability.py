@@ -108,9 +108,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "rounded_gaussians", lambda count, _bits: [0] * count)
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(2))
 def test_others_are_unchanged_to_the_bit(block: int, tmp_path: Path, quiet: None) -> None:
-    """42 tables × 4 queries."""
+    """28 tables × 4 queries."""
     for seed in range(block * 1000, block * 1000 + 14):
         assert not violations(seed, tmp_path, 4)
 

@@ -75,7 +75,7 @@ def between(z: float, q: float, steps: int, epsilon: float, reach: float) -> tup
     [
         pytest.param(0.5, 1e-5, 300, 1e-9, 3.0, marks=pytest.mark.slow),
         pytest.param(0.35, 3e-6, 800, 1e-7, 8.0, marks=pytest.mark.slow),
-        (0.9, 1e-4, 500, 1e-12, 0.9),
+        pytest.param(0.9, 1e-4, 500, 1e-12, 0.9, marks=pytest.mark.slow),
     ],
 )
 def test_heavy_tails_over_hundreds_of_steps(

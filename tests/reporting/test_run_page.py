@@ -102,6 +102,7 @@ def test_the_closing_table_holds_each_group_and_strategy(run: Run) -> None:
     assert "80.00 ± 1.41 %" in table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [21, 65])
 def test_many_groups_are_shortened(count: int, run: Run) -> None:
     """Also more groups than the plan has an advantage of: nothing is then said of a guess."""

@@ -36,7 +36,7 @@ def naive_rejects(ins: np.ndarray, outs: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize(("method", "threshold"), TWO_WORLDS)
-@pytest.mark.parametrize("rounding", [None, 1], ids=["continuous", "ties"])
+@pytest.mark.parametrize("rounding", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_null(method: str, threshold: str | float, rounding: int | None) -> None:
     generator = np.random.default_rng(11)
     false = 0
@@ -49,6 +49,7 @@ def test_null(method: str, threshold: str | float, rounding: int | None) -> None
     assert false <= ALLOWED
 
 
+@pytest.mark.slow
 def test_null_negative_control() -> None:
     generator = np.random.default_rng(11)
     false = sum(naive_rejects(*generator.normal(size=(2, 60))) for _ in range(200))

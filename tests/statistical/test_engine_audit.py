@@ -109,7 +109,10 @@ def test_the_bound_stays_below_the_promise(group, delta):
     assert found > 0.2 * promised or promised < 0.2  # the audit sees the canary at all
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [f if k in (0, 3) else pytest.param(f, marks=pytest.mark.slow) for k, f in enumerate(FAULTS)],
+)
 def test_a_broken_engine_is_caught_in_every_group_that_it_harms(fault):
     for group in FAULTS[fault][2]:
         found, promised = bound_and_promise(group, (0.1, 0.2)[group], fault)

@@ -236,6 +236,7 @@ def scores(make: type[GaussianFilter], runs: int, included: bool) -> np.ndarray:
 EPSILON = 2.0  # one of the twelve steps fits it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "holds"), [(GaussianFilter, True), (Forgetful, False)])
 def test_a_canary_is_seen_no_better_than_promised(make: type[GaussianFilter], holds: bool) -> None:
     """Negative control: the same run with a filter that forgets to charge is caught."""
@@ -314,7 +315,7 @@ def test_a_person_pays_once_for_the_joined_sum_of_their_rows() -> None:
     people = GaussianFilter([1.0] * 3, 1e-5)
     run = trainer(people, torch.ones(5, 1), targets, people=whose)
     run.step()
-    assert people.spent == pytest.approx([0.09 / 25, 0.0, 1 / 25], rel=1e-3, abs=1e-9)
+    assert people.spent == pytest.approx([0.09 / 25, 0.0, 1 / 25], rel=1e-3, abs=1e-7)
     assert (people.spent[[0, 2]] >= np.array([0.09, 1.0]) / 25 * (1 - 1e-6)).all()
     assert run.expected_batch_size == 3
     assert run.active_records().shape == (3,)
