@@ -14,7 +14,9 @@ BUDGETS = Budgets(RNG.uniform(1.0, 1.25, 800), np.exp(RNG.uniform(-13, -12, 800)
 
 
 @pytest.mark.parametrize("method", ["pld", "rdp"])
-@pytest.mark.parametrize("strategy", [Scale(), Sample()], ids=repr)
+@pytest.mark.parametrize(
+    "strategy", [Scale(), pytest.param(Sample(), marks=pytest.mark.slow)], ids=repr
+)
 def test_within_half_a_percent_below(strategy: Strategy, method: str) -> None:
     settings = {"steps": 100, "expected_batch_size": 60, "clip_norm": 1.0}
     plan = assign(BUDGETS, strategy, method=method, **settings)  # type: ignore[arg-type]

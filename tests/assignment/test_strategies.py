@@ -39,7 +39,12 @@ def independent(plan: Plan, group: int) -> float:
     return float(accountant.get_epsilon(float(plan.budget_groups.delta[group])))
 
 
-SPENDING = [Scale(), Sample(), Sample(noise="mean"), Sample(noise="strictest")]
+SPENDING = [
+    Scale(),
+    pytest.param(Sample(), marks=pytest.mark.slow),
+    pytest.param(Sample(noise="mean"), marks=pytest.mark.slow),
+    Sample(noise="strictest"),
+]
 
 
 @pytest.mark.parametrize("strategy", SPENDING, ids=repr)

@@ -144,6 +144,7 @@ def test_the_target_is_named_by_its_id_wherever_it_stands() -> None:
             contract.budget_manipulation(budgets, wrong, **run)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_worst_coalition_under_sample_asks_for_little() -> None:
     budgets = Budgets(np.full(200, 4.0), 1e-8)
     run = {"shares": [0.6], "steps": 100, "expected_batch_size": 10}

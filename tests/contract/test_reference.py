@@ -171,7 +171,10 @@ def test_a_search_against_enforce_finds_nothing(public: int) -> None:
     assert worst(objective, rounds=1, starts=6) <= bound
 
 
-@pytest.mark.parametrize("noise", ["strictest", "loosest", "mean", "batch"])
+@pytest.mark.parametrize(
+    "noise",
+    ["strictest", *(pytest.param(n, marks=pytest.mark.slow) for n in ("loosest", "mean", "batch"))],
+)
 def test_one_record_that_asks_for_little_is_seen(noise: str) -> None:
     strict = np.r_[0.2, np.full(SIZE - 1, VICTIM)]
     labels = np.r_[["strict"], np.full(SIZE - 1, "victim")]

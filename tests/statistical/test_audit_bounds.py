@@ -16,7 +16,7 @@ ALLOWED = 50 + 3 * (RUNS * 0.05 * 0.95) ** 0.5
 TWO_WORLDS = [
     ("clopper-pearson", "bonferroni"),
     ("clopper-pearson", "split"),
-    ("gdp", "bonferroni"),
+    pytest.param("gdp", "bonferroni", marks=pytest.mark.slow),
     ("gdp", "split"),
     ("clopper-pearson", 0.3),
     ("gdp", 0.3),
