@@ -11,6 +11,7 @@ BUDGETS = Budgets(np.repeat([1.0, 4.0], 300), 1e-5)
 ASK = {"steps": 50, "expected_batch_size": 60.0, "clip_norm": 1.0}
 
 
+@pytest.mark.slow
 def test_each_strategy_is_told_as_its_plan_is() -> None:
     found = compare(BUDGETS, ["uniform", "scale", Sample()], **ASK)  # type: ignore[arg-type]
     assert [each.strategy for each in found] == ["uniform", "scale", "sample"]

@@ -55,6 +55,7 @@ def test_hybrid_wants_a_bound_and_few_budgets() -> None:
         plan_of(Hybrid(0.1), many, expected_batch_size=10)
 
 
+@pytest.mark.slow
 def test_hybrid_by_renyi_accounting_moves_with_its_bound() -> None:
     def rates(bound: float) -> list[float]:
         plan = plan_of(Hybrid(bound), expected_batch_size=250, method="rdp")  # type: ignore[arg-type]

@@ -75,6 +75,7 @@ def test_what_breaks_sample_does_not_break_hybrid() -> None:
     assert harm(plan) <= BOUND
 
 
+@pytest.mark.slow
 def test_a_mixture_does_no_more_than_one_shared_budget() -> None:
     """What a search over one shared budget rests on: others act through one number only."""
     ends = [population(np.r_[np.full(3, e), np.full(3, -14.0), np.ones(3)]) for e in (-0.5, 2.5)]

@@ -170,6 +170,7 @@ def test_those_with_most_to_withhold_collude_first() -> None:
     assert 30 < drawn[1].plan.budget_groups.records[1] < 50
 
 
+@pytest.mark.slow
 def test_a_search_without_decoys_stays_within_consent() -> None:
     budgets = Budgets(np.linspace(2.0, 4.0, 5).repeat(20), 1e-8)
     rows = contract.budget_manipulation(budgets, 99, steps=50, expected_batch_size=10)

@@ -66,6 +66,7 @@ def test_enforce_takes_sample_where_it_fits(skewed: Budgets) -> None:
     assert "sample keeps it" in plan.notes[0]
 
 
+@pytest.mark.slow
 def test_enforce_says_what_it_took_and_what_others_cost(skewed: Budgets) -> None:
     plan = contract.enforce(skewed, excess=0.004, **SETTINGS)
     assert contract.check(plan).ok

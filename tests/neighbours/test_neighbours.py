@@ -79,7 +79,7 @@ def trained(make):
     Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, plan, (x, y), seed=0).fit()
 
 
-@pytest.mark.parametrize("run", [trained, filtered])
+@pytest.mark.parametrize("run", [pytest.param(trained, marks=pytest.mark.slow), filtered])
 def test_trainers(run):
     for name in list(HONEST)[::7]:
         run(HONEST[name])

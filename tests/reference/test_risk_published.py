@@ -15,7 +15,7 @@ STEPS = 5 * 50000 // 128
     ("share", "others", "advantage"),
     [
         (0.0, 8.0, 0.15),
-        (0.2, 32.0, 0.06),
+        pytest.param(0.2, 32.0, 0.06, marks=pytest.mark.slow),
         pytest.param(0.2, 2.0, 0.17, marks=pytest.mark.slow),
         pytest.param(0.8, 2.0, 0.31, marks=pytest.mark.slow),
     ],
