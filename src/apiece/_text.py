@@ -42,6 +42,16 @@ def rounded_up(value: float, digits: int = 4) -> str:
     return f"{text.normalize():.{digits}g}"
 
 
+def shown(value: float) -> str:
+    """Return a number of a promise in at most six digits, as it is or rounded up.
+
+    >>> shown(1e-05), shown(0.1), shown(0.49999991)
+    ('1e-05', '0.1', '0.5')
+    """
+    text = f"{value:.6g}"
+    return text if float(text) >= value else rounded_up(value, 6)
+
+
 def figure_text(text: object) -> str:
     r"""Return a name for matplotlib: plain, of bounded length, no formula, never left out.
 

@@ -124,6 +124,8 @@ PUBLIC = [
     "audit.findings.GroupDifference",
     "audit.findings.GroupScores",
     "contract.enforce._Option",
+    "contract.explain.Explanation",
+    "contract.frequencies.Frequencies",
     "assignment.compare.Compared",
     "assignment.hybrid.Hybrid",
     "assignment.jorgensen.JorgensenSampling",

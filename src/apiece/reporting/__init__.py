@@ -4,6 +4,7 @@ from apiece.reporting.closing import closing_table
 from apiece.reporting.curve_figures import png, privacy_curves
 from apiece.reporting.heatmap import risk_map
 from apiece.reporting.pages import Report, report
+from apiece.reporting.promise_figures import promise
 from apiece.reporting.sensitivity_figures import partial_sensitivity_surface, save
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "partial_sensitivity_surface",
     "png",
     "privacy_curves",
+    "promise",
     "report",
     "risk_map",
     "save",

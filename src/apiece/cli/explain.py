@@ -1,0 +1,130 @@
+"""apiece explain: what a budget means for the person who gives it, in frequencies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from apiece._text import shown
+from apiece.cli._inputs import read_text
+from apiece.cli._output import echo
+from apiece.errors import InputError
+
+if TYPE_CHECKING:
+    from apiece.contract import Explanation
+
+EXAMPLE = """
+\b
+Example:
+  apiece explain --epsilon 1 --delta 1e-5
+  apiece explain --epsilon 1 --delta 1e-5 --consent --purpose "a study of sleep"
+  apiece explain --plan plan.json --group strict --figure strict.png
+"""
+PATH = click.Path(path_type=Path)
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--epsilon", type=float, help="ε of the budget.")
+@click.option("--delta", type=float, help="δ of the budget.")
+@click.option("--mechanism", help="What is run, as JSON; see apiece account --help.")
+@click.option("--plan", type=PATH, help="What is run: a plan's JSON file; with --group.")
+@click.option("--group", help="Name of a group of --plan; its budget is explained.")
+@click.option("--consent", is_flag=True, help="Print a text for a consent form.")
+@click.option("--purpose", help="What the result is for; with --consent.")
+@click.option("--figure", type=PATH, help="Draw it here (.png, .svg or .pdf).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    consent: bool, purpose: str | None, figure: Path | None, as_json: bool, **asked: Any
+) -> None:
+    """Say in frequencies what a budget (ε, δ) promises a person.
+
+    The counts are exact for (ε, δ): some mechanism that keeps it reaches each. With --mechanism or
+    --plan they are of what is run, which allows less. Every count is rounded against the promise:
+    no attacker does better on average.
+    """
+    if purpose is not None and not consent:
+        raise InputError("--purpose: a part of the form; give --consent too, or leave it out")
+    if consent and as_json:
+        raise InputError("--consent: is in what --json prints; leave one of them out")
+    found = _explanation(**asked)
+    if figure is not None:
+        from apiece.reporting import promise, save
+
+        save(promise(found), figure)
+    if as_json:
+        echo(json.dumps(found.to_dict() | {"consent": found.consent()}, ensure_ascii=False))
+    elif consent:
+        echo(found.consent(purpose))
+    else:
+        echo(text(found))
+
+
+def _explanation(
+    epsilon: float | None,
+    delta: float | None,
+    mechanism: str | None,
+    plan: Path | None,
+    group: str | None,
+) -> Explanation:
+    from apiece.contract import explain
+
+    if plan is not None:
+        if any(flag is not None for flag in (epsilon, delta, mechanism)):
+            raise InputError("--plan: has budgets and mechanisms; leave the other flags out")
+        return _of_plan(plan, group)
+    if group is not None:
+        raise InputError("--group: of --plan; give the plan's file, or leave it out")
+    if delta is None:
+        raise InputError("--delta: missing; an epsilon is a guarantee only with its delta")
+    if mechanism is None:
+        if epsilon is None:
+            raise InputError("--epsilon: missing; give it, --mechanism, or --plan and --group")
+        return explain(epsilon, delta)
+    from apiece import _json
+    from apiece.accounting import privacy_curve
+    from apiece.mechanisms import from_dict
+
+    curve = privacy_curve(from_dict(_json.loads(mechanism, "--mechanism")))
+    spent = float(curve.epsilon(delta).upper) if epsilon is None else epsilon
+    return explain(spent, delta, curve=curve)
+
+
+def _of_plan(path: Path, group: str | None) -> Explanation:
+    from apiece.contract import explain
+    from apiece.plan import Plan
+
+    plan = Plan.from_json(read_text(path))
+    plan.require()
+    names = [str(name) for name in plan.budget_groups.name]
+    if group is None:
+        some = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        raise InputError(f"--group: missing; the plan has {some}")
+    curve = plan.curve(group, method="pld")
+    at = names.index(group)
+    budget = plan.budget_groups
+    return explain(float(budget.epsilon[at]), float(budget.delta[at]), curve=curve)
+
+
+def text(found: Explanation) -> str:
+    """Return an explanation for people to read, 80 columns wide."""
+    from textwrap import fill
+
+    def listed(sentences: tuple[str, ...]) -> list[str]:
+        return [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in sentences]
+
+    of = "the mechanism that is run" if found.tighter else "any mechanism that keeps it"
+    return "\n".join(
+        [
+            f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}, "
+            f"{found.relation.replace('_', '/')}; of {of}.",
+            "The attacker knows everything about everyone else. The counts are averages.",
+            "",
+            *listed(found.sentences),
+            "",
+            "What it does not cover:",
+            *listed(found.limits),
+        ]
+    )

@@ -1,0 +1,176 @@
+"""What a promise allows an attacker, as counts of people: every count is rounded against us."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+
+from apiece import _check
+from apiece._types import Floats
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.budgets import refuse_absurd
+from apiece.errors import BudgetError
+from apiece.mechanisms import Finite
+
+PEOPLE, CASES, CROWD = 1_000, 100_000, 1_000_000  # of how many the counts are
+ACCUSED, HARMED, FEW = 10, 100, 1_000  # so many without the record: see `Frequencies`
+_SPARE = 10.0  # how much likelier than δ it may be that the bound on beliefs fails
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """What an attacker can do at most, who knows everything but whether one person took part.
+
+    Attributes:
+        right: Of 1,000 people, half of whom took part, about how many the guess is right; 500
+            without the result.
+        found: Of 1,000 people who took part, how many are named as such by an attacker who names 10
+            of 1,000 who did not; 10 without.
+        harmed: Of 100,000 people who take part, to how many happens what would have happened to 100
+            of them had they stayed out.
+        picked: Where 1,000 of 1,000,000 people took part and the 1,000 most suspect are named, how
+            many of those took part; 1 without.
+        belief: Who thought it as likely as not that a person took part holds it for so likely
+            afterwards, of 1,000.
+        rare_belief: The same of who held it for 1 in 1,000.
+        surprise: Both beliefs may be larger in 1 of so many cases; None where in none.
+
+    Guarantee:
+        Counts of what an attacker achieves are never below what the best one achieves on average;
+        `surprise` is never above the truth.
+
+    Example:
+        >>> Frequencies(732, 28, 273, 3, 752, 4, 10_000).to_dict()["right"]
+        732
+    """
+
+    right: int
+    found: int
+    harmed: int
+    picked: int
+    belief: int
+    rare_belief: int
+    surprise: int | None
+
+    def to_dict(self) -> dict[str, int | None]:
+        """Return the counts as JSON types."""
+        return asdict(self)
+
+
+def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
+    """Return the curve of the worst mechanism that is (ε, δ)-differentially private.
+
+    With chance δ it says the truth and that it is so; else it answers by randomized response. It
+    dominates every (ε, δ) mechanism, and reaches each bound that follows from (ε, δ) alone.
+
+    Args:
+        epsilon: Above 0, at most 1000.
+        delta: In [0, 1).
+
+    Raises:
+        InputError: For values out of bounds.
+
+    References:
+        Kairouz, Oh, Viswanath 2017.
+
+    Example:
+        >>> round(promised_curve(1.0, 1e-5).advantage().upper, 5)
+        0.46212
+    """
+    refuse_absurd(_check.positive("epsilon", epsilon, error=BudgetError))
+    delta = _check.probability("delta", delta, high_open=True)
+    lie = math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    rest = np.array([1 - lie, lie]) * (1 - delta)
+    return privacy_curve(Finite([delta, *rest, 0.0], [0.0, *rest[::-1], delta]))
+
+
+def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
+    """Return what a curve allows an attacker, as counts of people.
+
+    Args:
+        curve: Of one record's or person's mechanism.
+        epsilon: That it keeps with `delta`.
+        delta: In [0, 1). A belief may go further than is said with ten times this chance.
+
+    Example:
+        >>> frequencies(promised_curve(1.0, 1e-5), 1.0, 1e-5).right
+        732
+    """
+    alpha = np.array([ACCUSED / PEOPLE, HARMED / CASES])
+    power = partial(_power, curve, epsilon, delta)
+    found, harmed = power(alpha)
+    odds = _largest_odds(curve, epsilon, delta)
+    often = _SPARE * delta
+    return Frequencies(
+        right=_up(curve.success(0.5).upper, PEOPLE),
+        found=_up(found, PEOPLE),
+        harmed=_up(harmed, CASES),
+        picked=_up(_share_found(power, FEW / CROWD), FEW),
+        belief=_up(_belief(odds, 0.5), PEOPLE),
+        rare_belief=_up(_belief(odds, FEW / CROWD), PEOPLE),
+        surprise=whole(1 / min(often, 1.0)) if often > 0 else None,
+    )
+
+
+def whole(cases: float) -> int:
+    """Return the count of cases, rounded down; what misses a whole number by rounding is it.
+
+    >>> whole(1 / 1e-5), whole(2.9)
+    (100000, 2)
+    """
+    return math.floor(cases * (1 + 1e-12))
+
+
+def _up(chance: float, of: int) -> int:
+    """Return the count, rounded up; what exceeds a whole number by rounding alone stays."""
+    return min(math.ceil(chance * of * (1 - 1e-12)), of)
+
+
+def _belief(odds: float, prior: float) -> float:
+    """Return the belief that odds so much larger give."""
+    if odds > math.log(1e300):
+        return 1.0
+    return prior * math.exp(odds) / (1 - prior + prior * math.exp(odds))
+
+
+def _power(curve: PrivacyCurve, epsilon: float, delta: float, alpha: Floats) -> Floats:
+    """Return the greatest true-positive rates, by the curve and by the promise itself."""
+    with np.errstate(over="ignore"):
+        grow = np.exp(np.float64(epsilon))
+    promised = np.minimum(grow * alpha + delta, 1 - (1 - delta - alpha) / grow)
+    return np.asarray(np.minimum(curve.true_positive_rate(alpha), promised))
+
+
+def _share_found(power: Callable[[Floats], Floats], share: float) -> float:
+    """Return the greatest true-positive rate of who names as many people as took part, a `share`.
+
+    The rate of true positives T and that of false ones α satisfy share·T + (1 − share)·α = share.
+    Their bound rises with α, so the largest T in question is where the bound meets that line.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(4):
+        rates = np.linspace(low, high, 65)
+        alpha = np.clip(share * (1 - rates) / (1 - share), 0.0, 1.0)
+        reached = rates <= power(alpha)
+        last = int(np.flatnonzero(reached)[-1]) if reached.any() else 0
+        low, high = float(rates[last]), float(rates[min(last + 1, 64)])
+    return high
+
+
+def _largest_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
+    """Return t such that the privacy loss exceeds t with chance at most 10·δ; log of odds.
+
+    Where L > t the chance with the record is more than e^t times that without, so that
+    P(L > t)·(1 − e^{x − t}) ≤ δ(x) for every x < t.
+    """
+    tail = _SPARE * delta
+    if not 0 < tail < 1:
+        return epsilon if tail == 0 else math.inf
+    at: Floats = np.append(np.linspace(0.0, 1.0, 400) * epsilon, epsilon)
+    spent = np.append(curve.delta(at[:-1]).upper, delta)
+    fine = spent < tail
+    return float((at[fine] - np.log1p(-spent[fine] / tail)).min()) * (1 + 1e-12)

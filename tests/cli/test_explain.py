@@ -1,0 +1,119 @@
+"""apiece explain: sentences, a form, a picture, JSON; one line for each mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apiece import cli
+from apiece.assignment import Sample, Uniform, assign
+from apiece.budgets import Budgets
+
+GAUSSIAN = '{"gaussian": {"noise_multiplier": 4}}'
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5, labels=["strict"] * 50 + ["weak"] * 50)
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    made = assign(budgets, Sample(), steps=10, expected_batch_size=10, clip_norm=1.0)
+    path.write_text(made.to_json())
+    return path
+
+
+def test_sentences_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["explain", "--epsilon", "1", "--delta", "1e-5"]) == 0
+    out = capsys.readouterr().out
+    assert "at most 732" in out
+    assert "any mechanism that keeps it" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_has_the_counts_and_the_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["explain", "--epsilon", "1", "--delta", "1e-5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["frequencies"]["harmed"] == 273
+    assert all(sentence in found["consent"] for sentence in found["sentences"])
+
+
+def test_the_form_names_the_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--epsilon", "1", "--delta", "1e-5", "--consent", "--purpose", "a study of sleep"]
+    assert cli.run(["explain", *flags]) == 0
+    assert "a study of sleep" in capsys.readouterr().out
+
+
+def test_what_is_run_allows_less(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = []
+    for flags in (
+        ["--epsilon", "1", "--delta", "1e-5"],
+        ["--epsilon", "1", "--delta", "1e-5", "--mechanism", GAUSSIAN],
+        ["--delta", "1e-5", "--mechanism", GAUSSIAN],
+        ["--plan", str(plan), "--group", "strict"],
+    ):
+        assert cli.run(["explain", *flags, "--json"]) == 0
+        counts.append(json.loads(capsys.readouterr().out)["frequencies"]["right"])
+    assert counts[:3] == [732, 550, 550]
+    assert 500 < counts[3] < 732
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg", "a.pdf"])
+def test_the_picture(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    assert cli.run(["explain", "--epsilon", "1", "--delta", "1e-5", "--figure", str(path)]) == 0
+    assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--delta"),
+        (["--epsilon", "1"], "--delta"),
+        (["--delta", "1e-5"], "--epsilon"),
+        (["--epsilon", "0", "--delta", "1e-5"], "epsilon"),
+        (["--epsilon", "nan", "--delta", "1e-5"], "epsilon"),
+        (["--epsilon", "5000", "--delta", "1e-5"], "1000"),
+        (["--epsilon", "1", "--delta", "1"], "delta"),
+        (["--epsilon", "1", "--delta", "1e-5", "--purpose", "x"], "--consent"),
+        (["--epsilon", "1", "--delta", "1e-5", "--consent", "--json"], "--consent"),
+        (["--epsilon", "1", "--delta", "1e-5", "--group", "a"], "--group"),
+        (["--epsilon", "0.5", "--delta", "1e-5", "--mechanism", GAUSSIAN], "spends"),
+        (["--delta", "1e-5", "--mechanism", "{"], "--mechanism"),
+        (["--epsilon", "1", "--delta", "1e-5", "--figure", "a.gif"], ".gif"),
+        (["--plan", "nowhere.json", "--group", "a"], "nowhere.json"),
+    ],
+)
+def test_mistakes(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["explain", *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [([], "strict, weak"), (["--group", "other"], "other"), (["--epsilon", "1"], "--plan")],
+)
+def test_mistakes_with_a_plan(
+    plan: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["explain", "--plan", str(plan), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_plan_that_breaks_its_promise_is_not_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+    loose = assign(budgets, Uniform("loosest"), steps=10, expected_batch_size=10, clip_norm=1.0)
+    path = tmp_path / "plan.json"
+    path.write_text(loose.to_json())
+    assert cli.run(["explain", "--plan", str(path), "--group", "epsilon=1"]) != 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "more than 500" not in captured.err
