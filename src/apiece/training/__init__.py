@@ -1,7 +1,14 @@
 """The training engine: sampling, clipping and noise for each record at its own budget."""
 
 from apiece.training.batches import poisson_batches
-from apiece.training.callbacks import Evaluation, Progress, ProgressBar, TensorBoard, describe
+from apiece.training.callbacks import (
+    Evaluation,
+    Progress,
+    ProgressBar,
+    TensorBoard,
+    describe,
+    public_numbers,
+)
 from apiece.training.checkpoints import Folder as CheckpointFolder
 from apiece.training.checkpoints import write_atomically
 from apiece.training.clipping import (
@@ -44,6 +51,7 @@ __all__ = [
     "describe",
     "normalise",
     "poisson_batches",
+    "public_numbers",
     "rule_for",
     "write_atomically",
 ]

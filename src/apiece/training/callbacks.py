@@ -111,6 +111,29 @@ def describe(spent: Spent) -> str:
     return f"ε {rounded:.3g} of {spent.asked:g} ({spent.group})"
 
 
+def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, float]:
+    """Return what a log may hold of a step, by name; nothing of it depends on records.
+
+    Args:
+        progress: Of the step.
+        spending: Of the plan that is run.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> budgets = Budgets(epsilon=[1.0] * 20, delta=1e-3)
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
+        >>> done = Progress(step=5, steps=5, stage=0, seconds=0.1, learning_rate=0.2)
+        >>> list(public_numbers(done, PlannedSpending(plan)))
+        ['learning rate', 'seconds a step', 'stage', 'planned ε/1.0']
+    """
+    values = {
+        "learning rate": progress.learning_rate,
+        "seconds a step": progress.seconds,
+        "stage": float(progress.stage),
+    }
+    return values | {f"planned ε/{s.group}": s.spent for s in spending.at(progress.step)}
+
+
 class TensorBoard:
     """A callback that writes learning rate, seconds a step and planned ε for TensorBoard.
 
@@ -147,13 +170,7 @@ class TensorBoard:
         """Write one entry, if it is time for one."""
         if progress.step % self._every and progress.step != progress.steps:
             return
-        values = {
-            "learning rate": progress.learning_rate,
-            "seconds a step": progress.seconds,
-            "stage": float(progress.stage),
-        }
-        values |= {f"planned ε/{s.group}": s.spent for s in self._spending.at(progress.step)}
-        for name, value in values.items():
+        for name, value in public_numbers(progress, self._spending).items():
             self._writer.add_scalar(name, value, progress.step)
         if progress.step == progress.steps:
             self._writer.close()

@@ -1,5 +1,6 @@
 """Which path a model takes, that it is kept, and what happens where it cannot be taken."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -109,3 +110,40 @@ def test_another_path_starts_from_the_same_draws(vmap, monkeypatch):
         assert torch.equal(found.gradients[name], value)
     with pytest.raises(UnsupportedError, match="not this time"):
         selection._take("book-keeping", batch, free=False)
+
+
+def cross_entropy(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+class TimeFirst(nn.Module):
+    """Layers see (time, records, …): what stands first is now and then as long as the batch."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.body, self.head, self.last = nn.Linear(4, 6), nn.Linear(6, 3), last
+
+    def forward(self, x):
+        found = self.head(torch.tanh(self.body(x.transpose(0, 1))))
+        return self.last(found)
+
+
+LAST = {"mean": lambda t: t.mean(0), "sum": lambda t: t.sum(0), "last": lambda t: t[-1]}
+SHAPES = [(1, 1), (8, 7), (5, 5), (5, 1), (6, 6), (3, 1), (1, 3), (2, 2)]
+
+
+@pytest.mark.filterwarnings("ignore::apiece.errors.SlowPathWarning")
+@pytest.mark.parametrize("last", LAST)
+@pytest.mark.parametrize("seed", range(6))
+def test_time_first_is_never_taken_for_records_first(last, seed):
+    """A first batch of one record with one token let book-keeping count tokens as records."""
+    torch.manual_seed(seed)
+    random = np.random.default_rng(seed)
+    model = TimeFirst(LAST[last])
+    shapes = SHAPES if seed == 0 else random.permutation(SHAPES).tolist()
+    for size, time in [(1, 1), *shapes]:
+        x, y = 3 * torch.randn(size, time, 4), torch.randint(0, 3, (size,))
+        found = clip_and_sum(model, cross_entropy, x, y, 0.1)
+        wanted = clip_and_sum(model, cross_entropy, x, y, 0.1, method="loop")
+        for name, gradient in wanted.gradients.items():
+            assert torch.allclose(found.gradients[name], gradient, atol=1e-5), (size, time)

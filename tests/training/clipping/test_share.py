@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.chargers import ROOM
 from apiece.training.clipping import clipped
@@ -138,17 +139,22 @@ def draw(dice, shape, dtype, bound):
     return values.to(dtype), 10.0**outer
 
 
+def _weighted(outputs, slopes):
+    return (outputs.flatten(1) * slopes).sum(1)
+
+
 def search(name, mode, trials, method="auto", seed=0):
     """Return the largest share over its bound, and over its charge, in so many random batches.
 
-    Record 0 alone has a loss that depends on the parameters, so that the sum is its share.
+    Record 0 alone has a loss that depends on the parameters, so that the sum is its share. A batch
+    may be refused, though seldom, where round-off in double precision looks like another sum.
     """
     make, shape = LAYERS[name]
     dtype, context = MODES[mode]
     dice = np.random.default_rng([seed, *map(ord, name + mode)])
     torch.manual_seed(seed)
     model = make().to(dtype)
-    worst = [0.0, 0.0, 0]
+    worst, refused = [0.0, 0.0, 0], 0
     for _ in range(trials):
         bound = 10.0 ** dice.uniform(-11, 3)
         inputs, outer = draw(dice, shape, dtype, bound)
@@ -156,12 +162,16 @@ def search(name, mode, trials, method="auto", seed=0):
         slopes[0] *= outer
         slopes[1:] = 0
         bounds = torch.full((RECORDS,), bound, dtype=torch.float64)
-        with context():
-            total = clip_and_sum(
-                model,
-                lambda out, slopes: (out.flatten(1) * slopes).sum(1),
-                inputs, slopes.to(dtype), bounds, method=method,
-            )  # fmt: skip
+        try:
+            with context():
+                total = clip_and_sum(
+                    model, _weighted, inputs, slopes.to(dtype), bounds, method=method
+                )
+        except UnsupportedError as error:
+            refused += 1
+            if "does not give this model's gradients" in str(error) and refused <= trials / 25:
+                continue
+            raise
         share, own = norm(total.gradients), float(total.norms[0])
         if not math.isfinite(own):
             assert share == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -91,13 +92,15 @@ def _looked_then(method: str, rows: Batch, take: Callable[[str], ClippedSum]) ->
     if path is not None and not uses.due(len(rows), tensors):
         uses.batches += 1
         return take(path)
+    settled = uses.batches > 0 and uses.largest > 1  # records that differ were looked at together
     roots = {"model": rows.model, "loss_fn": rows.loss_fn}
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
         again, size = uses.batches > 0, len(rows)
-        path = _looked_at(method, path, rows, again=again, closely=size > uses.largest)
+        look = partial(_looked_at, method, again=again, settled=settled)
+        path = look(path, rows, closely=size > uses.largest)
         if size > uses.largest:
-            path, size = _enlarged(method, path, rows, again=again)
+            path, size = _enlarged(method, path, rows, look)
         clipped = take(path)
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
         if method == "auto":
@@ -129,23 +132,29 @@ def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
     return found
 
 
-def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, closely: bool) -> str:
-    """Look at a batch, and return the path to take: `path`, where one is given and stands."""
+def _looked_at(
+    method: str, path: str | None, batch: Batch, *, again: bool, settled: bool, closely: bool
+) -> str:
+    """Look at a batch, and return the path to take: `path`, where one is given and stands.
+
+    A path that cannot take this batch is left for good: what was seen of it is no promise for a
+    batch of another shape. Where the path is settled, a sum that is wrong here may have been wrong
+    before, and is not passed over.
+    """
     free, why = method == "auto", ""
-    for name in [path] if path is not None else ["book-keeping", "functional", "loop"]:
+    names = list(_PATHS)[list(_PATHS).index(path or "book-keeping") :] if free else [method]
+    for name in names:
         try:
             found = examine(name, batch, free=free, closely=closely, again=again)
         except NotBookable as reason:
             if not free:
                 raise _not_exact(str(reason)) from None
-            if path is not None:  # this batch cannot be book-kept, and the next ones may
-                return name
             why = str(reason)
             continue
         except (RuntimeError, ValueError) as error:
             if name != "functional" or isinstance(error, InputError):
                 raise
-            if path is not None:
+            if not free:
                 raise UnsupportedError(
                     "method: torch.func cannot run this model, which looks at values, writes in "
                     "place or has a backward of its own; use method='auto' or 'loop' "
@@ -156,14 +165,14 @@ def _looked_at(method: str, path: str | None, batch: Batch, *, again: bool, clos
             if why:
                 tell(batch.model, name, why)
             return name
-        if not free or (path is not None and found is Finding.OTHER_SUM):
+        if not free or (settled and found is Finding.OTHER_SUM):
             raise _not_exact(found.value)
-        path, why = None, found.value  # by another path then, from now on
+        why = found.value
     tell(batch.model, "functional", why)
     return "functional"
 
 
-def _enlarged(method: str, path: str, batch: Batch, *, again: bool) -> tuple[str, int]:
+def _enlarged(method: str, path: str, batch: Batch, look: Callable[..., str]) -> tuple[str, int]:
     """Look at a larger batch, of this one's records, and return the path and the size looked at.
 
     It has as many records as such a batch may have run together, where that is more than in this
@@ -184,7 +193,7 @@ def _enlarged(method: str, path: str, batch: Batch, *, again: bool) -> tuple[str
         clip_norms=batch.clip_norms[index],
     )
     try:
-        return _looked_at(method, path, larger, again=again, closely=False), size
+        return look(path, larger, closely=False), size
     except (InputError, StateError):
         raise
     except Exception:  # whatever a model raises that has room for no more

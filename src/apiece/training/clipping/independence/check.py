@@ -144,6 +144,8 @@ class _Look:
         if lost is not None and booked:  # by the very same operators: vmap's may round otherwise
             other = self._again(batch, weights, draws, vectorised=False)
             lost, where = of_losses(seen.losses, other.losses, tolerance)
+            if lost and not _in_company(batch, weights, other, draws, tolerance)[0]:
+                lost = Finding.OTHER_SUM  # what the path makes of the model mixes
         if lost is None:
             above = math.inf if booked else tolerance.relative  # see `cancellation`
             room = floor_of(batch, tolerance)

@@ -1,0 +1,72 @@
+"""What a run may tell MLflow: the plan's public numbers and the steps; needs the `mlflow` extra."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from apiece import _check
+from apiece.errors import UnsupportedError
+from apiece.plan import Plan
+from apiece.training import PlannedSpending, Progress, public_numbers
+
+
+class MLflow:
+    """A callback that writes a plan's parameters and planned spending into MLflow's active run.
+
+    MLflow starts a run where none is active. Metrics of public data are logged by MLflow's own
+    functions; what is computed from training records is private and has no place there.
+
+    Args:
+        plan: That is run.
+        every: Steps between two entries.
+
+    Raises:
+        InputError: For an `every` below 1.
+        UnsupportedError: Where MLflow is not installed.
+
+    Guarantee:
+        What is written is a function of the public plan, the step and the clock.
+
+    Example:
+        >>> from apiece import Trainer
+        >>> def train(model, optimizer, loss, plan, data):
+        ...     with mlflow.start_run():
+        ...         Trainer(model, optimizer, loss, plan, data, callbacks=[MLflow(plan)]).fit()
+    """
+
+    def __init__(self, plan: Plan, *, every: int = 10) -> None:
+        self._mlflow = _mlflow()
+        self._every = _check.count("every", every)
+        self._spending = PlannedSpending(plan)
+        self._mlflow.log_params(_parameters(plan))
+
+    def __call__(self, progress: Progress) -> None:
+        """Write one entry, if it is time for one."""
+        if progress.step % self._every and progress.step != progress.steps:
+            return
+        numbers = public_numbers(progress, self._spending)
+        named = {_name(name): value for name, value in numbers.items()}
+        self._mlflow.log_metrics(named, step=progress.step)
+
+
+def _parameters(plan: Plan) -> dict[str, Any]:
+    """Return what a plan says of itself in few numbers."""
+    groups = {
+        f"asked/{_name(group.name)}": f"epsilon {group.epsilon:g}, delta {group.delta:g}"
+        for group in plan.public().groups
+    }
+    return {"apiece/strategy": plan.strategy, "apiece/steps": plan.steps} | groups
+
+
+def _name(text: str) -> str:
+    """Return a name that MLflow takes."""
+    return re.sub(r"[^\w\-. /]", "_", text.replace("ε", "epsilon"))
+
+
+def _mlflow() -> Any:
+    try:
+        import mlflow
+    except ImportError:
+        raise UnsupportedError("mlflow is not installed; pip install 'apiece[mlflow]'") from None
+    return mlflow

@@ -1,0 +1,134 @@
+"""What Opacus takes or gives, trained at individual budgets; Opacus itself where installed."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+
+from apiece import Budgets, Scale, Trainer, assign
+from apiece.adapters.opacus import individual
+from apiece.errors import InputError, StateError, UnsupportedError
+
+N = 40
+BUDGETS = Budgets(epsilon=np.where(np.arange(N) < 10, 0.5, 3.0), delta=1e-3)
+ASKED = {"budgets": BUDGETS, "epochs": 2, "max_grad_norm": 0.7, "seed": 0}
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(1)
+    return TensorDataset(torch.randn(N, 3), torch.randint(0, 2, (N,)))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(2)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loader(data, **options):
+    return DataLoader(data, batch_size=8, shuffle=True, **options)
+
+
+@pytest.fixture
+def wanted(model, data):
+    """Return the parameters that the same plan gives by hand."""
+    other = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    other.load_state_dict(model.state_dict())
+    plan = assign(BUDGETS, Scale(), steps=10, expected_batch_size=8, clip_norm=0.7)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    Trainer(other, sgd(other), loss, plan, data, seed=0).fit()
+    return other.state_dict()
+
+
+def equal(model, wanted):
+    assert all(torch.equal(value, wanted[name]) for name, value in model.state_dict().items())
+
+
+def test_a_plain_triple(model, data, wanted):
+    criterion = nn.CrossEntropyLoss()
+    trainer = individual(model, sgd(model), loader(data), criterion, **ASKED)
+    trainer.fit()
+    assert trainer.steps == 10
+    assert criterion.reduction == "mean", "the user's loss stays"
+    equal(model, wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_what_make_private_gives(model, data, wanted, mode):
+    opacus = pytest.importorskip("opacus", reason="opacus is not installed")
+    given = opacus.PrivacyEngine().make_private(
+        module=model,
+        optimizer=sgd(model),
+        data_loader=loader(data),
+        criterion=nn.CrossEntropyLoss(),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        grad_sample_mode=mode,
+    )
+    if mode == "ghost":
+        module, optimizer, criterion, drawn = given
+    else:
+        (module, optimizer, drawn), criterion = given, nn.CrossEntropyLoss()
+    trainer = individual(module, optimizer, drawn, criterion, **ASKED)
+    trainer.fit()
+    assert not any(hasattr(p, "grad_sample") for p in model.parameters())
+    equal(model, wanted)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        SubsetRandomSampler(range(5)),
+        WeightedRandomSampler([1.0] * N, N),
+        torch.utils.data.RandomSampler(range(N), replacement=True),
+        torch.utils.data.RandomSampler(range(N), num_samples=5),
+    ],
+)
+def test_uneven_loaders_are_refused(model, data, sampler):
+    uneven = DataLoader(data, batch_size=8, sampler=sampler)
+    with pytest.raises(InputError, match="the plan says how often"):
+        individual(model, sgd(model), uneven, nn.CrossEntropyLoss(), **ASKED)
+
+
+def test_a_loader_of_batches_without_a_sampler_is_refused(model, data):
+    with pytest.raises(InputError, match="data_loader"):
+        individual(
+            model,
+            sgd(model),
+            DataLoader(data, batch_sampler=[[0, 1], [2]]),
+            nn.CrossEntropyLoss(),
+            **ASKED,
+        )
+
+
+def test_a_collate_function_is_refused(model, data):
+    own = loader(data, collate_fn=lambda items: items)
+    with pytest.raises(UnsupportedError, match="collate_fn"):
+        individual(model, sgd(model), own, nn.CrossEntropyLoss(), **ASKED)
+
+
+def test_an_optimizer_that_made_steps_is_refused(model, data):
+    adam = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    adam.step()
+    with pytest.raises(StateError, match="does not cover"):
+        individual(model, adam, loader(data), nn.CrossEntropyLoss(), **ASKED)
+
+
+def test_left_over_hooks_are_refused(model, data):
+    next(iter(model.parameters())).grad_sample = None
+    with pytest.raises(UnsupportedError, match="cleanup"):
+        individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **ASKED)
+
+
+def test_budgets_of_others_are_refused(model, data):
+    asked = ASKED | {"budgets": Budgets(epsilon=[1.0], delta=1e-3)}
+    with pytest.raises(InputError, match="1 of them for a dataset of 40"):
+        individual(model, sgd(model), loader(data), nn.CrossEntropyLoss(), **asked)
