@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.errors import DataError
+from apiece.errors import BudgetError, DataError
 from apiece.jobs.parts import BudgetColumns, Data
 from apiece.jobs.units import budgets, read_units, split
 
@@ -23,6 +23,16 @@ def visits() -> pd.DataFrame:
 
 def data(**more: str) -> Data:
     return Data(source="visits.csv", person="who", **more)  # type: ignore[arg-type]
+
+
+def test_a_budget_that_was_not_on_offer_is_refused() -> None:
+    units = read_units(visits(), data())
+    everyone = np.ones(300, dtype=bool)
+    offered = BudgetColumns(epsilon="consent", levels=(8.0, 1, 2, 16))  # 16 nobody took
+    assert offered.levels == (1.0, 2.0, 8.0, 16.0)
+    assert len(budgets(units, offered, everyone)) == 300
+    with pytest.raises(BudgetError, match=r"8 is none of the declared levels 1, 2 \(\d+ such rows"):
+        budgets(units, BudgetColumns(epsilon="consent", levels=(1.0, 2.0)), everyone)
 
 
 def test_the_budgets_of_persons_are_in_the_order_of_their_ids() -> None:

@@ -214,7 +214,10 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
         person = None if records.person is None else records.person[good]
         return Side.of(found, groups=None if groups is None else groups[good], people=person)
 
-    members, others = side(people.train, _groups(people)), side(people.test)
+    members, others = (
+        side(people.train, people.budgets.groups.name[people.group_of_rows].astype(str)),
+        side(people.test),
+    )
     generator = np.random.default_rng(seed)
     found = audit_scores(members, others, delta=delta, confidence=confidence, generator=generator)
     rocs = dict(found.rocs)
@@ -224,18 +227,6 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
         truth = np.repeat([True, False], [own.size, others.scores.size])
         rocs[name] = roc(np.concatenate([own, others.scores]), truth)
     return replace(found, audit="run folder", rocs=rocs)
-
-
-def _groups(people: People) -> Any:
-    """Return the name of the budget group of each training row."""
-    import numpy as np
-
-    budgets, person = people.budgets, people.train.person
-    names = budgets.groups.name[budgets.group_index].astype(str)
-    if person is None:
-        return names
-    order = np.argsort(budgets.ids)
-    return names[order[np.searchsorted(budgets.ids[order], person)]]
 
 
 def of_classes(people: People) -> People:

@@ -6,6 +6,7 @@ What needs torch is loaded when it is first asked for, so that commands start at
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from apiece.jobs.accuracies import Accuracies
 from apiece.jobs.config import PARTS, Job, job_from_dict, read_job
 from apiece.jobs.folder import free_folder
 from apiece.jobs.parts import TUNED
@@ -14,7 +15,7 @@ from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.release import Check, Release
 from apiece.jobs.results import METRICS, REPORT, Run, Total
 from apiece.jobs.settings import Setting, settings_of
-from apiece.jobs.trained import Facts, Promise, Trained, promises_of
+from apiece.jobs.trained import Facts, Level, Promise, Trained, promises_of
 
 if TYPE_CHECKING:
     from apiece.jobs.model import TabularModel, build, load_model
@@ -27,6 +28,7 @@ __all__ = [
     "PARTS",
     "REPORT",
     "TUNED",
+    "Accuracies",
     "Amount",
     "Check",
     "Classes",
@@ -34,6 +36,7 @@ __all__ = [
     "Facts",
     "Interval",
     "Job",
+    "Level",
     "People",
     "Prepared",
     "Promise",

@@ -14,6 +14,7 @@ separator = ";"               # of a CSV file; with decimal = "," and encoding =
 epsilon = "consent_epsilon"   # column; or simulated: groups = [{name, epsilon, share}, …]
 delta = 1e-5                  # or a column
 no_limit_cap = 8              # what "no limit" or inf in that column is read as
+levels = [1, 2, 8]            # the choices on the consent form, which reports may then name
 
 [training]
 strategy = "sample"
@@ -32,6 +33,7 @@ seeds = 3
 out = "runs/first"
 ledger = "sqlite:///people.db"  # optional: charged before the first step, under this name
 analysis = "income model 1"
+purpose = "who earns more than 50,000 a year"
 """
 
 from __future__ import annotations

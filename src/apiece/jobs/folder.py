@@ -37,6 +37,13 @@ class RunFolder:
         with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    def curve(self, strategy: str, repeat: int) -> dict[int, float]:
+        """Return the figures that were logged as "tested" of one model, by step."""
+        lines = (self.path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        points = [e for e in map(json.loads, lines) if e["event"] == "tested"]
+        of = (strategy, repeat)
+        return {e["step"]: e["figure"] for e in points if (e["strategy"], e["repeat"]) == of}
+
     def files(self) -> list[str]:
         """Return the names of the files in the folder, sorted."""
         return sorted(p.name for p in self.path.iterdir())

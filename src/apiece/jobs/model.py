@@ -17,6 +17,7 @@ from torch import nn
 
 from apiece.datasets import Categorical, Feature, Numeric, Schema, encode, feature_names
 from apiece.errors import DataError, InputError
+from apiece.jobs.accuracies import Answers
 from apiece.jobs.people import Records
 from apiece.jobs.regression import Errors, errors_of
 from apiece.jobs.target import Amount, target_of
@@ -92,6 +93,27 @@ def errors(model: nn.Module, records: Records, declared: Numeric) -> Errors | No
     outputs = model(torch.from_numpy(records.features[usable]))
     person = None if records.person is None else records.person[usable]
     return errors_of(Amount(declared).decoded(outputs), records.labels[usable], person)
+
+
+def figure(model: nn.Module, records: Records, target: Categorical | Numeric) -> float | None:
+    """Return a model's accuracy by row, or of a number its mean absolute error; None of no row."""
+    if isinstance(target, Numeric):
+        found = errors(model, records, target)
+        return None if found is None else found.mean_absolute.value
+    return accuracy(model, records).by_row
+
+
+@torch.no_grad()
+def answers(model: nn.Module, records: Records) -> Answers | None:
+    """Return the classes that a model says of usable rows, and those that are so; None of none."""
+    usable = ~records.faulty
+    if not usable.any():
+        return None
+    said = model(torch.from_numpy(records.features[usable])).argmax(dim=1).numpy()
+    unit = np.arange(said.size)
+    if records.person is not None:
+        unit = np.unique(records.person[usable], return_inverse=True)[1]
+    return Answers(said, records.labels[usable], unit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -92,7 +92,10 @@ class BudgetColumns:
     """[budgets]: where everyone's ε and δ come from.
 
     epsilon: a column; or simulated: groups. no_limit_cap: the ε that "no limit" and inf are read
-    as; without it they are refused. Raises `InputError` for both or neither of epsilon and groups.
+    as; without it they are refused. levels: the ε that people could choose from, as the consent
+    form says: public, where those that somebody chose are not; any other in the column is refused.
+    Raises `InputError` for both or neither of epsilon and groups, and for levels of groups or
+    without one δ for all.
     """
 
     epsilon: str | None = setting(of.text, help="Column with each record's ε.")
@@ -103,6 +106,10 @@ class BudgetColumns:
     no_limit_cap: float | None = setting(
         _check.positive, kind=float, help="The ε that 'no limit' and inf are read as."
     )
+    levels: tuple[float, ...] = setting(
+        of.levels, value=(), kind=float, repeatable=True, flag="level",
+        help="An ε that people could choose, as the consent form says; repeatable.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check(self)
@@ -110,6 +117,11 @@ class BudgetColumns:
             raise InputError(
                 "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
                 "[budgets]), or simulated groups in a config; one of the two"
+            )
+        if self.levels and (self.groups or isinstance(self.delta, str)):
+            raise InputError(
+                "levels: are of a column of ε with one δ for all; leave them out (simulated groups "
+                "are declared as they are)"
             )
 
 
@@ -194,6 +206,7 @@ class Output:
     seed: None draws all randomness from the operating system, as a release must.
     out: the run folder; None takes the first free one under runs/.
     ledger, analysis: charge everyone in this ledger, under this name.
+    purpose: what the model is for, as report and statement say it.
     Raises `InputError` for one of ledger and analysis without the other, and for a ledger with a
     seed.
     """
@@ -209,6 +222,9 @@ class Output:
     )
     analysis: str | None = setting(
         of.text, help="The run's name in the ledger; repeated, it charges once."
+    )
+    purpose: str | None = setting(
+        of.text, help="What the model is for, as report and statement say it."
     )
 
     def __post_init__(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -96,6 +99,7 @@ class People:
         target: The label's declaration: its classes, or the range of a number.
         warnings: Of the header, the schema and the groups of budgets.
         private_warnings: Of the rows: for the steward's eyes only.
+        fingerprints: SHA-256 of each file that was read, by its name; none of packaged ones.
 
     Example:
         >>> from apiece.jobs import job_from_dict
@@ -115,6 +119,16 @@ class People:
     target: Categorical | Numeric
     warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
     private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def group_of_rows(self) -> npt.NDArray[np.int64]:
+        """The budget group of each row that is trained on."""
+        group, person = self.budgets.group_index, self.train.person
+        if person is None:
+            return group
+        order = np.argsort(self.budgets.ids)
+        return group[order[np.searchsorted(self.budgets.ids[order], person)]]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -161,6 +175,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
         private = doubts.of_rows(frame, columns, encoded, with_ids=units.ids is not None)
     people = People(
+        fingerprints=_fingerprints(job),
         train=Records(encoded.features[trained], labels[trained], units.people(trained)),
         test=Records(encoded.features[~trained], labels[~trained], units.people(~trained)),
         budgets=asked,
@@ -173,6 +188,14 @@ def read_people(job: Job, coins: int | None = None) -> People:
     )
     _check_labels(people)
     return people
+
+
+def _fingerprints(job: Job) -> dict[str, str]:
+    data = job.data
+    if data.packaged:
+        return {}
+    paths = [Path(path) for path in (data.source, data.people) if path is not None]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def _labels(

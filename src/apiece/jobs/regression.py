@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats
 
-_NORMAL = 1.959964  # of a 95 % interval
+NORMAL = 1.959964  # of a 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,16 @@ def errors_of(
     absolute, squared = np.abs(predicted - truth), (predicted - truth) ** 2
     r2 = 1 - squared.sum() / centred.sum()
     # a ratio of two means: its error is, to first order, that of the mean of these parts
-    spread = _spread(squared - (1 - r2) * centred, unit) / centred.mean()
+    spread = standard_error(squared - (1 - r2) * centred, unit) / centred.mean()
     return Errors(
-        _interval(float(absolute.mean()), _spread(absolute - absolute.mean(), unit), least=0.0),
+        _interval(
+            float(absolute.mean()), standard_error(absolute - absolute.mean(), unit), least=0.0
+        ),
         _interval(float(r2), spread, most=1.0),
     )
 
 
-def _spread(parts: Floats, unit: npt.NDArray[np.int64]) -> float:
+def standard_error(parts: Floats, unit: npt.NDArray[np.int64]) -> float:
     """Return the standard error of a mean over rows whose errors are independent over units."""
     return float(np.sqrt((np.bincount(unit, parts) ** 2).sum()) / parts.size)
 
@@ -91,5 +93,5 @@ def _spread(parts: Floats, unit: npt.NDArray[np.int64]) -> float:
 def _interval(
     value: float, spread: float, *, least: float = -np.inf, most: float = np.inf
 ) -> Interval:
-    half = _NORMAL * spread
+    half = NORMAL * spread
     return Interval(value, max(value - half, least), min(value + half, most))

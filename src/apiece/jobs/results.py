@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from apiece.accounting import privacy_curve
+from apiece.budgets import capped
 from apiece.errors import DataError, StateError
 from apiece.jobs import stored
+from apiece.jobs.accuracies import Accuracies
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.release import Release, checklist
-from apiece.jobs.trained import Facts, Trained
+from apiece.jobs.trained import Facts, Level, Trained
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 
@@ -66,6 +68,10 @@ class Run:
         totals: What all of them cost together; with many groups, that of some.
         rows_per_person: The most rows that a person brings to a step, or "all"; None where the unit
             is the record.
+        purpose: What the model is for, in the steward's words.
+        finished: The day, as 2026-01-31, by universal time.
+        levels: The budgets that people could choose from; none where these were not declared.
+        tested: How well the kept model does, and on whom.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -90,6 +96,10 @@ class Run:
     models: int
     totals: tuple[Total, ...]
     rows_per_person: int | str | None = None
+    purpose: str | None = None
+    finished: str | None = None
+    levels: tuple[Level, ...] = ()
+    tested: Accuracies | None = None
 
     def __repr__(self) -> str:
         """Return what is public and short."""
@@ -118,6 +128,8 @@ class Run:
         return {
             "apiece": self.version,
             "name": self.name,
+            "purpose": self.purpose,
+            "finished": self.finished,
             "data": self.data.to_dict(),
             "training": {
                 "strategy": self.strategy,
@@ -126,10 +138,12 @@ class Run:
             },
             "ledger": None if self.analysis is None else {"analysis": self.analysis},
             "no_limit_cap": self.no_limit_cap,
+            "levels": [asdict(level) for level in self.levels],
             "randomness": {"seed": self.seed, "noise": noise},
             "strategies": [found.to_dict() for found in self.strategies],
             "all_models": {"models": self.models, "groups": totals},
             "release": self.release.to_dict(),
+            "tested": None if self.tested is None else self.tested.to_dict(),
         }
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -203,6 +217,8 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, Any, Any]]:
     yield "unit", job.data.unit, run.data.unit
     yield "seed", job.run.seed, run.seed
     yield "analysis", job.run.analysis, run.analysis
+    yield "purpose", job.run.purpose, run.purpose
+    yield "levels", declared_levels(job), run.levels
     yield "no_limit_cap", job.budgets.no_limit_cap, run.no_limit_cap
     yield "groups", bool(job.budgets.groups), run.data.simulated_budgets
     yield "source", job.data.packaged, run.data.packaged
@@ -217,6 +233,17 @@ def tuned(job: Job, strategy: str) -> dict[str, float]:
 
     training = job.training_of(strategy)
     return {name: getattr(training, name) for name in TUNED}
+
+
+def declared_levels(job: Job) -> tuple[Level, ...]:
+    """Return the budgets that people could choose from, as a job declares them; maybe none."""
+    asked = job.budgets
+    if isinstance(asked.delta, str):
+        return ()
+    delta, cap = asked.delta, asked.no_limit_cap
+    if asked.groups:
+        return tuple(Level(g.name, float(capped(g.epsilon, cap)), delta) for g in asked.groups)
+    return tuple(Level(f"ε = {each:g}", each, delta) for each in asked.levels)
 
 
 def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:

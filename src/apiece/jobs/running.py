@@ -15,14 +15,24 @@ import torch
 from torch import nn
 
 from apiece import __version__
-from apiece.datasets import Numeric
+from apiece.datasets import Numeric, Schema
 from apiece.errors import InputError
+from apiece.jobs.accuracies import POINTS, Accuracies, accuracies
 from apiece.jobs.config import complete
 from apiece.jobs.folder import RunFolder, refuse_used
-from apiece.jobs.model import Accuracy, TabularModel, accuracy, build, errors, to_bytes
+from apiece.jobs.model import (
+    Accuracy,
+    TabularModel,
+    accuracy,
+    answers,
+    build,
+    errors,
+    figure,
+    to_bytes,
+)
 from apiece.jobs.prepared import Prepared
 from apiece.jobs.regression import Errors
-from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, totals, tuned
+from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, declared_levels, totals, tuned
 from apiece.jobs.target import target_of
 from apiece.jobs.trained import Facts, Trained
 from apiece.plan import BoundPlan
@@ -89,7 +99,7 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     kept = models[prepared.job.training.strategy][0].network
     if charge is not None:
         charge.release(kept.state_dict())
-    found, people = _found(prepared, models), prepared.people
+    found, people = _found(prepared, models, folder), prepared.people
     model = TabularModel(kept, people.columns, people.label, people.target)
     folder.write(MODEL, to_bytes(model))
     folder.write(METRICS, found.to_json(indent=2) + "\n")
@@ -178,8 +188,12 @@ def _train(
         Streams.from_seed(seed).initialisation(),
     )
 
+    curved = (name, repeat) == (job.training.strategy, 0)  # of the model that is kept
+
     def progress(done: Progress) -> None:
         watch(name, repeat, done.step, done.steps)
+        if curved and (done.step % -(-done.steps // POINTS) == 0 or done.step == done.steps):
+            _log_figure(folder, network, prepared, done.step)
         if done.step % 100 == 0 or done.step == done.steps:
             folder.log("trained", strategy=name, repeat=repeat, step=done.step, steps=done.steps)
 
@@ -210,7 +224,33 @@ def _train(
     return _Model(network, accuracy(network, people.test), None, seconds)
 
 
-def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
+def _log_figure(folder: RunFolder, network: nn.Module, prepared: Prepared, step: int) -> None:
+    """Log how well the model that is kept does after a step, on held-out people."""
+    people, strategy = prepared.people, prepared.job.training.strategy
+    found = figure(network, people.test, people.target)
+    if found is not None:
+        folder.log("tested", strategy=strategy, repeat=0, step=step, figure=found)
+
+
+def _tested(prepared: Prepared, kept: nn.Module, folder: RunFolder) -> Accuracies:
+    """Return how well the model that is kept does, and on whom."""
+    people, strategy = prepared.people, prepared.job.training.strategy
+    curve = folder.curve(strategy, 0)
+    if not people.classes:
+        return Accuracies(None, (), (), (), tuple(sorted(curve.items())))
+    trained_on = answers(kept, people.train)
+    assert trained_on is not None  # somebody is usable, or the people are refused
+    return accuracies(
+        answers(kept, people.test),
+        len(people.classes),
+        trained_on,
+        people.group_of_rows[~people.train.faulty],
+        len(people.budgets.groups),
+        curve,
+    )
+
+
+def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]], folder: RunFolder) -> Run:
     """Return what a run tells of its models."""
     job, repeats = prepared.job, prepared.job.compare.seeds
     plans = {name: plan.public() for name, plan in prepared.plans.items()}
@@ -241,6 +281,10 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]]) -> Run:
         strategies=tuple(strategies),
         models=len(plans) * repeats,
         totals=totals(list(plans.values()), repeats),
+        purpose=job.run.purpose,
+        finished=time.strftime("%Y-%m-%d", time.gmtime()),
+        levels=declared_levels(job),
+        tested=_tested(prepared, models[job.training.strategy][0].network, folder),
     )
 
 
@@ -267,4 +311,6 @@ def _facts(prepared: Prepared) -> Facts:
             (float((tested == k).mean()) for k in set(tested.tolist())), default=None
         ),
         simulated_budgets=bool(prepared.job.budgets.groups),
+        columns=Schema("model", people.columns).to_dict()["columns"],
+        fingerprints=people.fingerprints,
     )

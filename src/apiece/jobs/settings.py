@@ -84,7 +84,7 @@ def settings_of(part: Part | type[Part]) -> Iterator[tuple[str, Setting]]:
     Example:
         >>> from apiece.jobs.parts import Output
         >>> [name for name, _ in settings_of(Output)]
-        ['seed', 'out', 'ledger', 'analysis']
+        ['seed', 'out', 'ledger', 'analysis', 'purpose']
     """
     for entry in fields(part):
         yield entry.name, entry.metadata["setting"]
@@ -176,6 +176,14 @@ def rows(name: str, value: Any) -> int | str:
     if isinstance(value, str):
         raise InputError(f"{name} = {value!r}: must be a whole number of at least 1, or all")
     return _check.count(name, value)
+
+
+def levels(name: str, value: Any) -> tuple[float, ...]:
+    """Return several different ε, in order."""
+    found = tuple(_check.positive(name, each, error=BudgetError) for each in listed(name, value))
+    if len(set(found)) < len(found):
+        raise BudgetError(f"{name} = {list(found)}: one occurs twice; give each once")
+    return tuple(sorted(found))
 
 
 def shares(name: str, value: Any) -> tuple[Share, ...]:

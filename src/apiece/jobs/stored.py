@@ -8,8 +8,9 @@ from typing import Any
 
 from apiece import _json
 from apiece.errors import DataError
+from apiece.jobs.accuracies import Accuracies
 from apiece.jobs.regression import Errors, Interval
-from apiece.jobs.trained import Facts, Trained
+from apiece.jobs.trained import Facts, Level, Trained
 from apiece.plan import Plan
 
 MOST = 10**12  # of records, features and models
@@ -62,6 +63,10 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(_json.listed(_json.text)(value, where))
 
 
+def _object_of(read: _json.Reader[Any], value: Any, where: str) -> dict[str, Any]:
+    return _json.fields(value, where, dict.fromkeys(value if isinstance(value, dict) else (), read))
+
+
 _FACTS: dict[str, _json.Reader[Any]] = {
     "source": _json.text,
     "packaged": _json.flag,
@@ -75,6 +80,8 @@ _FACTS: dict[str, _json.Reader[Any]] = {
     "test_records": _whole,
     "commonest_class_share": _json.maybe(_share),
     "simulated_budgets": _json.flag,
+    "columns": lambda value, where: _object_of(_as_is, value, where),
+    "fingerprints": lambda value, where: _object_of(_json.text, value, where),
 }
 _SETTINGS: dict[str, _json.Reader[Any]] = {
     "batch_size": _json.number,
@@ -105,9 +112,44 @@ def _object(**readers: _json.Reader[Any]) -> _json.Reader[dict[str, Any]]:
     return lambda value, where: _json.fields(value, where, readers)
 
 
+_LEVEL: dict[str, _json.Reader[Any]] = {
+    "name": _json.text,
+    "epsilon": _json.number,
+    "delta": _json.number,
+}
+
+
+def _level(value: Any, where: str) -> Level:
+    return Level(**_json.fields(value, where, _LEVEL))
+
+
+def _shares(value: Any, where: str) -> tuple[float, ...]:
+    return tuple(_json.listed(_share)(value, where))
+
+
+def _point(value: Any, where: str) -> tuple[int, float]:
+    step, figure = value if isinstance(value, list) and len(value) == 2 else (None, None)
+    return _whole(step, where), _json.number(figure, where)
+
+
+def _tested(value: Any, where: str) -> Accuracies:
+    read = _json.fields(value, where, _TESTED)
+    found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
+    return Accuracies(**found)
+
+
+_TESTED: dict[str, _json.Reader[Any]] = {
+    "accuracy": _json.maybe(_interval),
+    "by_class": _json.listed(_json.maybe(_interval)),
+    "confusion": _json.listed(_json.maybe(_shares)),
+    "by_group": _json.listed(_json.maybe(_interval)),
+    "curve": _json.listed(_point),
+}
 _RUN: dict[str, _json.Reader[Any]] = {
     "apiece": _json.text,
     "name": _json.text,
+    "purpose": _json.maybe(_json.text),
+    "finished": _json.maybe(_json.text),
     "data": lambda value, where: Facts(**_json.fields(value, where, _FACTS)),
     "training": _object(
         strategy=_json.text,
@@ -116,10 +158,12 @@ _RUN: dict[str, _json.Reader[Any]] = {
     ),
     "ledger": _json.maybe(_object(analysis=_json.text)),
     "no_limit_cap": _json.maybe(_json.number),
+    "levels": _json.listed(_level),
     "randomness": _object(seed=_json.maybe(_seed), noise=_as_is),
     "strategies": lambda value, where: tuple(_json.listed(_trained)(value, where)),
     "all_models": _object(models=_whole, groups=_as_is),
     "release": _as_is,
+    "tested": _json.maybe(_tested),
 }
 
 
@@ -163,6 +207,7 @@ def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
         raise DataError(f"{where}: {models} models of {len(names)} strategies")
     for found in strategies:
         _require_fitting(found, top["data"], repeats, strategies[0].plan, where)
+    _require_told(top, strategies[0].plan, where)
     ledger = top["ledger"]
     return {
         "version": top["apiece"],
@@ -171,6 +216,10 @@ def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
         "strategy": training["strategy"],
         "hidden": tuple(training["hidden"]),
         "rows_per_person": training["rows_per_person"],
+        "purpose": top["purpose"],
+        "finished": top["finished"],
+        "levels": tuple(top["levels"]),
+        "tested": top["tested"],
         "analysis": None if ledger is None else ledger["analysis"],
         "no_limit_cap": top["no_limit_cap"],
         "seed": top["randomness"]["seed"],
@@ -201,6 +250,29 @@ def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, whe
             raise DataError(
                 f"{where}: {name} of strategy {found.strategy!r} does not fit the rest of the run; "
                 "give a folder as apiece train wrote it"
+            )
+
+
+def _require_told(top: dict[str, Any], plan: Plan, where: str) -> None:
+    """Raise `DataError` where levels or figures are of other budgets or classes than the run's."""
+    groups, levels, tested = plan.budget_groups, top["levels"], top["tested"]
+    declared = {(level.epsilon, level.delta) for level in levels}
+    asked = set(zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True))
+    classes = len(top["data"].classes)
+    wrong = {"levels": bool(levels) and not asked <= declared}
+    if tested is not None:
+        rows = [row for row in tested.confusion if row is not None]
+        wrong |= {
+            "tested.by_class": len(tested.by_class) not in (0, classes),
+            "tested.by_group": len(tested.by_group) not in (0, len(groups)),
+            "tested.confusion": len(tested.confusion) != len(tested.by_class)
+            or any(len(row) != classes for row in rows),
+        }
+    for name, bad in wrong.items():
+        if bad:
+            raise DataError(
+                f"{where}: {name} does not fit the rest of the run; give a folder as apiece train "
+                "wrote it"
             )
 
 

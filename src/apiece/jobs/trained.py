@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,8 @@ from apiece.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The table and its schema; all of it public, but for `commonest_class_share`.
+    """The table and its schema; all of it public, but for `commonest_class_share` and
+    `fingerprints`.
 
     Attributes:
         source: The file, or the name of a packaged table.
@@ -35,6 +36,9 @@ class Facts:
         unit: "record" or "person": of what training_records and test_records are the numbers. How
             many rows persons have is private and in no fact.
         target_range: The declared range of a number that is predicted; None for classes.
+        columns: The features' declared columns, by name, as in the schema's file.
+        fingerprints: SHA-256 of each file that was read, by its name. Whoever guesses a whole file
+            can confirm the guess by it, so that it is as private as the data.
 
     Example:
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
@@ -55,12 +59,35 @@ class Facts:
     simulated_budgets: bool
     unit: str = "record"
     target_range: tuple[float, float] | None = None
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as JSON types."""
         found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         span = None if self.target_range is None else list(self.target_range)
-        return found | {"classes": list(self.classes), "target_range": span}
+        columns = {name: dict(column) for name, column in self.columns.items()}
+        own = {"columns": columns, "fingerprints": dict(self.fingerprints)}
+        return found | {"classes": list(self.classes), "target_range": span} | own
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A budget that people could choose, as was declared to them: public, whoever chose it.
+
+    Attributes:
+        name: Of the level.
+        epsilon: Of the promise.
+        delta: Of the promise.
+
+    Example:
+        >>> Level("strict", 1.0, 1e-5).epsilon
+        1.0
+    """
+
+    name: str
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from apiece._types import Floats, Integers, Mask
 from apiece.budgets import Budgets, Persons, budget_column, capped, ids_column
 from apiece.datasets import column, read_table, texts
-from apiece.errors import DataError
+from apiece.errors import BudgetError, DataError
 from apiece.jobs.parts import BudgetColumns, Data
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ def budgets(units: Units, asked: BudgetColumns, trained: Mask) -> Budgets:
             decimal=units.decimal,
             no_limit_cap=asked.no_limit_cap,
         )
+        if role == "epsilon":
+            _require_declared(name, found, asked.levels)
         return units.once(found, f"{role} column {name!r}")[trained]
 
     delta: npt.ArrayLike = asked.delta
@@ -187,3 +189,14 @@ def budgets(units: Units, asked: BudgetColumns, trained: Mask) -> Budgets:
         rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
     )
     return Budgets(simulated.epsilon, delta, ids=ids, labels=simulated.labels)
+
+
+def _require_declared(name: str, found: Floats, levels: tuple[float, ...]) -> None:
+    """Raise `BudgetError` where levels are declared and somebody's ε is none of them."""
+    odd = found[~np.isin(found, levels)] if levels else found[:0]
+    if odd.size:
+        raise BudgetError(
+            f"epsilon column {name!r}: {odd[0]:g} is none of the declared levels "
+            f"{', '.join(f'{level:g}' for level in levels)} ({odd.size} such rows); mend the "
+            "column, or declare what people could choose"
+        )
