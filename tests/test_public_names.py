@@ -11,7 +11,7 @@ __version__ accounting audit contract
 Bounds Budgets Composed Excess Gaussian GaussianFilter Laplace Ledger ModelLoss Odometer Plan
 PrivacyCurve Query
 RenyiFilter Repeated Sampled Trainer add_noise assign calibrate clip_and_sum excess
-partial_sensitivity poisson_batches privacy_curve release_histogram
+partial_sensitivity poisson_batches privacy_curve release_histogram report
 AdaPDP Hybrid JorgensenSampling Rounds Sample Scale Sequential Threshold Uniform
 """
 NAMES = TEXT.split()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from apiece.mechanisms import Repeated as Repeated
     from apiece.mechanisms import Sampled as Sampled
     from apiece.plan import Plan as Plan
+    from apiece.reporting import report as report
     from apiece.sensitivity import ModelLoss as ModelLoss
     from apiece.sensitivity import Query as Query
     from apiece.sensitivity import partial_sensitivity as partial_sensitivity
@@ -58,6 +59,7 @@ _NAMES = {
     "apiece.ledger": ("Ledger",),
     "apiece.mechanisms": ("Composed", "Gaussian", "Laplace", "Repeated", "Sampled"),
     "apiece.plan": ("Plan",),
+    "apiece.reporting": ("report",),
     "apiece.sensitivity": ("ModelLoss", "Query", "partial_sensitivity"),
     "apiece.training": ("Trainer", "add_noise", "clip_and_sum", "poisson_batches"),
 }  # fmt: skip

@@ -5,9 +5,11 @@ from apiece.reporting.curve_figures import png, privacy_curves
 from apiece.reporting.heatmap import risk_map
 from apiece.reporting.pages import Report, report
 from apiece.reporting.promise_figures import promise
+from apiece.reporting.sections import EDITIONS
 from apiece.reporting.sensitivity_figures import partial_sensitivity_surface, save
 
 __all__ = [
+    "EDITIONS",
     "Report",
     "closing_table",
     "partial_sensitivity_surface",

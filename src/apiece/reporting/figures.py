@@ -1,35 +1,50 @@
-"""The report's figures, as SVG text to put into the page."""
+"""The page's figures, as SVG that takes the page's colours, light, dark or on paper."""
 
 from __future__ import annotations
 
+import html
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from apiece._text import figure_text
+import numpy as np
+from markupsafe import Markup
+
+from apiece._text import figure_text, plain, rounded_up
 
 if TYPE_CHECKING:
-    from apiece.jobs import Run
+    from apiece.audit import Roc
+    from apiece.jobs import Promise, Run
+    from apiece.plan import Group, Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-COLOURS = ["#4C5B6B", "#0B7A75", "#C2571A", "#7A4EAB", "#A8324A"]
-MARKERS = ["o", "s", "^", "D", "v"]
+# Each has a contrast of 3 or more on white and on the page's dark ground.
+COLOURS = ["#2C7FC9", "#CF6215", "#16886B", "#9566C9", "#C84B87", "#77838F"]
+MARKERS = ["o", "s", "^", "D", "v", "P"]
+# Stand for colours of the page, which change with its ground.
+_INK, _GRID = "#010203", "#010204"
+_TAKEN = {_INK: "currentColor", _GRID: "var(--line)"}
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "apiece",
     "font.family": "sans-serif",
-    "font.size": 10,
+    "font.size": 10.5,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#888",
+    "axes.edgecolor": _INK,
     "axes.grid": True,
-    "grid.color": "#e6e6e6",
+    "grid.color": _GRID,
     "axes.axisbelow": True,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
+_WIDTH = 5.2  # inches: narrow, so that texts can be read on a phone
 _MOST = 12  # groups drawn; with more, the strictest, the loosest and some between
+_LEAST_DELTA = 1e-12
 
 
 def _styled(draw: Callable[P, R]) -> Callable[P, R]:
@@ -44,61 +59,135 @@ def _styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 @_styled
-def accuracy(run: Run) -> str | None:
+def accuracy(run: Run) -> Markup | None:
     """Return a figure of test accuracy, one dot a seed and a bar at the mean; None if untested."""
     strategies = [found for found in run.strategies if found.test_accuracy]
     if not strategies:
         return None
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 0.9 + 0.5 * len(strategies)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _axes(0.9 + 0.5 * len(strategies))
     for row, strategy in enumerate(strategies):
         colour = COLOURS[row % len(COLOURS)]
         values = [100 * v for v in strategy.test_accuracy]
-        axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.45, markersize=7)
+        axes.plot(values, [row] * len(values), "o", color=colour, alpha=0.6, markersize=7)
         mean = 100 * (strategy.test_accuracy_mean or 0.0)
         axes.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, linewidth=2.5)
-    axes.set_yticks(range(len(strategies)), [figure_text(s.strategy) for s in strategies])
-    axes.set_ylim(len(strategies) - 0.4, -0.6)
+    _rows(axes, [s.strategy for s in strategies])
     axes.margins(x=0.12)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("test accuracy, %: a dot for each seed, a bar at the mean")
-    return _svg(figure)
+    return _svg(figure, "Test accuracy of each strategy, on held-out people.")
 
 
 @_styled
-def budgets(run: Run) -> str:
+def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup:
     """Return a figure of ε asked (a line) and ε spent (a mark a strategy) for each group."""
-    from matplotlib.figure import Figure
-
-    strategies = run.strategies
-    groups = strategies[0].promises
+    groups = next(iter(by_strategy.values()))
     shown = _some(len(groups))
-    figure = Figure(figsize=(7.2, 1.3 + 0.42 * len(shown)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _axes(1.3 + 0.42 * len(shown))
     for row, g in enumerate(shown):
         asked = groups[g].epsilon
-        axes.plot([asked, asked], [row - 0.36, row + 0.36], color="#111", linewidth=2)
-    offsets = [0.22 * (i - (len(strategies) - 1) / 2) for i in range(len(strategies))]
-    for i, strategy in enumerate(strategies):
-        spent = [strategy.promises[g].epsilon_spent for g in shown]
+        axes.plot([asked, asked], [row - 0.36, row + 0.36], color=_INK, linewidth=2)
+    offsets = [0.22 * (i - (len(by_strategy) - 1) / 2) for i in range(len(by_strategy))]
+    for i, (name, promises) in enumerate(by_strategy.items()):
         axes.plot(
-            spent,
+            [promises[g].epsilon_spent for g in shown],
             [row + offsets[i] for row in range(len(shown))],
             MARKERS[i % len(MARKERS)],
             color=COLOURS[i % len(COLOURS)],
-            label=figure_text(strategy.strategy),
+            label=figure_text(name),
             markersize=6.5,
         )
-    axes.plot([], [], color="#111", linewidth=2, label="asked")
-    axes.set_yticks(range(len(shown)), [figure_text(groups[g].name) for g in shown])
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.grid(axis="y", visible=False)
+    axes.plot([], [], color=_INK, linewidth=2, label="asked")
+    _rows(axes, [groups[g].name for g in shown])
     _epsilon_axis(axes)
-    axes.set_xlabel("ε spent, on a logarithmic scale; the black line is what was asked")
-    figure.legend(loc="outside upper left", ncols=len(strategies) + 1, frameon=False)
-    return _svg(figure)
+    axes.set_xlabel("ε spent, on a logarithmic scale; the line is what was asked")
+    figure.legend(loc="outside upper left", ncols=min(len(by_strategy) + 1, 4), frameon=False)
+    return _svg(figure, "For each group the ε it asked for and the ε that each strategy spends.")
+
+
+@_styled
+def profile(plan: Plan, chosen: Sequence[int]) -> tuple[Markup, list[tuple[Group, list[Any]]]]:
+    """Return a figure of δ at each ε of some groups, and points of it: (group, [(ε, δ), …])."""
+    figure, axes = _axes(3.2)
+    points, reach = [], 2.0 * max(plan.groups[g].epsilon for g in chosen)
+    for i, g in enumerate(chosen):
+        group, curve = plan.groups[g], plan.curve(g)
+        epsilon = np.linspace(0.0, min(4.0 * group.epsilon, reach), 60)
+        delta = curve.delta(epsilon).upper
+        seen = delta >= _LEAST_DELTA
+        colour = COLOURS[i % len(COLOURS)]
+        axes.plot(epsilon[seen], delta[seen], color=colour, label=figure_text(group.name))
+        axes.plot([group.epsilon], [group.delta], MARKERS[i % len(MARKERS)], color=colour)
+        at = [0.5 * group.epsilon, group.epsilon, 2.0 * group.epsilon]
+        told = [rounded_up(d) for d in curve.delta(np.array(at)).upper.tolist()]
+        points.append((group, list(zip(at, told, strict=True))))
+    axes.set(yscale="log", xlabel="ε", ylabel="δ at that ε, upper bound")
+    axes.set_ylim(max(axes.get_ylim()[0], _LEAST_DELTA), 1.5)
+    axes.set_xlim(left=0)
+    figure.legend(loc="outside upper left", ncols=3, frameon=False)
+    said = (
+        "The privacy profile: for each ε the δ that the released model keeps; marks are promises."
+    )
+    return _svg(figure, said), points
+
+
+@_styled
+def influence(rows: Sequence[tuple[Group, float, float, float]]) -> Markup:
+    """Return a figure of each group's share of the people, and of the greatest pull."""
+    shown = [rows[i] for i in _some(len(rows))]
+    figure, axes = _axes(1.1 + 0.5 * len(shown))
+    places = np.arange(len(shown))
+    for i, (column, label) in enumerate(((1, "of the people"), (3, "of the greatest pull"))):
+        values = [100 * float(row[column]) for row in shown]  # type: ignore[arg-type]
+        axes.barh(places + 0.36 * i - 0.18, values, 0.34, color=COLOURS[-1 - 5 * i], label=label)
+    _rows(axes, [row[0].name for row in shown])
+    axes.set_xlabel("share of the group, %")
+    figure.legend(loc="outside upper left", ncols=2, frameon=False)
+    return _svg(figure, "Each group's share of the people and of the greatest pull on a step.")
+
+
+@_styled
+def learning_curve(points: Sequence[tuple[int, float]], *, error: bool) -> Markup | None:
+    """Return a figure of held-out accuracy, or of the error, by step; None of fewer than two."""
+    if len(points) < 2:
+        return None
+    figure, axes = _axes(2.6)
+    scale = 1.0 if error else 100.0
+    axes.plot([s for s, _ in points], [scale * v for _, v in points], "o-", color=COLOURS[0],
+              markersize=4)  # fmt: skip
+    name = "mean absolute error" if error else "accuracy, %"
+    axes.set(xlabel="step", ylabel=name)
+    return _svg(figure, f"The learning curve: {name} on held-out people after some of the steps.")
+
+
+@_styled
+def rocs(found: Mapping[str, Roc]) -> Markup | None:
+    """Return a figure of true against false positive rate by group; None without any."""
+    if not found:
+        return None
+    shown = list(found.items())[: len(COLOURS)]
+    figure, axes = _axes(3.6)
+    least = min(1 / curve.others for _, curve in shown)
+    for colour, (name, curve) in zip(COLOURS, shown, strict=False):
+        axes.step(curve.fpr, curve.tpr, where="post", color=colour, label=figure_text(name))
+    axes.plot([least, 1], [least, 1], ":", color=_INK, label="guessing")
+    axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.1))
+    axes.set(xlabel="false-positive rate", ylabel="true-positive rate")
+    figure.legend(loc="outside upper left", ncols=3, frameon=False)
+    return _svg(figure, "How well members are told from others: true against false positives.")
+
+
+def _axes(height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _rows(axes: Any, names: Sequence[str]) -> None:
+    """Give each row of a figure its name, the first one on top."""
+    axes.set_yticks(range(len(names)), [figure_text(name) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="y", visible=False)
 
 
 def _epsilon_axis(axes: Any) -> None:
@@ -118,8 +207,18 @@ def _some(count: int) -> list[int]:
     return sorted({round(i * (count - 1) / (_MOST - 1)) for i in range(_MOST)})
 
 
-def _svg(figure: Any) -> str:
+def _svg(figure: Any, title: str) -> Markup:
+    """Return a figure as SVG with a title for who cannot see it, in the page's own colours.
+
+    matplotlib escapes the texts that `figure_text` let through.
+    """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    text = text[text.index("<svg") :]
+    # Its groups are named "axes_1" in every figure, and nothing refers to them.
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    for token, colour in _TAKEN.items():
+        text = re.sub(f'(fill|stroke): {token}(?=[;"])', rf"\1: {colour}", text)
+    said = html.escape(plain(title))
+    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1))

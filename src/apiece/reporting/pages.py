@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apiece._files import write_whole
-from apiece.reporting.run_page import render
+from apiece.errors import unknown
+from apiece.reporting.declared import require_no_objections, subject_of
+from apiece.reporting.page import render
+from apiece.reporting.sections import EDITIONS
 
 if TYPE_CHECKING:
+    from apiece.audit import Findings
     from apiece.jobs import Run
+    from apiece.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +56,46 @@ class Report:
         return self.html
 
 
-def report(run: Run) -> Report:
-    """Return the report of a run: what was promised, what was spent, and what is not covered.
+def report(
+    value: Plan | Run | Findings,
+    *,
+    edition: str = "internal",
+    levels: Sequence[tuple[float, float]] = (),
+) -> Report:
+    """Return the page of a plan, a run or what an audit found.
 
-    It is for the steward: accuracy is of held-out people, without noise. Names from the data are
-    escaped. The same run gives the same page, to the byte.
+    The internal edition is for the steward: it has accuracy on held-out people without noise, and
+    how many chose which budget. Names from the data are escaped. The same value gives the same
+    page, to the byte.
 
     Args:
-        run: A finished one, such as `Run.load(folder)`.
+        value: A plan, a finished run such as `Run.load(folder)`, or findings of an audit.
+        edition: "internal", or "public".
+        levels: For a plan, the pairs (ε, δ) that people could choose from, which a public edition
+            may then name. A run has those of its config.
+
+    Guarantee:
+        A public edition is a function of what was declared before anybody's data were read, and of
+        what was released with noise. Two tables that differ in anyone's rows or budget give the
+        same bytes, as long as the same was declared of them and neither is refused. It lists what
+        it leaves out, and why. Of public data nothing has to be left out.
+
+    Raises:
+        InputError: For anything else, levels that a plan's budgets are not among, and a public
+            edition of a plan with objections.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Facts, Run, Trained
         >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)
-        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
-        ...               False)
-        >>> settings = dict(batch_size=10, steps=10, clip_norm=1, learning_rate=1, momentum=0)
-        >>> found = Trained("scale", plan, settings, None, (), 1.0)
-        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ())
-        >>> "income" in report(run).html
+        >>> "100" in report(plan).html, "ε = 2" in report(plan, edition="public").html
+        (True, False)
+        >>> "ε = 2" in report(plan, edition="public", levels=[(2.0, 1e-5), (4.0, 1e-5)]).html
         True
     """
-    return Report(render(run))
+    if edition not in EDITIONS:
+        raise unknown("edition", edition, EDITIONS)
+    subject = subject_of(value, levels)
+    if edition == "public":
+        require_no_objections(subject)
+    return Report(render(subject, edition))

@@ -1,0 +1,86 @@
+"""apiece report: the page of a finished run or of a plan, for the steward or for anyone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from apiece._text import plain
+from apiece.cli._inputs import read_text
+from apiece.cli._output import echo
+from apiece.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from apiece.jobs import Run
+    from apiece.plan import Plan
+
+EXAMPLE = """
+\b
+Examples:
+  apiece report runs/first
+  apiece report runs/first --edition public --out public.html
+  apiece report plan.json --edition public --level 1:1e-5 --level 8:1e-5 --out plan.html
+"""
+NAMES = {"internal": "report.html", "public": "report-public.html"}
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "--edition",
+    default="internal",
+    show_default=True,
+    help="internal: for the steward; public: without anything computed from people.",
+)
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    metavar="ε:δ",
+    help="A budget that people could choose, for a plan; a run has those of its config. Repeatable.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The page.  [default: report.html or report-public.html in the run folder]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    source: Path, edition: str, levels: tuple[str, ...], out: Path | None, as_json: bool
+) -> None:
+    """Write the page of SOURCE, a run folder or a plan's JSON, as one HTML file that loads nothing.
+
+    A run folder is read as Run.load does: what can be computed again is, and must agree.
+    """
+    from apiece.reporting import EDITIONS, report
+
+    if edition not in EDITIONS:
+        raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
+    if out is None and not source.is_dir():
+        raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
+    value = read(source)
+    page = report(value, edition=edition, levels=[_level(text) for text in levels])
+    path = page.save(source / NAMES[edition] if out is None else out)
+    told: dict[str, Any] = {"edition": edition, "report": str(path)}
+    echo(json.dumps(told) if as_json else f"Open the {edition} edition: {plain(path)}")
+
+
+def read(source: Path) -> Run | Plan:
+    """Return the run of a folder, or the plan in a file; raise `InputError` for what is neither."""
+    from apiece.jobs import Run
+    from apiece.plan import Plan
+
+    if source.is_file():
+        return Plan.from_json(read_text(source))
+    return Run.load(source)
+
+
+def _level(text: str) -> tuple[float, float]:
+    try:
+        epsilon, delta = map(float, text.split(":"))
+    except ValueError:
+        raise InputError(f"--level = {text!r}: must be ε:δ, as in 1:1e-5") from None
+    return epsilon, delta
