@@ -38,6 +38,7 @@ LAYERS = [
     "_text",
     "_types",
     "errors",
+    "_version",
 ]
 TORCH = {"jobs", "training", "audit", "pate", "adapters", "sensitivity"}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from apiece._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from apiece import accounting as accounting
     from apiece import audit as audit
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from apiece.training import clip_and_sum as clip_and_sum
     from apiece.training import poisson_batches as poisson_batches
 
-__version__ = "0.1.0"
 
 # Loaded when first asked for, so that `import apiece` and the command line start at once.
 _NAMES = {

@@ -62,6 +62,7 @@ HOLDS = {
     "plan.verification.Measures": "epsilon_spent advantage forward backward",
     "plan.verification.Verification": "name epsilon delta epsilon_spent kept",
     "queries.session.Session": "source",
+    "reporting.declared.Subject": "plans run findings",
     "sensitivity.attribution.Exhaustion": "ids answers attributes",
     "sensitivity.attribution.LossShares": "shares",
     "sensitivity.noise.BoundedSum": "total bounds",
@@ -202,7 +203,10 @@ PUBLIC = [
     "jobs.trained.Promise",
     "jobs.trained.Trained",
     "reporting.closing.Gain",
+    "reporting.declared.Declared",
     "reporting.pages.Report",
+    "reporting.sections.LeftOut",
+    "reporting.sections.Section",
     "training.clipping.paths.tape.Unit",
     "training.clipping.rules.rule.LayerRule",
 ]
@@ -356,7 +360,10 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
     known |= {
         "ledger.ledger.Ledger",
         "jobs.results.Run",
+        "reporting.declared.Declared",
         "reporting.pages.Report",
+        "reporting.sections.LeftOut",
+        "reporting.sections.Section",
         "mechanisms.algebra.Composed",
     }  # a URL without password; parameters
     assert own <= known, f"these write their own repr; build them for real above: {own - known}"

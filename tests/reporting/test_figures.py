@@ -8,16 +8,19 @@ from sample_runs import sample_run
 
 def test_they_are_svg_with_every_name_and_the_same_twice() -> None:
     run = sample_run()
-    for draw in (accuracy, budgets):
-        text = draw(run)
+    by_strategy = {s.strategy: s.promises for s in run.strategies}
+    for draw in (lambda: accuracy(run), lambda: budgets(by_strategy)):
+        text = draw()
         assert text is not None
         assert text.startswith("<svg")
-        assert text == draw(run)
+        assert text == draw()
+        assert 'role="img" aria-label="' in text
+        assert "#01020" not in text, "the page's own colours"
         assert "http://www.w3.org" in text.split(">", 1)[0]
         for strategy in run.strategies:
             assert strategy.strategy in text
     for group in run.strategies[0].promises:
-        assert group.name in budgets(run)
+        assert group.name in budgets(by_strategy)
 
 
 def test_without_held_out_people_there_is_no_accuracy() -> None:

@@ -40,7 +40,7 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     "levels",
     multiple=True,
     metavar="ε:δ",
-    help="A budget that people could choose, for a plan; a run has those of its config. Repeatable.",
+    help="A budget that people could choose, for a plan (a run has its config's); repeatable.",
 )
 @click.option(
     "--out",

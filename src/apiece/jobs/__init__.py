@@ -13,7 +13,7 @@ from apiece.jobs.parts import TUNED
 from apiece.jobs.people import People, Records, read_people
 from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.release import Check, Release
-from apiece.jobs.results import METRICS, REPORT, Run, Total
+from apiece.jobs.results import METRICS, REPORT, Run, Total, totalled
 from apiece.jobs.settings import Setting, settings_of
 from apiece.jobs.trained import Facts, Level, Promise, Trained, promises_of
 
@@ -59,6 +59,7 @@ __all__ = [
     "read_people",
     "run",
     "settings_of",
+    "totalled",
 ]
 _MODULE_OF = {
     **dict.fromkeys(("TabularModel", "build", "load_model"), "model"),

@@ -246,6 +246,19 @@ def declared_levels(job: Job) -> tuple[Level, ...]:
     return tuple(Level(f"ε = {each:g}", each, delta) for each in asked.levels)
 
 
+def totalled(groups: int) -> list[int]:
+    """Return of which groups the cost of all models is told: all, or some where there are many.
+
+    Args:
+        groups: How many there are.
+
+    Example:
+        >>> totalled(3), len(totalled(500))
+        ([0, 1, 2], 12)
+    """
+    return list(np.round(np.linspace(0, groups - 1, min(groups, _TOTALS))).astype(int).tolist())
+
+
 def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
     """Return what groups would spend if every model, `repeats` of each plan, were released.
 
@@ -255,9 +268,8 @@ def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
     groups = plans[0].budget_groups
     if len(plans) * repeats == 1:
         return ()
-    chosen = np.linspace(0, len(groups) - 1, min(len(groups), _TOTALS))
     found = []
-    for g in np.round(chosen).astype(int).tolist():
+    for g in totalled(len(groups)):
         every = Composed(*(Repeated(plan.mechanism_for(g), repeats) for plan in plans))
         delta = float(groups.delta[g])
         spent = float(privacy_curve(every, method="pld").epsilon(delta).upper)

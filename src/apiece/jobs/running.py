@@ -14,7 +14,7 @@ import tomli_w
 import torch
 from torch import nn
 
-from apiece import __version__
+from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import InputError
 from apiece.jobs.accuracies import POINTS, Accuracies, accuracies

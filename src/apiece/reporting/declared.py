@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from apiece import __version__
+from apiece._version import __version__
 from apiece.errors import InputError
 from apiece.plan import RELATION, Plan
 

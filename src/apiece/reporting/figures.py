@@ -105,23 +105,23 @@ def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup:
 
 
 @_styled
-def profile(plan: Plan, chosen: Sequence[int]) -> tuple[Markup, list[tuple[Group, list[Any]]]]:
-    """Return a figure of δ at each ε of some groups, and points of it: (group, [(ε, δ), …])."""
+def profile(plan: Plan, chosen: Sequence[int]) -> tuple[Markup, list[tuple[Group, list[str]]]]:
+    """Return a figure of δ at each ε of some groups, and δ at half, all and twice the ε asked."""
     figure, axes = _axes(3.2)
     points, reach = [], 2.0 * max(plan.groups[g].epsilon for g in chosen)
     for i, g in enumerate(chosen):
         group, curve = plan.groups[g], plan.curve(g)
-        epsilon = np.linspace(0.0, min(4.0 * group.epsilon, reach), 60)
+        epsilon = np.linspace(0.0, min(4.0 * group.epsilon, reach), 49)
         delta = curve.delta(epsilon).upper
         seen = delta >= _LEAST_DELTA
         colour = COLOURS[i % len(COLOURS)]
         axes.plot(epsilon[seen], delta[seen], color=colour, label=figure_text(group.name))
         axes.plot([group.epsilon], [group.delta], MARKERS[i % len(MARKERS)], color=colour)
-        at = [0.5 * group.epsilon, group.epsilon, 2.0 * group.epsilon]
-        told = [rounded_up(d) for d in curve.delta(np.array(at)).upper.tolist()]
-        points.append((group, list(zip(at, told, strict=True))))
+        at = np.array([0.5, 1.0, 2.0]) * group.epsilon
+        points.append((group, list(map(rounded_up, curve.delta(at).upper.tolist()))))
     axes.set(yscale="log", xlabel="ε", ylabel="δ at that ε, upper bound")
     axes.set_ylim(max(axes.get_ylim()[0], _LEAST_DELTA), 1.5)
+    axes.minorticks_off()
     axes.set_xlim(left=0)
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
     said = (
@@ -171,6 +171,7 @@ def rocs(found: Mapping[str, Roc]) -> Markup | None:
         axes.step(curve.fpr, curve.tpr, where="post", color=colour, label=figure_text(name))
     axes.plot([least, 1], [least, 1], ":", color=_INK, label="guessing")
     axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.1))
+    axes.minorticks_off()
     axes.set(xlabel="false-positive rate", ylabel="true-positive rate")
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
     return _svg(figure, "How well members are told from others: true against false positives.")
@@ -184,21 +185,25 @@ def _axes(height: float) -> tuple[Any, Any]:
 
 
 def _rows(axes: Any, names: Sequence[str]) -> None:
-    """Give each row of a figure its name, the first one on top."""
-    axes.set_yticks(range(len(names)), [figure_text(name) for name in names])
+    """Give each row of a figure its name, the first one on top; long ones make it wider."""
+    shown = [figure_text(name) for name in names]
+    spare = max(map(len, shown)) - 20
+    if spare > 0:
+        axes.figure.set_figwidth(_WIDTH + 0.09 * spare)
+    axes.set_yticks(range(len(names)), shown)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
 
 
 def _epsilon_axis(axes: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     axes.set_xlim(low / 1.25, high * 1.25)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
 
 
 def _some(count: int) -> list[int]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from apiece.budgets import SMALL_GROUP
+from apiece.contract import explain
+from apiece.jobs import totalled
 from apiece.reporting import figures
 from apiece.reporting.closing import gains, held_out, interval_text
 
 if TYPE_CHECKING:
-    from apiece.jobs import Level, Promise
+    from apiece.jobs import Promise
     from apiece.plan import Plan
     from apiece.reporting.declared import Declared, Subject
 
@@ -25,23 +26,9 @@ def everything(declared: Declared) -> Context:
 
 
 def promise(declared: Declared) -> Context:
-    """Return the levels, with what each means of 1,000 people."""
-    return {"levels": [(level, right_at_most(level)) for level in declared.levels]}
-
-
-def right_at_most(level: Level) -> int:
-    """Return of how many in 1,000 a guess at membership is right, at most, by (ε, δ) alone.
-
-    Half of them were in the data. The advantage of any test is at most (e^ε − 1 + 2δ)/(e^ε + 1), by
-    Kairouz, Oh, Viswanath 2017.
-
-    >>> from apiece.jobs import Level
-    >>> right_at_most(Level("a", 1.0, 1e-5)), right_at_most(Level("b", 900.0, 1e-5))
-    (732, 1000)
-    """
-    shrunk = math.exp(-level.epsilon)
-    advantage = (1 - shrunk + 2 * level.delta * shrunk) / (1 + shrunk)
-    return min(math.ceil(1000 * (1 + advantage) / 2), 1000)
+    """Return the levels, with what each means of 1,000 people, by (ε, δ) alone."""
+    told = [(level, explain(level.epsilon, level.delta)) for level in declared.levels]
+    return {"levels": told}
 
 
 def standing(subject: Subject) -> Context:
@@ -158,8 +145,9 @@ def comparison(subject: Subject) -> Context | None:
     run = _run(subject)
     if run.models == 1:
         return None
-    alone = {group.name: group for group in run.kept.promises}
-    return {"totals": [(total, alone[total.name]) for total in run.totals], "models": run.models}
+    chosen = totalled(len(run.kept.promises))
+    alone = [run.kept.promises[g] for g in chosen]
+    return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
 
 
 def audit(subject: Subject) -> Context:

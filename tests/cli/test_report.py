@@ -1,0 +1,91 @@
+"""apiece report: a run folder or a plan becomes one file, whole; bad input is one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apiece import cli
+from sample_runs import sample_plan
+
+SCHEMA = """
+[columns.x]
+kind = "numeric"
+lower = 0
+upper = 1
+[columns.y]
+kind = "categorical"
+values = ["a", "b"]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder, as apiece train leaves it."""
+    place = tmp_path_factory.mktemp("made")
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": random.random(60), "y": random.choice(["a", "b"], 60)})
+    frame.assign(e=np.where(np.arange(60) % 2, 1.0, 4.0)).to_csv(place / "t.csv", index=False)
+    (place / "s.toml").write_text(SCHEMA)
+    words = ["train", "--data", place / "t.csv", "--schema", place / "s.toml", "--label", "y"]
+    words += ["--epsilon", "e", "--delta", "1e-3", "--steps", "2", "--batch-size", "10"]
+    words += ["--level", "1", "--level", "4", "--purpose", "to see", "--out", place / "run"]
+    assert cli.run(list(map(str, words))) == 0
+    return place / "run"
+
+
+def test_both_editions_are_written(folder: Path, capsys: Any) -> None:
+    assert cli.run(["report", str(folder), "--edition", "public"]) == 0
+    assert "report-public.html" in capsys.readouterr().out
+    trained = (folder / "report.html").read_text()
+    assert cli.run(["report", str(folder), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"edition": "internal", "report": str(folder / "report.html")}
+    assert (folder / "report.html").read_text() == trained
+    public = (folder / "report-public.html").read_text()
+    assert "to see" in public
+    assert "ε = 4" in public
+    assert "t.csv" not in public
+
+
+def test_a_plan(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "plan.json").write_text(sample_plan("scale").to_json())
+    words = ["report", str(tmp_path / "plan.json"), "--edition", "public"]
+    words += ["--level", "1:1e-3", "--level", "3:1e-3", "--out", str(tmp_path / "p.html")]
+    assert cli.run(words) == 0
+    assert "ε = 3" in (tmp_path / "p.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{none}"], "is no run folder; for the page of a plan give --out FILE"),
+        (["{none}", "--out", "{out}"], "is no run folder, it has no metrics.json"),
+        (["{empty}"], "is no run folder, it has no metrics.json"),
+        (["{text}", "--out", "{out}"], "not JSON"),
+        (["{run}", "--edition", "pubic"], "must be internal or public"),
+        (["{run}", "--level", "1:1e-3", "--out", "{out}"], "a run has those of its config"),
+        (["{run}", "--level", "one", "--out", "{out}"], "must be ε:δ, as in 1:1e-5"),
+        (["{run}", "--level", "1:2:3", "--out", "{out}"], "must be ε:δ, as in 1:1e-5"),
+        (["{plan}", "--level", "1:1e-3", "--out", "{out}"], "is none of them"),
+        (["{run}", "--out", "{text}/x.html"], "cannot be written"),
+        ([], "Missing argument"),
+    ],
+)
+def test_mistakes(words: list[str], says: str, folder: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no plan")
+    (tmp_path / "plan.json").write_text(sample_plan("scale").to_json())
+    places = {name: str(tmp_path / name) for name in ("none", "empty", "text")}
+    places |= {"run": str(folder), "plan": str(tmp_path / "plan.json")}
+    places["out"] = str(tmp_path / "out.html")
+    before = sorted(tmp_path.iterdir())
+    assert cli.run(["report", *(word.format(**places) for word in words)]) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert sorted(tmp_path.iterdir()) == before
