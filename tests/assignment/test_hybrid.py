@@ -68,3 +68,24 @@ def test_hybrid_by_renyi_accounting_moves_with_its_bound() -> None:
     free = rates(1.0)
     assert free[0] < 0.03 < 0.07 < free[2]
     assert rates(0.05) == pytest.approx(free, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("lone", "others", "steps"),
+    [
+        (8.0, 1.0, 2),
+        pytest.param(8.0, 0.5, 5, marks=pytest.mark.slow),
+        pytest.param(20.0, 2.0, 5, marks=pytest.mark.slow),
+        pytest.param(8.0, 1.0, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_who_would_join_every_step_is_held_to_the_bound(
+    lone: float, others: float, steps: int
+) -> None:
+    """A lone large budget goes to rate 1 at once, which is an end that no bound had set."""
+    budgets = Budgets([others] * 199 + [lone], 1e-5)
+    settings = {"steps": steps, "expected_batch_size": 40, "clip_norm": 1.0}
+    free = plan_of(Sample(), budgets, **settings)
+    assert max(clause.symmetric for clause in contract.check(free)) > 0.02
+    plan = plan_of(Hybrid(0.02), budgets, **settings)
+    assert max(clause.symmetric for clause in contract.check(plan)) <= 0.02

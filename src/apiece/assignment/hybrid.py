@@ -117,14 +117,16 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
     own = [_Group(request, e, d) for e, d in zip(request.target, groups.delta, strict=True)]
+    seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     while True:
         found = _within(request, low, high)
-        free = (bound > 0) & (bound < 1) & (found > low) & (found < high)
+        open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
         tight = False
-        for g in np.flatnonzero(free):
+        for g in np.flatnonzero(open_):
             limit = own[g].limit(float(found[g]), float(bound[g]))
             if limit != found[g]:
-                (high if found[g] > q else low)[g] = limit
+                above = bool(found[g] > q)
+                (high if above else low)[g] = seen[int(above), g] = limit
                 tight = True
         if not tight:
             return found
