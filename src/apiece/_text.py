@@ -35,11 +35,11 @@ def plain_lines(text: str) -> str:
 def rounded_up(value: float, digits: int = 4) -> str:
     """Return the least number of so many digits that is not below `value`.
 
-    >>> rounded_up(0.49991), rounded_up(0.5), rounded_up(0.50001)
-    ('0.5', '0.5', '0.5001')
+    >>> rounded_up(0.49991), rounded_up(0.5), rounded_up(0.50001), rounded_up(20.0)
+    ('0.5', '0.5', '0.5001', '20')
     """
     text = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
-    return f"{text.normalize():.{digits}g}"
+    return f"{float(text):.{digits}g}"
 
 
 def shown(value: float) -> str:

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.sample_choices import sample_choices
 
-from apiece import cli
+from apiece import cli, contract
 from apiece.assignment import Sample, Uniform, assign
 from apiece.budgets import Budgets
+from apiece.contract import Choices
 
 GAUSSIAN = '{"gaussian": {"noise_multiplier": 4}}'
 
@@ -117,3 +120,62 @@ def test_a_plan_that_breaks_its_promise_is_not_explained(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "more than 500" not in captured.err
+
+
+OFFER = ["--groups", "strict:1:0.5,weak:3:0.5", "--records", "100", "--delta", "1e-5"]
+OFFER += ["--batch-size", "10", "--steps", "5", "--excess", "0.02"]
+
+
+@pytest.mark.slow
+def test_the_contributor_s_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "choose.html"
+    assert cli.run(["explain", *OFFER, "--page", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["names"] == ["strict", "weak"]
+    assert len(found["outcomes"]) == 18
+    assert "all others choose “weak”" in path.read_text()
+
+
+def test_the_flags_of_an_offer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def choices(offered: Any, **settings: Any) -> Choices:
+        settings.pop("progress")(1, 30)
+        asked.extend([offered, settings])
+        return sample_choices(("strict", "weak"), ("scale",))
+
+    monkeypatch.setattr(contract, "choices", choices)
+    path = tmp_path / "choose.html"
+    assert cli.run(["explain", *OFFER, "--page", str(path)]) == 0
+    assert asked == [
+        [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)],
+        {"records": 100, "delta": 1e-5, "steps": 5, "expected_batch_size": 10.0, "bound": 0.02},
+    ]
+    assert path.read_text().startswith("<!doctype html>")
+    assert str(path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (OFFER, "--page: missing"),
+        ([*OFFER[2:], "--page", "a.html"], "--groups: missing"),
+        ([*OFFER[:-2], "--page", "a.html"], "--excess: missing"),
+        ([*OFFER, "--page", "a.html", "--epsilon", "1"], "--epsilon"),
+        ([*OFFER, "--page", "a.html", "--consent"], "--consent"),
+        ([*OFFER, "--page", "a.html", "--figure", "a.png"], "--figure"),
+        (["--groups", "a:1", *OFFER[2:], "--page", "a.html"], "name:epsilon:share"),
+        (["--groups", "a:1:1", *OFFER[2:], "--page", "a.html"], "offer 2"),
+        (["--epsilon", "1", "--delta", "1e-5", "--steps", "5"], "--steps"),
+    ],
+)
+def test_mistakes_with_an_offer(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["explain", *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -126,6 +126,8 @@ PUBLIC = [
     "audit.findings.Findings",
     "audit.findings.GroupDifference",
     "audit.findings.GroupScores",
+    "contract.choices.Choices",
+    "contract.choices.Outcome",
     "contract.enforce._Option",
     "contract.explain.Explanation",
     "contract.frequencies.Frequencies",

@@ -36,6 +36,26 @@ def dialect_from(flags: dict[str, Any]) -> Dialect:
     return Dialect(**{name: flags[name] for name in names if flags[name] is not None})
 
 
+def groups_from(text: str) -> list[tuple[str, float, float]]:
+    """Return (name, epsilon, share) of each group in `name:epsilon:share,…`.
+
+    >>> groups_from("strict:1:0.34,weak:3:0.66")
+    [('strict', 1.0, 0.34), ('weak', 3.0, 0.66)]
+    """
+    found = []
+    for part in text.split(","):
+        name, *numbers = part.split(":")
+        if len(numbers) != 2:
+            raise InputError(f"--groups: {part!r} is not name:epsilon:share, as in strict:1:0.34")
+        try:
+            found.append((name, float(numbers[0]), float(numbers[1])))
+        except ValueError:
+            raise InputError(
+                f"--groups: {part!r}: epsilon and share must be numbers, as in strict:1:0.34"
+            ) from None
+    return found
+
+
 def warn(doubts: Iterable[str]) -> None:
     """Say on stderr, a line each, what was done as asked and looks like a mistake."""
     for doubt in doubts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._text import shown
-from apiece.cli._inputs import read_text
+from apiece.cli._inputs import groups_from, read_text
 from apiece.cli._output import echo
 from apiece.errors import InputError
 
@@ -22,8 +22,12 @@ Example:
   apiece explain --epsilon 1 --delta 1e-5
   apiece explain --epsilon 1 --delta 1e-5 --consent --purpose "a study of sleep"
   apiece explain --plan plan.json --group strict --figure strict.png
+  apiece explain --groups strict:1:0.34,medium:2:0.43,weak:3:0.23 --records 50000 \\
+                 --delta 1e-5 --batch-size 1024 --steps 1465 --excess 0.02 --page choose.html
 """
 PATH = click.Path(path_type=Path)
+BUDGET = ("epsilon", "delta", "mechanism", "plan", "group")
+OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 
 
 @click.command(epilog=EXAMPLE)
@@ -35,21 +39,33 @@ PATH = click.Path(path_type=Path)
 @click.option("--consent", is_flag=True, help="Print a text for a consent form.")
 @click.option("--purpose", help="What the result is for; with --consent.")
 @click.option("--figure", type=PATH, help="Draw it here (.png, .svg or .pdf).")
+@click.option("--page", type=PATH, help="Write the contributor's page here, for --groups.")
+@click.option("--groups", help="Budgets on offer: name:epsilon:share,… as expected.")
+@click.option("--records", type=int, help="How many people are expected; with --groups.")
+@click.option("--batch-size", type=float, help="Expected batch size; with --groups.")
+@click.option("--steps", type=int, help="Number of updates; with --groups.")
+@click.option("--excess", type=float, help="Bound Δ̄ on the excess, for hybrid; with --groups.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    consent: bool, purpose: str | None, figure: Path | None, as_json: bool, **asked: Any
+    consent: bool, purpose: str | None, figure: Path | None, as_json: bool, **flags: Any
 ) -> None:
     """Say in frequencies what a budget (ε, δ) promises a person.
 
     The counts are exact for (ε, δ): some mechanism that keeps it reaches each. With --mechanism or
     --plan they are of what is run, which allows less. Every count is rounded against the promise:
     no attacker does better on average.
+
+    With --groups and --page it writes one HTML file for those who are asked: they choose a budget
+    and see what it means, as others choose and the strategy has it. Planning takes a minute.
     """
+    if flags["page"] is not None or flags["groups"] is not None:
+        _page(flags | {"--consent": consent or None, "--figure": figure}, as_json)
+        return
     if purpose is not None and not consent:
         raise InputError("--purpose: a part of the form; give --consent too, or leave it out")
     if consent and as_json:
         raise InputError("--consent: is in what --json prints; leave one of them out")
-    found = _explanation(**asked)
+    found = _explanation(**_only(flags, *BUDGET))
     if figure is not None:
         from apiece.reporting import promise, save
 
@@ -60,6 +76,52 @@ def command(
         echo(found.consent(purpose))
     else:
         echo(text(found))
+
+
+def _only(flags: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the flags of these names; refuse others that are given."""
+    for name, value in flags.items():
+        if value is not None and name not in names:
+            flag = "--" + name.removeprefix("--").replace("_", "-")
+            with_groups = "groups" in names
+            raise InputError(
+                f"{flag}: goes with {'a single budget' if with_groups else '--groups'}; leave "
+                f"it out{'' if with_groups else ', or give --groups and --page'}"
+            )
+    return {name: flags[name] for name in names}
+
+
+def _page(flags: dict[str, Any], as_json: bool) -> None:
+    """Write the contributor's page."""
+    from apiece.cli._progress import Bar
+    from apiece.contract import choices
+    from apiece.reporting import contributor_page
+
+    asked = _only(flags, *OFFER)
+    for name, value in asked.items():
+        if value is None:
+            raise InputError(f"--{name.replace('_', '-')}: missing; --page needs it")
+    page = asked["page"]
+    with Bar(0) as bar:
+
+        def progress(done: int, of: int) -> None:
+            bar.total = of
+            bar.advance("plans")
+
+        found = choices(
+            groups_from(asked["groups"]),
+            records=asked["records"],
+            delta=asked["delta"],
+            steps=asked["steps"],
+            expected_batch_size=asked["batch_size"],
+            bound=asked["excess"],
+            progress=progress,
+        )
+    contributor_page(found).save(page)
+    if as_json:
+        echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+    else:
+        echo(f"wrote {page}: {len(found.names)} budgets, each under three strategies")
 
 
 def _explanation(

@@ -23,6 +23,7 @@ from apiece.assignment import (
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
 from apiece.cli._inputs import (
     dialect_from,
+    groups_from,
     number_or_name,
     parse_option,
     read_text,
@@ -181,23 +182,11 @@ def budgets_from(flags: dict[str, Any]) -> Budgets:
     if isinstance(delta, str) or isinstance(excess, str):
         raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
     cap = flags["no_limit_cap"]
-    groups = [(n, share, capped(e, cap)) for n, share, e in map(_group, flags["groups"].split(","))]
+    groups = [(n, share, capped(e, cap)) for n, e, share in groups_from(flags["groups"])]
     budgets = Budgets.from_groups(groups, flags["records"], delta)
     if excess is None:
         return budgets
     return Budgets(budgets.epsilon, budgets.delta, excess=excess, labels=budgets.labels)
-
-
-def _group(text: str) -> tuple[str, float, float]:
-    parts = text.split(":")
-    if len(parts) != 3:
-        raise InputError(f"--groups: {text!r} is not name:epsilon:share, as in strict:1:0.34")
-    try:
-        return parts[0], float(parts[2]), float(parts[1])
-    except ValueError:
-        raise InputError(
-            f"--groups: {text!r}: epsilon and share must be numbers, as in strict:1:0.34"
-        ) from None
 
 
 def table(plan: Plan) -> str:

@@ -100,18 +100,16 @@ def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencie
         >>> frequencies(promised_curve(1.0, 1e-5), 1.0, 1e-5).right
         732
     """
-    alpha = np.array([ACCUSED / PEOPLE, HARMED / CASES])
-    power = partial(_power, curve, epsilon, delta)
-    found, harmed = power(alpha)
+    least = partial(_least, curve, epsilon, delta)
     odds = _largest_odds(curve, epsilon, delta)
     often = _SPARE * delta
     return Frequencies(
-        right=_up(curve.success(0.5).upper, PEOPLE),
-        found=_up(found, PEOPLE),
-        harmed=_up(harmed, CASES),
-        picked=_up(_share_found(power, FEW / CROWD), FEW),
-        belief=_up(_belief(odds, 0.5), PEOPLE),
-        rare_belief=_up(_belief(odds, FEW / CROWD), PEOPLE),
+        right=count_up(curve.success(0.5).upper, PEOPLE),
+        found=count_up(least(partial(_power, ACCUSED / PEOPLE)), PEOPLE),
+        harmed=count_up(least(partial(_power, HARMED / CASES)), CASES),
+        picked=count_up(least(partial(_share_found, FEW / CROWD)), FEW),
+        belief=count_up(_belief(odds, 0.5), PEOPLE),
+        rare_belief=count_up(_belief(odds, FEW / CROWD), PEOPLE),
         surprise=whole(1 / min(often, 1.0)) if often > 0 else None,
     )
 
@@ -125,8 +123,12 @@ def whole(cases: float) -> int:
     return math.floor(cases * (1 + 1e-12))
 
 
-def _up(chance: float, of: int) -> int:
-    """Return the count, rounded up; what exceeds a whole number by rounding alone stays."""
+def count_up(chance: float, of: int) -> int:
+    """Return the count, rounded up; what exceeds a whole number by rounding alone is that number.
+
+    >>> count_up(0.7311, 1000), count_up(0.73, 1000)
+    (732, 730)
+    """
     return min(math.ceil(chance * of * (1 - 1e-12)), of)
 
 
@@ -137,28 +139,33 @@ def _belief(odds: float, prior: float) -> float:
     return prior * math.exp(odds) / (1 - prior + prior * math.exp(odds))
 
 
-def _power(curve: PrivacyCurve, epsilon: float, delta: float, alpha: Floats) -> Floats:
-    """Return the greatest true-positive rates, by the curve and by the promise itself."""
+def _least(
+    curve: PrivacyCurve, epsilon: float, delta: float, bound: Callable[[Floats, Floats], Floats]
+) -> float:
+    """Return the least of a bound that holds for each x with δ(x), looked for twice."""
+    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
     with np.errstate(over="ignore"):
-        grow = np.exp(np.float64(epsilon))
-    promised = np.minimum(grow * alpha + delta, 1 - (1 - delta - alpha) / grow)
-    return np.asarray(np.minimum(curve.true_positive_rate(alpha), promised))
+        rough = bound(nodes, np.append(curve.delta(nodes[:-1]).upper, delta))
+        at, apart = nodes[int(rough.argmin())], nodes[1]
+        fine = np.linspace(max(at - apart, 0.0), at + apart, 129)
+        return float(min(rough.min(), bound(fine, np.asarray(curve.delta(fine).upper)).min()))
 
 
-def _share_found(power: Callable[[Floats], Floats], share: float) -> float:
-    """Return the greatest true-positive rate of who names as many people as took part, a `share`.
+def _power(alpha: float, x: Floats, delta: Floats) -> Floats:
+    """Return bounds on the true-positive rate of a test whose false-positive rate is `alpha`."""
+    return np.minimum(np.exp(x) * alpha + delta, 1 - np.exp(-x) * (1 - delta - alpha))
 
-    The rate of true positives T and that of false ones α satisfy share·T + (1 − share)·α = share.
-    Their bound rises with α, so the largest T in question is where the bound meets that line.
+
+def _share_found(share: float, x: Floats, delta: Floats) -> Floats:
+    """Return bounds on the true-positive rate T of who names as many people as took part.
+
+    They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of `_power` at
+    this α, solved for T.
     """
-    low, high = 0.0, 1.0
-    for _ in range(4):
-        rates = np.linspace(low, high, 65)
-        alpha = np.clip(share * (1 - rates) / (1 - share), 0.0, 1.0)
-        reached = rates <= power(alpha)
-        last = int(np.flatnonzero(reached)[-1]) if reached.any() else 0
-        low, high = float(rates[last]), float(rates[min(last + 1, 64)])
-    return high
+    odds = share / (1 - share)
+    direct = 1 - (1 - delta) / (1 + np.exp(x) * odds)
+    mirror = (1 - np.exp(-x) * (1 - delta - odds)) / (1 + np.exp(-x) * odds)
+    return np.minimum(direct, mirror)
 
 
 def _largest_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
@@ -170,7 +177,7 @@ def _largest_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
     tail = _SPARE * delta
     if not 0 < tail < 1:
         return epsilon if tail == 0 else math.inf
-    at: Floats = np.append(np.linspace(0.0, 1.0, 400) * epsilon, epsilon)
+    at: Floats = np.append(np.linspace(0.0, 1.0, 100) * epsilon, epsilon)
     spent = np.append(curve.delta(at[:-1]).upper, delta)
     fine = spent < tail
     return float((at[fine] - np.log1p(-spent[fine] / tail)).min()) * (1 + 1e-12)

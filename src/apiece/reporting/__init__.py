@@ -1,6 +1,7 @@
 """Figures, the closing table and the self-contained HTML page; sees results, never models."""
 
 from apiece.reporting.closing import closing_table
+from apiece.reporting.contributor_page import contributor_page
 from apiece.reporting.curve_figures import png, privacy_curves
 from apiece.reporting.heatmap import risk_map
 from apiece.reporting.pages import Report, report
@@ -12,6 +13,7 @@ __all__ = [
     "EDITIONS",
     "Report",
     "closing_table",
+    "contributor_page",
     "partial_sensitivity_surface",
     "png",
     "privacy_curves",

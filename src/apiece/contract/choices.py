@@ -1,0 +1,270 @@
+"""What each budget on offer means, as the others choose and the strategy has it: from plans alone.
+
+For whoever offers budgets, before anyone has chosen: no data are needed, and nobody's choice is in
+the result. With Sample a contributor's whole curve moves with the others' budgets, though (ε, δ)
+is kept (Kaiser et al. 2026); what does not move is what (ε, δ) itself allows, and what the bound Δ̄
+adds to the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from apiece import _check
+from apiece.accounting import noise_multipliers, privacy_curve
+from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
+from apiece.budgets import Budgets, refuse_absurd
+from apiece.contract.explain import Explanation, explain
+from apiece.contract.frequencies import PEOPLE, count_up
+from apiece.errors import BudgetError
+from apiece.plan import BoundPlan, Reference, excess_of
+
+MOST = 6  # budgets on offer; people choose among few
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one budget on offer means under a strategy, if the others choose in a certain way.
+
+    Attributes:
+        budget: Position of the budget on offer.
+        strategy: Name of the strategy.
+        others: Position of the budget that all others choose; None where they choose as expected.
+        epsilon_spent: What the plan spends of the budget.
+        excess: Δ towards more vulnerable than the reference.
+        explanation: What an attacker can do at most.
+
+    Guarantee:
+        `epsilon_spent` and `excess` are upper bounds.
+
+    Example:
+        >>> Outcome(0, "scale", None, 0.9, 0.0101, explain(1.0, 1e-5)).more
+        11
+    """
+
+    budget: int
+    strategy: str
+    others: int | None
+    epsilon_spent: float
+    excess: float
+    explanation: Explanation
+
+    @property
+    def more(self) -> int:
+        """Of 1,000 people, about how many more an attacker is right than in the reference."""
+        return count_up(self.excess, PEOPLE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {
+            "budget": self.budget,
+            "strategy": self.strategy,
+            "others": self.others,
+            "epsilon_spent": self.epsilon_spent,
+            "excess": self.excess,
+            "more": self.more,
+            "explanation": self.explanation.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The budgets on offer and what each means; public numbers alone.
+
+    Attributes:
+        names: Of the budgets on offer, strictest first.
+        shares: Of people who are expected to choose each.
+        promises: What each promises by itself, whatever is done with the data.
+        references: Of 1,000 people, about how many an attacker is right at most if everybody had
+            chosen that budget.
+        bounded: The same at most, whatever the others choose, where the excess is bounded.
+        bound: Δ̄, the bound on the excess.
+        records: How many people are expected.
+        outcomes: For every budget, strategy and choice of the others.
+
+    Example:
+        >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
+        >>> found = choices(offered, records=100, delta=1e-5, steps=5, expected_batch_size=10,
+        ...                 bound=0.02, strategies=[Scale()])
+        >>> found.names, len(found.outcomes)
+        (('strict', 'weak'), 6)
+    """
+
+    names: tuple[str, ...]
+    shares: tuple[float, ...]
+    promises: tuple[Explanation, ...]
+    references: tuple[int, ...]
+    bounded: tuple[int, ...]
+    bound: float
+    records: int
+    outcomes: tuple[Outcome, ...]
+
+    def guaranteed(self, budget: int, strategy: str) -> int:
+        """Return `right` at most, whatever the others choose.
+
+        Args:
+            budget: Position of the budget on offer.
+            strategy: Name of a strategy. Scale does not move with the others, Hybrid by no more
+                than the bound; of all others the promise alone is known to hold.
+        """
+        known = {Scale.name: self.references, Hybrid.name: self.bounded}
+        return (
+            known[strategy][budget]
+            if strategy in known
+            else self.promises[budget].frequencies.right
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON types."""
+        return {
+            "names": list(self.names),
+            "shares": list(self.shares),
+            "promises": [promise.to_dict() for promise in self.promises],
+            "right_in_reference": list(self.references),
+            "right_bounded": list(self.bounded),
+            "bound": self.bound,
+            "records": self.records,
+            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+        }
+
+
+def choices(
+    offered: Sequence[tuple[str, float, float]],
+    *,
+    records: int,
+    delta: float,
+    steps: int,
+    expected_batch_size: float,
+    bound: float,
+    strategies: Sequence[Strategy] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Choices:
+    """Return what each budget on offer means, under each strategy, as the others choose.
+
+    The others choose as expected, or all of them one of the budgets on offer. One budget shared by
+    all is as bad as any mixture for Sample and Hybrid (see `contract.budget_manipulation`), and
+    those at the ends bound the noise of all mixtures.
+
+    Args:
+        offered: (name, epsilon, expected share) of two to six budgets; shares sum to 1.
+        records: How many people are expected, at least 10 a budget.
+        delta: Of everyone.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        bound: Δ̄ for Hybrid, in [0, 1].
+        strategies: Scale, Sample and Hybrid with `bound` unless given.
+        progress: Called with (plans made, of how many).
+
+    Raises:
+        BudgetError: For fewer or more budgets, and the same ε twice.
+        InputError: As `assign`.
+
+    Guarantee:
+        Counts and excess are upper bounds.
+
+    References:
+        Boenisch et al. 2023, App. A; Kaiser et al. 2026, Def. 8 and §VII.
+
+    Example:
+        >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
+        >>> found = choices(offered, records=100, delta=1e-5, steps=5, expected_batch_size=10,
+        ...                 bound=0.02, strategies=[Sample()])
+        >>> among_strict, alike = (o.excess for o in found.outcomes[2:] if o.budget == 1)
+        >>> among_strict > alike  # who asks for more than all others is taken more often
+        True
+    """
+    rows = _checked(offered, records)
+    bound = _check.probability("bound", bound)
+    schemes = [Scale(), Sample(), Hybrid(bound)] if strategies is None else list(strategies)
+    promises = tuple(explain(epsilon, delta) for _, epsilon, _ in rows)
+    names = tuple(name for name, _, _ in rows)
+    asked = _populations(rows, records, delta)
+    found = []
+    for number, (scheme, (others, budgets, whose)) in enumerate(product(schemes, asked)):
+        plan = assign(
+            budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
+        )
+        found += [_outcome(plan, name, names.index(name), others) for name in whose]
+        if progress is not None:
+            progress(number + 1, len(schemes) * len(asked))
+    reference = Reference(expected_batch_size / records, steps)
+    rights = [_right_in(reference, epsilon, delta) for _, epsilon, _ in rows]
+    return Choices(
+        names=names,
+        shares=tuple(share for _, _, share in rows),
+        promises=promises,
+        references=tuple(count_up(right, PEOPLE) for right in rights),
+        bounded=tuple(
+            min(count_up(right + bound, PEOPLE), promise.frequencies.right)
+            for right, promise in zip(rights, promises, strict=True)
+        ),
+        bound=bound,
+        records=records,
+        outcomes=tuple(found),
+    )
+
+
+def _checked(offered: Sequence[tuple[str, float, float]], records: int) -> list[Any]:
+    """Return the budgets on offer, strictest first."""
+    rows = sorted(
+        (
+            (str(name), refuse_absurd(_check.positive(f"epsilon of {name}", epsilon)), float(share))
+            for name, epsilon, share in offered
+        ),
+        key=lambda row: row[1],
+    )
+    epsilons, names = {row[1] for row in rows}, {row[0] for row in rows}
+    if not 2 <= len(rows) == len(epsilons) == len(names) <= MOST:
+        raise BudgetError(
+            f"budgets: {len(rows)} on offer, {len(epsilons)} of them with an epsilon of their own; "
+            f"offer 2 to {MOST}, each with its own name and epsilon"
+        )
+    _check.count("records", records, least=10 * len(rows))
+    return rows
+
+
+def _populations(
+    rows: list[Any], records: int, delta: float
+) -> list[tuple[int | None, Budgets, tuple[str, ...]]]:
+    """Return (what the others choose, budgets, whose outcome to read) of every population."""
+    expected = Budgets.from_groups([(n, s, e) for n, e, s in rows], records, delta)
+    found: list[Any] = [(None, expected, tuple(name for name, _, _ in rows))]
+    for others, (name, epsilon, _) in enumerate(rows):
+        for one, asks, _ in rows:
+            groups = [(name, records, epsilon)]
+            if one != name:
+                groups = [(one, 1, asks), (name, records - 1, epsilon)]
+            found.append((others, Budgets.from_groups(groups, records, delta), (one,)))
+    return found
+
+
+def _outcome(plan: BoundPlan, name: str, budget: int, others: int | None) -> Outcome:
+    """Return what a person of the group called `name` faces."""
+    group = [str(each) for each in plan.budget_groups.name].index(name)
+    epsilon, delta = (
+        float(plan.budget_groups.epsilon[group]),
+        float(plan.budget_groups.delta[group]),
+    )
+    curve = plan.curve(group, method="pld")
+    return Outcome(
+        budget=budget,
+        strategy=plan.strategy,
+        others=others,
+        epsilon_spent=float(plan.epsilon_spent[group]),
+        excess=float(excess_of(plan, group, curve).forward.upper),
+        explanation=explain(epsilon, delta, curve=curve),
+    )
+
+
+def _right_in(reference: Reference, epsilon: float, delta: float) -> float:
+    """Return the greatest share of right guesses where everybody has this budget."""
+    noise = noise_multipliers(
+        epsilon=epsilon,
+        delta=delta,
+        sampling_probability=reference.sampling_probability,
+        steps=reference.steps,
+    )
+    return float(privacy_curve(reference.mechanism(float(noise))).success(0.5).upper)

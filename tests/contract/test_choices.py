@@ -1,0 +1,121 @@
+"""What each budget on offer means: against plans made one by one, and a search over mixtures."""
+
+import numpy as np
+import pytest
+
+from apiece.assignment import Hybrid, Sample, Scale, assign
+from apiece.budgets import Budgets
+from apiece.contract import Choices, Outcome, budget_manipulation, choices
+from apiece.errors import BudgetError, InputError
+from apiece.plan import Plan
+
+OFFERED = [("weak", 8.0, 0.25), ("strict", 1.0, 0.75)]
+SETTINGS = {"steps": 5, "expected_batch_size": 40.0}
+RECORDS, DELTA, BOUND = 200, 1e-5, 0.02
+GIVEN = {"records": RECORDS, "delta": DELTA, "bound": BOUND, **SETTINGS}
+
+
+@pytest.fixture(scope="module")
+def found() -> Choices:
+    return choices(OFFERED, strategies=[Sample()], **GIVEN)
+
+
+def outcome(found: Choices, strategy: str, budget: int, others: int | None) -> Outcome:
+    (one,) = [
+        o for o in found.outcomes if (o.strategy, o.budget, o.others) == (strategy, budget, others)
+    ]
+    return one
+
+
+def right(plan: Plan, group: int) -> float:
+    return 1000 * plan.curve(group, method="pld").success(0.5).upper
+
+
+def test_every_choice_is_there_once_strictest_first(found: Choices) -> None:
+    assert found.names == ("strict", "weak")
+    assert found.shares == (0.75, 0.25)
+    keys = {(o.strategy, o.budget, o.others) for o in found.outcomes}
+    assert len(keys) == len(found.outcomes) == 2 * 3
+
+
+def test_what_all_others_choose_is_as_manipulated(found: Choices) -> None:
+    budgets = Budgets([8.0] * RECORDS, DELTA)
+    honest, moved = budget_manipulation(budgets, 0, decoys=[1.0], clip_norm=1.0, **SETTINGS)
+    for exposure, others in ((honest, 1), (moved, 0)):
+        said = outcome(found, "sample", 1, others)
+        assert said.excess == pytest.approx(exposure.forward.upper, abs=1e-6)
+        advantage = exposure.advantage.upper
+        assert said.explanation.frequencies.right == pytest.approx(500 * (1 + advantage), abs=1.001)
+    assert moved.forward.upper > BOUND  # so Sample breaks the bound that Hybrid keeps
+
+
+@pytest.mark.slow
+def test_scale_does_not_move() -> None:
+    found = choices(OFFERED, strategies=[Scale()], **GIVEN)
+    for budget in range(2):
+        counts = {
+            outcome(found, "scale", budget, others).explanation.frequencies.right
+            for others in (None, 0, 1)
+        }
+        assert counts == {found.references[budget]} == {found.guaranteed(budget, "scale")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", [Scale(), Hybrid(BOUND)], ids=lambda s: s.name)
+def test_no_mixture_of_others_breaks_the_guarantee(found: Choices, strategy: Scale) -> None:
+    generator = np.random.default_rng(3)
+    for trial in range(4):
+        share = generator.dirichlet([0.3] * 4)
+        others = generator.choice([0.2, 1.0, 8.0, 30.0], RECORDS - 1, p=share)
+        for budget, epsilon in enumerate((1.0, 8.0)):
+            budgets = Budgets(np.append(others, epsilon), DELTA)
+            plan = assign(budgets, strategy, clip_norm=1.0, **SETTINGS)
+            group = int(plan.group_index[-1])
+            assert right(plan, group) <= found.guaranteed(budget, strategy.name), trial
+
+
+def test_the_search_finds_what_sample_does_not_keep(found: Choices) -> None:
+    """The control: under Sample some mixture goes past the bound, yet never past the promise."""
+    budgets = Budgets([1.0] * (RECORDS - 1) + [8.0], DELTA)
+    plan = assign(budgets, Sample(), clip_norm=1.0, **SETTINGS)
+    reached = right(plan, int(plan.group_index[-1]))
+    assert found.bounded[1] < reached <= found.guaranteed(1, "sample")
+
+
+@pytest.mark.slow
+def test_hybrid_keeps_its_bound_whatever_the_others_choose() -> None:
+    found = choices(OFFERED, strategies=[Hybrid(BOUND)], **GIVEN)
+    assert max(o.excess for o in found.outcomes) <= BOUND
+    for o in found.outcomes:
+        assert o.explanation.frequencies.right <= found.bounded[o.budget]
+
+
+def test_more_is_the_excess_of_a_thousand(found: Choices) -> None:
+    for o in found.outcomes:
+        assert 1000 * o.excess <= o.more < 1000 * o.excess + 1
+        assert o.explanation.frequencies.right <= found.guaranteed(o.budget, o.strategy)
+        assert o.epsilon_spent <= found.promises[o.budget].epsilon
+
+
+@pytest.mark.parametrize(
+    ("offered", "changes"),
+    [
+        ([("a", 1.0, 1.0)], {}),
+        ([("a", 1.0, 0.5), ("b", 1.0, 0.5)], {}),
+        ([("a", 1.0, 0.5), ("a", 2.0, 0.5)], {}),
+        ([(str(e), e, 1 / 7) for e in range(1, 8)], {}),
+        ([("a", 1.0, 0.5), ("b", 2.0, 0.6)], {}),
+        ([("a", 1.0, 0.5), ("b", float("nan"), 0.5)], {}),
+        (OFFERED, {"records": 15}),
+        (OFFERED, {"bound": 1.5}),
+        (OFFERED, {"delta": 0.0}),
+    ],
+)
+def test_mistakes(offered: list[tuple[str, float, float]], changes: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        choices(offered, **GIVEN | changes)
+
+
+def test_too_few_are_a_budget_error() -> None:
+    with pytest.raises(BudgetError, match="offer 2 to 6"):
+        choices(OFFERED[:1], **GIVEN)
