@@ -6,17 +6,10 @@ from apiece.contract.choices import Choices, Outcome, choices
 from apiece.contract.enforce import enforce
 from apiece.contract.explain import Explanation, explain
 from apiece.contract.exposure import Exposure, exposure, worst
-from apiece.contract.frequencies import (
-    PEOPLE,
-    Frequencies,
-    count_up,
-    frequencies,
-    promised_curve,
-)
+from apiece.contract.frequencies import Frequencies, frequencies, promised_curve
 from apiece.contract.risk import RiskTable, risk_table
 
 __all__ = [
-    "PEOPLE",
     "Choices",
     "Clause",
     "Explanation",
@@ -29,7 +22,6 @@ __all__ = [
     "check",
     "choices",
     "collusion",
-    "count_up",
     "enforce",
     "explain",
     "exposure",

@@ -102,6 +102,11 @@ class Choices:
     records: int
     outcomes: tuple[Outcome, ...]
 
+    @property
+    def most(self) -> int:
+        """Of 1,000 people, about how many more the bound Δ̄ lets an attacker be right."""
+        return count_up(self.bound, PEOPLE)
+
     def guaranteed(self, budget: int, strategy: str) -> int:
         """Return `right` at most, whatever the others choose.
 
@@ -178,7 +183,8 @@ def choices(
     """
     rows = _checked(offered, records)
     bound = _check.probability("bound", bound)
-    schemes = [Scale(), Sample(), Hybrid(bound)] if strategies is None else list(strategies)
+    own: Sequence[Strategy] = [Scale(), Sample(), Hybrid(bound)]
+    schemes = own if strategies is None else strategies
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in rows)
     names = tuple(name for name, _, _ in rows)
     asked = _populations(rows, records, delta)

@@ -6,7 +6,7 @@ from typing import Any
 
 from apiece import __version__
 from apiece._text import plain, shown
-from apiece.contract import PEOPLE, Choices, count_up
+from apiece.contract import Choices
 from apiece.reporting.pages import Report
 
 WAYS = {
@@ -57,13 +57,11 @@ def contributor_page(choices: Choices) -> Report:
     )
     environment.filters["shown"] = shown
     strategies = list(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
-    most = count_up(choices.bound, PEOPLE)
     return Report(
         environment.get_template("contributor.html.j2").render(
             choices=choices,
             strategies=strategies,
-            most=most,
-            ways={name: WAYS.get(name, "").format(most=most) for name in strategies},
+            ways={name: WAYS.get(name, "").format(most=choices.most) for name in strategies},
             others=_others(choices),
             outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
             data=_data(choices, strategies),
