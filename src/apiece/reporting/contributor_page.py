@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from apiece import __version__
 from apiece._text import plain, shown
 from apiece.contract import Choices
 from apiece.reporting.pages import Report
@@ -65,7 +64,6 @@ def contributor_page(choices: Choices) -> Report:
             others=_others(choices),
             outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
             data=_data(choices, strategies),
-            version=__version__,
         )
     )
 
