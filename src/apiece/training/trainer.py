@@ -61,7 +61,7 @@ class Trainer:
         method: Of `clip_and_sum`.
         callbacks: Get a `Progress` after each step, which holds public values only.
         checkpoint: A folder for `save`; the first checkpoint is written before the first step.
-        save_every: Steps between two checkpoints of `fit`.
+        save_every: Steps between two checkpoints; `fit` writes one at its end too.
         included: A mask of the records that may take part, such as those whom a ledger admitted;
             the others are in no batch, and nothing else of the plan changes.
         people: (n,) The id of each row's person, where the plan's records are persons with any
@@ -188,11 +188,10 @@ class Trainer:
         todo = left if steps is None else min(left, _check.count("steps", steps, least=0))
         for _ in range(todo):
             self.step()
-            self._keeper.after_step()
         self._keeper.after_fit()
 
     def step(self) -> Progress:
-        """Take one step of the plan.
+        """Take one step of the plan, and write a checkpoint where one is due.
 
         Returns:
             What the callbacks were told.
@@ -207,7 +206,9 @@ class Trainer:
                 "privacy that nobody planned: make a new plan"
             )
         self._keeper.before_step()
-        return self._loop.step(self.steps)
+        done = self._loop.step(self.steps)
+        self._keeper.after_step()
+        return done
 
     def average(self) -> OutputAverage:
         """Return the stages' models as one, for a plan that combines them by "average".

@@ -1,0 +1,91 @@
+"""A `Trainer`'s run inside Lightning: its loop, callbacks and loggers; needs `apiece[lightning]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from apiece.adapters.stepping import PrivateStep
+from apiece.errors import StateError, UnsupportedError
+from apiece.training import PlannedSpending, Trainer, public_numbers
+
+try:
+    from lightning import LightningModule
+except ImportError:
+    raise UnsupportedError("lightning is not installed; pip install 'apiece[lightning]'") from None
+
+
+class PrivateModule(LightningModule):
+    """A LightningModule whose training steps are those of an apiece `Trainer`.
+
+    An epoch has as many steps as the plan takes for as many records as there are; Lightning's
+    trainer stops after the plan's last step. Override `validation_step` and give a validation
+    loader as ever; the model is `self.model`.
+
+    Args:
+        trainer: With plan, data and loss; its optimizer and scheduler are used, not Lightning's.
+
+    Raises:
+        StateError: When a Lightning checkpoint is loaded: a private run goes on from its own folder
+            only (`Trainer.resume`).
+        UnsupportedError: When Lightning starts several processes; use `Trainer` under torchrun.
+
+    Guarantee:
+        That of `Trainer`. What is logged of training is public: planned spending, learning rate,
+        seconds; no loss, which is computed from records.
+
+    Example:
+        >>> from lightning import Trainer as Loop
+        >>> def train(trainer):
+        ...     Loop(max_epochs=-1, accelerator="cpu").fit(PrivateModule(trainer))
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = trainer.model
+        self._step = PrivateStep(trainer)
+        self._spending = PlannedSpending(trainer.plan)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's outputs."""
+        return self.model(*args, **kwargs)
+
+    def on_fit_start(self) -> None:
+        """Refuse several processes."""
+        if self.trainer.world_size > 1:
+            raise UnsupportedError(
+                f"lightning: {self.trainer.world_size} processes; the records are shared out by "
+                "apiece.Trainer itself: run it under torchrun, or one process here"
+            )
+
+    def train_dataloader(self) -> DataLoader[int]:
+        """Return the numbers of an epoch's steps; the records are drawn in the step."""
+        plan = self._step.trainer.plan
+        records = sum(group.records for group in plan.groups)
+        length = max(round(records / plan.stages[0].expected_batch_size), 1)
+        return DataLoader(range(length), batch_size=None)  # type: ignore[arg-type]
+
+    def configure_optimizers(self) -> PrivateStep:
+        """Return the private step as an optimizer."""
+        return self._step
+
+    def training_step(self, *_: Any) -> None:
+        """Take one step of the plan, and log what is public of it."""
+        optimizer: Any = self.optimizers()
+        optimizer.step()
+        if (done := self._step.done) is not None:
+            self.log_dict(public_numbers(done, self._spending))
+            self.trainer.should_stop = done.step == done.steps
+
+    def on_train_end(self) -> None:
+        """Write the run's last checkpoint, where it has a folder."""
+        self._step.trainer.fit(0)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse: parameters and noise would no longer be those of one run."""
+        raise StateError(
+            "lightning: a private run goes on from its own folder only; use "
+            "Trainer(checkpoint=...) and Trainer.resume"
+        )

@@ -1,0 +1,114 @@
+"""A run inside Lightning is the run without it, bit for bit; runs where Lightning is installed."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from apiece import Budgets, Sample, Trainer, assign
+from apiece.adapters.stepping import PrivateStep
+from apiece.errors import StateError, UnsupportedError
+
+BUDGETS = Budgets.from_groups([("strict", 10, 1.0), ("weak", 30, 3.0)], 40, 1e-3)
+PLAN = assign(BUDGETS, Sample(), steps=7, expected_batch_size=10, clip_norm=1.0, method="rdp")
+
+
+def trainer(**options):
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    data = torch.randn(40, 3), torch.randint(0, 2, (40,))
+    adam = torch.optim.Adam(model.parameters(), lr=0.1)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    return Trainer(model, adam, loss, PLAN, data, seed=3, **options)
+
+
+def test_a_step_of_the_optimizer_is_a_step_of_the_trainer():
+    one, other = trainer(), trainer()
+    optimizer = PrivateStep(one)
+    for _ in range(7):
+        one.model(torch.ones(1, 3)).sum().backward()  # gradients of a loop have no part in it
+        optimizer.step()
+    other.fit()
+    for mine, wanted in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(mine, wanted)
+    assert optimizer.done.step == 7
+    assert optimizer.param_groups is one.optimizer.param_groups
+    with pytest.raises(StateError, match="all 7 steps"):
+        optimizer.step()
+    assert optimizer.state_dict() == {}
+    with pytest.raises(StateError, match=r"Trainer\.resume"):
+        optimizer.load_state_dict({})
+
+
+def test_without_lightning(monkeypatch):
+    monkeypatch.delitem(sys.modules, "apiece.adapters.lightning", raising=False)
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    with pytest.raises(UnsupportedError, match="lightning"):
+        importlib.import_module("apiece.adapters.lightning")
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestWithLightning:
+    @pytest.fixture(autouse=True)
+    def lightning(self, tmp_path):
+        lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+        self.module = importlib.import_module("apiece.adapters.lightning").PrivateModule
+        self.lightning, self.folder = lightning, tmp_path
+
+    def loop(self, **options):
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        return self.lightning.Trainer(default_root_dir=self.folder, **quiet, **options)
+
+    def test_the_run_is_the_same(self):
+        other = trainer()
+        other.fit()
+        inside = trainer(checkpoint=self.folder / "run", save_every=2)
+        module = self.module(inside)
+        seen = []
+
+        class Tell(self.lightning.pytorch.callbacks.Callback):
+            def on_train_batch_end(self, loop, *_):
+                seen.append({**loop.callback_metrics})
+
+            def on_train_epoch_end(self, loop, _):
+                seen.append(loop.current_epoch)
+
+        loop = self.loop(max_epochs=-1, callbacks=[Tell()], log_every_n_steps=1)
+        loop.fit(module)
+        for mine, wanted in zip(module.model.parameters(), other.model.parameters(), strict=True):
+            assert torch.equal(mine, wanted)
+        assert seen.count(0) == seen.count(1) == 1, "four steps are an epoch"
+        assert loop.global_step == 7
+        told = {name for s in seen if isinstance(s, dict) for name in s}
+        assert told == {
+            "learning rate",
+            "seconds a step",
+            "stage",
+            "planned ε/strict",
+            "planned ε/weak",
+        }
+        finished = Trainer.resume(
+            self.folder / "run",
+            inside.model,
+            inside.optimizer,
+            inside.loss_fn,
+            PLAN,
+            (inside._loop.sums.source.inputs, inside._loop.sums.source.targets),
+        )
+        assert finished.step_number == 7
+        saved = next(self.folder.rglob("*.ckpt"))
+        with pytest.raises(StateError, match="own folder"):
+            self.loop(max_epochs=-1).fit(self.module(trainer()), ckpt_path=saved)
+
+    def test_fewer_epochs_are_fewer_steps(self):
+        inside = trainer()
+        self.loop(max_epochs=1, logger=False, enable_checkpointing=False).fit(self.module(inside))
+        assert inside.step_number == 4
+
+    def test_several_processes_are_refused(self, monkeypatch):
+        module = self.module(trainer())
+        module._trainer = type("Loop", (), {"world_size": 2, "strategy": None})()
+        with pytest.raises(UnsupportedError, match="2 processes"):
+            module.on_fit_start()
