@@ -45,7 +45,7 @@ def test_a_step_of_the_optimizer_is_a_step_of_the_trainer():
 def test_without_lightning(monkeypatch):
     monkeypatch.delitem(sys.modules, "apiece.adapters.lightning", raising=False)
     monkeypatch.setitem(sys.modules, "lightning", None)
-    with pytest.raises(UnsupportedError, match="lightning"):
+    with pytest.raises(ModuleNotFoundError, match=r"apiece\[lightning\]"):
         importlib.import_module("apiece.adapters.lightning")
 
 

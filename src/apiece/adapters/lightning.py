@@ -1,4 +1,4 @@
-"""A `Trainer`'s run inside Lightning: its loop, callbacks and loggers; needs `apiece[lightning]`."""
+"""A `Trainer`'s run inside Lightning: its loop, callbacks, loggers; needs the `lightning` extra."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from apiece.training import PlannedSpending, Trainer, public_numbers
 
 try:
     from lightning import LightningModule
-except ImportError:
-    raise UnsupportedError("lightning is not installed; pip install 'apiece[lightning]'") from None
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "lightning is not installed; pip install 'apiece[lightning]'", name="lightning"
+    ) from None
 
 
 class PrivateModule(LightningModule):

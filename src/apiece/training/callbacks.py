@@ -124,7 +124,7 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
         >>> done = Progress(step=5, steps=5, stage=0, seconds=0.1, learning_rate=0.2)
         >>> list(public_numbers(done, PlannedSpending(plan)))
-        ['learning rate', 'seconds a step', 'stage', 'planned ε/1.0']
+        ['learning rate', 'seconds a step', 'stage', 'planned ε/epsilon=1']
     """
     values = {
         "learning rate": progress.learning_rate,
