@@ -235,8 +235,13 @@ class Marked:
 
 def modules() -> Iterator[Any]:
     for found in pkgutil.walk_packages(apiece.__path__, "apiece."):
-        if not found.name.endswith("__main__"):
+        if found.name.endswith("__main__"):
+            continue
+        try:
             yield importlib.import_module(found.name)
+        except ModuleNotFoundError as error:  # another framework's, which is not installed here
+            if (error.name or "").startswith("apiece"):
+                raise
 
 
 def fields_of(kind: type) -> list[str]:
