@@ -45,7 +45,7 @@ def job(name: str) -> ShadowJob:
     groups = np.empty(size, dtype=np.int64)
     groups[np.random.default_rng(1).permutation(size)] = np.arange(size) % 2
     plan = assign(
-        Budgets.from_groups([(STRICT, 0.5, 10.0), (WEAK, 0.5, 20.0)], size // 2, DELTA),
+        Budgets.from_groups([(STRICT, 10.0, 0.5), (WEAK, 20.0, 0.5)], size // 2, DELTA),
         Sample(),
         steps=size // 2 * EPOCHS // BATCH,
         expected_batch_size=BATCH,

@@ -43,7 +43,7 @@ STEPS = RECORDS * EPOCHS // BATCH
 
 def make_plan(others: float, *, bound: float | None = None) -> Plan:
     """Return the one plan of both worlds when all but the target ask for `others`."""
-    groups = [("others", RECORDS - 1, others), ("target", 1, OWN)]
+    groups = [("others", others, RECORDS - 1), ("target", OWN, 1)]
     budgets = Budgets.from_groups(groups, RECORDS, DELTA)
     settings: dict[str, Any] = {
         "steps": STEPS,

@@ -19,7 +19,7 @@ FACTS = Facts(
 
 @cache
 def sample_plan(strategy: str, delta: float = 1e-3) -> Plan:
-    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 100, delta)
+    budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 100, delta)
     plan = assign(budgets, strategy, steps=4, expected_batch_size=20, clip_norm=1.0)
     return plan.public()
 

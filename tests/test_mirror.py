@@ -12,7 +12,7 @@ MIRROR = {
     "": "_types",
     "accounting/lattice": "masses",
     "audit": "tables",
-    "cli": "_findings _inputs _output _progress _shadow_audit attack",
+    "cli": "_findings _inputs _shadow_audit attack",
     "datasets": "cifar encode idx packaged schema svhn template",
     "jobs": "charged people prepared running unfinished",
     "ledger": """

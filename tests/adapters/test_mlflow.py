@@ -13,7 +13,7 @@ from apiece.adapters.mlflow import MLflow
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import Progress
 
-BUDGETS = Budgets.from_groups([("strict", 10, 1.0), ("weak <5>", 30, 3.0)], 40, 1e-3)
+BUDGETS = Budgets.from_groups([("strict", 1.0, 10), ("weak <5>", 3.0, 30)], 40, 1e-3)
 PLAN = assign(BUDGETS, Sample(), steps=6, expected_batch_size=8, clip_norm=1.0, method="rdp")
 
 

@@ -108,7 +108,7 @@ def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
 def test_a_cluster_of_one_machine() -> None:
     pytest.importorskip("ray", reason="ray is not installed")
     groups = np.arange(12) % 2
-    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 6, 1e-5)
+    budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 6, 1e-5)
     pool = Pool(np.arange(12), torch.randn(12, 4), torch.arange(12) % 3, groups)
     plan = assign(budgets, "scale", steps=3, expected_batch_size=2, clip_norm=1.0)
     split = biregular(8, groups, generator=np.random.default_rng(0))

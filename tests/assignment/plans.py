@@ -4,7 +4,7 @@ from apiece.assignment import Strategy, assign
 from apiece.budgets import Budgets
 from apiece.plan import BoundPlan
 
-BUDGETS = Budgets.from_groups([("s", 0.34, 1), ("m", 0.43, 2), ("w", 0.23, 3)], 5000, 1e-5)
+BUDGETS = Budgets.from_groups([("s", 1, 0.34), ("m", 2, 0.43), ("w", 3, 0.23)], 5000, 1e-5)
 SETTINGS = {"steps": 200, "expected_batch_size": 100, "clip_norm": 0.5}
 
 

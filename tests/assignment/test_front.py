@@ -19,7 +19,7 @@ from apiece.contract import enforce
 from apiece.errors import InputError, OptionError
 from apiece.plan import Plan
 
-BUDGETS = Budgets.from_groups([("strict", 0.4, 1.0), ("weak", 0.6, 3.0)], 100, 1e-5)
+BUDGETS = Budgets.from_groups([("strict", 1.0, 0.4), ("weak", 3.0, 0.6)], 100, 1e-5)
 GOOD = {"steps": 5, "expected_batch_size": 10, "clip_norm": 1.0}
 
 

@@ -27,7 +27,7 @@ SETTINGS = {"steps": 100, "expected_batch_size": 50, "clip_norm": 1.0}
 
 @pytest.mark.slow
 def test_hybrid_goes_from_scale_to_sample() -> None:
-    groups = [("victim", 0.2, 4.0), ("others", 0.8, 1.0)]
+    groups = [("victim", 4.0, 0.2), ("others", 1.0, 0.8)]
     skewed = Budgets.from_groups(groups, 1000, 1e-8)
     bounds = (0.0, 0.002, 0.01, 1.0)
     plans = [plan_of(Hybrid(bound), skewed, **SETTINGS) for bound in bounds]

@@ -12,7 +12,7 @@ from apiece.assignment import schedule_noise
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.plan import Schedule
 
-BUDGETS = Budgets.from_groups([("a", 100, 1.0), ("b", 200, 2.0), ("c", 100, 4.0)], 400, 1e-5)
+BUDGETS = Budgets.from_groups([("a", 1.0, 100), ("b", 2.0, 200), ("c", 4.0, 100)], 400, 1e-5)
 FALLING = Schedule(((0, 3.0), (20, 1.5), (60, 1.0)), "hold")
 
 

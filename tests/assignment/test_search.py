@@ -59,7 +59,7 @@ REPRODUCERS = {
         (292, 273),
     ),
     "a coin at a large delta": (
-        Budgets.from_groups([("a", 0.5, 1.0), ("b", 0.3, 3.0), ("c", 0.2, 5.0)], 1000, 1e-2),
+        Budgets.from_groups([("a", 1.0, 0.5), ("b", 3.0, 0.3), ("c", 5.0, 0.2)], 1000, 1e-2),
         JorgensenSampling(2.0),
         (100, 100),
     ),

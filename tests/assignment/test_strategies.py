@@ -73,7 +73,7 @@ def test_another_accountant_finds_no_promise_broken(strategy: Strategy) -> None:
 def test_one_record_and_all_equal_budgets() -> None:
     one = plan_of(Sample(), Budgets([2.0], 1e-5), expected_batch_size=1, steps=5)
     assert one.verify().ok
-    equal = Budgets.from_groups([("a", 0.5, 2.0), ("b", 0.5, 2.0)], 1000, 1e-5)
+    equal = Budgets.from_groups([("a", 2.0, 0.5), ("b", 2.0, 0.5)], 1000, 1e-5)
     for strategy in (Scale(), Sample(), Threshold()):
         stage = plan_of(strategy, equal, expected_batch_size=20).stages[0]
         assert stage.sampling_probability == pytest.approx([0.02, 0.02])

@@ -8,7 +8,7 @@ from apiece.errors import InfeasibleError
 
 from .plans import plan_of
 
-PAIR = Budgets.from_groups([("strict", 0.4, 1.0), ("weak", 0.6, 3.0)], 100, 1e-5)
+PAIR = Budgets.from_groups([("strict", 1.0, 0.4), ("weak", 3.0, 0.6)], 100, 1e-5)
 
 
 def test_best_threshold_has_the_least_noise() -> None:

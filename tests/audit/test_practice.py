@@ -18,7 +18,7 @@ from .worlds import pool
 
 
 def make_plan() -> Plan:
-    budgets = Budgets.from_groups([("others", 39, 1.0), ("target", 1, 3.0)], 40, 1e-5)
+    budgets = Budgets.from_groups([("others", 1.0, 39), ("target", 3.0, 1)], 40, 1e-5)
     return assign(budgets, Sample(), steps=6, expected_batch_size=5, clip_norm=1.0)
 
 

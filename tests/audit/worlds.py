@@ -18,7 +18,7 @@ MLP = StackedMlp((7, 6, 5, 3))
 
 def plan(*, steps: int = 6, noise_stddev: float = 0.5, size: int = 20, batch: float = 5.0) -> Plan:
     """Two groups, with rates and clip norms of their own; its guarantee plays no part here."""
-    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], size, 1e-5)
+    budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], size, 1e-5)
     stage = Stage(steps, batch, noise_stddev, np.array([0.15, 0.35]), np.array([0.5, 1.5]))
     return Plan("test", 1.0, budgets.groups, (stage,), np.array([False, False]))
 

@@ -27,7 +27,7 @@ def test_budgets_that_print_alike_have_distinct_names() -> None:
 
 
 def test_labels_name_and_separate_groups() -> None:
-    budgets = Budgets.from_groups([("a", 0.5, 2.0), ("b", 0.5, 2.0)], 10, 1e-5)
+    budgets = Budgets.from_groups([("a", 2.0, 0.5), ("b", 2.0, 0.5)], 10, 1e-5)
     assert budgets.groups.name.tolist() == ["a", "b"]
     assert budgets.groups.records.tolist() == [5, 5]
     mixed = Budgets([1.0, 2.0], 1e-5, labels=["x", "x"]).groups.name

@@ -51,12 +51,12 @@ def test_arrays_are_read_only() -> None:
 
 
 def test_from_groups_shares_and_counts() -> None:
-    by_share = Budgets.from_groups([("s", 0.34, 1), ("m", 0.43, 2), ("w", 0.23, 3)], 101, 1e-5)
+    by_share = Budgets.from_groups([("s", 1, 0.34), ("m", 2, 0.43), ("w", 3, 0.23)], 101, 1e-5)
     assert by_share.groups.records.sum() == 101
-    by_count = Budgets.from_groups([("s", 30, 1), ("w", 70, 3)], 100, 1e-5)
+    by_count = Budgets.from_groups([("s", 1, 30), ("w", 3, 70)], 100, 1e-5)
     assert by_count.groups.records.tolist() == [30, 70]
     shuffled = Budgets.from_groups(
-        [("s", 0.5, 1), ("w", 0.5, 3)], 100, 1e-5, generator=np.random.default_rng(0)
+        [("s", 1, 0.5), ("w", 3, 0.5)], 100, 1e-5, generator=np.random.default_rng(0)
     )
     assert shuffled.groups.records.tolist() == [50, 50]
     assert (np.diff(shuffled.epsilon) != 0).sum() > 1
@@ -66,10 +66,11 @@ def test_from_groups_shares_and_counts() -> None:
     ("groups", "message"),
     [
         ([], "none given"),
-        ([("a", 0.5, 1), ("a", 0.5, 2)], "'a' is given twice"),
-        ([("a", 0.5, 1), ("b", 0.6, 2)], "sum to 1.1"),
-        ([("a", 0.999, 1), ("b", 0.001, 2)], "group b: 10 records leave it empty"),
-        ([("a", 1.0, -1)], "epsilon of a"),
+        ([("a", 1, 0.5), ("a", 2, 0.5)], "'a' is given twice"),
+        ([("a", 1, 0.5), ("b", 2, 0.6)], "sum to 1.1"),
+        ([("a", 0.4, 1), ("b", 0.6, 3)], r"sum to 4; .* the order is \(name, epsilon, share\)"),
+        ([("a", 1, 0.999), ("b", 2, 0.001)], "group b: 10 records leave it empty"),
+        ([("a", -1, 1.0)], "epsilon of a"),
     ],
 )
 def test_from_groups_refuses(groups: list[tuple[str, float, float]], message: str) -> None:

@@ -75,7 +75,7 @@ def test_single_object_on_stdin() -> None:
 
 
 def test_plan_file(tmp_path: Path) -> None:
-    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 100, 1e-5)
+    budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 100, 1e-5)
     plan = assign(budgets, Scale(), steps=10, expected_batch_size=20, clip_norm=1.0)
     path = tmp_path / "plan.json"
     path.write_text(plan.to_json())
@@ -90,7 +90,7 @@ def test_plan_file(tmp_path: Path) -> None:
 
 def test_plot_is_a_png_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "curve.png"
-    run(*FLAGS, "--delta", "1e-5", "--plot", str(path))
+    run(*FLAGS, "--delta", "1e-5", "--figure", str(path))
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert [p.name for p in tmp_path.iterdir()] == ["curve.png"]
 

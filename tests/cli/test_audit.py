@@ -94,9 +94,9 @@ def test_coins_are_joined_by_id(tmp_path: Path) -> None:
     mixed = frame[["person", "included", "who"]].sample(frac=1, random_state=0)
     mixed.to_csv(tmp_path / "coins.csv", index=False)
     files = ["--canaries", str(tmp_path / "scores.csv"), "--coins", str(tmp_path / "coins.csv")]
-    joined = call(audit_command, *files, "--id", "person", "--group", "who", "--json")
+    joined = call(audit_command, *files, "--ids", "person", "--group", "who", "--json")
     assert joined == call(audit_command, "--canaries", whole, "--group", "who", "--json")
-    assert "weak: epsilon >= " in call(audit_command, *files, "--id", "person", "--group", "who")
+    assert "weak: epsilon >= " in call(audit_command, *files, "--ids", "person", "--group", "who")
 
 
 def rows_of_canaries(folder: Path) -> tuple[list[str], list[str]]:
@@ -362,7 +362,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("wrong")
     texts = {"bad": "1 x 3", "good": "1 2 3", "nan": "1 nan 3"}
     for strategy, name in (("scale", "plan"), ("sample", "other_plan")):
-        budgets = Budgets.from_groups([("a", 0.5, 1.0), ("b", 0.5, 3.0)], 40, 1e-5)
+        budgets = Budgets.from_groups([("a", 1.0, 0.5), ("b", 3.0, 0.5)], 40, 1e-5)
         made = assign(budgets, strategy, steps=4, expected_batch_size=8, clip_norm=1.0)
         texts[name] = made.to_json()
     for name, text in texts.items():
@@ -523,3 +523,13 @@ def test_every_kind_has_its_own_help_and_can_be_named(
     file = canaries(tmp_path / "c.csv")
     named = call(audit_command, "canaries", "--canaries", file, "--json")
     assert named == call(audit_command, "--canaries", file, "--json")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"), [(0.0, "no leak is shown"), (0.7, "ε of weak is at least 0.7")]
+)
+def test_a_plain_verdict(epsilon: float, said: str) -> None:
+    bound = audit.LowerBound(epsilon, 1e-5, 0.95, "x", 1, None, None, 9, 9)
+    text = audit_text(audit.Findings(audit="x", bounds_by_group={"weak": (bound,)}))
+    assert said in " ".join(text.split())
+    assert "Verdict: nothing" in audit_text(audit.Findings(audit="x"))

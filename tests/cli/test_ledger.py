@@ -16,7 +16,7 @@ def url(tmp_path: Path) -> str:
     people = pd.DataFrame({"person": ["ann", "bob"], "consent": [0.2, 1.0]})
     people.to_csv(tmp_path / "people.csv", index=False)
     address = f"sqlite:///{tmp_path}/people.db"
-    flags = ["--data", f"{tmp_path}/people.csv", "--ids", "person", "--epsilon", "consent"]
+    flags = ["--data", f"{tmp_path}/people.csv", "--person", "person", "--epsilon", "consent"]
     assert run(["ledger", "init", address, *flags, "--delta", "1e-6"]) == 0
     Ledger.open(address).reserve("wages", ["ann", "bob"], [0.1, 1.0], 8.0)
     return address
@@ -78,7 +78,7 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
     before = Ledger.open(url).remaining(["ann", "bob"]).tolist()
     lower = pd.DataFrame({"person": ["ann", "bob"], "consent": [0.19, 0.3]})
     lower.to_csv(tmp_path / "people.csv", index=False)
-    flags = ["--data", f"{tmp_path}/people.csv", "--ids", "person", "--epsilon", "consent"]
+    flags = ["--data", f"{tmp_path}/people.csv", "--person", "person", "--epsilon", "consent"]
     capsys.readouterr()
     assert run(["ledger", "init", url, *flags, "--delta", "1e-6"]) == 2
     said = capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["verify", "URL", "--head", "zz"], 2, "number:digest"),
         (["init", "URL", "--method", "renyi", "--order", "4"], 2, "cannot change"),
         (["init", "URL", "--method", "gausian"], 2, "did you mean 'gaussian'"),
-        (["init", "URL", "--data", "x.csv"], 2, "--ids"),
+        (["init", "URL", "--data", "x.csv"], 2, "--person"),
         (["status", "URL", "--person", "eve"], 2, "no account"),
         (["export", "URL", "--out", "/nowhere/x.parquet"], 2, "cannot be written"),
         (["export", "URL", "--out", "x.parquet", "--table", "acounts"], 2, "accounts"),

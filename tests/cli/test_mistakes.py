@@ -68,7 +68,7 @@ COMMANDS = {
     "account": "account --noise-multiplier 1 --sampling-probability 0.1 --steps 3 --delta 1e-5",
     "risk": f"risk --records 500 --epsilon 2 --delta 1e-5 {PLAN} --others 1 --shares 0.5",
     "attack": f"attack --records 500 --epsilon 2 --delta 1e-5 {PLAN} --others 1 --strategy scale",
-    "ledger init": f"ledger init sqlite:///l.db {DATA} --ids person --delta 1e-4",
+    "ledger init": f"ledger init sqlite:///l.db {DATA} --person person --delta 1e-4",
     "schema": "schema people.csv --label answer",
     "audit": "audit --canaries scores.csv",
     "query": "query people.parquet count() --person person --epsilon 1 --delta 1e-6",
@@ -463,8 +463,11 @@ OTHERS = [
             mend={"add": "--separator ; --decimal ,"}),
     Mistake("ledger: percent", "ledger init", ("warning", "800", "divide by 100"), status=0,
             table=every("budget", "800"), mend={"table": every("budget", "8")}),
-    Mistake("ledger: no ids", "ledger init", ("--ids",), drop=("--ids",), mend={"drop": ()}),
-    Mistake("ledger: ids twice", "ledger init", ("occurs 2 times",), table=cell("person", "p1")),
+    Mistake("ledger: no ids", "ledger init", ("--person",), drop=("--person",), mend={"drop": ()}),
+    Mistake("ledger: one id, two budgets", "ledger init", ("p1",),
+            table=lambda f: cell("budget", "7")(cell("person", "p1")(f))),
+    Mistake("ledger: an old word", "ledger init", ("write --person",), add="--ids person",
+            mend={"add": ""}),
     Mistake("ledger: a ragged row", "ledger init", ("line 9", "5 cells"),
             written=line(9, lambda s: s.rpartition(",")[0]), mend={"written": None}),
     Mistake("ledger: no file", "ledger init", ("nowhere.csv",), add="--data nowhere.csv"),
@@ -584,7 +587,7 @@ def test_there_are_a_hundred_and_no_two_alike() -> None:
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda m: m.name)
 def test_a_mistake(case: Mistake, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("apiece.reporting.pages.render", lambda run: "tested elsewhere")
+    monkeypatch.setattr("apiece.reporting.pages.render", lambda *_: "tested elsewhere")
     (tmp_path / "plain").mkdir()
     lay_out(case, tmp_path / "plain")
     before = {Path(p).name: c for p, c in contents(tmp_path / "plain").items()}

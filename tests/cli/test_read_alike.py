@@ -83,7 +83,17 @@ def trained(path: Path, declared: dict[str, Any]) -> Any:
 def enrolled(path: Path, declared: dict[str, Any], capsys: Any) -> Any:
     url = f"sqlite:///{path.parent}/l.db"
     options = [word for k, v in declared.items() for word in (f"--{k.replace('_', '-')}", str(v))]
-    words = ["--data", str(path), "--ids", "who", "--epsilon", "eps", "--delta", "1e-5", *options]
+    words = [
+        "--data",
+        str(path),
+        "--person",
+        "who",
+        "--epsilon",
+        "eps",
+        "--delta",
+        "1e-5",
+        *options,
+    ]
     capsys.readouterr()
     if run(["ledger", "init", url, *words]):
         said: str = capsys.readouterr().err

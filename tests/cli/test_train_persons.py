@@ -181,7 +181,7 @@ def test_a_ledger_charges_persons(train: Any) -> None:
     people = frame.drop_duplicates("patient")
     people.assign(budget=4 * people["budget"]).to_csv("accounts.csv", index=False)
     words = (
-        "ledger init sqlite:///l.db --data accounts.csv --ids patient --epsilon budget "
+        "ledger init sqlite:///l.db --data accounts.csv --person patient --epsilon budget "
         "--delta 1e-4 --method renyi"
     )
     assert cli.run(words.split()) == 0

@@ -14,7 +14,7 @@ DELTA = 1e-8
 
 def population(share: float, others: float, victim: float = 4.0, size: int = 1000) -> Budgets:
     return Budgets.from_groups(
-        [("victim", 1 - share, victim), ("others", share, others)], size, DELTA
+        [("victim", victim, 1 - share), ("others", others, share)], size, DELTA
     )
 
 

@@ -57,7 +57,7 @@ DELTA = 1e-8
 
 @pytest.fixture(scope="module")
 def skewed() -> Budgets:
-    return Budgets.from_groups([("victim", 0.2, 4.0), ("others", 0.8, 1.0)], 1000, DELTA)
+    return Budgets.from_groups([("victim", 4.0, 0.2), ("others", 1.0, 0.8)], 1000, DELTA)
 
 
 def test_enforce_takes_sample_where_it_fits(skewed: Budgets) -> None:

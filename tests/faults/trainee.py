@@ -64,7 +64,7 @@ def parts(steps, path="book-keeping"):
     """Return what a trainer is made of: two stages, Adam, dropout, a learning-rate schedule."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    budgets = Budgets.from_groups([("a", 40, 1e3), ("b", 60, 2e3)], 100, 1e-5)
+    budgets = Budgets.from_groups([("a", 1e3, 40), ("b", 2e3, 60)], 100, 1e-5)
     rates, clips = np.array([0.1, 0.3]), np.array([0.5, 1.0])
     half = steps // 2
     stages = [Stage(t, 22.0, z, rates, clips) for t, z in ((half, 1.0), (steps - half, 0.5))]

@@ -74,7 +74,7 @@ def test_every_path_and_precision(name, method, precision):
 def trained(make):
     torch.manual_seed(0)
     model, loss, x, y = make()
-    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], len(x), 1e-3)
+    budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], len(x), 1e-3)
     plan = assign(budgets, Scale(), steps=4, expected_batch_size=8, clip_norm=1.0)
     Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, plan, (x, y), seed=0).fit()
 

@@ -26,7 +26,7 @@ from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training import poisson_batches
 
-BUDGETS = Budgets.from_groups([("strict", 0.4, 1.0), ("weak", 0.6, 3.0)], 1000, 1e-5)
+BUDGETS = Budgets.from_groups([("strict", 1.0, 0.4), ("weak", 3.0, 0.6)], 1000, 1e-5)
 
 
 @pytest.fixture(scope="module")

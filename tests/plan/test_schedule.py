@@ -43,7 +43,7 @@ def test_refuses_names_and_an_exponential_zero() -> None:
 
 
 def test_a_plan_keeps_its_learning_rate_in_json_and_hash() -> None:
-    budgets = Budgets.from_groups([("a", 0.5, 1.0), ("b", 0.5, 2.0)], 100, 1e-5)
+    budgets = Budgets.from_groups([("a", 1.0, 0.5), ("b", 2.0, 0.5)], 100, 1e-5)
     plain = assign(budgets, "uniform", steps=10, expected_batch_size=10, clip_norm=1.0)
     schedule = Schedule(((0, 1.0), (10, 1 / 3)), "cosine")
     plan = dataclasses.replace(plain, learning_rate=schedule)

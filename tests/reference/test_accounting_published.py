@@ -136,7 +136,7 @@ def test_advantage_of_a_victim_depends_on_others(
 ) -> None:
     """Kaiser et al. 2026: .17 with 20 % at ε=2, .31 with 80 % at ε=2, .06 with 20 % at ε=32."""
     budgets = Budgets.from_groups(
-        [("victim", 1 - share, 8.0), ("others", share, others)], 50000, 1e-12
+        [("victim", 8.0, 1 - share), ("others", others, share)], 50000, 1e-12
     )
     plan = assign(
         budgets, Sample(), steps=round(5 * 50000 / 128), expected_batch_size=128, clip_norm=1.0

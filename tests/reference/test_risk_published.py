@@ -21,8 +21,8 @@ STEPS = 5 * 50000 // 128
     ],
 )
 def test_advantage_on_the_victim(share: float, others: float, advantage: float) -> None:
-    groups = [("victim", 1 - share, 8.0)]
-    groups += [("others", share, others)] if share else []
+    groups = [("victim", 8.0, 1 - share)]
+    groups += [("others", others, share)] if share else []
     budgets = Budgets.from_groups(groups, 50000, 1e-12)
     plan = assign(budgets, Sample(), steps=STEPS, expected_batch_size=128, clip_norm=1.0)
     bounds = plan.curve("victim").advantage()

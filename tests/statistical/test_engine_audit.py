@@ -24,7 +24,7 @@ from apiece.training import Streams, Trainer, loop, samplers, sums
 
 CANARIES, STEPS = 100, 50
 RATES, CLIPS = np.array([0.45, 0.6]), np.array([0.8, 2.0])
-GROUPS = Budgets.from_groups([("low", CANARIES, 1.0), ("high", CANARIES, 2.0)], 2 * CANARIES, 1e-5)
+GROUPS = Budgets.from_groups([("low", 1.0, CANARIES), ("high", 2.0, CANARIES)], 2 * CANARIES, 1e-5)
 PLAN = Plan(
     "audit",
     1.0,

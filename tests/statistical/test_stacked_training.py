@@ -21,7 +21,7 @@ TARGETS = GENERATOR.integers(0, 2, SIZE)
 def trained(noise_stddev: float, *, first: int, together: bool) -> np.ndarray:
     import torch
 
-    budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], SIZE, 1e-5)
+    budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], SIZE, 1e-5)
     stage = Stage(6, 4.8, noise_stddev, np.array([0.2, 0.6]), np.array([0.5, 2.0]))
     plan = Plan("test", 1.0, budgets.groups, (stage,), np.array([False, False]))
     model, inputs, targets = (

@@ -13,7 +13,7 @@ from apiece.errors import UnsupportedError
 from apiece.training import Evaluation, Progress, ProgressBar, TensorBoard, Trainer
 
 BUDGETS = Budgets.from_groups(
-    [("strict", 10, 1.0), ("middle", 10, 2.0), ("weak", 20, 3.0)], 40, 1e-3
+    [("strict", 1.0, 10), ("middle", 2.0, 10), ("weak", 3.0, 20)], 40, 1e-3
 )
 LOSS = nn.CrossEntropyLoss(reduction="none")
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(5))

@@ -28,7 +28,7 @@ from apiece.training import Trainer
 
 def setting(what):
     options = {}
-    budgets = Budgets.from_groups([("a", .5, 1.0), ("b", .5, 2.0)], SIZE, 1e-5)
+    budgets = Budgets.from_groups([("a", 1.0, .5), ("b", 2.0, .5)], SIZE, 1e-5)
     rates, noise, steps, outputs = np.array(RATES), 1e-9, STEPS, 1
     x = torch.eye(SIZE)
     loss = lambda out, t: out[:, 0]

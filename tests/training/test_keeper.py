@@ -13,7 +13,7 @@ from apiece.plan import Plan, Stage
 from apiece.training import Trainer, clip_and_sum
 from apiece.training.clipping import ambient, selection
 
-BUDGETS = Budgets.from_groups([("a", 20, 50.0), ("b", 40, 100.0)], 60, 1e-5)
+BUDGETS = Budgets.from_groups([("a", 50.0, 20), ("b", 100.0, 40)], 60, 1e-5)
 
 
 def plan(noise=1.0, steps=10):

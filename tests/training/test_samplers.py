@@ -11,7 +11,7 @@ from apiece.training.randomness import RunningStreams, Streams
 from apiece.training.samplers import EqualSampler, PlannedSampler
 
 N = 60
-GROUPS = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], N, 1e-5)
+GROUPS = Budgets.from_groups([("a", 1.0, 20), ("b", 2.0, 40)], N, 1e-5)
 EVERYONE = np.ones(N, bool)
 
 

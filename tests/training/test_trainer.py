@@ -18,7 +18,7 @@ N = 60
 
 
 def plan(rates=(0.2, 0.5), clips=(0.5, 1.0), noise=1e-9, steps=6, stages=1, participation=None):
-    budgets = Budgets.from_groups([("a", 20, 1.0), ("b", 40, 2.0)], N, 1e-5)
+    budgets = Budgets.from_groups([("a", 1.0, 20), ("b", 2.0, 40)], N, 1e-5)
     joins = np.ones(2) if participation is None else participation
     expected = float(np.array([20, 40]) @ (np.array(rates) * joins))
     stage = Stage(steps, expected, noise, np.array(rates), np.array(clips), participation)

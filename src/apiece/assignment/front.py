@@ -84,7 +84,7 @@ def assign(
         Boenisch et al. 2023, §3.
 
     Example:
-        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+        >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
         >>> plan.verify().ok
         True

@@ -35,7 +35,7 @@ def three_groups(
     >>> three_groups(100, 1e-5, shares=NIU).groups.records.tolist()
     [54, 37, 9]
     """
-    rows = list(zip(NAMES, shares, epsilons, strict=True))
+    rows = list(zip(NAMES, epsilons, shares, strict=True))
     return Budgets.from_groups(rows, size, delta, generator=generator)
 
 
@@ -70,7 +70,7 @@ def exponential_skew(
     weight = scale * np.exp(skew * np.linspace(0.5, 1.0, number)) + shift
     shares = weight / weight.sum()
     epsilons = np.linspace(start, end, number)
-    rows = [(f"epsilon={e:.6g}", s, e) for s, e in zip(shares, epsilons, strict=True)]
+    rows = [(f"epsilon={e:.6g}", e, s) for s, e in zip(shares, epsilons, strict=True)]
     return Budgets.from_groups(rows, size, delta, generator=generator)
 
 

@@ -201,8 +201,9 @@ class Budgets:
         """Return budgets for `size` records, split into groups.
 
         Args:
-            groups: (name, share or count, epsilon) of each. Shares (all at most 1, summing to 1)
-                are rounded by largest remainder; counts must sum to `size`.
+            groups: (name, epsilon, share or count) of each, as on the command line. Shares, all at
+                most 1 and summing to 1, are rounded by largest remainder; counts must sum to
+                `size`.
             size: How many records.
             delta: For all, in (0, 1).
             generator: Shuffles the records; without one they lie group by group.
@@ -213,23 +214,23 @@ class Budgets:
             InputError: For shares that sum to neither.
 
         Example:
-            >>> budgets = Budgets.from_groups([("strict", .34, 1), ("weak", .66, 3)], 100, 1e-5)
+            >>> budgets = Budgets.from_groups([("strict", 1, .34), ("weak", 3, .66)], 100, 1e-5)
             >>> budgets.groups.records.tolist()
             [34, 66]
         """
         rows = list(groups)
         size = _check.count("size", size)
         if not rows:
-            raise BudgetError("groups: none given; give at least one (name, share, epsilon)")
+            raise BudgetError("groups: none given; give at least one (name, epsilon, share)")
         names = [str(name) for name, _, _ in rows]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise BudgetError(f"groups: {twice!r} is given twice; name each group once")
         shares = np.array(
-            [_check.positive(f"share of {n}", s, error=BudgetError) for n, s, _ in rows]
+            [_check.positive(f"share of {n}", s, error=BudgetError) for n, _, s in rows]
         )
         epsilons = np.array(
-            [_check.positive(f"epsilon of {n}", e, error=BudgetError) for n, _, e in rows]
+            [_check.positive(f"epsilon of {n}", e, error=BudgetError) for n, e, _ in rows]
         )
         which = np.repeat(np.arange(len(rows)), _apportion(names, shares, size))
         if generator is not None:
@@ -318,7 +319,8 @@ def _apportion(names: list[str], shares: Floats, size: int) -> Integers:
         return shares.astype(np.int64)
     if not abs(shares.sum() - 1) < 1e-6:
         raise InputError(
-            f"groups: shares sum to {shares.sum():g}; they must sum to 1, or counts to size={size}"
+            f"groups: shares sum to {shares.sum():g}; they must sum to 1, or counts to "
+            f"size={size}; the order is (name, epsilon, share)"
         )
     exact = shares / shares.sum() * size
     counts = np.floor(exact).astype(np.int64)

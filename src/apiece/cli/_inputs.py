@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,17 @@ def table_options(command: Any) -> Any:
     ):
         command = option(command)
     return command
+
+
+def renamed(old: str, new: str) -> Callable[[Any], Any]:
+    """Return an option that refuses an older spelling, in a line that says what to write."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: Any) -> None:
+        if value is not None:
+            raise InputError(f"{old}: is called {new} in every command; write {new}")
+
+    name = old.removeprefix("--").replace("-", "_")
+    return click.option(old, name, hidden=True, expose_value=False, is_eager=True, callback=refuse)
 
 
 def dialect_from(flags: dict[str, Any]) -> Dialect:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from apiece._text import plain
 
 PATIENCE = 2.0
+LONGEST = 40  # characters beside the bar, so that all fits 80
 
 
 class Bar:
@@ -31,7 +32,8 @@ class Bar:
             self._open()
         from rich.markup import escape
 
-        said = escape(plain(text if isinstance(text, str) else text()))
+        said = plain(text if isinstance(text, str) else text())
+        said = escape(said if len(said) <= LONGEST else said[: LONGEST - 1] + "…")
         self._shown.update(self._task, completed=self.done, description=said)
 
     def _open(self) -> None:
@@ -40,7 +42,7 @@ class Bar:
 
         self._shown = Progress(
             "{task.description}",
-            BarColumn(),
+            BarColumn(bar_width=20),
             TaskProgressColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),

@@ -14,8 +14,9 @@ import click
 from apiece import _check, _json
 from apiece._text import plain
 from apiece.accounting import METHODS, RELATION, PrivacyCurve, privacy_curve
-from apiece.cli._inputs import read_text
+from apiece.cli._inputs import read_text, renamed
 from apiece.cli._output import echo
+from apiece.cli._progress import Bar
 from apiece.errors import ApieceError, InputError
 from apiece.mechanisms import (
     Gaussian,
@@ -52,7 +53,10 @@ class Case:
 @click.option("--steps", type=int, help="Number of steps.  [default: 1]")
 @click.option("--delta", type=float, help="δ of the guarantee; a plan's groups have their own.")
 @click.option("--method", default="pld", show_default=True, help=", ".join(METHODS))
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the curves to this PNG.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Draw the curves here (.png, .svg or .pdf)."
+)
+@renamed("--plot", "--figure")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     source: str | None,
@@ -61,7 +65,7 @@ def command(
     steps: int | None,
     delta: float | None,
     method: str,
-    plot: Path | None,
+    figure: Path | None,
     as_json: bool,
 ) -> None:
     """Account for one mechanism (by flags), a JSON list of them, or a plan.
@@ -84,15 +88,14 @@ def command(
     else:
         cases, many = _from_plan(Path(source), delta), True
     curves, documents = [], []
-    with click.progressbar(
-        list(enumerate(cases)), label="accounting", file=sys.stderr, hidden=len(cases) < 20
-    ) as numbered:
-        for number, case in numbered:
+    with Bar(len(cases)) as bar:
+        for number, case in enumerate(cases):
             curve, document = _account(case, method, number if many else None)
             curves.append(curve)
             documents.append(document)
-    if plot is not None:
-        _draw(plot, cases, curves)
+            bar.advance("accounting")
+    if figure is not None:
+        _draw(figure, cases, curves)
     if as_json:
         whole = {"results": documents, "relation": RELATION, "method": method}
         echo(json.dumps(whole if many else documents[0], ensure_ascii=False))
@@ -209,8 +212,7 @@ def _asked(document: dict[str, Any]) -> str:
 
 
 def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:
-    from apiece._files import write_whole
-    from apiece.reporting import png, privacy_curves
+    from apiece.reporting import privacy_curves, save
 
     labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
-    write_whole(path, png(privacy_curves(dict(zip(labels, curves, strict=True)))))
+    save(privacy_curves(dict(zip(labels, curves, strict=True))), path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli._inputs import warn
-from apiece.cli._output import echo
+from apiece.cli._output import columns, echo
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -109,17 +109,9 @@ def table(document: dict[str, Any]) -> str:
     )
     names = ["others", "epsilon_spent", "advantage", "excess", "sampling_probability"]
     names.append("noise_multiplier")
-    rows = [[name.replace("_", " ") for name in names]]
-    rows += [
+    heads = ["others", "ε\nspent", "advantage", "excess", "chance\nto join", "noise\nover clip"]
+    rows = [
         [row[n] if isinstance(row[n], str) else f"{row[n]:.4g}" for n in names]
         for row in document["rows"]
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join([head, "", *lines])
+    return "\n".join([head, "", *columns([heads, *rows])])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from apiece._text import plain
-from apiece.cli._inputs import table_options
+from apiece.cli._inputs import renamed, table_options
 from apiece.cli._output import echo
 from apiece.errors import InputError
 
@@ -23,7 +24,7 @@ Examples:
   apiece audit runs/first --models 64 --processes 2 --out audits/first
   apiece audit --model model.pt2 --trust-model --members train.npz --others test.npz --delta 1e-5
   apiece audit --scores-in with.txt --scores-out without.txt --plan a.json --plan b.json --json
-  apiece audit --canaries scores.csv --coins coins.csv --id person --group consent
+  apiece audit --canaries scores.csv --coins coins.csv --ids person --group consent
   apiece audit --shadows audits/first/scores.npz
 """
 _PATH = click.Path(path_type=Path)
@@ -183,8 +184,9 @@ def of_two_worlds(as_json: bool, **asked: Any) -> None:
 @click.option(
     "--canaries", type=_PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
 )
-@click.option("--coins", type=_PATH, help="CSV or Parquet with who was included, joined by --id.")
-@click.option("--id", "id_column", default="id", show_default=True, help="Column for --coins.")
+@click.option("--coins", type=_PATH, help="CSV or Parquet with who was included, joined by --ids.")
+@click.option("--ids", "id_column", default="id", show_default=True, help="Column for --coins.")
+@renamed("--id", "--ids")
 @click.option("--score", default="score", show_default=True, help="Column of --canaries.")
 @click.option(
     "--included", default="included", show_default=True, help="Column of --canaries or --coins."
@@ -192,7 +194,7 @@ def of_two_worlds(as_json: bool, **asked: Any) -> None:
 @click.option("--group", help="Column of --canaries or --coins with budget groups.")
 @click.option(
     "--person",
-    help="Column of persons' ids, in place of --id: canaries are persons with many rows.",
+    help="Column of persons' ids, in place of --ids: canaries are persons with many rows.",
 )
 @table_options
 @_bounds
@@ -242,7 +244,34 @@ def text(found: Findings) -> str:
             f"  Only {found.models} models: LiRA puts even what does not leak below AUC 1/2; "
             "train 64 or more."
         )
-    return "\n".join(map(plain, lines))
+    return "\n".join(map(plain, [*lines, "", *verdict(found)]))
+
+
+def verdict(found: Findings) -> list[str]:
+    """Return in plain words what the findings show, and what they do not."""
+    by_group = found.bounds_by_group or {}
+    every = [("", bound) for bound in found.bounds]
+    every += [(f" of {name}", bound) for name, each in by_group.items() for bound in each]
+    if every:
+        whose, most = max(every, key=lambda pair: pair[1].epsilon)
+        if most.epsilon > 0:
+            return [
+                f"Verdict: a leak is shown. The ε{whose} is at least {most.epsilon:.4g} with "
+                f"{most.confidence:.4g} confidence;",
+                "a promise below that is broken, one above it is not contradicted.",
+            ]
+        return [
+            "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
+            "may find one. What is promised rests on the plan's accounting, not on an audit.",
+        ]
+    if not found.rocs:
+        return ["Verdict: nothing was measured."]
+    name, roc = max(found.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
+    right = math.ceil(1000 * roc.balanced_accuracy)
+    return [
+        f"Verdict: this attack tells those of {name} best. Of 1,000, 500 of them members, it is",
+        f"right about {right}; blind guessing, about 500. A stronger attack may do better.",
+    ]
 
 
 def _bound(bound: LowerBound, group: str = "") -> str:

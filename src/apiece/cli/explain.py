@@ -104,7 +104,7 @@ def _page(flags: dict[str, Any], as_json: bool) -> None:
     page = asked["page"]
     with Bar(0) as bar:
 
-        def progress(done: int, of: int) -> None:
+        def progress(_: int, of: int) -> None:
             bar.total = of
             bar.advance("plans")
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._text import plain
-from apiece.cli._inputs import dialect_from, number_or_name, table_options, warn
+from apiece.cli._inputs import (
+    dialect_from,
+    number_or_name,
+    renamed,
+    table_options,
+    warn,
+)
 from apiece.cli._output import echo
 from apiece.errors import AnalysisError, DataError, InputError
 
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 EXAMPLE = """
 \b
 Example:
-  apiece ledger init sqlite:///people.db --data people.csv --ids person \\
+  apiece ledger init sqlite:///people.db --data people.csv --person id \\
          --epsilon consent_epsilon --delta 1e-6
   apiece query people.parquet "mean(income) by region" --ledger sqlite:///people.db …
   apiece ledger verify sqlite:///people.db
@@ -53,8 +59,8 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 @click.option("--method", help="gaussian (default) or renyi; fixed for good.")
 @click.option("--order", type=float, help="The Rényi order; left out, chosen from the budgets.")
 @click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet to enroll from.")
-@click.option("--ids", help="Column with the persons' ids; with --data.")
-@click.option("--person", help="In place of --ids, where persons may have several rows.")
+@click.option("--person", help="Column with the persons' ids, who may have several rows.")
+@renamed("--ids", "--person")
 @click.option("--epsilon", help="Column with each person's ε; with --data.")
 @click.option("--delta", help="One δ for all, or a column; with --data.")
 @click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
@@ -65,7 +71,6 @@ def init(
     method: str | None,
     order: float | None,
     data: Path | None,
-    ids: str | None,
     person: str | None,
     epsilon: str | None,
     delta: str | None,
@@ -84,13 +89,12 @@ def init(
 
     budgets, found = None, []
     if data is not None:
-        if (ids is None and person is None) or epsilon is None or delta is None:
-            raise InputError("--data: needs --ids or --person, --epsilon and --delta beside it")
+        if person is None or epsilon is None or delta is None:
+            raise InputError("--data: needs --person, --epsilon and --delta beside it")
         budgets = Budgets.from_frame(
             data,
             epsilon=epsilon,
             delta=number_or_name(delta),
-            ids=ids,
             person=person,
             no_limit_cap=no_limit_cap,
             dialect=dialect_from(written),

@@ -30,7 +30,7 @@ from apiece.cli._inputs import (
     table_options,
     warn,
 )
-from apiece.cli._output import echo
+from apiece.cli._output import columns, echo
 from apiece.errors import InputError
 from apiece.plan import Plan
 
@@ -44,6 +44,12 @@ Example:
   apiece plan --records 50000 --groups strict:1:0.5,weak:3:0.5 --delta 1e-5 \\
               --batch-size 1024 --steps 1465 --compare
 """
+HEADS = {
+    "delta": "δ",
+    "sampling_probability": "chance\nto join",
+    "clip_norm": "clip\nnorm",
+    "noise_multiplier": "noise\nover clip",
+}
 
 
 @click.command(epilog=EXAMPLE)
@@ -117,7 +123,7 @@ def comparison(found: Sequence[Compared]) -> str:
     """Return strategies side by side, less than 80 columns wide, and what there is against each."""
     noises = [each.noise_over_signal for each in found]
     least = min((noise for noise in noises if noise is not None), default=None)
-    rows = [["strategy", "noise over signal", "to the least", "saturated", "largest excess"]]
+    rows = [["strategy", "noise\nover signal", "to the\nleast", "saturated", "largest\nexcess"]]
     for each, noise in zip(found, noises, strict=True):
         if noise is None or least is None:
             rows.append([each.strategy, *["–"] * 4])
@@ -126,7 +132,7 @@ def comparison(found: Sequence[Compared]) -> str:
         saturated = f"{100 * (each.saturated or 0.0):.3g} %"
         rows.append([each.strategy, f"{noise:.4g}", f"{noise / least:.3g} x", saturated, excess])
     against = [f"{each.strategy}: {each.objection}" for each in found if each.objection]
-    return "\n".join([*_aligned(rows), *([""] if against else []), *map(plain, against)])
+    return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
 
 
 def _options(flags: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +188,7 @@ def budgets_from(flags: dict[str, Any]) -> Budgets:
     if isinstance(delta, str) or isinstance(excess, str):
         raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
     cap = flags["no_limit_cap"]
-    groups = [(n, share, capped(e, cap)) for n, e, share in groups_from(flags["groups"])]
+    groups = [(n, capped(e, cap), share) for n, e, share in groups_from(flags["groups"])]
     budgets = Budgets.from_groups(groups, flags["records"], delta)
     if excess is None:
         return budgets
@@ -190,44 +196,36 @@ def budgets_from(flags: dict[str, Any]) -> Budgets:
 
 
 def table(plan: Plan) -> str:
-    """Return the plan as a table for people; of many groups the first and last few."""
+    """Return the plan as a table for people, 80 columns wide; of many groups the first and last."""
     data = plan.to_dict()
-    columns = ["name", "records", "epsilon", "delta"]
-    single = "stages" not in data
-    columns += ["sampling_probability", "clip_norm", "noise_multiplier"] if single else []
-    bounds = ["epsilon_spent", "advantage", "excess"]
-    columns += bounds
-    rows = [_row(group, columns, bounds) for group in data["groups"]]
+    groups = data["groups"]
+    single, deltas = "stages" not in data, {group["delta"] for group in groups}
+    names = ["sampling_probability", "clip_norm", "noise_multiplier"] if single else []
+    names = (["delta"] if len(deltas) > 1 else []) + names
+    rows = [_row(group, names) for group in groups]
     if len(rows) > 20:
-        rows = [*rows[:10], ["…"] * (len(columns) + 1), *rows[-10:]]
-    shown = {"records": f"{plan.unit}s"}
-    rows = [[shown.get(c, c.replace("_", " ")) for c in columns] + [""], *rows]
-    return "\n".join([*_head(plan), "", *_aligned(rows), *_foot(plan)])
+        rows = [*rows[:10], ["…"] * len(rows[0]), *rows[-10:]]
+    heads = [f"{plan.unit}s", "ε\nasked", "ε\nspent", *(HEADS[name] for name in names)]
+    shown = columns([["group", *heads, "advan-\ntage", "excess"], *rows])
+    one = f", δ = {groups[0]['delta']:.6g}" if len(deltas) == 1 else ""
+    return "\n".join([*_head(plan, one), "", *shown, *_foot(plan)])
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
-    ]
-    return list(map(str.rstrip, lines))
-
-
-def _row(group: dict[str, Any], columns: list[str], bounds: list[str]) -> list[str]:
+def _row(group: dict[str, Any], names: list[str]) -> list[str]:
     """Return the cells of one group."""
-    cells = {c: _cell(group[c], up=c in bounds) for c in columns}
-    cells["epsilon"], cells["epsilon_spent"] = budget_cells(
-        group["epsilon"], group["epsilon_spent"]
-    )
-    return [*cells.values(), _note(group)]
+    asked, spent = budget_cells(group["epsilon"], group["epsilon_spent"])
+    broken = group["epsilon_spent"] > group["epsilon"]
+    mark = "!" if broken else "*" if group["saturated"] else ""
+    cells = [group["name"], str(group["records"]), asked, spent + mark]
+    cells += [_cell(group[name], up=False) for name in names]
+    return [*cells, _cell(group["advantage"], up=True), _cell(group["excess"], up=True)]
 
 
 def _cell(value: Any, *, up: bool) -> str:
-    """Return a number in four digits, rounded up where it is an upper bound."""
+    """Return a number in four digits, or in three and rounded up where it is an upper bound."""
     if not isinstance(value, float):
         return "–" if value is None else plain(value)
-    return rounded_up(value) if up else f"{value:.4g}"
+    return rounded_up(value, 3) if up else f"{value:.4g}"
 
 
 def budget_cells(asked: float, spent: float) -> tuple[str, str]:
@@ -243,15 +241,9 @@ def budget_cells(asked: float, spent: float) -> tuple[str, str]:
     return asks, spends
 
 
-def _note(group: dict[str, Any]) -> str:
-    if group["epsilon_spent"] > group["epsilon"]:
-        return "BROKEN"
-    return "saturated" if group["saturated"] else ""
-
-
-def _head(plan: Plan) -> list[str]:
+def _head(plan: Plan, delta: str) -> list[str]:
     many = f"{plan.records} {plan.unit}s"
-    first = f"{plan.strategy}: {many}, {plan.steps} steps, relation {plan.relation}"
+    first = f"{plan.strategy}: {many}, {plan.steps} steps, relation {plan.relation}{delta}"
     if len(plan.stages) > 1:
         return [first, f"{len(plan.stages)} stages, combined by: {plan.combine}"]
     stage = plan.stages[0]
@@ -264,6 +256,10 @@ def _head(plan: Plan) -> list[str]:
 
 def _foot(plan: Plan) -> list[str]:
     notes = ["", *plan.notes] if plan.notes else []
+    if plan.saturated.any():
+        notes = ["", "* saturated: cannot spend what it allows", *notes]
+    if not plan.verify().ok:
+        notes = ["", "! BROKEN: spends more than was asked", *notes]
     if plan.releasable:
         return notes
     return [*notes, "", "NOT FOR RELEASE:", *(f"  {objection}" for objection in plan.objections)]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from apiece._files import write_whole
 from apiece.assignment import strategy_named
 from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
 from apiece.cli._inputs import parse_option, warn
 from apiece.cli._output import echo
+from apiece.cli._progress import Bar
 from apiece.contract import RiskTable, risk_table
 from apiece.errors import InputError
 
@@ -37,7 +36,9 @@ Example:
 @click.option("--strategy", default="sample", show_default=True, help="How plans are made.")
 @click.option("--option", multiple=True, help="name=value, an option of the strategy; repeatable.")
 @click.option("--method", default="pld", show_default=True, help="Accounting: pld or rdp.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw a heat map here (PNG).")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Draw it here (.png, .svg or .pdf)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     """Show a victim's advantage and Δ, from plans alone, as the others' choices vary."""
@@ -45,24 +46,27 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     others = _numbers("--others", flags["others"])
     for epsilon in (flags["epsilon"], *others):
         refuse_absurd(epsilon)
-    table = risk_table(
-        records=flags["records"],
-        victim_epsilon=flags["epsilon"],
-        delta=flags["delta"],
-        shares=_numbers("--shares", flags["shares"]),
-        epsilons=others,
-        steps=flags["steps"],
-        expected_batch_size=flags["batch_size"],
-        strategy=strategy_named(flags["strategy"], **options),
-        method=flags["method"],
-        progress=_progress if sys.stderr.isatty() else None,
-    )
+    rows = _numbers("--shares", flags["shares"])
+    strategy = strategy_named(flags["strategy"], **options)
+    with Bar(len(rows) * len(others)) as bar:
+        table = risk_table(
+            records=flags["records"],
+            victim_epsilon=flags["epsilon"],
+            delta=flags["delta"],
+            shares=rows,
+            epsilons=others,
+            steps=flags["steps"],
+            expected_batch_size=flags["batch_size"],
+            strategy=strategy,
+            method=flags["method"],
+            progress=lambda *_: bar.advance("plans"),
+        )
     alike = Budgets(np.full(flags["records"], flags["epsilon"]), flags["delta"])
     warn(doubts_of_values(alike.groups))
     if figure is not None:
-        from apiece.reporting import png, risk_map
+        from apiece.reporting import risk_map, save
 
-        write_whole(figure, png(risk_map(table)))
+        save(risk_map(table), figure)
     echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
 
 
@@ -71,10 +75,6 @@ def _numbers(flag: str, text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{flag} = {text!r}: must be numbers with commas, as in 2,8,32") from None
-
-
-def _progress(done: int, of: int) -> None:
-    click.echo(f"\r{done} of {of} plans", err=True, nl=done == of)
 
 
 def text_of(table: RiskTable) -> str:

@@ -236,13 +236,13 @@ def _populations(
     rows: list[Any], records: int, delta: float
 ) -> list[tuple[int | None, Budgets, tuple[str, ...]]]:
     """Return (what the others choose, budgets, whose outcome to read) of every population."""
-    expected = Budgets.from_groups([(n, s, e) for n, e, s in rows], records, delta)
+    expected = Budgets.from_groups(rows, records, delta)
     found: list[Any] = [(None, expected, tuple(name for name, _, _ in rows))]
     for others, (name, epsilon, _) in enumerate(rows):
         for one, asks, _ in rows:
-            groups = [(name, records, epsilon)]
+            groups = [(name, epsilon, records)]
             if one != name:
-                groups = [(one, 1, asks), (name, records - 1, epsilon)]
+                groups = [(one, asks, 1), (name, epsilon, records - 1)]
             found.append((others, Budgets.from_groups(groups, records, delta), (one,)))
     return found
 

@@ -124,12 +124,12 @@ def risk_table(
     )
     for i, share in enumerate(rows):
         for j, epsilon in enumerate(columns):
-            groups = [("victim", 1 - share, victim_epsilon), ("others", share, float(epsilon))]
+            groups = [("victim", victim_epsilon, 1 - share), ("others", float(epsilon), share)]
             budgets = Budgets.from_groups(groups, size, delta)
             found[i, j] = _risk(plan_for(budgets))
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
-    alone = Budgets.from_groups([("victim", 1.0, victim_epsilon)], size, delta)
+    alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
     baseline = _risk(plan_for(alone))[0]
     return RiskTable(
         victim_epsilon=float(victim_epsilon),

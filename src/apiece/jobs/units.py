@@ -183,7 +183,7 @@ def budgets(units: Units, asked: BudgetColumns, trained: Mask) -> Budgets:
     ids = None if units.ids is None else units.ids[trained]
     if asked.epsilon is not None:
         return Budgets(values(asked.epsilon, "epsilon", np.inf), delta, ids=ids)
-    rows = [(g.name, g.share, capped(g.epsilon, asked.no_limit_cap)) for g in asked.groups]
+    rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
     # Who is in which simulated group is no secret: it is drawn from a fixed seed.
     simulated = Budgets.from_groups(
         rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)

@@ -163,7 +163,7 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
 
     Example:
         >>> from apiece import Budgets, Sample, assign
-        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 40, 1e-3)
+        >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 40, 1e-3)
         >>> plan = assign(budgets, Sample(), steps=3, expected_batch_size=8, clip_norm=1.0)
         >>> batches = list(poisson_batches(plan, generator=np.random.default_rng(0)))
         >>> len(batches), all((np.diff(batch) > 0).all() for batch in batches)

@@ -44,7 +44,7 @@ class PlannedSpending:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], 1000, 1e-5)
+        >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
         >>> strict, weak = PlannedSpending(plan).at(10)
         >>> strict.group, strict.spent <= 1.0, PlannedSpending(plan).at(5)[0].spent < strict.spent

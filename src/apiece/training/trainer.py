@@ -87,7 +87,7 @@ class Trainer:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> budgets = Budgets.from_groups([("strict", 0.5, 1.0), ("weak", 0.5, 3.0)], 40, 1e-3)
+        >>> budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 40, 1e-3)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)
         >>> model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none")
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
