@@ -40,8 +40,16 @@ def test_status_tells_nothing_about_people(url: str, capsys: pytest.CaptureFixtu
     assert document["people"] == 2
     assert document["analysis"]["status"] == "reserved"
     assert "person" not in document
-    assert run(["ledger", "status", url, "--person", "bob", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["person"]["spent"] >= 1 / 64
+    assert run(["ledger", "receipt", url, "bob", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["person"] == "bob"
+    assert [charge["analysis"] for charge in found["charges"]]
+    assert run(["ledger", "receipt", url, "bob"]) == 0
+    out = capsys.readouterr().out
+    assert "Receipt of bob: ε = 1 at δ = 1e-06" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert run(["ledger", "receipt", url, "eve"]) == 2
+    assert "no account" in capsys.readouterr().err
 
 
 def test_history_verify_export(
@@ -98,7 +106,7 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["init", "URL", "--method", "renyi", "--order", "4"], 2, "cannot change"),
         (["init", "URL", "--method", "gausian"], 2, "did you mean 'gaussian'"),
         (["init", "URL", "--data", "x.csv"], 2, "--person"),
-        (["status", "URL", "--person", "eve"], 2, "no account"),
+        (["status", "URL", "--person", "eve"], 2, "apiece ledger receipt URL ID"),
         (["export", "URL", "--out", "/nowhere/x.parquet"], 2, "cannot be written"),
         (["export", "URL", "--out", "x.parquet", "--table", "acounts"], 2, "accounts"),
     ],

@@ -464,7 +464,7 @@ OTHERS = [
     Mistake("ledger: percent", "ledger init", ("warning", "800", "divide by 100"), status=0,
             table=every("budget", "800"), mend={"table": every("budget", "8")}),
     Mistake("ledger: no ids", "ledger init", ("--person",), drop=("--person",), mend={"drop": ()}),
-    Mistake("ledger: one id, two budgets", "ledger init", ("p1",),
+    Mistake("ledger: one id, two budgets", "ledger init", ("epsilon",),
             table=lambda f: cell("budget", "7")(cell("person", "p1")(f))),
     Mistake("ledger: an old word", "ledger init", ("write --person",), add="--ids person",
             mend={"add": ""}),

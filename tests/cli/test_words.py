@@ -12,7 +12,6 @@ WORDS = {
     "--person": "ids",
     "--figure": "draw",
     "--out": "",
-    "--delta": "δ",
     "--groups": "name:epsilon:share",
     "--json": "one JSON document",
 }

@@ -54,6 +54,8 @@ HOLDS = {
     "datasets.encode.Encoded": "features faulty",
     "datasets.images.Images": "pixels labels",
     "ledger.people.LedgerFilter": "ids",
+    "ledger.receipts.Charge": "at share",
+    "ledger.receipts.Receipt": "person epsilon delta charges spent",
     "ledger.verify.Verification": "problems",
     "ledger.verify._Fold": "ids terms spent problems",
     "plan.model.BoundPlan": "budget_groups group_index ids stages",

@@ -30,10 +30,15 @@ def table_options(command: Any) -> Any:
 
 def renamed(old: str, new: str) -> Callable[[Any], Any]:
     """Return an option that refuses an older spelling, in a line that says what to write."""
+    return gone(old, f"is called {new} in every command; write {new}")
+
+
+def gone(old: str, remedy: str) -> Callable[[Any], Any]:
+    """Return an option that is refused with a remedy."""
 
     def refuse(_: click.Context, __: click.Parameter, value: Any) -> None:
         if value is not None:
-            raise InputError(f"{old}: is called {new} in every command; write {new}")
+            raise InputError(f"{old}: {remedy}")
 
     name = old.removeprefix("--").replace("-", "_")
     return click.option(old, name, hidden=True, expose_value=False, is_eager=True, callback=refuse)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._text import plain
+from apiece._text import plain, shown
 from apiece.cli._inputs import (
     dialect_from,
+    gone,
     number_or_name,
     renamed,
     table_options,
     warn,
 )
-from apiece.cli._output import echo
+from apiece.cli._output import columns, echo
 from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:
     from apiece.budgets import Budgets
-    from apiece.ledger import Head, Ledger
+    from apiece.ledger import Head, Ledger, Receipt
 
 EXAMPLE = """
 \b
@@ -141,10 +143,10 @@ def _made(
 @command.command(epilog="Example: apiece ledger status sqlite:///people.db --json")
 @url_argument
 @click.option("--analysis", help="Whether this analysis is reserved or committed.")
-@click.option("--person", help="This person's spending; data about a person.")
+@gone("--person", "is the column of people's ids; for one person, apiece ledger receipt URL ID")
 @json_option
-def status(url: str, analysis: str | None, person: str | None, as_json: bool) -> None:
-    """Say how far the history goes; nothing about anyone's spending unless asked by name."""
+def status(url: str, analysis: str | None, as_json: bool) -> None:
+    """Say how far the history goes; nothing about anyone's spending."""
     ledger = _open(url, create=False)
     head = ledger.head()
     document: dict[str, Any] = {
@@ -165,16 +167,57 @@ def status(url: str, analysis: str | None, person: str | None, as_json: bool) ->
             )
         document["analysis"] = {"id": analysis, "status": found}
         lines.append(f"analysis {analysis}: {document['analysis']['status']}")
-    if person is not None:
-        key: Any = int(person) if ledger.id_kind == "integer" and _whole(person) else person
-        spent, left = float(ledger.spent([key])[0]), float(ledger.remaining([key])[0])
-        document["person"] = {"id": key, "spent": spent, "remaining": left}
-        lines.append(f"person {person}: {spent / (spent + left):.1%} of the budget spent")
     _emit(as_json, document, "\n".join(map(plain, lines)))
 
 
-def _whole(text: str) -> bool:
-    return text.lstrip("-").isdecimal()
+@command.command(epilog="Example: apiece ledger receipt sqlite:///people.db ann")
+@click.argument("url")
+@click.argument("person")
+@json_option
+def receipt(url: str, person: str, as_json: bool) -> None:
+    """Say what PERSON's account was charged, by which analyses: a receipt for that person.
+
+    It is data about a person. All charges together keep the person's budget.
+    """
+    from apiece.ledger import receipt as receipt_of
+
+    ledger = _open(url, create=False)
+    whole = ledger.id_kind == "integer" and person.lstrip("-").isdecimal()
+    found = receipt_of(ledger, int(person) if whole else person)
+    _emit(as_json, found.to_dict(), _receipt_text(found))
+
+
+def _receipt_text(found: Receipt) -> str:
+    """Return a receipt for its person to read."""
+    from textwrap import fill
+
+    from apiece.contract import explain
+
+    promise = f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}"
+    lines = [f"Receipt of {plain(found.person)}: {promise} for all analyses together", ""]
+    if found.charges:
+        rows = [["analysis", "when", "of the\nbudget", "result"]]
+        rows += [
+            [c.analysis, c.at, percent(c.share), "released" if c.committed else "not yet"]
+            for c in found.charges
+        ]
+        lines += columns([*rows, ["together", "", percent(found.spent), ""]])
+    else:
+        lines.append("Nothing was charged yet.")
+    lines += ["", "What the whole budget means:"]
+    said = explain(found.epsilon, found.delta).sentences
+    lines += [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in said]
+    lines += ["", f"History {found.head.number}:{found.head.digest}", "covers every charge above."]
+    return "\n".join(lines)
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent, with one digit behind the point, rounded up.
+
+    >>> percent(0.25), percent(0.00001)
+    ('25.0 %', '0.1 %')
+    """
+    return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f} %"
 
 
 @command.command(epilog="Example: apiece ledger history sqlite:///people.db")

@@ -12,19 +12,23 @@ from apiece.ledger.plans import (
     reserve_plan,
     suggest_order,
 )
+from apiece.ledger.receipts import Charge, Receipt, receipt
 from apiece.ledger.verify import Verification
 
 __all__ = [
+    "Charge",
     "Entry",
     "Head",
     "Ledger",
     "LedgerFilter",
+    "Receipt",
     "Verification",
     "account_epsilon",
     "check_address",
     "least_epsilon",
     "plan_losses",
     "read_head",
+    "receipt",
     "reserve_plan",
     "suggest_order",
 ]
