@@ -89,7 +89,8 @@ HOLDS = {
     "training.randomness.Streams": "key",
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
     "training.clipping.people.Owners": "owner order",
-    "training.clipping.paths.broadcast.Free": "module",
+    "training.clipping.paths.meeting.Use": "shared edge gives met",
+    "training.clipping.paths.tape.SharedCall": "given output",
     "training.clipping.rules.joined.Joined": "part persons",
     "training.clipping.rules.joined.Persons": "owner",
     "training.clipping.rules.rule.LayerUse": "input gradients kwargs output",
@@ -104,8 +105,8 @@ HOLDS = {
     "jobs.accuracies.Answers": "said true unit",
     "jobs.trained.Facts": "fingerprints",
     "jobs.unfinished.Unfinished": "coins",
-    "training.clipping.paths.tape.Call": "args kwargs outputs edges",
-    "training.clipping.paths.tape.Tape": "calls",
+    "training.clipping.paths.tape.Call": "args kwargs outputs edges past",
+    "training.clipping.paths.tape.Tape": "calls shared",
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [

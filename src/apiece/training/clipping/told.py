@@ -10,8 +10,7 @@ from typing import Literal
 from torch import nn
 
 from apiece.errors import SlowPathWarning
-from apiece.training.clipping.paths.broadcast import Free
-from apiece.training.clipping.paths.tape import units_of
+from apiece.training.clipping.paths.tape import Unit, free_of, units_of
 
 Path = Literal["book-keeping", "functional", "loop"]
 _reasons: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -46,18 +45,18 @@ def parts(model: nn.Module, path: str | None) -> tuple[PartPath, ...]:
     if path != "book-keeping":
         why = _reasons.get(model, "asked for by method")
         return (PartPath("", type(model).__name__, path, why),)
-    return tuple(_part(unit.path, unit.module, unit) for unit in units_of(model))
+    layers = [_part(unit) for unit in units_of(model)]
+    followed = "followed to where it meets the records"
+    free = [PartPath(name, "parameter", path, followed) for name in free_of(model)]
+    return (*free, *layers)
 
 
-def _part(name: str, module: nn.Module, unit: object) -> PartPath:
-    if isinstance(unit, Free):
-        name = f"{name}.{unit.name}" if name else unit.name
-        return PartPath(name, "parameter", "book-keeping", "made once for each record")
-    kind = type(module).__name__
-    if getattr(unit, "rule", None) is not None:
-        return PartPath(name, kind, "book-keeping", f"rule for {kind}")
+def _part(unit: Unit) -> PartPath:
+    kind = type(unit.module).__name__
+    if unit.rule is not None:
+        return PartPath(unit.path, kind, "book-keeping", f"rule for {kind}")
     why = f"no rule for {kind}; this part alone runs again, record by record in one call"
-    return PartPath(name, kind, "functional", why)
+    return PartPath(unit.path, kind, "functional", why)
 
 
 def tell(model: nn.Module, path: str, reason: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.clipping import records
 from apiece.training.clipping.ambient import trial
-from apiece.training.clipping.clipped import clip_factors
+from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.clipping.independence.blame import blame
 from apiece.training.clipping.independence.compare import (
     Finding,
@@ -31,7 +31,7 @@ from apiece.training.clipping.independence.compare import (
 from apiece.training.clipping.independence.draws import Draws
 from apiece.training.clipping.independence.widening import Tolerance, as_it_is, widened
 from apiece.training.clipping.paths import functional
-from apiece.training.clipping.paths.bookkeeping import clip_in_parts, parts_of
+from apiece.training.clipping.paths.bookkeeping import clip_batch, parts_of
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.kernels import row_squares
@@ -224,13 +224,19 @@ def _losses(parts: Iterable[Batch], draws: Draws) -> torch.Tensor:
 
 def _booked(batch: Batch, weights: torch.Tensor, draws: Draws) -> tuple[Seen, torch.Tensor]:
     """Return what book-keeping gives with bounds near weight·norm, and the factors it took."""
-    with draws.again():
-        norms = clip_in_parts(batch).norms.double()
+    norms = _clipped(batch, draws).norms.double()
     bounds = torch.where((norms > 0) & torch.isfinite(norms), norms * weights, 1.0)
-    with draws.again():
-        clipped = clip_in_parts(replace(batch, clip_norms=bounds))
+    clipped = _clipped(replace(batch, clip_norms=bounds), draws)
     factors = clip_factors(clipped.norms, bounds).double()
     return Seen(clipped.losses, clipped.norms, dict(clipped.gradients)), factors
+
+
+def _clipped(batch: Batch, draws: Draws) -> ClippedSum:
+    found = []
+    for part in parts_of(batch):
+        with draws.again():
+            found.append(clip_batch(part))
+    return add_up(found)
 
 
 def _alone(batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool) -> Seen:

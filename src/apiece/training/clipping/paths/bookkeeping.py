@@ -21,9 +21,12 @@ from apiece.training.clipping.paths.chain import chain_of, walk
 from apiece.training.clipping.paths.chain import contributions as of_uses
 from apiece.training.clipping.paths.dense import clip_dense, is_dense
 from apiece.training.clipping.paths.functional import places_of, vectorised
+from apiece.training.clipping.paths.meeting import Use, nodes
 from apiece.training.clipping.paths.pace import most_at_a_time, records_at_a_time
 from apiece.training.clipping.paths.pooling import fast_pooling
-from apiece.training.clipping.paths.tape import Call, Tape, recording, units_of
+from apiece.training.clipping.paths.complete import missed
+from apiece.training.clipping.paths.shared import parts_of_uses
+from apiece.training.clipping.paths.tape import Call, Tape, recording
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import Contribution, Rows, join
@@ -38,7 +41,7 @@ from apiece.training.clipping.rules.rule import (
 
 Gradients = list[torch.Tensor | None]
 Passed = tuple[Call, Gradients]  # a call, and the gradients of its outputs
-Part = tuple[nn.Parameter, Contribution]
+Part = tuple[torch.Tensor, Contribution]  # of a parameter
 
 
 def clip_in_parts(batch: Batch) -> ClippedSum:
@@ -70,50 +73,59 @@ def clip_batch(batch: Batch) -> ClippedSum:
             if is_dense(uses):
                 return clip_dense(uses, batch, losses)
             return _clip(of_uses(uses, batch), batch, losses)
-    units = units_of(batch.model)
-    with recording(units, len(batch)) as tape, torch.enable_grad(), fast_pooling(batch.model):
-        losses = _losses(batch, tape)
-    passed = _backward(tape.calls, losses)
+    with recording(batch.model, len(batch)) as tape, torch.enable_grad(), fast_pooling(batch.model):
+        losses = batch.losses()
+    _refuse_the_unseen(tape, losses, batch)
+    passed, met = _backward(tape, losses)
     with torch.no_grad():
         apart = _without_rule(passed, len(batch))
-    with single(losses.device):
-        with torch.no_grad():
-            named = _contributions(passed, apart, batch)
-        with torch.no_grad():
-            return _clip(named, batch, losses.detach())
+        seen = [(use, use.gives(g)) for use, g in met if use.as_it_ran]
+    with single(losses.device), torch.no_grad():
+        seen += [(use, use.gives(g)) for use, g in met if not use.as_it_ran]
+        trained = {id(p): p for p in batch.parameters.values()}
+        apart += parts_of_uses(tape, seen, trained)
+        named = _contributions(passed, apart, batch)
+        return _clip(named, batch, losses.detach())
 
 
-def _losses(batch: Batch, tape: Tape) -> torch.Tensor:
-    try:
-        return batch.losses()
-    except Exception as error:
-        if not tape.widened:
-            raise
-        raise NotBookable(
-            f"what it makes once for all records cannot be made for each: {error}"
-        ) from None
+def _refuse_the_unseen(tape: Tape, losses: torch.Tensor, batch: Batch) -> None:
+    """Raise `NotBookable` where a parameter is used in a way that was not noted."""
+    names = {id(p): name for name, p in batch.parameters.items()}
+    at = missed(nodes([losses]), tape.stops(), names)
+    if at is None:
+        shared, stops = tape.behind_shared()
+        at = missed(shared, stops, names.keys() - tape.follow.roots.keys())
+    if tape.follow.uneven and tape.follow.several:
+        raise NotBookable("rows are picked by what is in them, and a record may have any number")
+    if at is not None:
+        raise NotBookable(f"{names[at]}: is used where it cannot be followed")
 
 
-def _backward(calls: list[Call], losses: torch.Tensor) -> list[Passed]:
-    """Return the calls that the losses depend on, with their outputs' gradients."""
-    edges = [edge for call in calls for edge in call.edges]
+def _backward(
+    tape: Tape, losses: torch.Tensor
+) -> tuple[list[Passed], list[tuple[Use, torch.Tensor]]]:
+    """Return the calls, and uses of what is shared, on which losses depend, with gradients."""
+    edges = tape.edges
     if not edges or not losses.requires_grad:
-        return []
+        return [], []
     ones = torch.ones_like(losses)
     found = iter(torch.autograd.grad(losses, edges, ones, allow_unused=True))
     passed: list[Passed] = []
-    for call in calls:
+    for call in tape.calls:
         call.check()
         gradients: Gradients = [next(found) for _ in call.edges]
         if any(g is not None for g in gradients):
             passed.append((call, gradients))
-    return passed
+    met = [(use, g) for use, g in zip(tape.follow.uses, found, strict=True) if g is not None]
+    for use, _ in met:
+        use.check()
+    return passed, met
 
 
 def _contributions(
     passed: list[Passed], apart: list[Part], batch: Batch
 ) -> dict[str, Contribution]:
-    """Return each parameter's contribution, by name; `apart` holds those of `_without_rule`."""
+    """Return each parameter's contribution, by name; `apart` holds those that no rule gives."""
     found = list(apart)
     for call, gradients in passed:
         found += _by_rule(call, gradients, len(batch))
@@ -145,7 +157,13 @@ def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
     if rule is None:
         return []
     first, back = call.args[0].detach(), [g for g in gradients if g is not None]
-    if first.shape[:1] != (size,) or (call.unit.is_plain and back[0].shape[:1] != (size,)):
+    output = records.leaves(call.outputs)[0] if rule.remakes else None
+    if rule.positions and first.dim() and first.shape[0] > size:  # several rows for each record
+        first, output, *gradients = [_rows(t, size) for t in (first, output, *gradients)]
+        back = [g for g in gradients if g is not None]
+    if first is None or first.shape[:1] != (size,):
+        raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
+    if call.unit.is_plain and back[0].shape[:1] != (size,):
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
     exact = wide(back[0].dtype)
     use = LayerUse(
@@ -153,10 +171,17 @@ def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
         first.to(exact) if first.is_floating_point() else first,
         [None if g is None else g.to(exact) for g in gradients],
         call.kwargs,
-        records.leaves(call.outputs)[0] if rule.remakes else None,
+        output,
     )
     found = rule.gives(call.unit.module, use)
     return [(call.unit.module.get_parameter(name), part) for name, part in found.items()]
+
+
+def _rows(tensor: torch.Tensor | None, size: int) -> torch.Tensor | None:
+    """Return (B, k, ...) of (B·k, ...), and others as they are."""
+    if tensor is None or tensor.shape[0] % size:
+        return tensor
+    return tensor.reshape(size, -1, *tensor.shape[1:])
 
 
 def _by_vmap(

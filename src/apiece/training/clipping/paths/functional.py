@@ -16,7 +16,7 @@ from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch, Parameters
-from apiece.training.clipping.rules.kernels import row_squares
+from apiece.training.clipping.rules.kernels import flattened, row_squares
 
 Gradients = dict[str, torch.Tensor]
 _CELLS = 1 << 26  # entries of per-record gradients at a time
@@ -153,7 +153,7 @@ def weighted_sum(
     gradients: torch.Tensor, factors: torch.Tensor, good: torch.Tensor
 ) -> torch.Tensor:
     """Return Σ factor·gradient over the good records; what is not finite never enters."""
-    flat = gradients.flatten(1)
+    flat = flattened(gradients)
     if not bool(good.all()):
         flat = flat[good]
         factors = factors[good]

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.utils import parametrize
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from apiece.training.clipping import records
-from apiece.training.clipping.paths.broadcast import Free, frees, one_each, widened
+from apiece.training.clipping.guards import modules_of
+from apiece.training.clipping.paths.following import Following
+from apiece.training.clipping.paths.meeting import nodes
 from apiece.training.clipping.rules.rule import LayerRule, NotBookable
 from apiece.training.clipping.rules.table import rule_for
+
+_WHOLE = (nn.MultiheadAttention, nn.RNNBase)  # that read their parameters in one fused call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +41,7 @@ class Call:
     """One call of a unit: its arguments, their versions, its outputs and their edges.
 
     outputs: kept where the unit is run again, else None, so that their memory is free again.
+    past: the nodes of autograd's graph at which its arguments came in.
     """
 
     unit: Unit
@@ -45,6 +50,7 @@ class Call:
     outputs: Any
     edges: tuple[GradientEdge, ...]
     versions: tuple[int, ...]
+    past: tuple[Node, ...]
 
     def check(self) -> None:
         """Refuse a call whose input was overwritten later in the forward pass."""
@@ -52,16 +58,25 @@ class Call:
             raise NotBookable(f"{self.unit.path}: its input is changed in place after use")
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SharedCall:
+    """One call of a unit on something that all records share: its argument and its output."""
+
+    unit: Unit
+    given: torch.Tensor
+    output: torch.Tensor
+
+
 @dataclass(slots=True, repr=False)
 class Tape:
-    """The calls of one forward pass over `size` records, in order.
+    """The calls of one forward pass over `size` records, in order, and what records share.
 
-    widened: whether something was made for each record that the model makes once for all.
+    shared: calls that no record has a part in.
     """
 
-    size: int
+    follow: Following
     calls: list[Call] = field(default_factory=list)
-    widened: bool = False
+    shared: list[SharedCall] = field(default_factory=list)
 
     def note(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Note one call. Outputs without a gradient need no entry."""
@@ -70,55 +85,92 @@ class Tape:
             return
         if unit.is_plain and (kwargs or len(args) != 1):
             raise NotBookable(f"{unit.path}: called with {len(args)} arguments and {list(kwargs)}")
+        self.follow.refuse_disorder(unit.path)
         edges = tuple(get_gradient_edge(t) for t in tensors)
-        versions = tuple(t._version for t in records.leaves((args, kwargs)))
+        given = records.leaves((args, kwargs))
+        versions = tuple(t._version for t in given)
+        self.follow.several |= unit.is_plain and args[0].shape[:1] > (self.follow.size,)
         kept = None if unit.is_plain else out
-        self.calls.append(Call(unit, args, kwargs, kept, edges, versions))
+        self.calls.append(Call(unit, args, kwargs, kept, edges, versions, nodes(given)))
+
+    @property
+    def edges(self) -> list[GradientEdge]:
+        """Where gradients are wanted: of the calls' outputs, then of the uses of what is shared."""
+        of_calls = [edge for call in self.calls for edge in call.edges]
+        return of_calls + [use.edge for use in self.follow.uses]
+
+    def stops(self) -> dict[Node, tuple[Node, ...]]:
+        """Return the nodes whose parameters are accounted for, and where their records came in."""
+        found: dict[Node, tuple[Node, ...]] = {}
+        for call in self.calls:
+            found |= dict.fromkeys((edge.node for edge in call.edges), call.past)
+        for use in self.follow.uses:
+            found[use.edge.node] = use.past
+        return found
+
+    def behind_shared(self) -> tuple[list[Node], dict[Node, tuple[Node, ...]]]:
+        """Return where what is shared was computed, and the nodes of the layers that did it."""
+        held = {id(p) for call in self.shared for p in call.unit.module.parameters()}
+        if held & self.follow.roots.keys():
+            raise NotBookable("a layer's parameter is used by it and beside it, without records")
+        computed = [use.shared for use in self.follow.uses if use.shared.grad_fn is not None]
+        stops = {nodes([call.output])[0]: nodes([call.given]) for call in self.shared}
+        return list(nodes(computed)), stops
 
 
-def units_of(model: nn.Module) -> list[Unit | Free]:
-    """Return what holds trainable parameters, each with its way of being handled.
+def units_of(model: nn.Module) -> list[Unit]:
+    """Return the layers that hold trainable parameters, each with its way of being handled.
+
+    Parameters of other modules are followed to where they are used.
 
     Args:
-        model: Whose modules and free parameters are meant; a module inside a unit is none.
+        model: Whose modules are meant; a module inside a unit is none.
     """
-    found: list[Unit | Free] = []
+    found: list[Unit] = []
     _collect(model, "", found, set())
     return found
 
 
-def _collect(module: nn.Module, path: str, found: list[Unit | Free], seen: set[nn.Module]) -> None:
+def free_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trained parameters of modules that are no layers, by name."""
+    held = {id(p) for unit in units_of(model) for p in unit.module.parameters()}
+    return {
+        name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in held
+    }
+
+
+def _collect(module: nn.Module, path: str, found: list[Unit], seen: set[nn.Module]) -> None:
     if module in seen:
         return
     seen.add(module)
-    own = any(p is not None and p.requires_grad for p in module._parameters.values())
-    bypasses = isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
-    rule = rule_for(module) if own or bypasses else None
-    free = frees(path, module) if own and rule is None and not bypasses else []
-    if (own and not free) or bypasses:
+    if isinstance(module, _WHOLE):
         if any(p.requires_grad for p in module.parameters()):
-            found.append(Unit(path, module, rule))
+            found.append(Unit(path, module, rule_for(module)))
         return
-    found += free
+    own = any(p is not None and p.requires_grad for p in module._parameters.values())
+    rule = rule_for(module) if own else None
+    if rule is not None:
+        found.append(Unit(path, module, rule))
+        return
     for name, child in module._modules.items():
         if child is not None:
             _collect(child, f"{path}.{name}" if path else name, found, seen)
 
 
 @contextlib.contextmanager
-def recording(units: list[Unit | Free], size: int) -> Iterator[Tape]:
-    """Record the calls of `units` while the context is open; the hooks are gone afterwards."""
-    tape = Tape(size)
-    free = [unit for unit in units if isinstance(unit, Free)]
+def recording(model: nn.Module, size: int) -> Iterator[Tape]:
+    """Record one forward pass of `model` while the context is open; hooks are gone afterwards."""
+    held = [m for _, m in modules_of(model)]
+    own = {id(p): p for m in held for p in m._parameters.values() if p is not None}
+    trained = [p for p in own.values() if p.requires_grad]
+    fixed = [p for p in own.values() if not p.requires_grad]
+    buffers = [b for m in held for b in m._buffers.values() if b is not None]
+    tape = Tape(Following(size, trained, [*buffers, *fixed]))
     handles: list[RemovableHandle] = []
-    for unit in units:
-        if isinstance(unit, Unit):
-            handles += _hooks(unit, tape)
+    for unit in units_of(model):
+        handles += _hooks(unit, tape)
     try:
-        with one_each(free, size) as made:
-            tape.widened = size > 1 and bool(free)
-            for f, each in zip(free, made, strict=True):
-                tape.note(Unit(f.path, f.module, f.rule), (each,), {}, each)
+        with tape.follow:
             yield tape
     finally:
         for handle in handles:
@@ -126,14 +178,36 @@ def recording(units: list[Unit | Free], size: int) -> Iterator[Tape]:
 
 
 def _hooks(unit: Unit, tape: Tape) -> Iterator[RemovableHandle]:
-    def widen(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        wide = widened(args, tape.size)
-        tape.widened |= wide is not None
-        return wide
+    follow = tape.follow
+    expanded: list[int] = []  # as often as the output is to be repeated
 
-    def note(_module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        tape.note(unit, args, kwargs, out)
+    def before(
+        _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        alone = not kwargs and len(args) == 1 and follow.knows(args[0])
+        times, changed = 0, None
+        if alone and follow.size > 1:
+            one = follow.one_of(args[0])
+            if one is not None:
+                times, changed = args[0].shape[0], ((one,), kwargs)
+        elif not alone:
+            changed = follow.spread(unit.path, args, kwargs)
+        expanded.append(times)
+        follow.inside += 1
+        return changed
 
-    if unit.is_plain:
-        yield unit.module.register_forward_pre_hook(widen)
-    yield unit.module.register_forward_hook(note, with_kwargs=True)
+    def after(_module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+        times = expanded.pop()
+        if kwargs or len(args) != 1 or not follow.knows(args[0]):
+            tape.note(unit, args, kwargs, out)
+            follow.inside -= 1
+            return None
+        if isinstance(out, torch.Tensor) and out.requires_grad:
+            tape.shared.append(SharedCall(unit, args[0], out))
+        for tensor in records.leaves(out):
+            follow.keep(tensor)
+        follow.inside -= 1
+        return out.expand(times, *out.shape[1:]) if times else None
+
+    yield unit.module.register_forward_pre_hook(before, with_kwargs=True)
+    yield unit.module.register_forward_hook(after, with_kwargs=True)

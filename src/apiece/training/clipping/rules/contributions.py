@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from apiece.training.clipping.rules.kernels import Squares, least_norm, product, row_squares
+from apiece.training.clipping.rules.kernels import Squares, flattened, least_norm, product, row_squares
 
 KEEP = 1 << 24  # entries of per-record gradients that are kept rather than made again
 _CELLS = 1 << 22  # entries of a temporary at a time
@@ -75,11 +75,11 @@ class Rows:
 
     def smooth_squares(self) -> torch.Tensor:
         """Return the sums of squares."""
-        return self.gradients.flatten(1).square().sum(1)
+        return flattened(self.gradients).square().sum(1)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product."""
-        return (weights @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
+        return (weights @ flattened(self.gradients)).view(self.gradients.shape[1:])
 
     def per_record(self) -> torch.Tensor:
         """Return the gradients."""
@@ -107,7 +107,7 @@ class Slices:
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product a slice."""
         some = weights.split_with_sizes([len(part) for part in self.parts])
-        first, *rest = (w @ part.flatten(1) for w, part in zip(some, self.parts, strict=True))
+        first, *rest = (w @ flattened(part) for w, part in zip(some, self.parts, strict=True))
         for more in rest:
             first.add_(more)
         return first.view(self.parts[0].shape[1:])

@@ -45,5 +45,5 @@ def _is_plain(module: nn.Embedding | nn.EmbeddingBag) -> bool:
     )
 
 
-EMBEDDING = LayerRule(embedding, suits=_is_plain)
+EMBEDDING = LayerRule(embedding, suits=_is_plain, positions=True)
 BAG = LayerRule(bag, suits=_is_plain)

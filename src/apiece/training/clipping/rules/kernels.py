@@ -19,6 +19,11 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # in place
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
+def flattened(rows: torch.Tensor) -> torch.Tensor:
+    """Return (B, ...) as (B, I); a number a row is a row of one."""
+    return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
+
+
 def row_squares(rows: torch.Tensor) -> torch.Tensor:
     """Return the squared norms (B,) of the rows of (B, ...), to a few units of precision.
 
@@ -26,7 +31,7 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     hundreds of units of precision over a long row, more than the room under a bound. So blocks of
     a row come first, and their squares are added up by `sum`, which adds in pairs.
     """
-    flat = rows.flatten(1)
+    flat = flattened(rows)
     width = flat.shape[1]
     if width <= 2 * _BLOCK:
         return _norms(flat).square_()

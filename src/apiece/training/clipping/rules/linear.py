@@ -22,4 +22,4 @@ def linear(module: nn.Linear, use: LayerUse) -> Contributions:
     return found
 
 
-LINEAR = LayerRule(linear)
+LINEAR = LayerRule(linear, positions=True)

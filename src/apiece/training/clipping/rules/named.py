@@ -40,7 +40,7 @@ def scaled_rms(module: Any, use: LayerUse) -> Contributions:
     shape = module.weight.shape
     normal = functional.rms_norm(use.input, shape, eps=module.variance_epsilon)
     assert use.output is not None  # the rule remakes
-    same_output(use.path, use.output, normal * module.weight)
+    same_output(use.path, use.output[:1], normal[:1] * module.weight)
     each = (use.gradient * normal).reshape(len(normal), -1, *shape).sum(1)
     return {"weight": Rows(each)}
 
@@ -53,10 +53,10 @@ def layer_norm_of_a_kind(module: Any, use: LayerUse) -> Contributions:
         if given.shape[-1:] != module.normalized_shape:
             continue
         again = functional.layer_norm(
-            given, module.normalized_shape, module.weight, module.bias, module.eps
+            given[:1], module.normalized_shape, module.weight, module.bias, module.eps
         )
-        with contextlib.suppress(NotBookable):
-            same_output(use.path, out, again)
+        with contextlib.suppress(NotBookable):  # a class does with all records what it does with one
+            same_output(use.path, out[:1], again)
             return layer_norm(module, LayerUse(use.path, given, [back], use.kwargs))
     raise NotBookable(f"{use.path}: does not normalise over its last dimension, nor channels")
 
@@ -74,9 +74,9 @@ def _is_scaled_rms(module: Any) -> bool:
     return only and isinstance(getattr(module, "variance_epsilon", None), float)
 
 
-TRANSPOSED_LINEAR = LayerRule(transposed_linear, suits=_is_transposed)
+TRANSPOSED_LINEAR = LayerRule(transposed_linear, suits=_is_transposed, positions=True)
 LAYER_NORM_OF_A_KIND = LayerRule(layer_norm_of_a_kind, suits=_is_a_layer_norm, remakes=True)
-SCALED_RMS = LayerRule(scaled_rms, suits=_is_scaled_rms, remakes=True)
+SCALED_RMS = LayerRule(scaled_rms, suits=_is_scaled_rms, remakes=True, positions=True)
 
 
 def rule_by_name(kind: type[Any]) -> LayerRule | None:

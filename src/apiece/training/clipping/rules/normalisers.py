@@ -75,8 +75,8 @@ def _keeps_nothing(module: Any) -> bool:
     return own_weight_and_bias(module) and not module.track_running_stats
 
 
-LAYER_NORM = LayerRule(layer_norm)
-RMS_NORM = LayerRule(rms_norm)
+LAYER_NORM = LayerRule(layer_norm, positions=True)
+RMS_NORM = LayerRule(rms_norm, positions=True)
 GROUP_NORM = LayerRule(group_norm)
 BATCH_NORM = LayerRule(batch_norm, suits=_keeps_still)
 INSTANCE_NORM = LayerRule(instance_norm, suits=_keeps_nothing)

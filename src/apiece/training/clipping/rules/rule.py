@@ -72,12 +72,15 @@ class LayerRule:
     whether a call is; what neither suits nor is taken is clipped by torch.func, exact as well.
     remakes: whether the rule makes the layer's output again, by other operators than the layer's,
     and compares the two (`same_output`); such a rule is not differentiated.
+    positions: whether the layer does the same at every place of all dimensions but its last ones,
+    so that a record may have several rows of the first dimension.
     """
 
     gives: Callable[[Any, LayerUse], Contributions]
     suits: Callable[[Any], bool] = own_weight_and_bias
     takes: Callable[[Any, Any, Any, Gradients], bool] = any_call
     remakes: bool = False
+    positions: bool = False
 
 
 def trains(module: nn.Module, name: str) -> bool:
