@@ -394,6 +394,7 @@ def test_parts_that_stay_in_the_cache_add_up(name, monkeypatch):
     whole = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
     monkeypatch.setattr(pace, "_CACHE", 1)
     monkeypatch.setattr(pace, "_WORTH", 0)
+    monkeypatch.setattr(pace, "_EACH", 0)
     assert pace.records_at_a_time(model, 1, inputs, 9) == 1
     parts = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
     for name, value in whole.gradients.items():

@@ -72,8 +72,8 @@ def tell(model: nn.Module, path: str, reason: str) -> None:
     _reasons[model] = reason
     warnings.warn(
         f"model: {type(model).__name__} is clipped by {path}, exactly but often several times "
-        f"slower than by book-keeping ({reason}); give every part its records first, by "
-        f"unsqueeze(0) for what all share, or say method={path!r} to take this path unwarned",
+        f"slower than by book-keeping ({reason}); give every layer its records first, in their "
+        f"order, or say method={path!r} to take this path unwarned",
         SlowPathWarning,
         stacklevel=2,
     )

@@ -9,6 +9,7 @@ from apiece.training import clip_and_sum
 from apiece.training.clipping.independence import check
 from apiece.training.clipping.independence.compare import Finding
 from apiece.training.clipping.paths import pace
+from apiece.training.clipping.selection import chosen
 
 RECORDS = 100
 FAINT = 2e-5  # of a typical record: fifty times less than single precision is asked to tell
@@ -134,6 +135,7 @@ def test_a_batch_that_is_taken_in_parts_has_no_larger_company(monkeypatch):
     monkeypatch.setattr(check._Look, "at", watched)
     monkeypatch.setattr(pace, "_CACHE", 9 * 20)  # parts of up to twenty records
     monkeypatch.setattr(pace, "_WORTH", 0)
+    monkeypatch.setattr(pace, "_EACH", 0)
     clipped(apart, size=60)
     assert sizes == [60, check._CLOSELY]
     sizes.clear()
@@ -141,3 +143,15 @@ def test_a_batch_that_is_taken_in_parts_has_no_larger_company(monkeypatch):
     assert sizes == [30, 30, 20]
     with pytest.raises(UnsupportedError):
         clipped(lambda h: h - h.mean(0) if len(h) > 19 else h, size=30)
+
+
+def test_what_is_drawn_is_given_again_to_every_part(monkeypatch):
+    """Else a model with dropout would leave book-keeping where its batch is taken in parts."""
+    monkeypatch.setattr(pace, "_CACHE", 9 * 4)
+    monkeypatch.setattr(pace, "_WORTH", 0)
+    monkeypatch.setattr(pace, "_EACH", 0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.GELU(), nn.Linear(3, 3))
+    batch = torch.randn(30, 3), torch.randint(0, 3, (30,))
+    clip_and_sum(model, nn.CrossEntropyLoss(reduction="none"), *batch, 1.0)
+    assert {path for _, path in chosen(model)} == {"book-keeping"}

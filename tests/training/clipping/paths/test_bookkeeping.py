@@ -24,12 +24,22 @@ class Scaled(nn.Module):
 
 
 class Places(nn.Module):
+    """A layer that takes each record apart, into two rows."""
+
     def __init__(self):
         super().__init__()
         self.layer, self.out = nn.Linear(2, 3), nn.Linear(6, 3)
 
     def forward(self, x):
         return self.out(self.layer(x.view(-1, 2)).view(len(x), -1))
+
+
+class Odd(Places):
+    """It leaves out a row of all records' together."""
+
+    def forward(self, x):
+        rows = self.layer(x.view(-1, 2)[1:])
+        return self.out(nn.functional.pad(rows, (0, 0, 1, 0)).view(len(x), -1))
 
 
 def batch_of(model, dtype=torch.float64):
@@ -44,6 +54,7 @@ def batch_of(model, dtype=torch.float64):
 MODELS = {
     "rules": lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3)),
     "by torch.func": lambda: nn.Sequential(Scaled(), nn.Linear(4, 3)),
+    "rows apart": Places,
     "unused": lambda: nn.ModuleDict({"a": nn.Linear(4, 3), "b": nn.Linear(4, 3)}),
 }
 
@@ -77,9 +88,9 @@ def test_is_the_loop(name, parts, monkeypatch):
         torch.testing.assert_close(found.gradients[key], value)
 
 
-def test_a_layer_that_takes_the_records_apart_is_not_booked():
+def test_a_layer_with_rows_that_are_nobody_s_is_not_booked():
     with pytest.raises(NotBookable, match="the first dimension is not the records"):
-        bookkeeping.clip_in_parts(batch_of(Places()))
+        bookkeeping.clip_in_parts(batch_of(Odd()))
 
 
 def test_the_most_that_run_together(monkeypatch):
@@ -87,6 +98,7 @@ def test_the_most_that_run_together(monkeypatch):
     assert bookkeeping.most_together(batch) > B
     monkeypatch.setattr(pace, "_CACHE", 1)
     monkeypatch.setattr(pace, "_WORTH", 0)
+    monkeypatch.setattr(pace, "_EACH", 0)
     assert bookkeeping.most_together(batch) == 1
     assert [len(part) for part in bookkeeping.parts_of(batch)] == [1] * B
 

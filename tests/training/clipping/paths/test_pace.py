@@ -19,6 +19,11 @@ def test_many_parameters_want_wide_parts():
     assert pace.most_at_a_time(model, pace._CACHE, torch.randn(3, 4)) == 4 * pace._CACHE // 2000
 
 
+def test_many_layers_want_wide_parts():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(50)))
+    assert pace.most_at_a_time(model, 3600, torch.randn(3, 8)) == 50 * pace._EACH // 400
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 @pytest.mark.parametrize("short", [0, 1, 5])
 def test_parts_are_as_even_as_they_can_be(parts, short):
