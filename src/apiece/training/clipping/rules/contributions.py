@@ -15,7 +15,13 @@ from typing import Protocol
 
 import torch
 
-from apiece.training.clipping.rules.kernels import Squares, flattened, least_norm, product, row_squares
+from apiece.training.clipping.rules.kernels import (
+    Squares,
+    flattened,
+    least_norm,
+    product,
+    row_squares,
+)
 
 KEEP = 1 << 24  # entries of per-record gradients that are kept rather than made again
 _CELLS = 1 << 22  # entries of a temporary at a time

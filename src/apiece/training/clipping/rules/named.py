@@ -55,7 +55,9 @@ def layer_norm_of_a_kind(module: Any, use: LayerUse) -> Contributions:
         again = functional.layer_norm(
             given[:1], module.normalized_shape, module.weight, module.bias, module.eps
         )
-        with contextlib.suppress(NotBookable):  # a class does with all records what it does with one
+        with contextlib.suppress(
+            NotBookable
+        ):  # a class does with all records what it does with one
             same_output(use.path, out[:1], again)
             return layer_norm(module, LayerUse(use.path, given, [back], use.kwargs))
     raise NotBookable(f"{use.path}: does not normalise over its last dimension, nor channels")
