@@ -19,12 +19,12 @@ from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.clipping.paths.chain import chain_of, walk
 from apiece.training.clipping.paths.chain import contributions as of_uses
+from apiece.training.clipping.paths.complete import missed
 from apiece.training.clipping.paths.dense import clip_dense, is_dense
 from apiece.training.clipping.paths.functional import places_of, vectorised
 from apiece.training.clipping.paths.meeting import Use, nodes
 from apiece.training.clipping.paths.pace import most_at_a_time, records_at_a_time
 from apiece.training.clipping.paths.pooling import fast_pooling
-from apiece.training.clipping.paths.complete import missed
 from apiece.training.clipping.paths.shared import parts_of_uses
 from apiece.training.clipping.paths.tape import Call, Tape, recording
 from apiece.training.clipping.precision import single, wide
