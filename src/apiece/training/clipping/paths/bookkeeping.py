@@ -109,7 +109,8 @@ def _backward(
     if not edges or not losses.requires_grad:
         return [], []
     ones = torch.ones_like(losses)
-    found = iter(torch.autograd.grad(losses, edges, ones, allow_unused=True))
+    every: Gradients = [*torch.autograd.grad(losses, edges, ones, allow_unused=True)]
+    found = iter(every)
     passed: list[Passed] = []
     for call in tape.calls:
         call.check()

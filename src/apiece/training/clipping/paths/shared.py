@@ -51,9 +51,9 @@ def _taken_back(
     """Return the gradients, (B, ...), of tensors from which others were computed."""
     outputs = [shared for shared, _ in computed]
     gradients = [g.to(shared.dtype) for shared, g in computed]
-    found: tuple[torch.Tensor | None, ...]
+    found: list[torch.Tensor | None] = []
     try:
-        found = torch.autograd.grad(
+        found += torch.autograd.grad(
             outputs, to, gradients, allow_unused=True, is_grads_batched=True
         )
     except RuntimeError as error:
