@@ -14,7 +14,7 @@ from apiece import cli
 from apiece.datasets import Schema
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "main-job.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("main-job", "epsilon"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -79,7 +79,7 @@ def test_the_page_on_estimators_runs() -> None:
         exec(compile(block, "estimator.md", "exec"), names)
 
 
-@pytest.mark.parametrize("page", ["index", "how-to"])
+@pytest.mark.parametrize("page", ["index", "how-to", "epsilon"])
 def test_short_examples_run(page: str) -> None:
     found = blocks(ROOT / "docs" / f"{page}.md", "python")
     assert found
