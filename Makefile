@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: help quickstart test test-all check docs format install clean
+.PHONY: help quickstart test test-all check docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -33,6 +33,11 @@ check: $(STAMP)  ## format, lint, strict types, imports
 docs: $(STAMP)   ## guides and API reference as static pages in site/; any warning fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "to read them: $(BIN)/python -m http.server --directory site"
+
+sbom: $(STAMP)   ## what the tested environment is made of, as CycloneDX, in dist/
+	mkdir -p dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/apiece.cdx.json $(BIN)/python
 
 format: $(STAMP)  ## put the code in form
 	$(BIN)/ruff format .
