@@ -39,7 +39,8 @@ def test_a_step_of_the_optimizer_is_a_step_of_the_trainer():
         optimizer.step()
     assert optimizer.state_dict() == {}
     with pytest.raises(StateError, match=r"Trainer\.resume"):
-        optimizer.load_state_dict({})
+        optimizer.load_state_dict({"state": {}})
+    optimizer.load_state_dict({})
 
 
 def test_without_lightning(monkeypatch):

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, Wei
 
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.adapters.opacus import individual
-from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.errors import DataError, InputError, StateError, UnsupportedError
 
 N = 40
 BUDGETS = Budgets(epsilon=np.where(np.arange(N) < 10, 0.5, 3.0), delta=1e-3)
@@ -93,12 +93,12 @@ def test_what_make_private_gives(model, data, wanted, mode):
 )
 def test_uneven_loaders_are_refused(model, data, sampler):
     uneven = DataLoader(data, batch_size=8, sampler=sampler)
-    with pytest.raises(InputError, match="the plan says how often"):
+    with pytest.raises(DataError, match="the plan says how often"):
         individual(model, sgd(model), uneven, nn.CrossEntropyLoss(), **ASKED)
 
 
 def test_a_loader_of_batches_without_a_sampler_is_refused(model, data):
-    with pytest.raises(InputError, match="data_loader"):
+    with pytest.raises(DataError, match="loader draws by a list"):
         individual(
             model,
             sgd(model),
@@ -108,10 +108,14 @@ def test_a_loader_of_batches_without_a_sampler_is_refused(model, data):
         )
 
 
-def test_a_collate_function_is_refused(model, data):
-    own = loader(data, collate_fn=lambda items: items)
-    with pytest.raises(UnsupportedError, match="collate_fn"):
-        individual(model, sgd(model), own, nn.CrossEntropyLoss(), **ASKED)
+def test_a_collate_function_is_kept(model, data, wanted):
+    def doubled(items):
+        inputs, targets = torch.utils.data.default_collate(items)
+        return 2 * inputs, targets
+
+    own = loader(TensorDataset(data.tensors[0] / 2, data.tensors[1]), collate_fn=doubled)
+    individual(model, sgd(model), own, nn.CrossEntropyLoss(), **ASKED).fit()
+    equal(model, wanted)
 
 
 def test_an_optimizer_that_made_steps_is_refused(model, data):

@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from apiece.errors import DataError, InputError
 from apiece.training import sources
+from apiece.training.sums import Sums
 
 N, CPU = 30, torch.device("cpu")
 INPUTS = torch.randn(N, 4, generator=torch.Generator().manual_seed(5))
@@ -137,3 +146,105 @@ def test_a_dataset_may_say_itself_what_it_is():
     assert first == sources.source_of(Stated(changed(3))).fingerprint(key)
     data.version = 2
     assert first != sources.source_of(data).fingerprint(key)
+
+
+class Texts(Dataset):
+    """Items are dicts with labels, of their own lengths."""
+
+    def __init__(self, many=12):
+        self.many = many
+
+    def __len__(self):
+        return self.many
+
+    def __getitem__(self, i):
+        return {"tokens": torch.arange(1, 2 + i % 4), "labels": i % 2}
+
+
+def padded(items):
+    """Pad to the longest item, as collators do."""
+    longest = max(len(item["tokens"]) for item in items)
+    rows = [nn.functional.pad(i["tokens"], (0, longest - len(i["tokens"]))) for i in items]
+    return {"x": torch.stack(rows), "labels": torch.tensor([item["labels"] for item in items])}
+
+
+def texts(collate=padded, **options):
+    return sources.source_of(DataLoader(Texts(), batch_size=4, collate_fn=collate, **options))
+
+
+def test_what_is_padded_goes_together_by_shape():
+    index = np.array([3, 4, 5, 8, 7, 0])
+    found = list(sources.alike(texts(), index, CPU))
+    assert sorted(np.concatenate([where for where, _, _ in found])) == list(range(6))
+    for where, inputs, targets in found:
+        for row, target, i in zip(inputs["x"], targets, index[where], strict=True):
+            assert row.tolist() == list(range(1, 2 + i % 4)), "nothing is padded"
+            assert target == i % 2
+    with pytest.raises(DataError, match="3 shapes"):
+        texts().fetch(index, CPU)
+    assert texts().fingerprint(b"k" * 32) == texts(shuffle=True).fingerprint(b"k" * 32)
+
+
+class Padding(nn.Module):
+    """Counts what is padded as if it were text."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(6, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.table(x).mean(1))
+
+
+def moved(source):
+    """Return by how many bounds the sum moves when the longest record leaves."""
+    torch.manual_seed(0)
+    sums = Sums(Padding(), nn.CrossEntropyLoss(reduction="none"), source, width=8)
+    every = np.array([0, 4, 8, 3])
+    with_, without = (sums.over(r, np.full(r.size, 1e-3), seed=0) for r in (every, every[:-1]))
+    assert torch.allclose(with_.norms[:-1], without.norms) or not isinstance(
+        source, sources.Collated
+    )
+    apart = [with_.gradients[name] - without.gradients[name] for name in with_.gradients]
+    return float(torch.stack([a.norm() for a in apart]).norm()) / 1e-3
+
+
+def test_no_record_pads_another():
+    assert moved(texts()) <= 1
+
+    class Together(sources.Items):
+        def fetch(self, index, device):
+            return sources._on(device, padded([self.dataset[int(i)] for i in index]))
+
+    assert moved(Together(Texts(), 12)) > 1.2, "the harness sees padding"
+
+
+def test_sums_over_several_shapes_keep_the_order():
+    torch.manual_seed(1)
+    model, loss = Padding(), nn.CrossEntropyLoss(reduction="none")
+    index = np.array([3, 4, 5, 8, 7, 0, 11])
+    bounds = np.linspace(0.01, 0.5, index.size)
+    found = Sums(model, loss, texts(), width=3).over(index, bounds, seed=0)
+    wanted = torch.zeros(6, 3)
+    for place, i in enumerate(index):
+        one = Sums(model, loss, texts()).over(
+            index[place : place + 1], bounds[place : place + 1], 0
+        )
+        assert torch.allclose(found.norms[place], one.norms[0]), i
+        assert float(found.clip_norms[place]) == pytest.approx(bounds[place])
+        wanted += one.gradients["table.weight"]
+    assert torch.allclose(found.gradients["table.weight"], wanted, atol=1e-6)
+
+
+def test_a_collate_function_that_makes_other_records_is_refused():
+    twice = texts(lambda items: (torch.ones(2 * len(items), 3), torch.ones(2 * len(items))))
+    with pytest.raises(DataError, match="made 2 records of one"):
+        list(sources.alike(twice, np.array([0]), CPU))
+    with pytest.raises(DataError, match="dicts with 'labels'"):
+        list(sources.alike(texts(lambda items: {"x": torch.ones(1)}), np.array([0]), CPU))
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler(range(5)), SequentialSampler(range(5))])
+def test_a_loader_that_leaves_records_out_is_refused(sampler):
+    with pytest.raises(DataError, match="how often"):
+        texts(sampler=sampler)

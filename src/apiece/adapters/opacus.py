@@ -10,21 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader
 
 from apiece import _check
 from apiece.assignment import Scale, Strategy, assign
 from apiece.budgets import Budgets
-from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.training import Trainer
-
-_EVEN = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")
 
 
 def individual(
@@ -59,11 +51,11 @@ def individual(
         A `Trainer`, with its plan as `.plan`; `.fit()` runs it.
 
     Raises:
-        InputError: For a data loader that draws some records oftener than others, or leaves some
-            out; for budgets of another number of records; what `assign` and `Trainer` raise.
+        InputError: For budgets of another number of records; what `assign` and `Trainer` raise.
+        DataError: For a data loader that draws some records oftener than others, or leaves some
+            out, and for records that cannot be read by position.
         StateError: For an optimizer that made steps: no plan covers what it has learned.
-        UnsupportedError: For records that cannot be read by position, a `collate_fn` of your own,
-            and parameters with Opacus' hooks.
+        UnsupportedError: For parameters with Opacus' hooks.
 
     Guarantee:
         That of `Trainer` under the plan that `assign` gives. Opacus' accountant knows nothing of
@@ -84,22 +76,24 @@ def individual(
         >>> trainer.steps, [round(group.epsilon, 3) for group in trainer.plan.groups]
         (5, [1.0, 3.0])
     """
-    dataset = _records_of(data_loader)
+    records: Any = data_loader.dataset
+    if not hasattr(records, "__len__"):
+        raise DataError("data_loader: its dataset has no length; give a map-style one")
     steps = _check.count("epochs", epochs) * len(data_loader)
-    if len(dataset) != len(budgets):
+    if len(records) != len(budgets):
         raise InputError(
-            f"budgets: {len(budgets)} of them for a dataset of {len(dataset)} records; give one a "
+            f"budgets: {len(budgets)} of them for a dataset of {len(records)} records; give one a "
             "record, in the order of the dataset"
         )
     plan = assign(
         budgets,
         Scale() if strategy is None else strategy,
         steps=steps,
-        expected_batch_size=len(dataset) / len(data_loader),
+        expected_batch_size=len(records) / len(data_loader),
         clip_norm=max_grad_norm,
     )
     plain = _module_of(module)
-    return Trainer(plain, _optimizer_of(optimizer), _apart(criterion), plan, dataset, **options)
+    return Trainer(plain, _optimizer_of(optimizer), _apart(criterion), plan, data_loader, **options)
 
 
 def _module_of(module: nn.Module) -> nn.Module:
@@ -125,27 +119,6 @@ def _optimizer_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             "optimizer, and a model that has not seen these records"
         )
     return plain
-
-
-def _records_of(loader: DataLoader[Any]) -> Any:
-    """Return the dataset of a loader that gives every record its turn."""
-    batches = loader.batch_sampler
-    sampler = getattr(batches, "sampler", None) if isinstance(batches, BatchSampler) else batches
-    even = type(sampler) is SequentialSampler or type(sampler).__name__ in _EVEN
-    if type(sampler) is RandomSampler:
-        even = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-    if not even:
-        raise InputError(
-            f"data_loader: a {type(sampler).__name__} draws; the plan says how often each record "
-            "takes part: give a loader with shuffle=True, and a smaller dataset for fewer records"
-        )
-    collate = getattr(loader.collate_fn, "wrapped_collator_fn", loader.collate_fn)
-    if collate is not default_collate:
-        raise UnsupportedError(
-            "data_loader: it has a collate_fn of its own; do its work in the dataset's "
-            "__getitem__, so that each record is made alone"
-        )
-    return loader.dataset
 
 
 def _apart(criterion: Any) -> Any:

@@ -57,11 +57,16 @@ class PrivateStep(torch.optim.Optimizer):
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse: parameters and noise would no longer be those of one run.
+        """Refuse all but nothing: parameters and noise would no longer be those of one run.
+
+        Args:
+            state_dict: Empty, as `state_dict` gives it.
 
         Raises:
-            StateError: Always.
+            StateError: For any other.
         """
+        if not state_dict:
+            return
         raise StateError(
             "optimizer: a private run goes on from its own folder only; use "
             "Trainer(checkpoint=...) and Trainer.resume"

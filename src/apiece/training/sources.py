@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from apiece.errors import DataError
 from apiece.training.clipping import model_randomness, records
@@ -18,6 +27,7 @@ from apiece.training.clipping import model_randomness, records
 Indices = npt.NDArray[np.int64]
 PROBES = 4096  # items of a map-style dataset that a fingerprint reads; all, if there are no more
 _TOGETHER = 64  # of them in memory at a time
+_POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")  # Opacus'
 
 
 class Source(Protocol):
@@ -66,7 +76,7 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Items:
-    """A map-style dataset whose items are (inputs, target)."""
+    """A map-style dataset whose items are (inputs, target), or dicts with labels."""
 
     dataset: Dataset[Any]
     size: int
@@ -76,44 +86,134 @@ class Items:
 
     def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
         """Return the collated items at `index`, on `device`."""
-        positions = index.tolist()
-        many = getattr(self.dataset, "__getitems__", None)
-        items = many(positions) if many else [self.dataset[i] for i in positions]
-        batch = default_collate(items)
-        if not (isinstance(batch, list | tuple) and len(batch) == 2):
-            raise DataError("dataset: its items must be pairs (inputs, target)")
-        inputs, targets = (records.tree_map(lambda t: t.to(device), part) for part in batch)
+        return _on(device, default_collate(_items(self.dataset, index)))
+
+    def fingerprint(self, key: bytes) -> str:
+        """Hash as `fingerprint_of` does."""
+        return fingerprint_of(self, self.dataset, key)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Collated:
+    """A map-style dataset whose items a `collate` function makes records of, each alone.
+
+    A function that pads a batch to its longest item would have one record's inputs depend on who
+    else is there. So it is given one item at a time, and records of the same shapes go together.
+    """
+
+    dataset: Dataset[Any]
+    collate: Callable[[list[Any]], Any]
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+        """Yield records of the same shapes: at which places of `index`, inputs and targets."""
+        made = [_on(device, self.collate([item])) for item in _items(self.dataset, index)]
+        groups: dict[Any, list[int]] = {}
+        for place, (inputs, targets) in enumerate(made):
+            if records.count(inputs, targets) != 1:
+                raise DataError(
+                    f"dataset: collate_fn made {records.count(inputs, targets)} records of one "
+                    "item; a share is bounded only where each item is one record"
+                )
+            shapes = [(t.shape, t.dtype) for t in records.leaves((inputs, targets))]
+            groups.setdefault(tuple(shapes), []).append(place)
+        for places in groups.values():
+            stacks = zip(*(records.leaves(made[k]) for k in places), strict=True)
+            inputs, targets = records.fill(made[places[0]], [torch.cat(s) for s in stacks])
+            yield np.array(places), inputs, targets
+
+    def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
+        """Return the records at `index`, where they are of the same shapes."""
+        (_, inputs, targets), *others = self.alike(index, device)
+        if others:
+            raise DataError(
+                f"dataset: records of {1 + len(others)} shapes where they must be of one (a "
+                "person's rows are clipped together); pad all to one length in the dataset"
+            )
         return inputs, targets
 
     def fingerprint(self, key: bytes) -> str:
-        """Hash the dataset's own `fingerprint()` if it has one, else its length and its items.
+        """Hash as `fingerprint_of` does."""
+        return fingerprint_of(self, self.dataset, key)
 
-        Of more than `PROBES` items, so many are read, at places drawn by the run's secret key: a
-        share s of changed items goes unnoticed with probability (1 − s)^4096 at most. Torch's
-        generator is set while they are read, so that random transforms give the same each time.
-        """
-        digest = hashlib.blake2b(str(self.size).encode(), key=key, digest_size=16)
-        own = getattr(self.dataset, "fingerprint", None)
-        if callable(own):
-            digest.update(str(own()).encode())
-            return digest.hexdigest()
-        seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
-        draw = np.random.default_rng(seed).choice
-        probes = np.arange(self.size)
-        if self.size > PROBES:
-            probes = np.sort(draw(self.size, PROBES, replace=False))
-        with model_randomness(seed, ()):
-            for part in np.array_split(probes, -(-probes.size // _TOGETHER)):
-                inputs, targets = self.fetch(part, torch.device("cpu"))
-                digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
+
+def alike(
+    source: Source, index: Indices, device: torch.device
+) -> Iterator[tuple[Indices, Any, Any]]:
+    """Yield the records at `index` that go together: their places in it, inputs and targets."""
+    if isinstance(source, Collated):
+        yield from source.alike(index, device)
+    else:
+        yield np.arange(index.size), *source.fetch(index, device)
+
+
+def fingerprint_of(source: Source, dataset: Any, key: bytes) -> str:
+    """Hash a dataset's own `fingerprint()` if it has one, else its length and its items.
+
+    Of more than `PROBES` items, so many are read, at places drawn by the run's secret key: a share
+    s of changed items goes unnoticed with probability (1 − s)^4096 at most. Torch's generator is
+    set while they are read, so that random transforms give the same each time.
+    """
+    size = len(source)
+    digest = hashlib.blake2b(str(size).encode(), key=key, digest_size=16)
+    own = getattr(dataset, "fingerprint", None)
+    if callable(own):
+        digest.update(str(own()).encode())
         return digest.hexdigest()
+    seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
+    draw = np.random.default_rng(seed).choice
+    probes = np.arange(size)
+    if size > PROBES:
+        probes = np.sort(draw(size, PROBES, replace=False))
+    with model_randomness(seed, ()):
+        for part in np.array_split(probes, -(-probes.size // _TOGETHER)):
+            for _, inputs, targets in alike(source, part, torch.device("cpu")):
+                digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
+    return digest.hexdigest()
+
+
+def _items(dataset: Any, index: Indices) -> list[Any]:
+    """Return the items at `index`, read together where the dataset can."""
+    positions = index.tolist()
+    many = getattr(dataset, "__getitems__", None)
+    return list(many(positions)) if many else [dataset[i] for i in positions]
+
+
+def _on(device: torch.device, batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a collated batch, on `device`."""
+    inputs, targets = (records.tree_map(lambda t: t.to(device), part) for part in _parted(batch))
+    return inputs, targets
+
+
+def _parted(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a batch: a pair, or a mapping with labels."""
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0], batch[1]
+    if isinstance(batch, Mapping):
+        for name in ("labels", "label"):
+            if name in batch:
+                return {key: value for key, value in batch.items() if key != name}, batch[name]
+    raise DataError("dataset: its items must be pairs (inputs, target) or dicts with 'labels'")
 
 
 def source_of(dataset: Any) -> Source:
-    """Return `dataset` as a source: a pair (inputs, targets), a TensorDataset or a Dataset.
+    """Return `dataset` as a source: (inputs, targets), a TensorDataset, a Dataset or a DataLoader.
 
-    Raises `DataError` for anything whose records cannot be read by position.
+    Of a DataLoader its dataset and `collate_fn` are taken; who is in a batch is the plan's to say.
+
+    Raises `DataError` for anything whose records cannot be read by position, and for a DataLoader
+    that draws some records oftener than others, or leaves some out.
     """
+    if isinstance(dataset, DataLoader):
+        _check_even(dataset)
+        of, collate = source_of(dataset.dataset), dataset.collate_fn
+        collate = getattr(collate, "wrapped_collator_fn", collate)  # Opacus' own around it
+        if collate is default_collate:
+            return of
+        return Collated(dataset.dataset, collate, len(of))
     if isinstance(dataset, TensorDataset):
         *inputs, targets = dataset.tensors
         return source_of((inputs[0] if len(inputs) == 1 else tuple(inputs), targets))
@@ -126,3 +226,19 @@ def source_of(dataset: Any) -> Source:
         f"dataset: a {type(dataset).__name__}; Poisson sampling reads records by position: give "
         "(inputs, targets), a TensorDataset, or a map-style Dataset with a length"
     )
+
+
+def _check_even(loader: DataLoader[Any]) -> None:
+    """Raise `DataError` unless each record has its turn."""
+    batches = loader.batch_sampler
+    sampler: Any = batches.sampler if isinstance(batches, BatchSampler) else batches
+    even = type(sampler).__name__ in _POISSON
+    if type(sampler) in (RandomSampler, SequentialSampler):
+        even = len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore[arg-type]
+        even &= not getattr(sampler, "replacement", False)
+    if not even:
+        raise DataError(
+            f"dataset: its loader draws by a {type(sampler).__name__}, but the plan says how often "
+            "each record takes part; give a loader with shuffle=True and no sampler, and a smaller "
+            "dataset for fewer records"
+        )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +24,7 @@ from apiece.training.clipping import (
     selection,
 )
 from apiece.training.people import PeopleRows
-from apiece.training.sources import Source
+from apiece.training.sources import Source, alike
 from apiece.training.updates import check_same
 
 
@@ -93,20 +95,33 @@ class Sums:
         device = next(iter(self.parameters.values())).device
         bounds, width = torch.from_numpy(clip_norms), self._width or len(self.source)
         with model_randomness(seed, (p.device for p in self.parameters.values())):
-            for number, (part, rows, owner) in enumerate(self._parts(records, width, seed)):
-                inputs, targets = self.source.fetch(rows, device)
+            summed: list[Integers] = []
+            for where, inputs, targets, owner in self._batches(records, width, seed, device):
                 clipped = clip_and_sum(
                     self.model,
                     self.loss_fn,
                     inputs,
                     targets,
-                    bounds[part],
+                    bounds[where],
                     method=self._method,
                     physical_batch_size=None if owner is None else width,
                     people=owner,
                 )
-                total = clipped if number == 0 else total + clipped
-        return total
+                total = total + clipped if summed else clipped
+                summed.append(where)
+        return total if self._people is not None else total.ordered(np.concatenate(summed))
+
+    def _batches(
+        self, records: Integers, width: int, seed: int, device: torch.device
+    ) -> Iterator[tuple[Integers, Any, Any, Integers | None]]:
+        """Yield batches: which of `records`, inputs and targets, and whose each row is."""
+        for part, rows, owner in self._parts(records, width, seed):
+            here = np.arange(records.size)[part]
+            if owner is not None:
+                yield here, *self.source.fetch(rows, device), owner
+                continue
+            for where, inputs, targets in alike(self.source, rows, device):
+                yield here[where], inputs, targets, None
 
     def _parts(
         self, records: Integers, width: int, seed: int

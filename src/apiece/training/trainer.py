@@ -53,7 +53,8 @@ class Trainer:
         loss_fn: Maps outputs and targets to one loss a record, as in `clip_and_sum`.
         plan: Bound to its records.
         dataset: (inputs, targets), a TensorDataset or a map-style Dataset of the plan's records,
-            in the order of the budgets that it was made from.
+            in the order of the budgets that it was made from; items are pairs (inputs, target) or
+            dicts with "labels". Or a DataLoader, of which dataset and `collate_fn` are taken.
         seed: None takes the key of all randomness from the operating system, for a release; a
             number makes an experiment repeatable.
         scheduler: Of the learning rate, where the plan has no schedule; one step an update.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from apiece._types import Integers
 from apiece.errors import InputError
 
 
@@ -59,6 +61,23 @@ class ClippedSum:
             torch.cat([self.losses, other.losses]),
             torch.cat([self.clip_norms, other.clip_norms]),
         )
+
+    def ordered(self, places: Integers) -> ClippedSum:
+        """Return the sum with its records in order, of one whose k-th record belongs at places[k].
+
+        Args:
+            places: (B,) A permutation; norms, losses and bounds are one a record.
+
+        Example:
+            >>> total = ClippedSum({}, *torch.arange(6.0).view(3, 2))
+            >>> total.ordered(np.array([1, 0])).norms
+            tensor([1., 0.])
+        """
+        if bool((places == np.arange(places.size)).all()):
+            return self
+        order = torch.from_numpy(np.argsort(places)).to(self.norms.device)
+        each = (values[order] for values in (self.norms, self.losses, self.clip_norms))
+        return ClippedSum(self.gradients, *each)
 
 
 def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
