@@ -95,6 +95,7 @@ HOLDS = {
     "training.clipping.rules.joined.Persons": "owner",
     "training.clipping.rules.rule.LayerUse": "input gradients kwargs output",
     "training.clipping.rules.recurrent._Way": "inputs hidden of_inputs of_hidden",
+    "training.sources.Collated": "dataset",
     "training.sources.Items": "dataset",
     "training.sources.Tensors": "inputs targets",
     "jobs.parts.Output": "ledger",
