@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [*BASE.split(), *OWN.split(), "--seed", "0"]
     words[words.index("schema.toml")] = str(place / "schema.toml")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("apiece.reporting.pages.render", lambda run: "tested elsewhere")
+        patch.setattr("apiece.reporting.pages.render", lambda *_: "tested elsewhere")
         for name, frame in (("first", table), ("other", mixed)):
             frame.to_csv(place / f"{name}.csv", index=False)
             data = ["--data", str(place / f"{name}.csv"), "--out", str(place / name)]

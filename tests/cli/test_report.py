@@ -1,6 +1,7 @@
 """apiece report: a run folder or a plan becomes one file, whole; bad input is one line."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,30 @@ def test_both_editions_are_written(folder: Path, capsys: Any) -> None:
     assert "t.csv" not in public
 
 
+def test_a_statement_for_people_and_machines(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    from apiece.jobs import load_model
+
+    trained = (folder / "statement.json").read_text()
+    assert cli.run(["report", str(folder), "--statement"]) == 0
+    assert "statement.pdf" in capsys.readouterr().out
+    assert (folder / "statement.json").read_text() == trained
+    assert json.loads(trained) == load_model(folder / "model.pt").statement
+    page = (folder / "statement.pdf").read_bytes()
+    assert cli.run(["report", str(folder), "--statement", "--out", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert Path(told["page"]).read_bytes() == page
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["statement.json", "statement.pdf"]
+
+
+def test_a_statement_without_the_library_writes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "fpdf", None)
+    assert cli.run(["report", str(folder), "--statement", "--out", str(tmp_path)]) == 1
+    assert "pip install 'apiece[all]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_plan(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "plan.json").write_text(sample_plan("scale").to_json())
     words = ["report", str(tmp_path / "plan.json"), "--edition", "public"]
@@ -72,6 +97,11 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{run}", "--level", "1:2:3", "--out", "{out}"], "must be ε:δ, as in 1:1e-5"),
         (["{plan}", "--level", "1:1e-3", "--out", "{out}"], "is none of them"),
         (["{run}", "--out", "{text}/x.html"], "cannot be written"),
+        (["{plan}", "--statement", "--out", "{out}"], "--statement: is of a run folder"),
+        (["{run}", "--statement", "--edition", "public"], "leave out --edition"),
+        (["{none}", "--statement", "--out", "{out}"], "is of a run folder"),
+        (["{empty}", "--statement"], "it has no metrics.json"),
+        (["{run}", "--statement", "--out", "{text}"], "cannot be written"),
         ([], "Missing argument"),
     ],
 )

@@ -33,7 +33,15 @@ missing = ["", "?"]
 kind = "categorical"
 values = ["no", "maybe", "yes"]
 """
-FILES = ["config.toml", "log.jsonl", "metrics.json", "model.pt", "plan.json", "report.html"]
+FILES = [
+    "config.toml",
+    "log.jsonl",
+    "metrics.json",
+    "model.pt",
+    "plan.json",
+    "report.html",
+    "statement.json",
+]
 BASE = ["--label", "answer", "--epsilon", "budget", "--delta", "1e-3"]
 QUICK = ["--strategy", "uniform", "--batch-size", "60", "--steps", "6", "--learning-rate", "2"]
 

@@ -89,7 +89,7 @@ def test_the_report_and_the_closing_table_say_so(folder: Path) -> None:
     page = (folder / "run" / "report.html").read_text()
     for words in ("mean absolute error", "R²", "a number from", "95 % interval"):
         assert words in page
-    assert "classes" not in page.split("<main>")[1].split("</p>")[0]
+    assert "classes" not in page.split("<header>")[1].split("</header>")[0]
     table = closing_table(Run.load(folder / "run"))
     assert "mean absolute error" in table
     assert "test accuracy" not in table

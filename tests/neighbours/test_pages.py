@@ -4,6 +4,7 @@ Real jobs are run on a table and on its neighbours. Then what is private is put 
 public edition is made of a subject whose plans, run and findings raise when they are touched.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from apiece import Budgets, Scale, assign, release_histogram, report
 from apiece.audit import Findings, lower_bound, one_run, roc_by_group
 from apiece.errors import InputError
-from apiece.jobs import Run, job_from_dict, prepare
+from apiece.jobs import Run, job_from_dict, prepare, statement_of
 from apiece.jobs import run as run_job
 from apiece.plan import Plan
 from apiece.reporting import declared as declared_module
@@ -106,8 +107,10 @@ def trained(folder: Path, frame: pd.DataFrame, label: str = "y", **options: Any)
     return replace(found, finished="2026-01-31")  # the two may lie on both sides of midnight
 
 
-def public(run: Any) -> str:
-    return report(run, edition="public").html
+def public(value: Any) -> str:
+    """Return all that may be told of a value: its public page, and of a run the statement."""
+    page = report(value, edition="public").html
+    return page + json.dumps(statement_of(value)) if isinstance(value, Run) else page
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._files import write_whole
 from apiece._text import plain
 from apiece.cli._inputs import read_text
 from apiece.cli._output import echo
@@ -22,6 +23,7 @@ EXAMPLE = """
 Examples:
   apiece report runs/first
   apiece report runs/first --edition public --out public.html
+  apiece report runs/first --statement
   apiece report plan.json --edition public --level 1:1e-5 --level 8:1e-5 --out plan.html
 """
 NAMES = {"internal": "report.html", "public": "report-public.html"}
@@ -43,29 +45,65 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     help="A budget that people could choose, for a plan (a run has its config's); repeatable.",
 )
 @click.option(
+    "--statement",
+    is_flag=True,
+    help="Write what is promised, for an officer: statement.json and one page, statement.pdf.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="The page.  [default: report.html or report-public.html in the run folder]",
+    help="The page, or the statement's folder.  [default: in the run folder]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    source: Path, edition: str, levels: tuple[str, ...], out: Path | None, as_json: bool
+    source: Path,
+    edition: str,
+    levels: tuple[str, ...],
+    statement: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Write the page of SOURCE, a run folder or a plan's JSON, as one HTML file that loads nothing.
 
     A run folder is read as Run.load does: what can be computed again is, and must agree.
     """
-    from apiece.reporting import EDITIONS, report
+    from apiece.reporting import EDITIONS
 
     if edition not in EDITIONS:
         raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
     if out is None and not source.is_dir():
         raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
-    value = read(source)
-    page = report(value, edition=edition, levels=[_level(text) for text in levels])
-    path = page.save(source / NAMES[edition] if out is None else out)
-    told: dict[str, Any] = {"edition": edition, "report": str(path)}
-    echo(json.dumps(told) if as_json else f"Open the {edition} edition: {plain(path)}")
+    if statement:
+        if levels or edition != EDITIONS[0] or not source.is_dir():
+            raise InputError(
+                "--statement: is of a run folder, and one for everyone; leave out --edition and "
+                "--level"
+            )
+        told = _state(source, source if out is None else out)
+    else:
+        path = source / NAMES[edition] if out is None else out
+        told = _page(source, edition, [_level(text) for text in levels], path)
+    files = [plain(value) for name, value in told.items() if name != "edition"]
+    echo(json.dumps(told) if as_json else f"Open {' and '.join(files)}")
+
+
+def _page(source: Path, edition: str, levels: list[tuple[float, float]], out: Path) -> Any:
+    from apiece.reporting import report
+
+    page = report(read(source), edition=edition, levels=levels)
+    return {"edition": edition, "report": str(page.save(out))}
+
+
+def _state(source: Path, folder: Path) -> dict[str, str]:
+    """Write the statement of a run in both forms, after both were made."""
+    from apiece.jobs import STATEMENT, Run, statement_of
+    from apiece.reporting import statement_pdf
+
+    said = statement_of(Run.load(source))
+    page = statement_pdf(said)
+    write_whole(folder / STATEMENT, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+    write_whole(folder / "statement.pdf", page)
+    return {"statement": str(folder / STATEMENT), "page": str(folder / "statement.pdf")}
 
 
 def read(source: Path) -> Run | Plan:

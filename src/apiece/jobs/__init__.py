@@ -15,6 +15,7 @@ from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.release import Check, Release
 from apiece.jobs.results import METRICS, REPORT, Run, Total, totalled
 from apiece.jobs.settings import Setting, settings_of
+from apiece.jobs.statement import STATEMENT, statement_of, statement_schema
 from apiece.jobs.trained import Facts, Level, Promise, Trained, promises_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "METRICS",
     "PARTS",
     "REPORT",
+    "STATEMENT",
     "TUNED",
     "Accuracies",
     "Amount",
@@ -59,6 +61,8 @@ __all__ = [
     "read_people",
     "run",
     "settings_of",
+    "statement_of",
+    "statement_schema",
     "totalled",
 ]
 _MODULE_OF = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from apiece import _json
 from apiece.datasets import Categorical, Feature, Numeric, Schema, encode, feature_names
 from apiece.errors import DataError, InputError
 from apiece.jobs.accuracies import Answers
@@ -125,6 +127,7 @@ class TabularModel:
         columns: The features' columns, by name.
         label: The column that is predicted.
         target: Its declaration: the classes, or the range of a number.
+        statement: What it promises, as `statement_of` said it; None of a model without.
 
     Example:
         >>> import pandas as pd
@@ -139,6 +142,7 @@ class TabularModel:
     columns: dict[str, Feature]
     label: str
     target: Categorical | Numeric
+    statement: Mapping[str, Any] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -192,6 +196,7 @@ def to_bytes(model: TabularModel) -> bytes:
         "classes": list(model.classes),
         "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
         "columns": Schema("model", model.columns).to_dict()["columns"],
+        "statement": None if model.statement is None else json.dumps(model.statement),
         "state": {
             name: value.detach().clone() for name, value in model.network.state_dict().items()
         },
@@ -230,12 +235,21 @@ def load_model(path: str | Path) -> TabularModel:
         _check_shapes(content["state"], (size, *hidden, outputs))
         network = build(size, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
+        statement = _statement(content.get("statement"), str(path))
     except DataError:
         raise
     except Exception as error:  # a damaged file makes torch raise almost anything
         reason = " ".join(str(error).split())[:160]
         raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
-    return TabularModel(network, columns, str(content["label"]), target)
+    return TabularModel(network, columns, str(content["label"]), target, statement)
+
+
+def _statement(text: Any, path: str) -> dict[str, Any] | None:
+    """Return the statement in a stored model, as it is: who made the file may have written it."""
+    found = None if text is None else _json.loads(str(text), path)
+    if not (found is None or isinstance(found, dict)):
+        raise DataError(f"{path}: its statement is no object; give a run's model.pt")
+    return found
 
 
 def _target(content: Any, path: str) -> tuple[Categorical | Numeric, int]:

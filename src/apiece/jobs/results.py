@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ class Run:
         finished: The day, as 2026-01-31, by universal time.
         levels: The budgets that people could choose from; none where these were not declared.
         tested: How well the kept model does, and on whom.
+        versions: Of Python and the libraries that it was made with, by name.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -100,6 +101,7 @@ class Run:
     finished: str | None = None
     levels: tuple[Level, ...] = ()
     tested: Accuracies | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return what is public and short."""
@@ -127,6 +129,7 @@ class Run:
         totals = [asdict(total) for total in self.totals]
         return {
             "apiece": self.version,
+            "versions": dict(self.versions),
             "name": self.name,
             "purpose": self.purpose,
             "finished": self.finished,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ from apiece.jobs.model import (
 from apiece.jobs.prepared import Prepared
 from apiece.jobs.regression import Errors
 from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, declared_levels, totals, tuned
+from apiece.jobs.statement import STATEMENT, statement_of
 from apiece.jobs.target import target_of
 from apiece.jobs.trained import Facts, Trained
 from apiece.plan import BoundPlan
@@ -100,8 +104,10 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     if charge is not None:
         charge.release(kept.state_dict())
     found, people = _found(prepared, models, folder), prepared.people
-    model = TabularModel(kept, people.columns, people.label, people.target)
+    told = statement_of(found)
+    model = TabularModel(kept, people.columns, people.label, people.target, told)
     folder.write(MODEL, to_bytes(model))
+    folder.write(STATEMENT, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     folder.write(METRICS, found.to_json(indent=2) + "\n")
     prepared.unfinished.clear()
     folder.log("finished")
@@ -284,6 +290,8 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]], folder: R
         purpose=job.run.purpose,
         finished=time.strftime("%Y-%m-%d", time.gmtime()),
         levels=declared_levels(job),
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in ("numpy", "scipy", "torch")},
         tested=_tested(prepared, models[job.training.strategy][0].network, folder),
     )
 

@@ -148,6 +148,7 @@ _TESTED: dict[str, _json.Reader[Any]] = {
 _RUN: dict[str, _json.Reader[Any]] = {
     "apiece": _json.text,
     "name": _json.text,
+    "versions": lambda value, where: _object_of(_json.text, value, where),
     "purpose": _json.maybe(_json.text),
     "finished": _json.maybe(_json.text),
     "data": lambda value, where: Facts(**_json.fields(value, where, _FACTS)),
@@ -216,6 +217,7 @@ def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
         "strategy": training["strategy"],
         "hidden": tuple(training["hidden"]),
         "rows_per_person": training["rows_per_person"],
+        "versions": top["versions"],
         "purpose": top["purpose"],
         "finished": top["finished"],
         "levels": tuple(top["levels"]),

@@ -8,6 +8,7 @@ from apiece.reporting.pages import Report, report
 from apiece.reporting.promise_figures import promise
 from apiece.reporting.sections import EDITIONS
 from apiece.reporting.sensitivity_figures import partial_sensitivity_surface, save
+from apiece.reporting.statement_page import statement_pdf
 
 __all__ = [
     "EDITIONS",
@@ -21,4 +22,5 @@ __all__ = [
     "report",
     "risk_map",
     "save",
+    "statement_pdf",
 ]

@@ -105,22 +105,24 @@ def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup:
 
 
 @_styled
-def profile(plan: Plan, chosen: Sequence[int]) -> tuple[Markup, list[tuple[Group, list[str]]]]:
-    """Return a figure of δ at each ε of some groups, and δ at half, all and twice the ε asked."""
+def profile(
+    plan: Plan, chosen: Sequence[int]
+) -> tuple[Markup, list[tuple[Group, list[tuple[float, str]]]]]:
+    """Return a figure of δ at each ε of some groups, and (δ, ε) at some δ around that asked."""
     figure, axes = _axes(3.2)
-    points, reach = [], 2.0 * max(plan.groups[g].epsilon for g in chosen)
+    points = []
     for i, g in enumerate(chosen):
-        group, curve = plan.groups[g], plan.curve(g)
-        epsilon = np.linspace(0.0, min(4.0 * group.epsilon, reach), 49)
-        delta = curve.delta(epsilon).upper
-        seen = delta >= _LEAST_DELTA
-        colour = COLOURS[i % len(COLOURS)]
-        axes.plot(epsilon[seen], delta[seen], color=colour, label=figure_text(group.name))
+        group, curve, colour = plan.groups[g], plan.curve(g), COLOURS[i % len(COLOURS)]
+        at = min(100 * group.delta, 1.0), group.delta, group.delta / 100
+        # ε at each δ takes far less than δ at each ε; where ε is 0 the profile has its largest δ.
+        whole = float(curve.delta(0.0).upper)
+        delta = np.geomspace(max(whole, _LEAST_DELTA), _LEAST_DELTA, 24)
+        epsilon = curve.epsilon(np.concatenate([delta[1:], at])).upper
+        axes.plot([0.0, *epsilon[:-3]], delta, color=colour, label=figure_text(group.name))
         axes.plot([group.epsilon], [group.delta], MARKERS[i % len(MARKERS)], color=colour)
-        at = np.array([0.5, 1.0, 2.0]) * group.epsilon
-        points.append((group, list(map(rounded_up, curve.delta(at).upper.tolist()))))
-    axes.set(yscale="log", xlabel="ε", ylabel="δ at that ε, upper bound")
-    axes.set_ylim(max(axes.get_ylim()[0], _LEAST_DELTA), 1.5)
+        points.append((group, list(zip(at, map(rounded_up, epsilon[-3:].tolist()), strict=True))))
+    axes.set(yscale="log", xlabel="ε, upper bound", ylabel="δ")
+    axes.set_ylim(_LEAST_DELTA, 1.5)
     axes.minorticks_off()
     axes.set_xlim(left=0)
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
