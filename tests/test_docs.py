@@ -1,5 +1,6 @@
 """What the documents show is what the program takes."""
 
+import json
 import re
 import runpy
 import shlex
@@ -85,6 +86,32 @@ def test_short_examples_run(page: str) -> None:
     assert found
     for block in found:
         exec(compile(block, f"{page}.md", "exec"), {})
+
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"), key=lambda path: path.stem)
+LONG = {"table", "text"}  # and images, people and survey run with every test
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(p.stem, marks=pytest.mark.slow if p.stem in LONG else []) for p in TUTORIALS],
+)
+def test_notebooks_run(name: str) -> None:
+    notebook = json.loads((ROOT / "examples" / "notebooks" / f"{name}.ipynb").read_text())
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert len(cells) >= 4
+    names: dict[str, object] = {"__name__": name}
+    for number, cell in enumerate(cells):
+        exec(compile(cell, f"{name}.ipynb, cell {number}", "exec"), names)
+
+
+def test_notebooks_are_the_tutorials() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "_site" / "notebooks.py"))["notebook"]
+    for page in TUTORIALS:
+        kept = (ROOT / "examples" / "notebooks" / f"{page.stem}.ipynb").read_text()
+        assert kept == made(page.read_text()), "python docs/_site/notebooks.py writes them anew"
+    there = {path.stem for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")}
+    assert there == {page.stem for page in TUTORIALS}
 
 
 def test_the_panel_s_tables_are_a_job_of_persons(
