@@ -74,10 +74,11 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0.98 * a <= s <= a for a, s in zip(asked, spent, strict=True))
 
 
-def test_the_page_on_estimators_runs() -> None:
+@pytest.mark.parametrize("page", ["estimator.md", "adapters.md"])
+def test_the_pages_on_other_tools_run(page: str) -> None:
     names: dict[str, object] = {}
-    for block in blocks(ROOT / "docs" / "estimator.md", "python"):
-        exec(compile(block, "estimator.md", "exec"), names)
+    for block in blocks(ROOT / "docs" / page, "python"):
+        exec(compile(block, page, "exec"), names)
 
 
 @pytest.mark.parametrize("page", ["index", "how-to", "epsilon"])

@@ -11,7 +11,7 @@ from apiece import Budgets, Sample, Trainer, assign
 from apiece.adapters.stepping import PrivateStep
 from apiece.errors import StateError, UnsupportedError
 
-BUDGETS = Budgets.from_groups([("strict", 10, 1.0), ("weak", 30, 3.0)], 40, 1e-3)
+BUDGETS = Budgets.from_groups([("strict", 1.0, 10), ("weak", 3.0, 30)], 40, 1e-3)
 PLAN = assign(BUDGETS, Sample(), steps=7, expected_batch_size=10, clip_norm=1.0, method="rdp")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ class PrivateStep(torch.optim.Optimizer):
 
     Args:
         trainer: Whose steps these are.
+        around: Makes the context of each step, such as autocast.
 
     Guarantee:
         The parameters change by steps of the trainer alone.
@@ -35,10 +39,15 @@ class PrivateStep(torch.optim.Optimizer):
         1
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        around: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         super().__init__(trainer.optimizer.param_groups, {})
         self.param_groups = trainer.optimizer.param_groups
-        self.trainer = trainer
+        self.trainer, self._around = trainer, around
         self.done: Progress | None = None  # what callbacks were told of the last step
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -50,7 +59,8 @@ class PrivateStep(torch.optim.Optimizer):
         Raises:
             StateError: As `Trainer.step`.
         """
-        self.done = self.trainer.step()
+        with self._around():
+            self.done = self.trainer.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: a run is kept in its own checkpoint folder."""

@@ -1,0 +1,167 @@
+"""Hugging Face's Trainer runs a plan's steps, bit for bit; runs where transformers is installed."""
+
+import importlib
+import math
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from apiece import Budgets, Sample, Trainer, assign
+from apiece.errors import InputError, StateError, UnsupportedError
+
+BUDGETS = Budgets.from_groups([("strict", 1.0, 10), ("weak", 3.0, 30)], 40, 1e-3)
+PLAN = assign(BUDGETS, Sample(), steps=5, expected_batch_size=10, clip_norm=1.0, method="rdp")
+
+
+def test_without_transformers(monkeypatch):
+    monkeypatch.delitem(sys.modules, "apiece.adapters.huggingface", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModuleNotFoundError, match=r"apiece\[huggingface\]"):
+        importlib.import_module("apiece.adapters.huggingface")
+
+
+class Texts(torch.utils.data.Dataset):
+    """Forty texts of 3 to 7 tokens."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        made = torch.Generator().manual_seed(i)
+        tokens = torch.randint(1, 50, (3 + i % 5,), generator=made)
+        return {"input_ids": tokens, "labels": int(tokens[0]) % 2}
+
+
+def padded(items):
+    rows = [item["input_ids"] for item in items]
+    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    labels = torch.tensor([item["labels"] for item in items])
+    return {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "labels": labels}
+
+
+def of_text(items):
+    batch = padded(items)
+    return batch | {"labels": batch["input_ids"].masked_fill(batch["input_ids"] == 0, -100)}
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestWithTransformers:
+    @pytest.fixture(autouse=True)
+    def transformers(self, tmp_path, monkeypatch):
+        self.hf = pytest.importorskip("transformers", reason="transformers is not installed")
+        pytest.importorskip("accelerate", reason="accelerate is not installed")
+        self.module = importlib.import_module("apiece.adapters.huggingface")
+        self.folder = tmp_path
+        if not hasattr(sys.modules.get("datasets"), "Dataset"):  # the folder beside this one
+            monkeypatch.setattr("transformers.trainer.is_datasets_available", lambda: False)
+
+    def model(self, kind="bert"):
+        torch.manual_seed(7)
+        if kind == "gpt2":
+            small = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 50, "n_positions": 9}
+            return self.hf.GPT2LMHeadModel(self.hf.GPT2Config(**small))
+        small = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2}
+        sizes = {"intermediate_size": 9, "vocab_size": 50, "max_position_embeddings": 9}
+        return self.hf.BertForSequenceClassification(self.hf.BertConfig(**small, **sizes))
+
+    def arguments(self, **options):
+        given = {"report_to": [], "save_strategy": "no", "logging_steps": 1, "disable_tqdm": True}
+        given |= {"use_cpu": True, "learning_rate": 0.1, "lr_scheduler_type": "linear"}
+        return self.hf.TrainingArguments(str(self.folder / "out"), **given | options)
+
+    def private(self, model, collate=padded, arguments=None, **options):
+        given = {"plan": PLAN, "train_dataset": Texts(), "data_collator": collate}
+        given |= {"private_seed": 3, "args": arguments or self.arguments()}
+        return self.module.PrivateTrainer(model, **given | options)
+
+    @pytest.mark.parametrize("kind", ["bert", "gpt2"])
+    def test_the_run_is_that_of_the_engine(self, kind):
+        collate = of_text if kind == "gpt2" else padded
+        model, other = self.model(kind), self.model(kind)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = self.private(model, collate, optimizers=(sgd, None))
+        found = trainer.train()
+        assert math.isnan(found.training_loss)
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: (5 - k) / 5)
+        loss = trainer._loss
+        records = DataLoader(Texts(), collate_fn=collate)
+        Trainer(
+            other, optimizer, loss, PLAN, records, scheduler=falling, seed=3, physical_batch_size=8
+        ).fit()
+        for (name, mine), wanted in zip(model.named_parameters(), other.parameters(), strict=True):
+            assert torch.equal(mine, wanted), name
+        told = {name for line in trainer.state.log_history for name in line}
+        assert not {"loss", "grad_norm", "train_loss"} & told
+        assert {"planned ε/strict", "learning_rate"} <= told
+        rates = [h["learning_rate"] for h in trainer.state.log_history if "learning_rate" in h]
+        assert rates == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02], rel=0.3)
+
+    def test_evaluation_saving_and_checkpoints(self):
+        arguments = self.arguments(eval_strategy="steps", eval_steps=2, save_strategy="steps")
+        own = str(self.folder / "own")
+        model = self.model()
+        trainer = self.private(model, arguments=arguments, eval_dataset=Texts(), checkpoint=own)
+        trainer.train()
+        assert any("eval_loss" in line for line in trainer.state.log_history)
+        saved = next((self.folder / "out").glob("checkpoint-*"))
+        with pytest.raises(StateError, match="own folder"):
+            self.private(self.model()).train(resume_from_checkpoint=str(saved))
+        again = self.hf.BertForSequenceClassification.from_pretrained(saved)
+        assert torch.equal(again.classifier.weight, model.classifier.weight)
+        with pytest.raises(StateError, match="all 5 steps"):
+            trainer._private.step()
+
+    def test_under_autocast(self):
+        model, plain = self.model(), self.model()
+        self.private(model, arguments=self.arguments(bf16=True)).train()
+        self.private(plain).train()
+        assert not torch.equal(model.classifier.weight, plain.classifier.weight)
+        assert torch.allclose(model.classifier.weight, plain.classifier.weight, atol=0.3)
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"gradient_accumulation_steps": 2},
+            {"label_smoothing_factor": 0.1},
+            {"neftune_noise_alpha": 1.0},
+        ],
+    )
+    def test_what_has_no_meaning_is_refused(self, given):
+        with pytest.raises(UnsupportedError, match=next(iter(given))):
+            self.private(self.model(), arguments=self.arguments(**given))
+
+    def test_a_model_without_a_known_loss(self):
+        with pytest.raises(InputError, match="one loss a record"):
+            self.private(torch.nn.Linear(2, 2))
+
+    @pytest.mark.parametrize("kind", ["next", "tokens", "classes", "numbers", "several"])
+    def test_losses_are_hugging_face_s_one_record_at_a_time(self, kind):
+        from apiece.adapters import language
+
+        model = self.model("gpt2" if kind == "next" else "bert")
+        batch = (
+            of_text([Texts()[i] for i in (1, 4)])
+            if kind == "next"
+            else padded([Texts()[i] for i in (1, 4)])
+        )
+        if kind == "tokens":
+            model = self.hf.BertForTokenClassification(model.config)
+            batch["labels"] = batch["input_ids"] % 2
+            batch["labels"][:, 0] = -100
+        if kind == "numbers":
+            model = self.hf.BertForSequenceClassification(
+                self.hf.BertConfig(**model.config.to_diff_dict() | {"num_labels": 1})
+            )
+            batch["labels"] = batch["labels"].float()
+        if kind == "several":
+            model.config.problem_type = "multi_label_classification"
+            batch["labels"] = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
+        model.eval()
+        losses = language.loss_of(model)(model(**batch), batch["labels"])
+        assert losses.shape == (2,)
+        for k in range(2):
+            alone = {name: value[k : k + 1] for name, value in batch.items()}
+            assert float(losses[k]) == pytest.approx(float(model(**alone).loss), rel=1e-4)
