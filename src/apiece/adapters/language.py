@@ -26,7 +26,8 @@ def of_classes(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
 def of_numbers(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean squared error, (B,)."""
     logits = outputs.logits
-    return (logits - labels.view_as(logits).to(logits.dtype)).square().flatten(1).mean(1)
+    off: torch.Tensor = logits - labels.view_as(logits).to(logits.dtype)
+    return off.square().flatten(1).mean(1)
 
 
 def of_several(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
