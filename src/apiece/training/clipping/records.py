@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +84,7 @@ def tree_map(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
         return type(tree)(*(tree_map(function, part) for part in tree))
     if isinstance(tree, tuple | list):
         return type(tree)(tree_map(function, part) for part in tree)
-    if isinstance(tree, dict):
+    if isinstance(tree, Mapping):  # plain from here on, whatever a library made of it
         return {name: tree_map(function, part) for name, part in tree.items()}
     return tree
 
@@ -93,11 +93,17 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     """Return the tensors of `tree` in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
-    if isinstance(tree, dict):
+    if isinstance(tree, Mapping):
         tree = tree.values()
     elif not isinstance(tree, tuple | list):
         return []
     return [tensor for part in tree for tensor in leaves(part)]
+
+
+def joined(trees: list[Any]) -> Any:
+    """Return trees of one shape as one, their tensors joined along the first dimension."""
+    tensors = zip(*(leaves(tree) for tree in trees), strict=True)
+    return fill(trees[0], [torch.cat(several) for several in tensors])
 
 
 def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
@@ -137,7 +143,7 @@ def _plain(tree: Any) -> list[torch.Tensor]:
             "inputs, targets: a PackedSequence has no row for each record; give padded tensors, "
             "records first, with their lengths, and pack them in the model's forward"
         )
-    if isinstance(tree, dict):
+    if isinstance(tree, Mapping):
         tree = tree.values()
     elif not isinstance(tree, tuple | list):
         return []
@@ -155,9 +161,9 @@ def lift(tree: Any) -> Any:
 
 
 def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs as positional and keyword arguments: a dict gives keywords."""
-    if isinstance(inputs, dict):
-        return (), inputs
+    """Return inputs as positional and keyword arguments: a mapping gives keywords."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
     if isinstance(inputs, tuple | list):
         return tuple(inputs), {}
     return (inputs,), {}

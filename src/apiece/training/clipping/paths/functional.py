@@ -23,9 +23,9 @@ _CELLS = 1 << 26  # entries of per-record gradients at a time
 
 
 @contextlib.contextmanager
-def vectorised(module: nn.Module) -> Iterator[None]:
+def vectorised(*modules: nn.Module) -> Iterator[None]:
     """Choose kernels that vmap can vectorise: attention in plain products, cells unfused."""
-    recurrent = any(isinstance(m, nn.RNNBase) for m in module.modules())
+    recurrent = any(isinstance(m, nn.RNNBase) for module in modules for m in module.modules())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         warnings.filterwarnings("ignore", message="TF32 acceleration")

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.func import vjp, vmap
 
 from apiece.training.clipping import records
+from apiece.training.clipping.paths.functional import vectorised
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.rules.contributions import Contribution, Lookups, Rows, products
 from apiece.training.clipping.rules.rule import NotBookable
@@ -169,7 +170,8 @@ def apart(
         leaves = records.leaves(tree)
         dims = [None if mine else 0 for mine in which]
         try:
-            found = vmap(one, in_dims=(dims, 0))(rows, _rows(gradient, size))
+            with vectorised():
+                found = vmap(one, in_dims=(dims, 0))(rows, _rows(gradient, size))
         except (RuntimeError, ValueError) as error:
             raise NotBookable(f"a shared tensor is used by {name}: {error}") from None
         return Rows(found.to(wide(found.dtype)))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from apiece.training.clipping.paths.functional import vectorised
 from apiece.training.clipping.paths.meeting import Use
 from apiece.training.clipping.paths.tape import SharedCall, Tape
 from apiece.training.clipping.precision import wide
@@ -53,9 +54,10 @@ def _taken_back(
     gradients = [g.to(shared.dtype) for shared, g in computed]
     found: list[torch.Tensor | None] = []
     try:
-        found += torch.autograd.grad(
-            outputs, to, gradients, allow_unused=True, is_grads_batched=True
-        )
+        with vectorised():
+            found += torch.autograd.grad(
+                outputs, to, gradients, allow_unused=True, is_grads_batched=True
+            )
     except RuntimeError as error:
         raise NotBookable(f"what all records share cannot be taken back: {error}") from None
     return [None if g is None else g.to(wide(g.dtype)) for g in found]
