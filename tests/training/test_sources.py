@@ -1,5 +1,7 @@
 """Records by position: tensors, TensorDatasets and map-style datasets read alike; fingerprints."""
 
+from collections import UserDict
+
 import numpy as np
 import pytest
 import torch
@@ -98,6 +100,14 @@ def test_inputs_may_be_several():
 class Stream(IterableDataset):
     def __iter__(self):
         return iter([(INPUTS[0], 0)])
+
+
+def test_a_mapping_with_labels_stands_for_a_pair():
+    given = UserDict(input_ids=INPUTS, labels=TARGETS)
+    inputs, targets = sources.source_of(given).fetch(np.array([1, 3]), CPU)
+    assert type(inputs) is dict
+    assert torch.equal(inputs["input_ids"], INPUTS[[1, 3]])
+    assert torch.equal(targets, TARGETS[[1, 3]])
 
 
 @pytest.mark.parametrize("bad", [Stream(), {"x": INPUTS}, [INPUTS][0:0].__iter__(), 7, None])

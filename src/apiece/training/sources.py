@@ -202,7 +202,8 @@ def _parted(batch: Any) -> tuple[Any, Any]:
 def source_of(dataset: Any) -> Source:
     """Return `dataset` as a source: (inputs, targets), a TensorDataset, a Dataset or a DataLoader.
 
-    A mapping of tensors with "labels" stands for a pair. Of a DataLoader its dataset and `collate_fn` are taken; who is in a batch is the plan's to say.
+    A mapping of tensors with "labels" stands for a pair. Of a DataLoader its dataset and
+    `collate_fn` are taken; who is in a batch is the plan's to say.
 
     Raises `DataError` for anything whose records cannot be read by position, and for a DataLoader
     that draws some records oftener than others, or leaves some out.

@@ -100,12 +100,6 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     return [tensor for part in tree for tensor in leaves(part)]
 
 
-def joined(trees: list[Any]) -> Any:
-    """Return trees of one shape as one, their tensors joined along the first dimension."""
-    tensors = zip(*(leaves(tree) for tree in trees), strict=True)
-    return fill(trees[0], [torch.cat(several) for several in tensors])
-
-
 def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
     """Return `tree` with its tensors replaced by `tensors`, in order."""
     rest = iter(tensors)
