@@ -71,3 +71,22 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.group, "main", fail)
     with pytest.raises(ZeroDivisionError):
         cli.run(["schema"])
+
+
+@pytest.mark.parametrize("arguments", [[], ["audit"], ["ledger"]])
+def test_lists_of_commands_fit_and_are_not_cut(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*arguments, "--help"]) == 0
+    listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert not [line for line in listed if line.endswith("...")]
+    assert max(map(len, listed)) <= 100
+
+
+def test_each_command_is_under_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    names = cli.group.list_commands(click.Context(cli.group))
+    assert sorted(name for names in cli.VERBS.values() for name in names) == names
+    assert cli.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert [v for v in cli.VERBS if f"\n{v}:\n" in out] == list(cli.VERBS)
+    assert "More:" not in out

@@ -27,8 +27,34 @@ class Interrupted(click.ClickException):
     exit_code = INTERRUPTED
 
 
+# What a person who opens the help looks for, by verb; a command that is in none is listed last.
+VERBS = {
+    "Budget": ("explain", "schema"),
+    "Assign": ("plan", "risk", "attack", "account"),
+    "Train and ask": ("train", "query", "ledger"),
+    "Audit": ("audit", "sensitivity"),
+    "Report": ("report",),
+}
+
+
 class CommandFolder(click.Group):
     """A group whose commands are the modules of this package."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their verbs."""
+        there = self.list_commands(ctx)
+        known = {name for names in VERBS.values() for name in names}
+        sections = {**VERBS, "More": tuple(name for name in there if name not in known)}
+        width = max(map(len, there))
+        for verb, names in sections.items():
+            rows = [
+                (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
+                for name in names
+                if (command := self.get_command(ctx, name)) is not None
+            ]
+            if rows:
+                with formatter.section(verb):
+                    formatter.write_dl(rows)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""

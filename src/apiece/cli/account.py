@@ -46,7 +46,7 @@ class Case:
     asked: float | None = None
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="What a mechanism or a plan costs: ε, δ, advantage.", epilog=EXAMPLE)
 @click.argument("source", required=False)
 @click.option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
 @click.option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")

@@ -25,7 +25,7 @@ Example (collusion: a share of the others asks for 2):
 """
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="How far others' budgets can move one target's risk.", epilog=EXAMPLE)
 @click.option("--records", type=int, required=True, help="Number of records.")
 @click.option("--epsilon", type=float, required=True, help="What the target, and honest all, ask.")
 @click.option("--delta", type=float, required=True, help="One δ for all.")

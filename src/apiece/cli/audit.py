@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 EXAMPLE = """
 \b
 Examples:
-  apiece audit runs/first --delta 1e-5
-  apiece audit runs/first --models 64 --processes 2 --out audits/first
-  apiece audit --model model.pt2 --trust-model --members train.npz --others test.npz --delta 1e-5
-  apiece audit --scores-in with.txt --scores-out without.txt --plan a.json --plan b.json --json
-  apiece audit --canaries scores.csv --coins coins.csv --ids person --group consent
-  apiece audit --shadows audits/first/scores.npz
+  apiece audit run runs/first --delta 1e-5
+  apiece audit lira runs/first --models 64 --processes 2 --out audits/first
+  apiece audit model --model model.pt2 --trust-model --members train.npz --others test.npz
+  apiece audit worlds --scores-in with.txt --scores-out without.txt --plan a.json --json
+  apiece audit canaries --canaries scores.csv --coins coins.csv --ids person --group consent
+  apiece audit shadows --shadows audits/first/scores.npz
 """
 _PATH = click.Path(path_type=Path)
 FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
@@ -85,7 +85,7 @@ class Kind(click.Command):
             ) from None
 
 
-@click.group(cls=Kinds, epilog=EXAMPLE)
+@click.group(short_help="How much a model really leaks, and about whom.", cls=Kinds, epilog=EXAMPLE)
 def command() -> None:
     """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
 
@@ -116,7 +116,7 @@ def _say(found: Findings, as_json: bool) -> None:
     echo(json.dumps(found.to_dict()) if as_json else text(found))
 
 
-@command.command("run", cls=Kind)
+@command.command("run", short_help="The model in a run folder, by its losses.", cls=Kind)
 @click.argument("run", type=_PATH)
 @_seed_option
 @_bounds
@@ -128,7 +128,7 @@ def of_run(run: Path, as_json: bool, **asked: Any) -> None:
     _say(_findings.of_run(run, **asked), as_json)
 
 
-@command.command("lira", cls=Kind)
+@command.command("lira", short_help="Shadow models of a run's table (LiRA).", cls=Kind)
 @click.argument("run", type=_PATH)
 @click.option("--models", type=int, default=64, show_default=True, help="How many to train.")
 @click.option("--processes", type=int, default=1, show_default=True, help="That train them.")
@@ -145,7 +145,7 @@ def of_shadow_run(as_json: bool, **flags: Any) -> None:
     _say(_shadow_audit.of_shadow_run(flags), as_json)
 
 
-@command.command("model", cls=Kind)
+@command.command("model", short_help="A torch model, by its losses.", cls=Kind)
 @click.option("--model", type=_PATH, required=True, help="Written by torch.export.save (.pt2).")
 @click.option(
     "--trust-model",
@@ -165,7 +165,7 @@ def of_model(as_json: bool, **asked: Any) -> None:
     _say(_findings.of_model(**asked), as_json)
 
 
-@command.command("worlds", cls=Kind)
+@command.command("worlds", short_help="Scores of models with and without one record.", cls=Kind)
 @click.option("--scores-in", type=_PATH, help="One score a line, of models with the target.")
 @click.option("--scores-out", type=_PATH, help="One score a line, of models without it.")
 @click.option(
@@ -180,7 +180,7 @@ def of_two_worlds(as_json: bool, **asked: Any) -> None:
     _say(_findings.of_two_worlds(**asked), as_json)
 
 
-@command.command("canaries", cls=Kind)
+@command.command("canaries", short_help="One run, on those included by fair coins.", cls=Kind)
 @click.option(
     "--canaries", type=_PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
 )
@@ -206,7 +206,7 @@ def of_canaries(as_json: bool, **flags: Any) -> None:
     _say(_findings.of_canaries(flags), as_json)
 
 
-@command.command("shadows", cls=Kind)
+@command.command("shadows", short_help="Stored shadow models (LiRA).", cls=Kind)
 @click.option("--shadows", type=_PATH, required=True, help="Scores, as --out/scores.npz.")
 @_variant_option
 @_json_option

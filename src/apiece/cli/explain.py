@@ -30,7 +30,7 @@ BUDGET = ("epsilon", "delta", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="What a budget promises a person, in frequencies.", epilog=EXAMPLE)
 @click.option("--epsilon", type=float, help="ε of the budget.")
 @click.option("--delta", type=float, help="δ of the budget.")
 @click.option("--mechanism", help="What is run, as JSON; see apiece account --help.")

@@ -38,7 +38,7 @@ url_argument = click.argument("url", default="sqlite:///people.db")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group(epilog=EXAMPLE)
+@click.group(short_help="One account of privacy loss for each person.", epilog=EXAMPLE)
 def command() -> None:
     """Keep one account of privacy loss per person, across trainings and queries.
 
@@ -56,7 +56,10 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
     echo(json.dumps(document) if as_json else text)
 
 
-@command.command(epilog="Example: apiece ledger init sqlite:///people.db --method gaussian")
+@command.command(
+    short_help="Make a ledger, and open accounts.",
+    epilog="Example: apiece ledger init sqlite:///people.db --method gaussian",
+)
 @url_argument
 @click.option("--method", help="gaussian (default) or renyi; fixed for good.")
 @click.option("--order", type=float, help="The Rényi order; left out, chosen from the budgets.")
@@ -140,7 +143,10 @@ def _made(
     return ledger, ledger.enroll(*people)
 
 
-@command.command(epilog="Example: apiece ledger status sqlite:///people.db --json")
+@command.command(
+    short_help="How far the history goes.",
+    epilog="Example: apiece ledger status sqlite:///people.db --json",
+)
 @url_argument
 @click.option("--analysis", help="Whether this analysis is reserved or committed.")
 @gone("--person", "is the column of people's ids; for one person, apiece ledger receipt URL ID")
@@ -170,7 +176,10 @@ def status(url: str, analysis: str | None, as_json: bool) -> None:
     _emit(as_json, document, "\n".join(map(plain, lines)))
 
 
-@command.command(epilog="Example: apiece ledger receipt sqlite:///people.db ann")
+@command.command(
+    short_help="What one person's account was charged.",
+    epilog="Example: apiece ledger receipt sqlite:///people.db ann",
+)
 @click.argument("url")
 @click.argument("person")
 @json_option
@@ -220,7 +229,9 @@ def percent(share: float) -> str:
     return f"{math.ceil(share * 1000 - 1e-9) / 10:.1f} %"
 
 
-@command.command(epilog="Example: apiece ledger history sqlite:///people.db")
+@command.command(
+    short_help="List every entry.", epilog="Example: apiece ledger history sqlite:///people.db"
+)
 @url_argument
 @json_option
 def history(url: str, as_json: bool) -> None:
@@ -234,7 +245,10 @@ def history(url: str, as_json: bool) -> None:
     _emit(as_json, document, text)
 
 
-@command.command(epilog="Example: apiece ledger verify sqlite:///people.db --head 12:9f0c…")
+@command.command(
+    short_help="Recompute every digest and balance.",
+    epilog="Example: apiece ledger verify sqlite:///people.db --head 12:9f0c…",
+)
 @url_argument
 @click.option("--head", help="number:digest as `status` printed it, kept outside the database.")
 @json_option
@@ -266,7 +280,10 @@ def _head(text: str) -> Head:
     return head
 
 
-@command.command(epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet")
+@command.command(
+    short_help="Write accounts or history to Parquet.",
+    epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet",
+)
 @url_argument
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file.")
 @click.option("--table", default="accounts", show_default=True, help="accounts or history.")

@@ -52,7 +52,7 @@ HEADS = {
 }
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Turn budgets into a verified plan.", epilog=EXAMPLE)
 @click.option("--records", type=int, help="Number of records; with --groups.")
 @click.option("--groups", help="name:epsilon:share,… with shares that sum to 1, or counts.")
 @click.option(

@@ -24,7 +24,7 @@ Example:
 """
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Answer a question about a table, with privacy.", epilog=EXAMPLE)
 @click.argument("source")
 @click.argument("query")
 @click.option("--person", required=True, help="Column with the persons' ids.")

@@ -29,7 +29,7 @@ Examples:
 NAMES = {"internal": "report.html", "public": "report-public.html"}
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Write the page or the statement of a run or a plan.", epilog=EXAMPLE)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--edition",

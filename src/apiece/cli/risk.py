@@ -25,7 +25,7 @@ Example:
 """
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="A target's risk as the others' choices vary.", epilog=EXAMPLE)
 @click.option("--records", type=int, required=True, help="Number of records.")
 @click.option("--epsilon", type=float, required=True, help="What the victim asks.")
 @click.option("--delta", type=float, required=True, help="δ of everyone.")

@@ -20,7 +20,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="A template of a table's public schema, or a check.", epilog=EXAMPLE)
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--label", required=True, help="Column to predict.")
 @click.option(

@@ -28,7 +28,7 @@ Example:
 """
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Which attribute drives a query's sensitivity.", epilog=EXAMPLE)
 @click.argument("expression")
 @click.option("--range", "ranges", multiple=True, help="name=lower:upper; one for each attribute.")
 @click.option("--mean-of", type=int, help="The query is the mean over so many records.")

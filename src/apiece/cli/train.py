@@ -52,7 +52,7 @@ def _help(how: Setting) -> str:
     return f"{how.help}  [default: {shown}]" if shown else str(how.help)
 
 
-@click.command(epilog=EXAMPLE)
+@click.command(short_help="Train on a table of people, each at their own budget.", epilog=EXAMPLE)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @job_options
 @click.option("--compare", is_flag=True, help="Train uniform, scale and sample side by side.")
