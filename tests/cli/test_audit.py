@@ -515,7 +515,7 @@ def test_every_kind_has_its_own_help_and_can_be_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "--help"]) == 0
-    assert "apiece audit runs/first --delta 1e-5" in capsys.readouterr().out
+    assert "apiece audit run runs/first --delta 1e-5" in capsys.readouterr().out
     for name, kind in audit_command.commands.items():
         assert main(["audit", name, "--help"]) == 0
         said = capsys.readouterr().out
