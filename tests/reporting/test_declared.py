@@ -28,7 +28,7 @@ def test_what_is_none_of_these(value: Any) -> None:
         subject_of(value, [])
 
 
-def test_the_kept_plan_comes_first() -> None:
+def test_plans_are_in_the_order_of_the_run_and_one_is_kept() -> None:
     run = sample_run()
-    assert list(subject_of(run, []).plans) == ["scale", "uniform"]
+    assert list(subject_of(run, []).plans) == ["uniform", "scale"]
     assert subject_of(run, []).plan is run.kept.plan

@@ -83,7 +83,7 @@ class Subject:
 
     Attributes:
         declared: What may be told to anyone.
-        plans: Strategy → plan; the first is that of the model that is kept.
+        plans: Strategy → plan, in the order of the run.
         run: Where it is one.
         findings: Of an audit.
         open: What of the rest may be told to anyone, since it was released with noise or the data
@@ -99,7 +99,7 @@ class Subject:
     @property
     def plan(self) -> Plan:
         """The plan of what is kept."""
-        return next(iter(self.plans.values()))
+        return self.plans[str(self.declared.strategy)]
 
 
 def subject_of(value: Any, levels: Sequence[tuple[float, float]]) -> Subject:
@@ -139,8 +139,7 @@ def _require_declared(plan: Plan, levels: tuple[Level, ...]) -> None:
 
 
 def _of_run(run: Run) -> Subject:
-    data, kept = run.data, run.kept
-    others = {s.strategy: s.plan for s in run.strategies if s is not kept}
+    data = run.data
     declared = Declared(
         of="run",
         version=run.version,
@@ -165,7 +164,9 @@ def _of_run(run: Run) -> Subject:
         packaged=data.packaged,
     )
     public = {"budgets", "held out", "members"} if data.packaged and data.simulated_budgets else ()
-    return Subject(declared, {kept.strategy: kept.plan} | others, run, None, frozenset(public))
+    return Subject(
+        declared, {s.strategy: s.plan for s in run.strategies}, run, None, frozenset(public)
+    )
 
 
 def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
