@@ -19,8 +19,9 @@ from apiece.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The table and its schema; all of it public, but for `commonest_class_share` and
-    `fingerprints`.
+    """The table and its schema.
+
+    All of it is public, but for `commonest_class_share` and `fingerprints`.
 
     Attributes:
         source: The file, or the name of a packaged table.

@@ -74,15 +74,15 @@ def report(
         levels: For a plan, the pairs (ε, δ) that people could choose from, which a public edition
             may then name. A run has those of its config.
 
+    Raises:
+        InputError: For anything else, levels that a plan's budgets are not among, and a public
+            edition of a plan with objections.
+
     Guarantee:
         A public edition is a function of what was declared before anybody's data were read, and of
         what was released with noise. Two tables that differ in anyone's rows or budget give the
         same bytes, as long as the same was declared of them and neither is refused. It lists what
         it leaves out, and why. Of public data nothing has to be left out.
-
-    Raises:
-        InputError: For anything else, levels that a plan's budgets are not among, and a public
-            edition of a plan with objections.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
