@@ -116,6 +116,12 @@ def test_mistakes(offered: list[tuple[str, float, float]], changes: dict[str, fl
         choices(offered, **GIVEN | changes)
 
 
+@pytest.mark.parametrize("excess", [None, 0.0, 0.5])
+def test_a_bound_that_hybrid_does_not_keep_is_not_said(excess: float | None) -> None:
+    with pytest.raises(InputError, match=r"Hybrid\(0\.02\)"):
+        choices(OFFERED, strategies=[Scale(), Hybrid(excess)], **GIVEN)
+
+
 def test_too_few_are_a_budget_error() -> None:
     with pytest.raises(BudgetError, match="offer 2 to 6"):
         choices(OFFERED[:1], **GIVEN)

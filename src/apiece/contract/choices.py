@@ -19,7 +19,7 @@ from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets, refuse_absurd
 from apiece.contract.explain import Explanation, explain
 from apiece.contract.frequencies import PEOPLE, count_up
-from apiece.errors import BudgetError
+from apiece.errors import BudgetError, InputError
 from apiece.plan import BoundPlan, Reference, excess_of
 
 MOST = 6  # budgets on offer; people choose among few
@@ -165,7 +165,7 @@ def choices(
 
     Raises:
         BudgetError: For fewer or more budgets, and the same ε twice.
-        InputError: As `assign`.
+        InputError: As `assign`, and for Hybrid with another bound.
 
     Guarantee:
         Counts and excess are upper bounds.
@@ -185,6 +185,12 @@ def choices(
     bound = _check.probability("bound", bound)
     own: Sequence[Strategy] = [Scale(), Sample(), Hybrid(bound)]
     schemes = own if strategies is None else strategies
+    for scheme in schemes:
+        if isinstance(scheme, Hybrid) and scheme.excess != bound:
+            raise InputError(
+                f"strategies: Hybrid({scheme.excess}) keeps another bound than {bound:g}, which "
+                f"is said to hold; give Hybrid({bound:g})"
+            )
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in rows)
     names = tuple(name for name, _, _ in rows)
     asked = _populations(rows, records, delta)
