@@ -55,10 +55,9 @@ def distance(model: nn.Module, inputs: Any, targets: torch.Tensor) -> float:
     """Return how far the sum over four records is from a loop in double precision, relatively."""
     model = copy.deepcopy(model)
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
+        for name in ("p", "dropout", "drop_prob"):  # of dropout, and of torchvision's random depth
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
     some = rows(inputs, slice(4))
     found = clip_and_sum(model, losses, some, targets[:4], 1.0).gradients
     double = copy.deepcopy(model).double()
