@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from apiece import Budgets, Sample, Trainer, assign
-from apiece.adapters.stepping import PrivateStep
 from apiece.errors import StateError, UnsupportedError
 
 BUDGETS = Budgets.from_groups([("strict", 1.0, 10), ("weak", 3.0, 30)], 40, 1e-3)
@@ -22,25 +21,6 @@ def trainer(**options):
     adam = torch.optim.Adam(model.parameters(), lr=0.1)
     loss = nn.CrossEntropyLoss(reduction="none")
     return Trainer(model, adam, loss, PLAN, data, seed=3, **options)
-
-
-def test_a_step_of_the_optimizer_is_a_step_of_the_trainer():
-    one, other = trainer(), trainer()
-    optimizer = PrivateStep(one)
-    for _ in range(7):
-        one.model(torch.ones(1, 3)).sum().backward()  # gradients of a loop have no part in it
-        optimizer.step()
-    other.fit()
-    for mine, wanted in zip(one.model.parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(mine, wanted)
-    assert optimizer.done.step == 7
-    assert optimizer.param_groups is one.optimizer.param_groups
-    with pytest.raises(StateError, match="all 7 steps"):
-        optimizer.step()
-    assert optimizer.state_dict() == {}
-    with pytest.raises(StateError, match=r"Trainer\.resume"):
-        optimizer.load_state_dict({"state": {}})
-    optimizer.load_state_dict({})
 
 
 def test_without_lightning(monkeypatch):
