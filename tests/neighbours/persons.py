@@ -127,7 +127,8 @@ class Keep(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         assert closure is None
-        self.last = [p.grad.double().flatten() for g in self.param_groups for p in g["params"]]
+        all_ = [p for g in self.param_groups for p in g["params"] if p.requires_grad]
+        self.last = [p.grad.double().flatten() for p in all_]
 
 
 def trained(steps=3, **options):

@@ -59,8 +59,10 @@ def examine(path: str, batch: Batch, *, free: bool, closely: bool, again: bool) 
             raise look.refusal(batch, where, tolerance)
         if found is Finding.SAME and not closely:
             return found
-        if found is Finding.SAME and len(batch) > _CLOSELY:
+        if found is Finding.SAME:
             closer = _sampled(look, batch)
+            if closer is None:  # it is in double precision, or too large for it
+                _check_losses(look, batch, tolerance)
         else:
             closer = _in_double(look.at, look, batch)
         if closer is None and found is Finding.NEAR:
@@ -91,6 +93,14 @@ def _sampled(look: _Look, batch: Batch) -> Finding | None:
     if found is not Finding.SAME:
         return found
     return _in_double(lambda all_, room: look.at_losses(all_, room, order), look, batch) or found
+
+
+def _check_losses(look: _Look, batch: Batch, tolerance: Tolerance) -> None:
+    """Raise the refusal where losses in other company are others, by more than round-off does."""
+    order = torch.randperm(len(batch), generator=_secret()).to(batch.clip_norms.device)
+    found, where = look.at_losses(batch, tolerance, order)
+    if found is Finding.MIXED:
+        raise look.refusal(batch, where, tolerance)
 
 
 def _in_double(
@@ -170,10 +180,14 @@ class _Look:
             return Finding.SAME, 0
         draws, turned = _drawn(batch), _at(batch, order)
         together = _losses(parts_of(batch), draws)
-        parted = torch.empty_like(together)
-        parted[order] = _losses(turned.parts(math.ceil(len(batch) / _PARTS)), draws)
-        lost, where = of_losses(together, parted, tolerance)
-        return (Finding.SAME if lost is None or draws.strayed else lost), where
+        width = max(math.ceil(len(batch) / _PARTS), 2)
+        for size in (width, width + 1):  # of both parities, which a model may tell apart
+            parted = torch.empty_like(together)
+            parted[order] = _losses(turned.parts(size), draws)
+            lost, where = of_losses(together, parted, tolerance)
+            if lost is not None:
+                return (Finding.SAME if draws.strayed else lost), where
+        return Finding.SAME, 0
 
     def _again(
         self, batch: Batch, weights: torch.Tensor, draws: Draws, *, vectorised: bool

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 _AT_FIRST = 2  # batches that are looked at in any case
+_SOME, _ENOUGH = 64, 8  # records that are compared; as many different ones speak for any batch
 _coin = secrets.SystemRandom()  # no seed of a run says when
 Mark = Callable[[], Any]
 
@@ -23,9 +24,9 @@ Mark = Callable[[], Any]
 class Uses:
     """How a model was used with one loss: how many batches, and what was looked at.
 
-    Records that are all equal say nothing of each other: that a mean is taken off them, say. So
-    `largest` is the largest batch looked at in which records differed, and `varied` says in which
-    tensors of inputs and targets any ever did.
+    Records that are equal say nothing of each other: that a mean is taken off them, say, or that
+    the worst half counts. So `largest` is the largest batch looked at, a batch of few different
+    records counting as one of so many, and `varied` says in which tensors any ever differed.
     """
 
     loss: list[Mark]
@@ -47,14 +48,25 @@ class Uses:
 
     def looked(self, size: int, tensors: list[torch.Tensor]) -> None:
         """Note that a batch of `size` records was looked at and found good."""
-        varied = {k for k, t in enumerate(tensors) if _varies(t)}
-        self.varied |= varied
-        self.largest = max(self.largest, size if varied else 1)
+        self.varied |= {k for k, t in enumerate(tensors) if _varies(t)}
+        different = _different(tensors)
+        self.largest = max(self.largest, different if different < min(size, _ENOUGH) else size)
 
 
 def _varies(records: torch.Tensor) -> bool:
     """Return whether any two records differ."""
     return not torch.equal(records[1:], records[:1].expand_as(records[1:]))
+
+
+def _different(tensors: list[torch.Tensor]) -> int:
+    """Return how many of some records differ."""
+    size = len(tensors[0])
+    some = torch.linspace(0, size - 1, min(size, _SOME), device=tensors[0].device).long()
+    rows = [t[some].detach().cpu().reshape(len(some), -1).view(torch.uint8) for t in tensors]
+    found = {
+        b"".join(row.numpy().tobytes() for row in record) for record in zip(*rows, strict=True)
+    }
+    return len(found)
 
 
 def enlarged(size: int) -> int:
