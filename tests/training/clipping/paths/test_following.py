@@ -300,3 +300,73 @@ def test_what_is_raised_leaves_nothing_behind():
     assert torch.overrides._len_torch_function_stack() == 0
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     hold(model, *batch(4))
+
+
+def by_key(x):
+    return x[:, 0, 0].argsort()
+
+
+# One call written in other ways, each with the parameters m.weight (4, 4), m.bias (4), m.table.
+CALLS = {
+    "linear": lambda m, x: functional.linear(input=x, weight=m.weight, bias=m.bias),
+    "linear, swapped": lambda m, x: functional.linear(x, bias=m.bias, weight=m.weight),
+    "matmul": lambda m, x: torch.matmul(input=x, other=m.weight),
+    "embedding": lambda m, x: (
+        x + functional.embedding(input=(x[..., 0] > 0).long(), weight=m.table)
+    ),
+    "where": lambda m, x: torch.where(x > 0, input=x, other=m.bias * x),
+    "subtracted twice": lambda m, x: torch.sub(m.bias, x, alpha=2),
+    "put": lambda m, x: x.index_put((torch.arange(len(x)), torch.tensor(0)), m.bias),
+}
+
+
+@pytest.mark.filterwarnings("ignore::apiece.errors.SlowPathWarning")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_may_name_its_arguments(call):
+    torch.manual_seed(2)
+    model = Model(CALLS[call], weight=(4, 4), bias=(4,), table=(2, 4))
+    for size in (1, 4, 5, 3):
+        x, y = torch.randn(size, 3, 4), torch.randint(0, 3, (size,))
+        found = clip_and_sum(model, loss, x, y, 0.1)
+        wanted = clip_and_sum(model, loss, x, y, 0.1, method="loop")
+        for name, gradient in wanted.gradients.items():
+            assert torch.allclose(found.gradients[name], gradient, atol=1e-6), (name, size)
+
+
+def taken(x, index, way):
+    """Return the rows of x at index, by one of the ways there are."""
+    wide = index.view(-1, 1, 1).expand_as(x)
+    return {
+        "brackets": lambda: x[index],
+        "index_select": lambda: torch.index_select(x, dim=0, index=index),
+        "index_select, swapped": lambda: torch.index_select(x, index=index, dim=0),
+        "gather": lambda: torch.gather(x, -3, wide),
+        "take_along_dim": lambda: x.take_along_dim(wide, dim=0),
+    }[way]()
+
+
+WAYS = ["brackets", "index_select", "index_select, swapped", "gather", "take_along_dim"]
+
+
+@pytest.mark.filterwarnings("ignore::apiece.errors.SlowPathWarning")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("own", [{}, {"bias": (4,)}], ids=["layer", "parameter"])
+def test_an_order_that_records_decide_is_seen_where_the_first_batches_are_in_it(way, own):
+    """Sorted by length, say; a batch that came sorted does not show it."""
+
+    def sorted_inside(m, x):
+        order = by_key(x)
+        found = taken(x, order, way)
+        found = m.body(found) if not own else found * m.bias
+        return taken(found, order.argsort(), way)
+
+    torch.manual_seed(4)
+    model = Model(sorted_inside, **own)
+    for rising in (True, True, False):
+        x, y = torch.randn(6, 3, 4), torch.randint(0, 3, (6,))
+        if rising:
+            x = x[by_key(x)]
+        found = clip_and_sum(model, loss, x, y, 0.1)
+        wanted = clip_and_sum(model, loss, x, y, 0.1, method="loop")
+        for name, gradient in wanted.gradients.items():
+            assert torch.allclose(found.gradients[name], gradient, atol=1e-6), name

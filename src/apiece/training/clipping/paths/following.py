@@ -53,8 +53,19 @@ _TIMES = _named("matmul mm __matmul__", torch, _Tensor)
 _JOINING = _named("cat concat concatenate stack", torch)
 _REPEATING = _named("repeat_interleave", torch, _Tensor)
 _UNEVEN = _named("masked_select nonzero argwhere unique", torch, _Tensor) | _REPEATING
-_PICKING = _named("__getitem__", _Tensor) | _named("index_select", torch, _Tensor)
+_PICKING: dict[Function, tuple[str, ...]] = {
+    **dict.fromkeys(_named("__getitem__", _Tensor), ("input", "index")),
+    **dict.fromkeys(_named("index_select gather", torch, _Tensor), ("input", "dim", "index")),
+    **dict.fromkeys(_named("take_along_dim", torch, _Tensor), ("input", "indices", "dim")),
+    **dict.fromkeys(_named("sort", torch, _Tensor), ("input", "dim")),
+}
 _ATTENDING = nn.functional.scaled_dot_product_attention
+
+
+def _ordered(names: tuple[str, ...], args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Return a call's arguments in the order of `names`, however they were given; None if not."""
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return tuple(given.get(name) for name in names)
 
 
 class Following(TorchFunctionMode):
@@ -113,7 +124,11 @@ class Following(TorchFunctionMode):
             return self._among(func, args, kwargs, mine)
         if not any(t.requires_grad for t in mine) or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        return self._met(func, args, kwargs, others)
+        try:
+            return self._met(func, args, kwargs, others)
+        except (IndexError, TypeError, ValueError, RuntimeError) as error:  # a model's, or ours
+            name = getattr(func, "__name__", str(func))
+            raise NotBookable(f"a shared tensor is used by {name}: {error}") from None
 
     def _sorted(self, args: Any, kwargs: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the tensors among the arguments: those that are shared, and the others."""
@@ -187,15 +202,20 @@ class Following(TorchFunctionMode):
         """Note what picks rows by the records' values: how many a record has, or in which order."""
         if func in _UNEVEN:
             self.uneven |= func not in _REPEATING or len(self._tensors(args, kwargs)) > 1
-        elif func in _PICKING and args and not self.knows(args[0]):
-            index = args[1] if func is _Tensor.__getitem__ else (*args, *kwargs.values())[-1]
-            first, *rest = index if isinstance(index, tuple) else (index,)
-            picks = [t for t in (first, *rest) if isinstance(t, torch.Tensor)]
-            if any(t.dtype in (torch.bool, torch.uint8) for t in picks):
-                self.uneven = True
-            elif isinstance(first, torch.Tensor) and first.dim() and not self.knows(first):
-                along = 0 if func is _Tensor.__getitem__ else kwargs.get("dim", args[1])
-                self._reordered |= along in (0, -args[0].dim())
+            return
+        given = dict(zip(_PICKING[func], _ordered(_PICKING[func], args, kwargs), strict=True))
+        if self.knows(given["input"]):
+            return
+        # a sort is decided by what it sorts
+        index = given.get("index", given.get("indices", given["input"]))
+        along = given.get("dim", 0)
+        first, *rest = index if isinstance(index, tuple) else (index,)
+        picks = [t for t in (first, *rest) if isinstance(t, torch.Tensor)]
+        if any(t.dtype in (torch.bool, torch.uint8) for t in picks):
+            self.uneven = True
+        elif along in (0, -given["input"].dim()):
+            decided = isinstance(first, torch.Tensor) and first.dim() and not self.knows(first)
+            self._reordered |= bool(decided)
 
     def _keep_all(self, tree: Any) -> None:
         for tensor in records.leaves(tree):
@@ -211,13 +231,15 @@ class Following(TorchFunctionMode):
             shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
             args, kwargs = self._each((args, kwargs), lambda _: shape)
             return func(*args, **kwargs)
-        if func is nn.functional.linear and not self.knows(args[0]):
-            return self._linear(args, kwargs)
-        if func in _TIMES and self.knows(args[1]) and args[1].dim() == 2 and not kwargs:
+        if func is nn.functional.linear:
+            values, weight, bias = _ordered(("input", "weight", "bias"), args, kwargs)
+            if not self.knows(values):
+                return self._linear(values, weight, bias)
+        if func in _TIMES and not kwargs and self.knows(args[1]) and args[1].dim() == 2:
             out = func(*args)
             self._use(out, linear(args[1], out, args[0], self.size, turned=True))
             return out
-        if func is nn.functional.embedding and not self.knows(args[0]) and len(args) == 2:
+        if func is nn.functional.embedding and len(args) == 2 and not self.knows(args[0]):
             out = func(*args, **kwargs)
             if not {n for n, v in kwargs.items() if v} - {"padding_idx"}:
                 skip = kwargs.get("padding_idx")
@@ -241,9 +263,10 @@ class Following(TorchFunctionMode):
         self.several |= bool(out.dim()) and out.shape[0] > self.size
         self.uses += uses
 
-    def _linear(self, args: Any, kwargs: Any) -> Any:
-        out = nn.functional.linear(*args, **kwargs)
-        values, weight, bias = (*args, *kwargs.values(), None)[:3]
+    def _linear(
+        self, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        out = nn.functional.linear(values, weight, bias)
         if self.knows(weight) and weight.requires_grad:
             self._use(out, linear(weight, out, values, self.size))
         if bias is not None and self.knows(bias) and bias.requires_grad:

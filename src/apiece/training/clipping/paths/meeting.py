@@ -172,7 +172,7 @@ def apart(
         try:
             with vectorised():
                 found = vmap(one, in_dims=(dims, 0))(rows, _rows(gradient, size))
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise NotBookable(f"a shared tensor is used by {name}: {error}") from None
         return Rows(found.to(wide(found.dtype)))
 
