@@ -25,10 +25,10 @@ from scipy import special
 from apiece.assignment import Uniform, assign
 from apiece.audit import ShadowScores, biregular, lira, roc
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.datasets import PACKAGED, encode, encode_labels, load, packaged_schema
+from apiece.training.stacked import StackedMlp
 
 Floats = npt.NDArray[np.float64]
 MODES = {"online": "online-carlini", "offline": "offline"}

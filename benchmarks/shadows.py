@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe, train
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
+from apiece.training.stacked import StackedMlp
 
 RECORDS, FEATURES, BATCH = 1000, 59, 32
 FIG6_MODELS, FIG6_STEPS = 256_000, 30_000 * 60 // BATCH

@@ -28,11 +28,11 @@ from scipy import stats
 from apiece.assignment import Sample, assign
 from apiece.audit import Roc, ShadowScores, biregular, lira_each, roc, roc_by_group, student_t
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
-from apiece.audit.stacked import StackedMlp, StackedModel
-from apiece.audit.stacked_module import StackedModule
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.plan import Plan
+from apiece.training.stacked import StackedMlp, StackedModel
+from apiece.training.stacked_module import StackedModule
 
 DELTA, BATCH, EPOCHS, MODELS, STRICT, WEAK = 1e-5, 64, 15, 128, "epsilon 10", "epsilon 20"
 FOLDS = 16

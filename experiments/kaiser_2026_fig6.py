@@ -30,11 +30,11 @@ from apiece.audit.likelihood import lira_each
 from apiece.audit.practice import target_job, target_scores
 from apiece.audit.records import ShadowScores, positions
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.audit.trend import jonckheere_terpstra, share_that_rises
 from apiece.budgets import Budgets
 from apiece.plan import Plan
+from apiece.training.stacked import StackedMlp
 
 RECORDS, BATCH, EPOCHS, DELTA, EXCESS = 500, 32, 5, 1e-12, 0.02
 OTHERS, OWN, MODELS, PART = (32.0, 16.0, 8.0, 4.0), 32.0, 64, 10

@@ -29,9 +29,9 @@ from torch import Tensor
 
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores
-from apiece.audit.stacked import StackedMlp
 from apiece.plan import Plan
 from apiece.training import ClippedSum
+from apiece.training.stacked import StackedMlp
 
 RESAMPLES, PROBES, STRATEGIES = 1000, 200, ("sample", "scale")
 

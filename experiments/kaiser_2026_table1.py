@@ -36,12 +36,12 @@ from apiece.audit.likelihood import privacy_scores, world
 from apiece.audit.records import ShadowScores
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.splits import biregular
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.audit.trend import jonckheere_terpstra
 from apiece.budgets import Budgets
 from apiece.contract import exposure
 from apiece.plan import Plan
+from apiece.training.stacked import StackedMlp
 
 DELTA, SHARES, SEED, FOLDS = 1e-12, (0.2, 0.4, 0.6, 0.8), 1, 16
 STRATEGIES = ("sample", "scale", "hybrid")

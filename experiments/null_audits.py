@@ -24,11 +24,11 @@ from kaiser_2026_data import tabular
 from apiece.audit import Side, audit_scores, lower_bound, one_run, one_run_by_group
 from apiece.audit.practice import target_job
 from apiece.audit.shadows import Pool, train_shadows
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.cli.audit import command
 from apiece.plan import Plan, Stage
+from apiece.training.stacked import StackedMlp
 
 RUNS, SIZE, DELTA = 1000, 200, 1e-5
 WORLDS = [(m, t) for m in ("clopper-pearson", "gdp") for t in ("bonferroni", "split", 0.3)]

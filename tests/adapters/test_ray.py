@@ -10,10 +10,10 @@ from apiece.adapters.ray import cluster
 from apiece.assignment import assign
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.splits import biregular
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError
+from apiece.training.stacked import StackedMlp
 
 
 def squares(block: int) -> dict[str, np.ndarray]:

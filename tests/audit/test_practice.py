@@ -8,11 +8,11 @@ import pytest
 from apiece.assignment import Sample, assign
 from apiece.audit.practice import target_job, target_scores
 from apiece.audit.shadows import train_shadows
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
+from apiece.training.stacked import StackedMlp
 
 from .worlds import pool
 

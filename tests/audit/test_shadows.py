@@ -27,10 +27,10 @@ from apiece.audit.shadows import (
     train_shadows,
 )
 from apiece.audit.splits import biregular
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe, confidences, train
 from apiece.errors import DataError, InputError
 from apiece.training import PeopleRows
+from apiece.training.stacked import StackedMlp
 
 from .worlds import plan, pool
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.training.stacks import MLP, loop_sum, mlp_module
 
 from apiece.audit import poisson
 from apiece.audit.stacked_training import (
@@ -19,7 +20,7 @@ from apiece.errors import InputError, OptionError, UnsupportedError
 from apiece.plan import Schedule
 from apiece.training import PeopleRows
 
-from .worlds import MLP, loop_sum, mlp_module, plan, pool
+from .worlds import plan, pool
 
 
 def test_training_is_the_loop_with_the_same_coins_and_noise() -> None:

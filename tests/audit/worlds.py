@@ -1,19 +1,13 @@
-"""Small plans, pools and scores that the audit tests share, and models one by one."""
-
-import copy
+"""Small plans, pools and scores that the audit tests share."""
 
 import numpy as np
 import torch
-from torch import nn
 
 from apiece.audit.records import ShadowScores
 from apiece.audit.shadows import Pool
 from apiece.audit.splits import biregular
-from apiece.audit.stacked import StackedMlp
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
-
-MLP = StackedMlp((7, 6, 5, 3))
 
 
 def plan(*, steps: int = 6, noise_stddev: float = 0.5, size: int = 20, batch: float = 5.0) -> Plan:
@@ -42,32 +36,3 @@ def scores(
     confidences = generator.normal(size=(models, size)) + shift * included
     groups = np.where(np.arange(size) % 2, "weak", "strict")
     return ShadowScores(np.arange(size) + 100, groups, included, confidences)
-
-
-def mlp_module() -> nn.Module:
-    layers = [nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)]
-    return nn.Sequential(*layers)
-
-
-def load(module: nn.Module, row: torch.Tensor) -> nn.Module:
-    module = copy.deepcopy(module)
-    nn.utils.vector_to_parameters(row.clone(), module.parameters())
-    return module
-
-
-def loop_sum(
-    module: nn.Module, row: torch.Tensor, x: torch.Tensor, y: torch.Tensor, c: torch.Tensor
-) -> torch.Tensor:
-    """One model, one record at a time, by autograd."""
-    total = torch.zeros_like(row)
-    own = load(module, row)
-    for i in range(len(y)):
-        if c[i] == 0:
-            continue
-        loss = nn.functional.cross_entropy(own(x[i : i + 1]), y[i : i + 1])
-        grads = torch.autograd.grad(loss, list(own.parameters()))
-        g = torch.cat([t.reshape(-1) for t in grads])
-        norm = g.norm()
-        if torch.isfinite(norm):
-            total += g * torch.clamp(c[i] / norm, max=1.0)
-    return total

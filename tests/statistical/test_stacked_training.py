@@ -7,10 +7,10 @@ noise of another size, and must be told apart.
 import numpy as np
 from scipy import stats
 
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe, confidences, train
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
+from apiece.training.stacked import StackedMlp
 
 MODELS, SIZE = 250, 12
 GENERATOR = np.random.default_rng(0)

@@ -13,10 +13,10 @@ from apiece.audit.records import ShadowScores, positions
 from apiece.audit.shadows import Pool, ShadowJob
 from apiece.audit.shared_plan import one_plan
 from apiece.audit.splits import one_target
-from apiece.audit.stacked import StackedModel
 from apiece.audit.stacked_training import Recipe
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
+from apiece.training import StackedModel
 
 
 def target_job(

@@ -27,11 +27,10 @@ from apiece._files import write_whole
 from apiece._types import Integers, Mask
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
-from apiece.audit.stacked import StackedModel
 from apiece.audit.stacked_training import Recipe
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
-from apiece.training import PeopleRows
+from apiece.training import PeopleRows, StackedModel
 
 Arrays = dict[str, npt.NDArray[Any]]
 Work = Callable[[int], Arrays]

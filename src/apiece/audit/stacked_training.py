@@ -13,10 +13,9 @@ from torch import Tensor
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.audit import poisson
-from apiece.audit.stacked import SUMS, StackedModel
 from apiece.errors import DataError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import PeopleRows, add_noise, normalise
+from apiece.training import SUMS, PeopleRows, StackedModel, add_noise, normalise
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")

@@ -12,12 +12,11 @@ import torch
 from apiece.assignment import Strategy, assign
 from apiece.audit.shadows import Pool, ShadowJob
 from apiece.audit.splits import biregular
-from apiece.audit.stacked import StackedMlp
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.errors import DataError
 from apiece.plan import Plan
-from apiece.training import PeopleRows
+from apiece.training import PeopleRows, StackedMlp
 
 HIDDEN = (128, 64)
 

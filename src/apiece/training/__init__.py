@@ -25,10 +25,12 @@ from apiece.training.noise import add_noise, normalise
 from apiece.training.people import PeopleRows
 from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.spending import PlannedSpending
+from apiece.training.stacked import SUMS, StackedMlp, StackedModel
 from apiece.training.stages import OutputAverage
 from apiece.training.trainer import Trainer
 
 __all__ = [
+    "SUMS",
     "ChaCha20Stream",
     "CheckpointFolder",
     "ClippedSum",
@@ -42,6 +44,8 @@ __all__ = [
     "PlannedSpending",
     "Progress",
     "ProgressBar",
+    "StackedMlp",
+    "StackedModel",
     "Streams",
     "TensorBoard",
     "Trainer",

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from tests.training.stacks import MLP, load, loop_sum, mlp_module
 from torch import nn
 
-from apiece.audit.stacked import SUMS, StackedMlp, StackedModel
-from apiece.audit.stacked_module import StackedModule
 from apiece.errors import InputError
-
-from .worlds import MLP, load, loop_sum, mlp_module
+from apiece.training.stacked import SUMS, StackedMlp, StackedModel
+from apiece.training.stacked_module import StackedModule
 
 MODELS: list[tuple[str, StackedModel, nn.Module, tuple[int, ...]]] = [
     ("mlp", MLP, mlp_module(), (7,)),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from apiece.errors import InputError
-from apiece.training import ClippedSum, clip_factors
+from apiece.training.clipping import ClippedSum, clip_factors
 
 SUMS = "parameters"  # the name of the matrix in a stacked model's clipped sum
 _CELLS = 1 << 24  # products between rows in memory at a time

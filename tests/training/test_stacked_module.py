@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from tests.training.stacks import load, loop_sum
 from torch import nn
 
-from apiece.audit.stacked import SUMS
-from apiece.audit.stacked_module import StackedModule, cnn, resnet9
 from apiece.errors import InputError, UnsupportedError
-
-from .worlds import load, loop_sum
+from apiece.training.stacked import SUMS
+from apiece.training.stacked_module import StackedModule, cnn, resnet9
 
 MODELS = {
     "cnn": (cnn(1, 8, 3), (1, 8, 8)),

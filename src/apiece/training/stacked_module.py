@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from apiece.audit.stacked import SUMS, added, row_squares
 from apiece.errors import InputError, UnsupportedError
-from apiece.training import ClippedSum, clip_factors
+from apiece.training.clipping import ClippedSum, clip_factors
+from apiece.training.stacked import SUMS, added, row_squares
 
 
 @dataclass(frozen=True, eq=False)
