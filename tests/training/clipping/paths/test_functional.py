@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from apiece.training.clipping import clip_and_sum
 from apiece.training.clipping.guards import trainable
 from apiece.training.clipping.paths import functional
 from apiece.training.clipping.records import Batch
@@ -83,3 +84,24 @@ def test_places_are_all_that_hold_a_parameter():
     model = Tied()
     places = functional.places_of(model, trainable(model))
     assert places == {"table.weight": "table.weight", "out.weight": "table.weight"}
+
+
+class Skips(nn.Module):
+    """Uses its layer for some records only."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.layer(x)[:, 0] if x.shape[1] == 4 else x.sum(1)
+
+
+@pytest.mark.parametrize("method", ["auto", "book-keeping", "functional", "loop"])
+def test_losses_that_depend_on_no_parameter_give_zeros(method):
+    loss = lambda out, y: (out - y).square()  # noqa: E731
+    for people in (None, [0, 0, 0, 1, 1]):
+        found = clip_and_sum(Skips(), loss, torch.randn(B, 3), torch.randn(B), 1.0, method=method,
+                             people=people, physical_batch_size=2)  # fmt: skip
+        assert not any(g.any() for g in found.gradients.values())
+        assert not found.norms.any() and found.losses.all()

@@ -16,6 +16,7 @@ from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch, Parameters
+from apiece.training.clipping.rules.contributions import cancellation_of
 from apiece.training.clipping.rules.kernels import flattened, row_squares
 
 Gradients = dict[str, torch.Tensor]
@@ -52,12 +53,8 @@ def clip_person(batch: Batch, width: int) -> ClippedSum:
     for part in batch.of_rows().parts(width):
         some = part.losses()
         losses.append(some.detach())
-        if some.requires_grad:
-            found = torch.autograd.grad(
-                some.sum(), tensors, allow_unused=True, materialize_grads=True
-            )
-            for name, g in zip(total, found, strict=True):
-                total[name] += g.to_dense() if g.is_sparse else g
+        for name, g in zip(total, _total(some, tensors), strict=True):
+            total[name] += g
     gradients = {name: g.detach().unsqueeze(0) for name, g in total.items()}
     return clip_each(gradients, torch.cat(losses), batch)
 
@@ -69,17 +66,19 @@ def _clip(make: Callable[[Batch], tuple[Gradients, torch.Tensor]], batch: Batch)
     total: Gradients = {}
     losses: list[torch.Tensor] = []
     persons, start = batch.clip_norms.numel(), 0
+    sizes = batch.clip_norms.new_zeros(persons)
     for part in batch.of_rows().parts(width_of(batch)):
         mine = batch.owner[start : start + len(part)]
         start += len(part)
         gradients, some = make(part)
         losses.append(some)
-        for name, g in gradients.items():
-            rows = g.detach().to(wide(g.dtype))
+        of_rows = {name: g.detach().to(wide(g.dtype)) for name, g in gradients.items()}
+        sizes.index_add_(0, mine, _norms(of_rows).to(sizes.dtype))
+        for name, rows in of_rows.items():
             if name not in total:
                 total[name] = rows.new_zeros(persons, *rows.shape[1:])
             total[name].index_add_(0, mine, rows)
-    return clip_each(total, torch.cat(losses), batch)
+    return clip_each(total, torch.cat(losses), batch, sizes)
 
 
 def width_of(batch: Batch, cells: int = _CELLS) -> int:
@@ -130,23 +129,44 @@ def one_by_one(batch: Batch) -> tuple[Gradients, torch.Tensor]:
     losses: list[torch.Tensor] = []
     tensors = list(batch.parameters.values())
     for part in batch.parts(1):
-        loss = part.losses()[0]
-        found = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
-        rows.append(tuple(g.to_dense() if g.is_sparse else g for g in found))
-        losses.append(loss.detach())
+        loss = part.losses()
+        rows.append(_total(loss, tensors))
+        losses.append(loss.detach()[0])
     stacked = [torch.stack(column) for column in zip(*rows, strict=True)]
     return dict(zip(batch.parameters, stacked, strict=True)), torch.stack(losses)
 
 
-def clip_each(gradients: Gradients, losses: torch.Tensor, batch: Batch) -> ClippedSum:
-    """Return the sum of per-record gradients (B, *shape), each clipped at its own bound."""
+def _total(losses: torch.Tensor, tensors: list[nn.Parameter]) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of the sum of losses, zeros where these depend on no parameter."""
+    if not losses.requires_grad:
+        return tuple(torch.zeros_like(p, requires_grad=False) for p in tensors)
+    found = torch.autograd.grad(losses.sum(), tensors, allow_unused=True, materialize_grads=True)
+    return tuple(g.to_dense() if g.is_sparse else g for g in found)
+
+
+def clip_each(
+    gradients: Gradients, losses: torch.Tensor, batch: Batch, sizes: torch.Tensor | None = None
+) -> ClippedSum:
+    """Return the sum of per-record gradients (B, *shape), each clipped at its own bound.
+
+    sizes: where each is a sum, the norms of its terms added up, (B,): room is left for what their
+    round-off comes to where they cancel.
+    """
     rows = {name: g.detach().to(wide(g.dtype)) for name, g in gradients.items()}
     with single(losses.device):
-        norms = torch.stack([row_squares(g) for g in rows.values()]).sum(0).sqrt()
+        norms = _norms(rows)
+        if sizes is not None:
+            room = cancellation_of(sizes.to(norms.dtype), norms.dtype)
+            norms = norms.square_().add_(room).sqrt_()
         factors = clip_factors(norms, batch.clip_norms)
         good = torch.isfinite(norms)
         sums = {name: weighted_sum(g, factors, good) for name, g in rows.items()}
     return ClippedSum(sums, norms, losses, batch.clip_norms)
+
+
+def _norms(gradients: Gradients) -> torch.Tensor:
+    """Return (B,) norms of per-record gradients over all parameters."""
+    return torch.stack([row_squares(g) for g in gradients.values()]).sum(0).sqrt()
 
 
 def weighted_sum(

@@ -206,13 +206,16 @@ class Joined:
 
 
 def _with_room(squares: torch.Tensor, sizes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """Return the squared norms of sums of `count` rows, with room for sums in another order.
+    """Return the squared norms of sums of `count` rows, with room for round-off.
 
-    sizes: a bound on the norms of all terms added up, of which such a sum may differ by a unit a
-    row, and a row that is made again by a few.
+    sizes: a bound on the norms of all terms added up, which it overwrites. A sum in another order
+    may differ from them by a unit a row, and a row that is made again by a few. Rows that cancel
+    leave the more of their own round-off, which changes with who else is in the batch: room for
+    that keeps it from being scaled up to the bound.
     """
     unit = torch.finfo(squares.dtype).eps / 2 * (8 + count)
-    return (squares.sqrt() + sizes * unit).square().to(squares.dtype)
+    found = (squares.sqrt() + sizes * unit).square().to(squares.dtype)
+    return found.add_(cancellation_of(sizes, squares.dtype))
 
 
 def _sizes(part: Contribution) -> torch.Tensor:
