@@ -14,6 +14,7 @@ LAYERS = [
     "__init__",
     "cli",
     "reporting",
+    "reproduce",
     "sklearn",
     "adapters",
     "jobs",
@@ -21,6 +22,7 @@ LAYERS = [
     "audit",
     "pate",
     "sensitivity",
+    "recipes",
     "training",
     "queries",
     "ledger",
@@ -40,7 +42,7 @@ LAYERS = [
     "errors",
     "_version",
 ]
-TORCH = {"jobs", "training", "audit", "pate", "adapters", "sensitivity"}
+TORCH = {"jobs", "training", "audit", "pate", "adapters", "sensitivity", "recipes"}
 
 
 def layer(path: Path) -> str:

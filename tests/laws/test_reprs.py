@@ -111,6 +111,14 @@ HOLDS = {
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
+    "recipes.features.LeafPatches",
+    "recipes.recipe.Recipe",
+    "recipes.scattering.Scattering",
+    "reproduce.experiment.Done",
+    "reproduce.experiment.Experiment",
+    "reproduce.experiment.Place",
+    "reproduce.experiment.Table",
+    "reproduce.store.Store",
     "training.clipping.told.PartPath",
     "adapters.scikit.account.Spending",
     "adapters.scikit.training.Recipe",

@@ -33,7 +33,7 @@ VERBS = {
     "Assign": ("plan", "risk", "attack", "account"),
     "Train and ask": ("train", "query", "ledger"),
     "Audit": ("audit", "sensitivity"),
-    "Report": ("report",),
+    "Report": ("report", "reproduce"),
 }
 
 

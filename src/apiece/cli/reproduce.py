@@ -1,0 +1,163 @@
+"""apiece reproduce: a table or a figure of a paper by one command, with results that are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from apiece.cli import Interrupted
+from apiece.cli._output import columns, echo
+from apiece.cli._progress import Bar
+from apiece.errors import InputError, OptionError
+
+if TYPE_CHECKING:
+    from apiece.reproduce import Done, Experiment, Unit
+
+EXAMPLE = """
+\b
+Examples:
+  apiece reproduce --list
+  apiece reproduce boenisch-2023-table2 --seeds 3
+  apiece reproduce recipes --only strategy=sample --scale 0.1
+  apiece reproduce --page
+"""
+PAGE = Path("docs") / "results" / "papers.md"
+
+
+@click.command(short_help="A table or figure of a paper, by one command.", epilog=EXAMPLE)
+@click.argument("name", required=False)
+@click.option("--list", "as_list", is_flag=True, help="List all, with cost and state.")
+@click.option("--page", "as_page", is_flag=True, help="Write the page of all stored results.")
+@click.option("--seeds", type=int, help="How many.  [default: the experiment's own]")
+@click.option(
+    "--scale", type=float, default=1.0, show_default=True, help="Below 1 for a smaller setting."
+)
+@click.option("--only", multiple=True, metavar="KEY=VALUE", help="Units that have it; repeatable.")
+@click.option(
+    "--resume/--again",
+    default=True,
+    show_default=True,
+    help="Keep stored units and go on from checkpoints, or run the units anew.",
+)
+@click.option(
+    "--experiments",
+    type=click.Path(path_type=Path),
+    default=Path("experiments"),
+    show_default=True,
+    help="The folder of experiments, from apiece's repository.",
+)
+@click.option("--data", type=click.Path(path_type=Path), help="Data sets.  [default: $APIECE_DATA]")
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    default=Path("runs") / "reproduce",
+    show_default=True,
+    help="Checkpoints and caches.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Results.  [default: EXPERIMENTS/results]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> None:
+    """Run a table or a figure of a paper; each unit's result is stored as soon as it is there.
+
+    Stored units are not run again, so that the same command goes on with what was interrupted.
+    """
+    if (name is not None) + as_list + as_page != 1:
+        raise InputError("reproduce: give the NAME of an experiment, or --list, or --page")
+    data = flags["data"] or Path(os.environ.get("APIECE_DATA", Path("..") / "shared" / "data"))
+    out = flags["out"] or flags["experiments"] / "results"
+    if name is not None:
+        run_one(name, data, out, flags)
+    elif as_list:
+        listed(flags["experiments"], data, out, as_json=flags["as_json"])
+    else:
+        written(flags["experiments"], out)
+
+
+def run_one(name: str, data: Path, out: Path, flags: dict[str, Any]) -> None:
+    """Run the units of an experiment that are missing, and print its tables."""
+    from apiece.reproduce import Place, Store, load, missing, run
+
+    experiment = load(flags["experiments"], name)
+    wanted = chosen(experiment.wanted(flags["seeds"], flags["scale"]), flags["only"])
+    store, place = Store(out), Place(data, flags["work"] / name)
+    again = not flags["resume"]
+    left = wanted if again else missing(wanted, store.load(name))
+    with Bar(len(left), quiet=flags["as_json"]) as bar:
+
+        def watch(unit: Unit) -> None:
+            bar.advance(lambda: ", ".join(f"{value}" for value in unit.values()))
+
+        try:
+            done = run(experiment, wanted, store, place, again=again, watch=watch)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted after {bar.done} of {bar.total} units, which are in "
+                f"{store.path(name)}; the same command goes on"
+            ) from None
+    shown(experiment, done, as_json=flags["as_json"])
+
+
+def chosen(units: Any, only: tuple[str, ...]) -> list[Unit]:
+    """Return the units that have all values of --only."""
+    found = list(units)
+    for text in only:
+        slot, equals, value = text.partition("=")
+        if not equals or not any(slot in unit for unit in found):
+            known = sorted({key for unit in found for key in unit})
+            raise OptionError(f"--only {text}: give KEY=VALUE, KEY one of {', '.join(known)}")
+        found = [unit for unit in found if str(unit.get(slot)) == value]
+        if not found:
+            raise OptionError(f"--only {text}: no unit has it")
+    return found
+
+
+def shown(experiment: Experiment, done: list[Done], *, as_json: bool) -> None:
+    """Print what is stored of an experiment."""
+    if as_json:
+        units = [{"unit": one.unit, "result": one.result, "seconds": one.seconds} for one in done]
+        echo(json.dumps({"experiment": experiment.name, "units": units}, allow_nan=False))
+        return
+    for table in experiment.tables(done):
+        echo(f"{table.title}\n" * bool(table.title), nl=False)
+        echo("\n".join(columns([table.head, *table.rows], width=120)) + "\n")
+
+
+def listed(folder: Path, data: Path, out: Path, *, as_json: bool) -> None:
+    """Print every experiment with its cost and state."""
+    rows = []
+    for experiment, done in everything(folder, out):
+        from apiece.reproduce import state
+
+        rows.append({
+            "name": experiment.name, "paper": experiment.paper, "shows": experiment.shows,
+            "cost": experiment.cost, "state": state(done, experiment.needs(data)),
+        })  # fmt: skip
+    if as_json:
+        echo(json.dumps({"experiments": rows}, allow_nan=False))
+        return
+    for row in rows:
+        echo(f"{row['name']}\n  {row['paper']}: {row['shows']}")
+        echo(f"  cost: {row['cost']}\n  state: {row['state']}")
+
+
+def written(folder: Path, out: Path) -> None:
+    """Write the page of all results."""
+    from apiece._files import write_whole
+    from apiece.reproduce import page
+
+    write_whole(PAGE, page(everything(folder, out)))
+    echo(f"{PAGE}")
+
+
+def everything(folder: Path, out: Path) -> list[tuple[Experiment, list[Done]]]:
+    """Return every experiment with what is done of it, in the order of their names."""
+    from apiece.reproduce import Store, find, load
+
+    store = Store(out)
+    return [(load(folder, name), store.load(name)) for name in find(folder)]

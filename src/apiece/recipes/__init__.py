@@ -1,0 +1,37 @@
+"""Recipes for images: frozen features and priors that see no private data, and small heads on them.
+
+    from apiece.recipes import RECIPES
+
+    recipe = RECIPES["scattering-linear"]
+    features = recipe.features(pixels)                 # bytes (n, colours, side, side)
+    head = recipe.train(recipe.plan(budgets), features, labels, classes=10, seed=None)
+
+The wavelets need the `recipes` extra.
+"""
+
+from apiece.recipes.averaging import WeightAverage
+from apiece.recipes.features import LeafPatches, Transform, normalised, transformed
+from apiece.recipes.heads import HEADS, linear, small_cnn
+from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
+from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
+from apiece.recipes.scattering import Scattering
+
+__all__ = [
+    "HEADS",
+    "RECIPES",
+    "LeafPatches",
+    "Recipe",
+    "Scattering",
+    "Transform",
+    "WeightAverage",
+    "dead_leaves",
+    "linear",
+    "normalised",
+    "outputs_of",
+    "patches_of",
+    "read_recipe",
+    "small_cnn",
+    "transformed",
+    "unit",
+    "whitening",
+]

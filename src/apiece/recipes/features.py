@@ -1,0 +1,173 @@
+"""From images to features that no private data has shaped, at norm 1."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from apiece import _check
+from apiece.errors import InputError
+from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
+
+
+class Transform(Protocol):
+    """Maps images (n, c, side, side) in [0, 1] to features, a record at a time."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return (n, channels, places, places).
+
+        Args:
+            images: In [0, 1].
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPatches:
+    """How like each place of an image is to patches that a random process drew.
+
+    Filters are whitened patches of dead leaves; mean and covariance are those of dead leaves too.
+    The responses above a threshold, of both signs, are averaged over `places` by `places` regions.
+    A record's features depend on that record alone, and on a seed that is no secret.
+
+    Args:
+        side: Pixels of a side.
+        colours: Channels of the images.
+        filters: How many patches.
+        size: Of a patch.
+        places: Regions along a side.
+        threshold: Of a response, where a patch and its match have norm 1 each.
+        seed: Of the process.
+
+    Raises:
+        InputError: For numbers that are no counts.
+
+    References:
+        Coates and Ng 2012, whose patches are the data's own; Baradad et al. 2021 for dead leaves.
+
+    Example:
+        >>> LeafPatches(side=8, filters=4, size=3, places=2)(torch.rand(2, 3, 8, 8)).shape
+        torch.Size([2, 8, 2, 2])
+    """
+
+    side: int
+    colours: int = 3
+    filters: int = 256
+    size: int = 6
+    places: int = 3
+    threshold: float = 0.15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("side", "colours", "filters", "size", "places"):
+            _check.count(name, getattr(self, name))
+
+    def filters_and_mean(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return filters (filters, d), the patches' mean (d,) and the whitening matrix (d, d)."""
+        return _filters(self)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, *, part: int = 128) -> Tensor:
+        """Return features (n, 2 · filters, places, places).
+
+        Args:
+            images: (n, colours, side, side) in [0, 1].
+            part: How many are transformed at a time; no part of the result.
+
+        Raises:
+            InputError: For images of another shape.
+        """
+        if images.ndim != 4 or images.shape[1:] != (self.colours, self.side, self.side):
+            raise InputError(
+                f"images of shape {tuple(images.shape)}: must be (n, {self.colours}, {self.side}, "
+                f"{self.side})"
+            )
+        filters, mean, matrix = self.filters_and_mean()
+        pool = nn.AdaptiveAvgPool2d(self.places)
+        found = []
+        for few in torch.split(images, part):
+            patches = nn.functional.unfold(few, self.size).transpose(1, 2)
+            patches = patches - patches.mean(dim=2, keepdim=True)
+            white = (patches - mean) @ matrix
+            white = white / white.norm(dim=2, keepdim=True).clamp_min(1e-6)
+            reply = (white @ filters.T).transpose(1, 2)
+            side = self.side - self.size + 1
+            both = torch.cat([reply - self.threshold, -reply - self.threshold], dim=1).clamp_min(0)
+            found.append(pool(both.view(len(few), -1, side, side)))
+        return torch.cat(found)
+
+
+@functools.lru_cache(maxsize=8)
+def _filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
+    source = torch.Generator().manual_seed(of.seed)
+    images = dead_leaves(1000, of.side, channels=of.colours, generator=source)
+    patches = patches_of(images, of.size, 40_000, generator=source).flatten(1)
+    patches = patches - patches.mean(dim=1, keepdim=True)
+    mean, matrix = whitening(patches[:, None, None, :])
+    chosen = torch.randint(len(patches), (of.filters,), generator=source)
+    return unit((patches[chosen] - mean) @ matrix), mean, matrix
+
+
+def normalised(features: Tensor, groups: int) -> Tensor:
+    """Return features with each group of channels at mean 0 and variance 1, then at norm 1.
+
+    A record is normalised by its own values alone, so this is no statistic of the data.
+
+    Args:
+        features: (n, channels, height, width).
+        groups: Into how many the channels fall, in order; a divisor of their number.
+
+    Raises:
+        InputError: For another number of groups.
+
+    References:
+        Wu and He 2018; Tramèr and Boneh 2021 on scattering features.
+
+    Example:
+        >>> normalised(torch.rand(2, 6, 3, 3), 2).flatten(1).norm(dim=1)
+        tensor([1.0000, 1.0000])
+    """
+    channels = features.shape[1]
+    if not 1 <= groups <= channels or channels % groups:
+        raise InputError(f"groups = {groups}: must divide the {channels} channels")
+    return unit(nn.functional.group_norm(features, groups))
+
+
+def transformed(transform: Transform, pixels: Any, cache: str | Path | None = None) -> Tensor:
+    """Return the transform of images of bytes, scaled to [0, 1].
+
+    Args:
+        transform: Which.
+        pixels: (n, colours, side, side), bytes.
+        cache: A folder where features are kept in half precision, under a hash of transform and
+            images, and read another time. They are data about people as the images are.
+
+    Example:
+        >>> transformed(lambda images: images, np.full((1, 1, 2, 2), 255, np.uint8)).max()
+        tensor(1.)
+    """
+    parts = (pixels[start : start + 1024] for start in range(0, len(pixels), 1024))
+    if cache is None:
+        return torch.cat([transform(_scaled(part)) for part in parts])
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=12)
+    digest.update(repr(transform).encode())
+    path = Path(cache) / f"features-{digest.hexdigest()}.npy"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = torch.cat([transform(_scaled(part)).half() for part in parts])
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        with partial.open("wb") as file:
+            np.save(file, found.numpy())
+        partial.replace(path)
+    return torch.from_numpy(np.load(path)).float()
+
+
+def _scaled(pixels: Any) -> Tensor:
+    return torch.from_numpy(pixels.astype(np.float32) / 255)

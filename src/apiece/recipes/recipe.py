@@ -1,0 +1,258 @@
+"""Recipe: how a head is trained on frozen features, as one value and a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from apiece import _check
+from apiece.assignment import assign, strategy_named
+from apiece.budgets import Budgets
+from apiece.errors import DataError, InputError, unknown
+from apiece.plan import BoundPlan
+from apiece.recipes.averaging import WeightAverage
+from apiece.recipes.features import LeafPatches, Transform, normalised, transformed
+from apiece.recipes.heads import HEADS, Shape
+from apiece.recipes.scattering import Scattering
+from apiece.training import Streams, Trainer
+
+TRANSFORMS = ("scattering", "leaf-patches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A transform of images, a head, and the settings of its private training.
+
+    Args:
+        transform: "scattering" or "leaf-patches".
+        groups: By which the features' channels are normalised.
+        head: "linear" or "small-cnn".
+        batch_size: Expected; of fewer records, all of them.
+        epochs: Expected passes over the records.
+        clip_norm: The mean bound on a record's gradient.
+        learning_rate: Of SGD.
+        momentum: Of SGD.
+        average: Decay of the parameters' average; 0 takes the last ones.
+        flips: Whether a record comes with its mirror image too: gradients of both are averaged
+            before they are clipped as one.
+
+    Raises:
+        InputError: For values out of their bounds.
+        OptionError: For another transform or head.
+
+    Example:
+        >>> Recipe(epochs=10).steps(60_000)
+        73
+    """
+
+    transform: str = "scattering"
+    groups: int = 27
+    head: str = "linear"
+    batch_size: float = 8192.0
+    epochs: float = 40.0
+    clip_norm: float = 0.1
+    learning_rate: float = 100.0
+    momentum: float = 0.9
+    average: float = 0.0
+    flips: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("transform", TRANSFORMS), ("head", HEADS)):
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        _check.count("groups", self.groups)
+        for name in ("batch_size", "epochs", "clip_norm", "learning_rate"):
+            _check.positive(name, getattr(self, name))
+        for name in ("momentum", "average"):
+            _check.probability(name, getattr(self, name), high_open=True)
+        if not isinstance(self.flips, bool):
+            raise InputError(f"flips = {self.flips!r}: must be true or false")
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
+        """Return the recipe of these settings; what is left out is the default.
+
+        Args:
+            settings: By name.
+
+        Raises:
+            OptionError: For a name that there is not.
+            InputError: As the recipe itself.
+        """
+        known = [entry.name for entry in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise unknown("setting of a recipe", name, known)
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings by name."""
+        return asdict(self)
+
+    def steps(self, records: int) -> int:
+        """Return the number of updates.
+
+        Args:
+            records: How many are trained on: a public number.
+        """
+        return max(1, round(self.epochs * records / self.expected(records)))
+
+    def expected(self, records: int) -> float:
+        """Return the expected batch size.
+
+        Args:
+            records: How many are trained on.
+        """
+        return min(self.batch_size, float(records))
+
+    def transform_of(self, colours: int, side: int) -> Transform:
+        """Return the transform of images of this shape.
+
+        Args:
+            colours: Channels of an image.
+            side: Pixels of a side.
+        """
+        if self.transform == "scattering":
+            return Scattering(side)
+        return LeafPatches(side, colours)
+
+    def features(self, images: Any, *, cache: str | Path | None = None) -> Tensor:
+        """Return features (n, views, channels, places, places), each view at norm 1.
+
+        Args:
+            images: (n, colours, side, side), bytes.
+            cache: A folder where what the transform gives is kept, and read another time.
+
+        Raises:
+            InputError: For images that are not square, or not bytes.
+        """
+        pixels = np.asarray(images)
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[2] != pixels.shape[3]:
+            raise InputError(
+                f"images: {pixels.dtype} of shape {pixels.shape}; give bytes (n, colours, side, "
+                "side), whose range [0, 255] is public"
+            )
+        transform = self.transform_of(pixels.shape[1], pixels.shape[2])
+        views = [pixels, pixels[..., ::-1]] if self.flips else [pixels]
+        found = [transformed(transform, view, cache) for view in views]
+        return torch.stack([normalised(view, self.groups) for view in found], dim=1)
+
+    def plan(self, budgets: Budgets, strategy: Any = "sample", *, method: str = "pld") -> BoundPlan:
+        """Return the verified plan for these budgets.
+
+        Args:
+            budgets: One a record.
+            strategy: A strategy, or its name.
+            method: Of the accounting.
+
+        Raises:
+            InfeasibleError: Where no plan meets the request.
+        """
+        chosen = strategy_named(strategy) if isinstance(strategy, str) else strategy
+        size = len(budgets)
+        return assign(
+            budgets,
+            chosen,
+            steps=self.steps(size),
+            expected_batch_size=self.expected(size),
+            clip_norm=self.clip_norm,
+            method=method,
+        )
+
+    def train(
+        self, plan: BoundPlan, features: Tensor, targets: Tensor, classes: int, *, seed: int | None
+    ) -> nn.Module:
+        """Return the head that a plan gives on these features.
+
+        Args:
+            plan: As `plan` made it.
+            features: (n, views, …), as `features` makes them.
+            targets: (n,) Classes, from 0.
+            classes: How many there are: declared, not read from the targets.
+            seed: None for randomness of the operating system, as a release needs.
+
+        Raises:
+            InputError: As the trainer does.
+
+        Guarantee:
+            Each record's, all its views together, as the plan states it.
+        """
+        shape: Shape = tuple(features.shape[2:])  # type: ignore[assignment]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(Streams.from_seed(seed).initialisation().initial_seed() % 2**63)
+            head = HEADS[self.head](shape, classes)
+        views = features.shape[1]
+        callbacks = [WeightAverage(head, self.average)] if self.average else []
+        Trainer(
+            head,
+            torch.optim.SGD(head.parameters(), lr=self.learning_rate, momentum=self.momentum),
+            lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") / views,
+            plan,
+            (features.flatten(0, 1), targets.repeat_interleave(views)),
+            seed=seed,
+            physical_batch_size=4096,
+            callbacks=callbacks,
+            people=None if views == 1 else np.repeat(plan.ids, views),
+        ).fit()
+        for average in callbacks:
+            average.put()
+        return head
+
+
+@torch.no_grad()
+def outputs_of(head: nn.Module, features: Tensor) -> Tensor:
+    """Return outputs (n, classes): the mean over a record's views.
+
+    Args:
+        head: Trained.
+        features: (n, views, …).
+
+    Example:
+        >>> outputs_of(nn.Flatten(), torch.ones(3, 2, 4)).shape
+        torch.Size([3, 4])
+    """
+    found = [head(few.flatten(0, 1)).view(len(few), few.shape[1], -1).mean(1)
+             for few in torch.split(features, 2000)]  # fmt: skip
+    return torch.cat(found)
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """Return the recipe in a TOML file: its settings by name.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        DataError: For a file that cannot be read.
+        OptionError: For a setting that there is not.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "mine.toml").write_text("epochs = 5\\naverage = 0.9")
+        ...     read_recipe(Path(folder, "mine.toml")).average
+        0.9
+    """
+    try:
+        settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"recipe {path}: cannot be read ({error}); give a TOML file") from None
+    return Recipe.from_dict(settings)
+
+
+RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
+    {
+        "scattering-linear": Recipe(),
+        "scattering-linear-mirrored": Recipe(flips=True),
+        "scattering-small-cnn": Recipe(head="small-cnn", learning_rate=4.0),
+        "leaf-patches-linear": Recipe(transform="leaf-patches", groups=32),
+    }
+)

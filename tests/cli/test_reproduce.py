@@ -1,0 +1,75 @@
+"""apiece reproduce: lists, runs, goes on, and says what is wrong in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apiece.cli import run
+from sample_experiments import folder
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder(tmp_path))
+    return tmp_path
+
+
+def test_it_runs_once_and_goes_on(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["reproduce", "half-a-number", "--data", "data", "--seeds", "2"]
+    assert run(line) == 0
+    assert "0.5" in capsys.readouterr().out
+    assert run([*line[:-1], "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["result"] for one in found["units"]] == [0.0, 0.5, 1.0]
+    assert (there / "runs/reproduce/half-a-number/log").read_text() == "0 1 2 "
+    assert run([*line, "--only", "seed=1", "--again"]) == 0
+    assert (there / "runs/reproduce/half-a-number/log").read_text() == "0 1 2 1 "
+
+
+def test_it_lists(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["reproduce", "--list", "--data", "data"]) == 0
+    text = capsys.readouterr().out
+    assert "half-a-number" in text
+    assert "not run" in text
+    assert run(["reproduce", "--list", "--data", "elsewhere", "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["experiments"]
+    assert one["state"] == "not run; no folder there in elsewhere"
+
+
+def test_it_writes_the_page(there: Path) -> None:
+    assert run(["reproduce", "half-a-number", "--data", "data"]) == 0
+    assert run(["reproduce", "--page"]) == 0
+    assert "3 halves." in (there / "docs/results/papers.md").read_text()
+
+
+def test_an_interrupted_run_says_how_far(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = there / "runs/reproduce/half-a-number"
+    work.mkdir(parents=True)
+    (work / "stop").touch()
+    assert run(["reproduce", "half-a-number", "--data", "data"]) == 130
+    assert "1 of 3 units" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ([], "NAME"),
+        (["half-a-number", "--list"], "NAME"),
+        (["half-a-numbr"], "half-a-number"),
+        (["half-a-number", "--seeds", "0"], "seeds"),
+        (["half-a-number", "--scale", "2"], "scale"),
+        (["half-a-number", "--only", "sed=1"], "--only"),
+        (["half-a-number", "--only", "seed=9"], "--only"),
+        (["half-a-number", "--data", "elsewhere"], "no folder there"),
+        (["--list", "--experiments", "elsewhere"], "repository"),
+    ],
+)
+def test_mistakes_are_one_line(
+    there: Path, capsys: pytest.CaptureFixture[str], line: list[str], said: str
+) -> None:
+    assert run(["reproduce", *line]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert "\n" not in error
+    assert not (there / "experiments/results").exists()

@@ -1,0 +1,41 @@
+"""Wavelet features: of one record alone, as kymatio's, refused for other shapes."""
+
+import pytest
+import torch
+
+from apiece.errors import InputError
+from apiece.recipes import Scattering
+
+pytest.importorskip("kymatio")
+
+
+def test_shape_and_channels() -> None:
+    transform = Scattering(8, scales=1, angles=2)
+    found = transform(torch.rand(3, 2, 8, 8))
+    assert found.shape == (3, 2 * transform.channels, 4, 4)
+    assert Scattering(28).channels == 81
+
+
+def test_a_record_s_features_are_its_own() -> None:
+    images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    transform = Scattering(8, scales=1, angles=2)
+    together = transform(images)
+    changed = images.clone()
+    changed[0] = 0.5
+    assert torch.equal(transform(changed)[1:], together[1:])
+    alone = torch.cat([transform(images[i : i + 1]) for i in range(5)])
+    assert torch.allclose(together, alone, atol=1e-6)
+    assert torch.allclose(transform(images, part=2), together, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8), (2, 1, 8, 9), (2, 1, 7, 7)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="must be"):
+        Scattering(8, scales=1)(torch.rand(shape))
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="scales"):
+        Scattering(3)
+    with pytest.raises(InputError, match="angles"):
+        Scattering(28, angles=0)
