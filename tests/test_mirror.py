@@ -15,10 +15,6 @@ MIRROR = {
     "cli": "_findings _inputs _shadow_audit attack",
     "datasets": "cifar encode idx packaged schema svhn template",
     "jobs": "charged people prepared running unfinished",
-    "ledger": """
-        accounts anchor chain charging database enrolment export opening people schema trail
-        verify
-    """,
     "queries": "scan sources",
     "sensitivity": "partial",
 }

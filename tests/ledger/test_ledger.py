@@ -1,10 +1,10 @@
 """The ledger's protocol, on both databases."""
 
+import threading
 from fractions import Fraction
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,34 +86,6 @@ def test_many_blocks_in_any_order(ledger_url: str) -> None:
     assert ledger.verify().ok
 
 
-def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    ledger.enroll([1, 2], 1.0, 1e-6)
-    ledger.reserve("q", [1], 1.0, 5.0)
-    with pytest.raises(BudgetError, match=r"person 1.*0\.04"):
-        ledger.enroll([3, 2, 1], [1.0, 0.5, 0.1], 1e-6)
-    with pytest.raises(DataError, match="no account"):
-        ledger.spent([3])  # nothing of the refused call was kept
-    assert ledger.enroll([1, 2, 3], [2.0, 0.5, 1.0], 1e-6) == 1
-    assert ledger.enroll([1, 2, 3], [2.0, 0.5, 1.0], 1e-6) == 0
-    kinds = [entry.kind for entry in ledger.history()]
-    assert kinds == ["init", "enroll", "reserve", "amend", "enroll"]
-    assert ledger.remaining([1])[0] == pytest.approx(float(gaussian_mu(2.0, 1e-6)) ** 2 - 0.04)
-    assert ledger.verify().ok
-
-
-def test_truncated_and_rewritten_history_is_found_with_the_head(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    ledger.enroll([1, 2], 1.0, 1e-6)
-    ledger.reserve("q", [1], 1.0, 10.0)
-    kept = ledger.head()
-    ledger.reserve("r", [2], 1.0, 10.0)
-    assert ledger.verify(kept).ok
-    other = kept._replace(digest="00" * 32)
-    assert not ledger.verify(other).ok
-    assert not ledger.verify(kept._replace(number=99)).ok
-
-
 def test_bad_input(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     ledger.enroll(["ann", "bob"], 1.0, 1e-6)
@@ -163,57 +135,6 @@ def test_addresses() -> None:
         Ledger.open("x.db", method="renyi")
 
 
-def test_missing_ledger_is_not_made_where_unwanted(ledger_url: str) -> None:
-    with pytest.raises(DataError, match="apiece ledger init"):
-        Ledger.open(ledger_url, create=False)
-
-
-def test_schema_of_the_future_is_refused(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with ledger.engine.execution_options(apiece_writes=True).begin() as connection:
-        connection.execute(sa.text("UPDATE apiece_meta SET value = '99' WHERE key = 'schema'"))
-    with pytest.raises(StateError, match="version 99"):
-        Ledger.open(ledger_url)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_version_is_migrated(ledger_url: str, version: int) -> None:
-    ledger = Ledger.open(ledger_url)
-    ledger.enroll([1, 2], 1.0, 1e-6)
-    ledger.reserve("q", [1], 1.0, 10.0)
-    ledger.reserve("r", [1, 2], 1.0, 10.0)
-    ledger.commit("q", 4)
-    with ledger.engine.execution_options(apiece_writes=True).begin() as connection:
-        if version == 2:  # version 1 had no such table, and neither has version 3
-            connection.exec_driver_sql(
-                "CREATE TABLE apiece_analysis (id VARCHAR(200) PRIMARY KEY, reserved BIGINT)"
-            )
-        connection.exec_driver_sql("ALTER TABLE apiece_entry DROP COLUMN payload_root")
-        connection.exec_driver_sql(
-            f"UPDATE apiece_meta SET value = '{version}' WHERE key = 'schema'"
-        )
-    migrated = Ledger.open(ledger_url)
-    assert migrated.result("q") == 4
-    assert migrated.status("r") == "reserved"
-    assert migrated.reserve("r", [1, 2], 1.0, 10.0).tolist() == [1, 2]
-    assert [e.kind for e in migrated.history()][-1] == "migrate"
-    assert migrated.verify().ok
-
-
-def test_a_clock_set_back_changes_nothing(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger.open(ledger_url)
-    ledger.enroll([1], 0.5, 1e-6)
-    ledger.reserve("a", [1], 1.0, 20.0)
-    monkeypatch.setattr("time.gmtime", lambda: (1999, 1, 1, 0, 0, 0, 4, 1, 0))
-    ledger.reserve("b", [1], 1.0, 20.0)
-    entries = list(ledger.history())
-    assert entries[-1].at < entries[-2].at
-    assert [e.number for e in entries] == [0, 1, 2, 3]
-    assert ledger.spent([1])[0] >= 2 / 400
-    assert ledger.reserve("c", [1], 1.0, 5.0).size == 0
-    assert ledger.verify().ok
-
-
 @settings(
     max_examples=25,
     deadline=None,
@@ -237,3 +158,28 @@ def test_no_sequence_passes_a_budget(
     for person, epsilon in ((1, 0.3), (2, 2.0)):
         assert exact[person] <= Fraction(float(ledger.spent([person])[0]))
         assert exact[person] <= Fraction(float(gaussian_mu(epsilon, 1e-5))) ** 2
+
+
+def test_sixteen_threads_share_one(ledger_url: str) -> None:
+    """While people are enrolled, each is charged for their own contributions alone."""
+    shared = Ledger.open(ledger_url)
+    ids = np.arange(40)
+    failures: list[BaseException] = []
+
+    def work(own: int) -> None:
+        try:
+            shared.enroll(ids[own::8], 1.0, 1e-6)
+            for k in range(3):
+                shared.reserve(f"{own}-{k}", ids[own::8], (own + 1) / 20, 10.0)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    own = (ids % 8 + 1) / 20
+    assert shared.spent(ids) == pytest.approx(3 * own**2 / 100, rel=1e-9)
+    assert shared.verify().ok

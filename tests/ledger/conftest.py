@@ -1,0 +1,20 @@
+"""The tables of an empty ledger, in memory: for what is done inside one transaction."""
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from apiece.ledger import schema
+
+from .tables import SALT
+
+
+@pytest.fixture
+def tables() -> Iterator[sa.Connection]:
+    engine = sa.create_engine("sqlite://")
+    with engine.begin() as connection:
+        schema.create(connection, SALT)
+        connection.execute(sa.insert(schema.HEAD).values(one=1, number=-1, digest=b"", people=0))
+        yield connection
+    engine.dispose()

@@ -1,0 +1,62 @@
+"""Opening accounts, and changing their terms: never below what is spent."""
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from apiece.errors import BudgetError, DataError
+from apiece.filters import gaussian_mu
+from apiece.ledger import Ledger, accounts, codec
+from apiece.ledger.directory import Directory
+from apiece.ledger.enrolment import add, amend
+from apiece.ledger.schema import payloads
+
+from .tables import SALT, START, terms
+
+
+def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    ledger.enroll([1, 2], 1.0, 1e-6)
+    ledger.reserve("q", [1], 1.0, 5.0)
+    with pytest.raises(BudgetError, match=r"person 1.*0\.04"):
+        ledger.enroll([3, 2, 1], [1.0, 0.5, 0.1], 1e-6)
+    with pytest.raises(DataError, match="no account"):
+        ledger.spent([3])  # nothing of the refused call was kept
+    assert ledger.enroll([1, 2, 3], [2.0, 0.5, 1.0], 1e-6) == 1
+    assert ledger.enroll([1, 2, 3], [2.0, 0.5, 1.0], 1e-6) == 0
+    kinds = [entry.kind for entry in ledger.history()]
+    assert kinds == ["init", "enroll", "reserve", "amend", "enroll"]
+    assert ledger.remaining([1])[0] == pytest.approx(float(gaussian_mu(2.0, 1e-6)) ** 2 - 0.04)
+    assert ledger.verify().ok
+
+
+def test_who_comes_later_is_put_behind_the_others(tables: sa.Connection) -> None:
+    """A block that has room is filled up; what is there stays as it is."""
+    directory, ids = Directory(), np.arange(100, 100 + codec.BLOCK + 2)
+    most = np.array([(1.0, 1e-6, 5)] * ids.size, codec.TERMS)
+    last = add(tables, SALT, directory, START, ids[:3], most[:3])
+    accounts.write_spent(tables, SALT, [(0, np.array([1, 2, 3]))])
+    directory.refresh(tables, SALT, last.people)
+    last = add(tables, SALT, directory, last, ids[3:], most[3:])
+    assert last.people == ids.size
+    directory.refresh(tables, SALT, last.people)
+    assert directory.ids.tolist() == ids.tolist()
+    spent, limit = accounts.read_balances(tables, SALT, np.arange(ids.size))
+    assert spent.tolist() == [1, 2, 3] + [0] * (ids.size - 3)
+    assert set(limit.tolist()) == {5}
+    nobody = np.zeros(0, dtype=np.int64)
+    assert add(tables, SALT, directory, last, nobody, most[:0]) is last
+
+
+def test_only_what_differs_is_changed_and_recorded(tables: sa.Connection) -> None:
+    ids, places = np.array([7, 8, 9]), np.arange(3)
+    last = add(tables, SALT, Directory(), START, ids, terms(5, 5, 5))
+    accounts.write_spent(tables, SALT, [(0, np.array([4, 4, 4]))])
+    assert amend(tables, SALT, last, ids, places, terms(5, 5, 5)) is last
+    with pytest.raises(BudgetError, match="person 9: the new budget"):
+        amend(tables, SALT, last, ids, places, terms(6, 4, 3))
+    assert accounts.read_balances(tables, SALT, places)[1].tolist() == [5, 5, 5]
+    after = amend(tables, SALT, last, ids, places, terms(5, 4, 8))
+    assert accounts.read_balances(tables, SALT, places)[1].tolist() == [5, 4, 8]
+    mask, new = codec.unpack_masked(payloads(tables, after.number)[0], codec.TERMS)
+    assert (mask.tolist(), new["limit"].tolist()) == ([False, True, True], [4, 8])

@@ -1,0 +1,70 @@
+"""A ledger's tables as Parquet files: whole or not at all."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from apiece.errors import DataError
+from apiece.ledger import export, units
+from apiece.ledger.chain import Entry
+
+from .tables import terms
+
+
+def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
+    blocks = [
+        (np.array(["ann", "bob"]), terms(2**40, 7), np.array([2**39, 0])),
+        (np.array(["cy"]), terms(3), np.array([3])),
+    ]
+    assert export.write(export.accounts(iter(blocks)), tmp_path / "a.parquet") == 3
+    found = pq.read_table(tmp_path / "a.parquet").to_pydict()
+    assert found["id"] == ["ann", "bob", "cy"]
+    assert found["epsilon"] == [1.0] * 3
+    assert found["delta"] == [1e-6] * 3
+    assert found["limit"] == [2**40 * units.UNIT, 7 * units.UNIT, 3 * units.UNIT]
+    assert found["spent"] == [2**39 * units.UNIT, 0.0, 3 * units.UNIT]
+
+
+def test_nobody_has_no_accounts() -> None:
+    with pytest.raises(DataError, match="no accounts to export; enroll people first"):
+        export.accounts([])
+
+
+def test_history_holds_the_entries_alone(tmp_path: Path) -> None:
+    entries = [Entry(0, "init", "t", None, "d"), Entry(1, "commit", "u", "q", "e")]
+    assert export.write(export.history(entries), tmp_path / "h.parquet") == 2
+    assert pq.read_table(tmp_path / "h.parquet").to_pydict() == {
+        "number": [0, 1],
+        "kind": ["init", "commit"],
+        "at": ["t", "u"],
+        "analysis": [None, "q"],
+        "digest": ["d", "e"],
+    }
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    rows = export.history([Entry(0, "init", "t", None, "d")])
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "none" / "h.parquet", tmp_path / "folder"):
+        with pytest.raises(DataError, match="cannot be written"):
+            export.write(rows, place)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_failure_halfway_keeps_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "h.parquet"
+    target.write_bytes(b"old")
+
+    def halfway(_: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", halfway)
+    with pytest.raises(DataError, match="No space left"):
+        export.write(export.history([]), target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,47 @@
+"""The tables and their version."""
+
+import pytest
+import sqlalchemy as sa
+
+from apiece.errors import StateError
+from apiece.ledger import Ledger, schema
+
+from .tables import SALT
+
+
+def test_schema_of_the_future_is_refused(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    with ledger.engine.execution_options(apiece_writes=True).begin() as connection:
+        connection.execute(sa.text("UPDATE apiece_meta SET value = '99' WHERE key = 'schema'"))
+    with pytest.raises(StateError, match="version 99"):
+        Ledger.open(ledger_url)
+
+
+def test_a_database_holds_a_ledger_once_its_tables_are_made(tables: sa.Connection) -> None:
+    empty = sa.create_engine("sqlite://")
+    with empty.connect() as connection:
+        assert not schema.exists(connection)
+    empty.dispose()
+    assert schema.exists(tables)
+    assert schema.meta(tables) == {"schema": str(schema.VERSION), "salt": SALT.hex()}
+    schema.migrate(tables, SALT)  # what is current stays
+    assert schema.meta(tables)["schema"] == str(schema.VERSION)
+
+
+def test_versions() -> None:
+    assert [schema.check_version(str(v)) for v in (1, schema.VERSION)] == [1, schema.VERSION]
+    with pytest.raises(StateError, match="use a newer apiece"):
+        schema.check_version(str(schema.VERSION + 1))
+    with pytest.raises(StateError, match="'three' is not a number"):
+        schema.check_version("three")
+
+
+def test_payloads_are_in_the_order_of_their_blocks_which_are_whole(tables: sa.Connection) -> None:
+    for block in (7, 0, 3):
+        row = {"number": 1, "block": block, "data": bytes([block])}
+        tables.execute(sa.insert(schema.PAYLOAD), [row, {**row, "number": 2}])
+    assert list(schema.payloads(tables, 1).items()) == [(0, b"\0"), (3, b"\3"), (7, b"\7")]
+    assert schema.payloads(tables, 9) == {}
+    tables.exec_driver_sql("UPDATE apiece_payload SET block = 0.5 WHERE block = 3")
+    with pytest.raises(TypeError):  # SQLite lets it in
+        schema.payloads(tables, 1)

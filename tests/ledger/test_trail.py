@@ -1,0 +1,153 @@
+"""A history that was followed is believed; what was put back, or edited under it, is not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from apiece.errors import AnalysisError, StateError
+from apiece.ledger import Ledger
+from apiece.ledger.chain import Last, append
+from apiece.ledger.trail import Trail
+from apiece.ledger.trail import settings as trail_settings
+
+from .tables import SALT, START
+
+
+def people_file(folder: Path) -> tuple[str, Path]:
+    path = folder / "p.db"
+    Ledger.open(str(path)).enroll(["ann", "bob"], 1.0, 1e-6)
+    return f"sqlite:///{path}", path
+
+
+def test_a_live_process_refuses_a_ledger_that_was_put_back(tmp_path: Path) -> None:
+    """After the restore somebody else has the place that the process knows as cy's."""
+    url, path = people_file(tmp_path)
+    shutil.copy(path, tmp_path / "backup")
+    live = Ledger.open(url)
+    live.enroll(["cy"], 1.0, 1e-6)
+    assert live.reserve("q", ["cy"], 1.0, 20.0).tolist() == ["cy"]
+    shutil.copy(tmp_path / "backup", path)
+    other = Ledger.open(url)
+    other.enroll(["dan"], 1.0, 1e-6)
+    for call in (
+        lambda: live.reserve("r", ["cy"], 1.0, 20.0),
+        lambda: live.enroll(["eve"], 1.0, 1e-6),
+        lambda: live.spent(["cy"]),
+        lambda: live.commit("q", 1),
+        lambda: live.status("q"),
+        lambda: list(live.history()),
+    ):
+        with pytest.raises(StateError, match="put back"):
+            call()
+    assert other.spent(["dan"]).tolist() == [0.0]
+    assert other.verify().ok
+
+
+def test_a_live_process_refuses_another_ledger_of_the_same_length(tmp_path: Path) -> None:
+    url, path = people_file(tmp_path)
+    live = Ledger.open(url)
+    live.spent(["ann"])
+    path.unlink()
+    Ledger.open(url).enroll(["bob", "ann"], 1.0, 1e-6)  # the same people, in another order
+    with pytest.raises(StateError):
+        live.reserve("q", ["ann"], 1.0, 10.0)
+    assert not Ledger.open(url).spent(["ann", "bob"]).any()
+
+
+def write(tables: sa.Connection, *kinds: str) -> Last:
+    """Write a history in which the analysis q is reserved and committed."""
+    last = START
+    for kind in kinds:
+        body = {"kind": kind} | ({"analysis": "q"} if kind in ("reserve", "commit") else {})
+        last = append(tables, SALT, last, body, [(0, kind.encode())])
+    return last
+
+
+HISTORY = ("init", "enroll", "reserve", "amend", "commit", "migrate")
+
+
+def test_a_history_is_followed_to_its_end_and_on_from_there(tables: sa.Connection) -> None:
+    trail = Trail(SALT)
+    last = write(tables, *HISTORY)
+    assert trail.follow(tables, {}) == trail.lock(tables, {}) == last
+    assert (trail.reserved, trail.committed) == ({"q": 2}, {"q": 4})
+    assert [body["kind"] for body, _ in trail.bodies(tables)] == list(HISTORY)
+    assert trail.arrays(tables, 2) == {0: b"reserve"}
+    assert trail.follow(tables, {5: last.digest.hex()}) == last
+    for kept in ({5: "00" * 32}, {6: last.digest.hex()}):
+        with pytest.raises(StateError, match="cut short or rewritten"):
+            trail.follow(tables, kept)
+    more = append(tables, SALT, last, {"kind": "amend"}, [])
+    assert trail.follow(tables, {}) == more
+    with pytest.raises(AnalysisError, match="'r': unknown to this ledger"):
+        trail.require("r")
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("enroll",),
+        ("init", "init"),
+        ("init", "refund"),
+        ("init", "commit"),
+        ("init", "reserve", "reserve"),
+        ("init", "reserve", "commit", "commit"),
+    ],
+)
+def test_histories_that_cannot_be(kinds: tuple[str, ...], tables: sa.Connection) -> None:
+    write(tables, *kinds)
+    with pytest.raises(StateError, match=f"entry {len(kinds) - 1} is damaged"):
+        Trail(SALT).follow(tables, {})
+
+
+@pytest.mark.parametrize("edit", [
+    "UPDATE apiece_entry SET body = replace(body, 'amend', 'commit') WHERE number = 3",
+    "UPDATE apiece_entry SET payload_root = x'00' WHERE number = 0",
+    "DELETE FROM apiece_entry WHERE number = 2",
+    "DELETE FROM apiece_entry WHERE number = 5",
+    "DELETE FROM apiece_entry",
+    "UPDATE apiece_head SET number = 4",
+    "UPDATE apiece_head SET people = 1",
+    "DELETE FROM apiece_head",
+    "INSERT INTO apiece_balance VALUES (0, x'00', x'00')",
+])  # fmt: skip
+def test_an_edit_is_seen_by_who_follows_from_the_start(edit: str, tables: sa.Connection) -> None:
+    write(tables, *HISTORY)
+    tables.exec_driver_sql(edit)
+    with pytest.raises(StateError):
+        Trail(SALT).follow(tables, {})
+
+
+def test_what_is_read_again_is_checked_again(tables: sa.Connection) -> None:
+    write(tables, *HISTORY)
+    trail = Trail(SALT)
+    trail.follow(tables, {})
+    tables.exec_driver_sql("UPDATE apiece_payload SET data = x'00' WHERE number = 2")
+    with pytest.raises(StateError, match="entry 2 is damaged or missing"):
+        trail.arrays(tables, 2)
+    assert trail.body(tables, 2)["kind"] == "reserve"
+    tables.exec_driver_sql("DELETE FROM apiece_entry WHERE number = 2")
+    with pytest.raises(StateError, match="entry 2 is damaged or missing"):
+        trail.body(tables, 2)
+
+
+@pytest.mark.parametrize(("method", "order"), [("gaussian", None), ("renyi", 8), ("renyi", 1.5)])
+def test_settings_are_those_of_the_first_entry(
+    method: str, order: float | None, tables: sa.Connection
+) -> None:
+    with pytest.raises(StateError, match="first entry is missing"):
+        trail_settings(tables, SALT)
+    append(tables, SALT, START, {"kind": "init", "filter": method, "order": order}, [])
+    assert trail_settings(tables, SALT) == (method, order)
+
+
+@pytest.mark.parametrize(
+    ("method", "order"),
+    [("renyi", None), ("gaussian", 8), ("none", None), ("renyi", 1), ("renyi", float("inf"))],
+)
+def test_settings_that_cannot_be(method: str, order: float | None, tables: sa.Connection) -> None:
+    append(tables, SALT, START, {"kind": "init", "filter": method, "order": order}, [])
+    with pytest.raises(StateError, match="entry 0 is damaged"):
+        trail_settings(tables, SALT)
