@@ -6,9 +6,7 @@ python experiments/audit_figures.py --out FOLDER
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -16,12 +14,13 @@ from matplotlib.figure import Figure
 from apiece.audit import Roc
 from apiece.reporting.audit_figures import roc_figure, share_figure, spaghetti_figure, theory_figure
 from apiece.reporting.curve_figures import png
+from apiece.reproduce import Done, Store
 
 RESULTS = Path(__file__).parent / "results"
 
 
-def stored(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())
+def stored(name: str) -> list[Done]:
+    return Store(RESULTS).load(name)
 
 
 def boenisch_2023_fig2() -> dict[str, Figure]:
@@ -33,14 +32,16 @@ def boenisch_2023_fig2() -> dict[str, Figure]:
                 for name, c in found["roc"].items()
             }
         )
-        for network, found in stored("boenisch_2023_fig2").items()
+        for network, found in (
+            (one.unit["network"], one.result) for one in stored("boenisch-2023-fig2")
+        )
     }
 
 
 def kaiser_2026_table1() -> dict[str, Figure]:
     """Signed score, which has no floor, against the share of the strict group; by strategy."""
     found: dict[str, Figure] = {}
-    rows = stored("kaiser_2026_table1")
+    rows = [one.result for one in stored("kaiser-2026-table1")]
     for name in dict.fromkeys(row["data"] for row in rows):
         own = [row for row in rows if row["data"] == name]
         means = {
@@ -56,7 +57,7 @@ def kaiser_2026_table1() -> dict[str, Figure]:
 
 def kaiser_2026_fig6() -> dict[str, Figure]:
     """The spaghetti plots, and theory against measurement."""
-    result = stored("kaiser_2026_fig6")
+    (result,) = (one.result for one in stored("kaiser-2026-fig6"))
     found: dict[str, Figure] = {}
     bounds, measured = {}, {}
     for kind in ("sample", "contract"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +75,11 @@ def adult() -> Task:
     return Task(inputs[train], labels[train], inputs[~train], labels[~train], "regression")
 
 
-def mnist() -> Task:
+def mnist(data: Path) -> Task:
     """MNIST, all 60,000 records, through `fixed_layer`; one hidden layer of tanh."""
-    folder = Path(os.environ.get("APIECE_DATA", "../shared/data")) / "mnist"
     parts = []
     for split in ("train", "test"):
-        images = idx_folder(folder, split)
+        images = idx_folder(data / "mnist", split)
         pixels = torch.from_numpy(images.scaled()).reshape(-1, 1, 28, 28)
         parts += [fixed_layer(pixels), torch.tensor(images.labels)]
     return Task(parts[0], parts[1], parts[2], parts[3], "hidden")

@@ -1,19 +1,18 @@
 """Boenisch et al. 2023's Figure 3 from stored results: how many records are active at each step.
 
-    python experiments/feldman_2021_figure.py benchmarks/results/feldman_2021_mnist.json \\
-        benchmarks/results/feldman_2021_mnist_wide.json --out docs/figures/boenisch_2023_fig3.png
+python experiments/feldman_2021_figure.py --out docs/figures/boenisch_2023_fig3.png
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from apiece.reporting.curve_figures import png
+from apiece.reproduce import Store
 
 LINES = {"0.3": ("ε = 0.30 for all", "-"), "0.30/0.31": ("ε = 0.30 and 0.31, half each", "--")}
 
@@ -38,10 +37,11 @@ def draw(documents: list[dict[str, Any]]) -> Figure:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    options.out.write_bytes(png(draw([json.loads(path.read_text()) for path in options.results])))
+    done = Store(Path(__file__).parent / "results").load("feldman-2021-table")
+    results = [one.result for one in done if one.unit["data"].startswith("mnist")]
+    options.out.write_bytes(png(draw(results)))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,15 @@ For each data set that both strategies were trained on (`kaiser_2026_table1.py t
 - realised: what the plan cannot know. A record's signal in a step is min(‖g‖, c)/noise_stddev, at
   most the c/noise_stddev that the plan pays for. Its root mean square, over the updates of 8 models
   and their members, and how many gradients reach the clip norm.
-
-    python experiments/kaiser_2026_scale.py --work DIR --out …/kaiser_2026_scale.json
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import kaiser_2026_data
 import numpy as np
 import torch
 from kaiser_2026_table1 import SETTINGS, gather, job, tiers
@@ -29,7 +27,9 @@ from torch import Tensor
 
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores
+from apiece.errors import DataError
 from apiece.plan import Plan
+from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.training import ClippedSum
 from apiece.training.stacked import StackedMlp
 
@@ -188,20 +188,45 @@ def row(work: Path, name: str) -> dict[str, Any] | None:
     return {"data": name, "setting": {**setting, "models": models}, "groups": groups}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", default=list(SETTINGS))
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+def run(unit: Unit, place: Place) -> dict[str, Any]:
+    """Compare the two strategies that kaiser-2026-table1 trained, whose folder lies beside."""
     torch.set_num_threads(1)
-    rows = [found for name in options.only if (found := row(options.work, name)) is not None]
-    text = json.dumps(rows, indent=1)
-    if options.out is None:
-        print(text)
-    else:
-        options.out.write_text(text + "\n")
+    kaiser_2026_data.DATA = place.data
+    found = row(place.work.parent / "kaiser-2026-table1", unit["data"])
+    if found is None:
+        raise DataError(
+            f"{unit['data']}: no models of both strategies yet; run first: apiece reproduce "
+            f"kaiser-2026-table1 --only data={unit['data']}"
+        )
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def tables(done: Sequence[Done]) -> list[Table]:
+    rows = []
+    for one in done:
+        for group, its in one.result["groups"].items():
+            width = its["width"]["scale"]["mean"]
+            clipped = [f"{end['reach_the_clip_norm']:.0%}" for end in its["realised"]["scale"]]
+            rows.append([one.result["data"], str(one.result["setting"]["models"]), group,
+                         *(ratio(its[part]["scale_to_sample"]) for part in ("score", "apart")),
+                         f"{width[-1] / width[0] - 1:+.0%}", " → ".join(clipped)])  # fmt: skip
+    return [Table(["data", "K", "group", "score, Scale / Sample", "μ_in − μ_out, Scale / Sample",
+                   "σ_in + σ_out with Scale", "gradients at their clip norm"], rows)]  # fmt: skip
+
+
+def ratio(found: dict[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{found['value']:.2f} ({low:.2f} to {high:.2f})"
+
+
+EXPERIMENT = Experiment(
+    name="kaiser-2026-scale",
+    paper="Kaiser et al. 2026",
+    shows="Table II: how much of Sample's effect is left with Scale",
+    cost="minutes, once kaiser-2026-table1 has both strategies",
+    units=lambda seeds, scale: [{"data": name} for name in SETTINGS],
+    run=run,
+    tables=tables,
+    notes=lambda done: "Read with [auditing](auditing.md).",
+    seeds=1,
+)

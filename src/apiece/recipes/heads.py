@@ -18,6 +18,7 @@ def linear(shape: Shape, classes: int) -> nn.Module:
         classes: How many there are.
 
     Example:
+        >>> import torch
         >>> linear((81, 7, 7), 10)(torch.ones(1, 81, 7, 7)).tolist()[0][:2]
         [0.0, 0.0]
     """
@@ -39,6 +40,7 @@ def small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
         Tramèr and Boneh 2021, whose networks on scattering features it is a smaller form of.
 
     Example:
+        >>> import torch
         >>> small_cnn((81, 7, 7), 10)(torch.ones(2, 81, 7, 7)).shape
         torch.Size([2, 10])
     """
