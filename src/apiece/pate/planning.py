@@ -1,0 +1,312 @@
+"""VotePlan: how many questions teachers are asked, and how their votes are covered with noise.
+
+A question may first be checked: is the most frequent answer's count, with noise of its own, above
+a threshold? Only then is it answered: by the class with the most votes, each count with noise. One
+record with reach r changes each count by at most r, and the counts of two classes in opposite ways:
+a check is a Gaussian mechanism of sensitivity r, an answer one of sensitivity √2·r. How often each
+is done at most is fixed before the first vote, so that a record pays for the composition of that
+many Gaussians, which is exact, whatever the votes are. Sources: Papernot et al. 2018 (GNMax and
+Confident-GNMax); Boenisch et al. 2022; Smith and Thakurta 2022 (for questions that depend on
+earlier answers); docs/mathematics.md, section 13.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from apiece import _check
+from apiece._types import Floats, Integers, Mask
+from apiece.budgets import BudgetGroups, Budgets
+from apiece.errors import InfeasibleError, InputError
+from apiece.filters import gaussian_mu
+from apiece.pate.strategies import Seats, Voters, require_people, voters_named
+from apiece.plan import BoundPlan, Plan, Reference, Stage
+
+CHECKS = 0.25  # of what a record allows, for checks; the rest is for answers
+_ROOM = 1e-9  # relative, by which noise is above what the budgets need
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Phase:
+    """Questions in which the same pools of teachers vote.
+
+    Attributes:
+        questions: How many are asked at most.
+        answers: How many of them are answered at most.
+        voting: (pools,) Which pools vote: those whose records' budgets are not yet spent.
+
+    Example:
+        >>> Phase(100, 100, np.array([True])).answers
+        100
+    """
+
+    questions: int
+    answers: int
+    voting: Mask
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Noise:
+    """The noise on counts of votes, and the threshold of a check.
+
+    Attributes:
+        answer: Standard deviation on each class's count when a question is answered.
+        check: On the largest count when it is checked; None where nothing is checked.
+        threshold: The share of all votes that the largest count must reach; None with `check`.
+
+    Raises:
+        InputError: For values out of bounds, and one of check and threshold without the other.
+
+    Example:
+        >>> Noise(answer=40.0).check is None
+        True
+    """
+
+    answer: float
+    check: float | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "answer", _check.positive("answer noise", self.answer))
+        if (self.check is None) != (self.threshold is None):
+            raise InputError("check: give the noise of a check and its threshold together")
+        if self.check is not None:
+            put(self, "check", _check.positive("check noise", self.check))
+            put(self, "threshold", _share("threshold", self.threshold))
+
+    def price(self, questions: float, answers: float) -> float:
+        """Return what so many questions and answers cost a record of reach 1, as its μ².
+
+        Args:
+            questions: That are asked.
+            answers: That are given.
+        """
+        checks = 0.0 if self.check is None else questions / self.check**2
+        return checks + 2 * answers / self.answer**2
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VotePlan:
+    """How teachers vote, decided before they are trained: public numbers, and the plan they make.
+
+    Attributes:
+        strategy: Its name.
+        seats: The pools of teachers, and where each group's records go.
+        noise: On the counts.
+        phases: One after the other; between two, pools whose records' budgets are spent leave.
+        plan: The same as the project's plan of Gaussian mechanisms, verified, with who is where.
+
+    Guarantee:
+        No record's (ε, δ) is passed, by the composition of all checks and answers of all phases in
+        which its teachers vote: recomputed from `plan` alone, when it was made.
+
+    Example:
+        >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
+        >>> votes = plan_votes(asked, "weight", teachers=50, questions=100)
+        >>> votes.seats.teachers.tolist(), votes.plan.verify(asked).ok
+        ([25, 25], True)
+    """
+
+    strategy: str
+    seats: Seats
+    noise: Noise
+    phases: tuple[Phase, ...]
+    plan: BoundPlan = field(repr=False)
+
+    @property
+    def teachers(self) -> int:
+        """How many teachers there are in all pools."""
+        return int(self.seats.teachers.sum())
+
+    @property
+    def questions(self) -> int:
+        """How many questions are asked at most."""
+        return sum(phase.questions for phase in self.phases)
+
+    @property
+    def answers(self) -> int:
+        """How many answers are given at most."""
+        return sum(phase.answers for phase in self.phases)
+
+    def hash(self) -> str:
+        """Return a SHA-256 of all that is public of the plan."""
+        seats, noise = self.seats, self.noise
+        told = [
+            self.plan.hash(),
+            *(part.tolist() for part in (seats.pool, seats.copies, seats.teachers, seats.weight)),
+            [noise.answer, noise.check, noise.threshold],
+            [[phase.questions, phase.answers, phase.voting.tolist()] for phase in self.phases],
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    @property
+    def pool_of_teacher(self) -> Integers:
+        """(teachers,) The pool that each teacher stands in."""
+        return np.repeat(np.arange(self.seats.teachers.size), self.seats.teachers)
+
+    def weights(self, phase: Phase) -> Floats:
+        """Return what each teacher's vote counts in a phase, (teachers,); 0 of those who left.
+
+        Args:
+            phase: One of this plan's.
+        """
+        weight = np.where(phase.voting, self.seats.weight, 0.0)
+        return np.asarray(weight[self.pool_of_teacher])
+
+
+def plan_votes(
+    budgets: Budgets,
+    strategy: str | Voters,
+    *,
+    teachers: int,
+    questions: int,
+    answers: int | None = None,
+    threshold: float | None = None,
+    noise: Noise | None = None,
+    unit: str = "record",
+) -> VotePlan:
+    """Return a verified plan in which no record's budget is passed.
+
+    Args:
+        budgets: Of the records, or of the persons.
+        strategy: "uniform" (the strictest budget for all), "upsample", "weight", or a strategy.
+        teachers: How many, at most as many as there are records.
+        questions: How many public inputs the teachers are asked about, at most.
+        answers: How many of them are answered at most; None for all. Needs a threshold.
+        threshold: The share of all votes that the most frequent class must reach, with noise, for
+            a question to be answered; None answers every question.
+        noise: On the counts; None for the least with which all questions can be asked. With noise
+            that is given, pools leave as their records' budgets are spent, and fewer questions
+            than `questions` may be asked.
+        unit: "record" or "person".
+
+    Raises:
+        InputError: For values out of bounds, and more teachers than records.
+        InfeasibleError: For a group that has no teacher, and noise with which nothing can be asked.
+        VerificationError: Never, unless the accounts are wrong: the plan is not returned then.
+
+    References:
+        Papernot et al. 2018; Boenisch et al. 2022.
+
+    Example:
+        >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
+        >>> votes = plan_votes(asked, "upsample", teachers=50, questions=100)
+        >>> votes.seats.copies.tolist(), round(votes.noise.answer)
+        ([1, 3], 56)
+    """
+    voters, groups = voters_named(strategy), budgets.groups
+    teachers, questions = _check.count("teachers", teachers), _check.count("questions", questions)
+    require_people(groups, teachers)
+    most = _answers(questions, answers, threshold if noise is None else noise.threshold)
+    seats = voters.seats(groups, gaussian_mu(groups.epsilon, groups.delta), teachers)
+    allowed = _allowed(groups, seats)
+    if noise is None:
+        noise = _least_noise(float(allowed.min()), questions, most, threshold)
+        phases: tuple[Phase, ...] = (Phase(questions, most, np.ones(allowed.size, dtype=bool)),)
+    elif threshold is not None:
+        raise InputError("threshold: is part of the noise that is given; leave one of them out")
+    else:
+        phases = _phases(allowed, noise, questions, most)
+    plan = replace(_plan(voters.name, groups, seats, noise, phases), unit=unit).bind(budgets)
+    plan.require()
+    return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
+
+
+def _answers(questions: int, answers: int | None, threshold: float | None) -> int:
+    if answers is None:
+        return questions
+    if threshold is None:
+        raise InputError(
+            f"answers = {answers}: without a threshold every question is answered; give one, or "
+            "leave answers out"
+        )
+    if not _check.count("answers", answers) <= questions:
+        raise InputError(f"answers = {answers}: must be at most questions = {questions}")
+    return answers
+
+
+def _share(name: str, value: object) -> float:
+    share = _check.probability(name, value, high_open=True)
+    if not share > 0:
+        raise InputError(f"{name} = {share!r}: must be above 0 and below 1")
+    return share
+
+
+def _allowed(groups: BudgetGroups, seats: Seats) -> Floats:
+    """Return (pools,) what each pool's records allow together, as the μ² of a record of reach 1."""
+    each = (gaussian_mu(groups.epsilon, groups.delta) / seats.reach) ** 2
+    allowed = np.full(seats.teachers.size, np.inf)
+    np.minimum.at(allowed, seats.pool, each)
+    return allowed
+
+
+def _least_noise(allowed: float, questions: int, answers: int, threshold: float | None) -> Noise:
+    """Return the least noise with which questions and answers cost no more than is allowed."""
+    room = (1 + _ROOM) / allowed
+    if threshold is None:
+        return Noise(answer=math.sqrt(2 * answers * room))
+    return Noise(
+        answer=math.sqrt(2 * answers * room / (1 - CHECKS)),
+        check=math.sqrt(questions * room / CHECKS),
+        threshold=threshold,
+    )
+
+
+def _phases(allowed: Floats, noise: Noise, questions: int, answers: int) -> tuple[Phase, ...]:
+    """Return the phases at whose ends pools leave, one or more, as their budgets are spent.
+
+    A pool stays for so many questions that these, with a proportional number of answers rounded
+    up, cost no more than it allows.
+    """
+    each = noise.price(1, answers / questions) * (1 + _ROOM)
+    spare = noise.price(0, 1) if answers < questions else 0.0  # for the rounding up
+    lasts = np.minimum(np.floor((allowed - spare) / each), questions).astype(np.int64)
+    if not lasts.max() > 0:
+        raise InfeasibleError(
+            f"answer noise = {noise.answer:g}: not one question can be asked within any budget; "
+            f"give at least {noise.answer * math.sqrt((each + spare) / allowed.max()):.4g}"
+        )
+    phases, asked, given = [], 0, 0
+    for end in np.unique(lasts[lasts > 0]).tolist():
+        by_then = -(-end * answers // questions)
+        phases.append(Phase(end - asked, by_then - given, lasts >= end))
+        asked, given = end, by_then
+    return tuple(phases)
+
+
+def _plan(
+    name: str, groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
+) -> Plan:
+    """Return the plan of Gaussian mechanisms: in each phase a stage of checks, one of answers."""
+    stages = []
+    for phase in phases:
+        joins = phase.voting[seats.pool].astype(np.float64)
+        size = float(joins @ groups.records)
+        if noise.check is not None:
+            stages.append(Stage(phase.questions, size, noise.check, joins, seats.reach))
+        if phase.answers:
+            reach = np.sqrt(2.0) * seats.reach * (1 + 2.0**-52)
+            stages.append(Stage(phase.answers, size, noise.answer, joins, reach))
+    mean = float(np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum())
+    return Plan(
+        strategy=name,
+        clip_norm=mean,
+        budget_groups=groups,
+        stages=tuple(stages),
+        saturated=np.zeros(len(groups), dtype=bool),
+        reference=Reference(1.0, sum(stage.steps for stage in stages)),
+        notes=(_note(seats),),
+    )
+
+
+def _note(seats: Seats) -> str:
+    return (
+        f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
+        "stands as a clip norm is how far one record can move the votes that are counted."
+    )

@@ -1,0 +1,115 @@
+"""Which teacher learns from which rows: each record's teachers are drawn by its own coins.
+
+Nobody else's presence, rows or budget move a record to other teachers. A person's rows all go to
+the person's teachers, so that what holds of a record holds of a person.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats, Integers, Mask
+from apiece.errors import DataError
+from apiece.pate.planning import VotePlan
+from apiece.training import ChaCha20Stream, PeopleRows
+
+_CELLS = 1 << 22  # coins in memory at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Shares:
+    """The rows of each model: those of model k are rows[starts[k]:starts[k + 1]].
+
+    Attributes:
+        rows: Positions in the data, model by model; a row of several models stands in each.
+        starts: (models + 1,) Where each model's rows begin, and the end.
+
+    Example:
+        >>> shares = Shares(np.array([4, 2, 7]), np.array([0, 2, 3]))
+        >>> shares.drawn(np.array([[0.0, 0.9], [0.3, 0.6]])).tolist()
+        [[4, 2], [7, 7]]
+    """
+
+    rows: Integers
+    starts: Integers
+
+    @property
+    def sizes(self) -> Integers:
+        """(models,) How many rows each has."""
+        return np.diff(self.starts)
+
+    def drawn(self, coins: Floats) -> Integers:
+        """Return rows drawn with replacement from each model's own; 0 where a model has none.
+
+        Args:
+            coins: (models, B) in [0, 1). Row k chooses among model k's rows and no others.
+        """
+        sizes = self.sizes[:, None]
+        place = np.minimum((coins * sizes).astype(np.int64), np.maximum(sizes - 1, 0))
+        if not self.rows.size:
+            return np.zeros_like(place)
+        last = self.rows.size - 1  # a model without rows at the end would look past it
+        found = self.rows[np.minimum(self.starts[:-1, None] + place, last)]
+        return np.asarray(np.where(sizes > 0, found, 0))
+
+
+def shared_out(
+    plan: VotePlan, *, key: bytes, people: npt.ArrayLike | None = None, included: Mask | None = None
+) -> Shares:
+    """Return the rows of each teacher.
+
+    Args:
+        plan: Who is in which group, and where its records go.
+        key: 32 secret bytes, from which all coins come.
+        people: (n,) Each row's person, where the plan is of persons; None where each row is a
+            record, in the plan's order.
+        included: (records,) Who takes part; None for all.
+
+    Guarantee:
+        A record's rows are in `copies` different teachers of its group's pool and in no other, and
+        which these are depends on `key` and its place in the plan alone.
+
+    Raises:
+        DataError: For a plan of persons without `people`, and as `PeopleRows.of`.
+    """
+    bound = plan.plan
+    if (people is None) != (bound.unit == "record"):
+        raise DataError(
+            f"people: the plan is of {bound.unit}s; give each row's person for a plan of persons, "
+            "and none for a plan of records"
+        )
+    of = None if people is None else PeopleRows.of(people, bound.ids)
+    record, teacher = _seated(plan, key)
+    if included is not None:
+        record, teacher = record[included[record]], teacher[included[record]]
+    order = np.argsort(teacher, kind="stable")
+    record, teacher = record[order], teacher[order]
+    counts = np.ones(record.size, np.int64) if of is None else np.diff(of.starts)[record]
+    ends = np.cumsum(np.bincount(teacher, weights=counts, minlength=plan.teachers))
+    starts = np.concatenate([np.zeros(1, np.int64), ends.astype(np.int64)])
+    if of is None:
+        return Shares(record, starts)
+    first = np.repeat(of.starts[record] - (np.cumsum(counts) - counts), counts)
+    return Shares(of.rows[first + np.arange(int(counts.sum()))], starts)
+
+
+def _seated(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
+    """Return every pair (record, teacher of it), by a block of coins for each record's place."""
+    seats, group = plan.seats, plan.plan.group_index
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(seats.teachers)])
+    width = int(seats.teachers.max())
+    stream, found = ChaCha20Stream(key), []
+    together = max(1, _CELLS // width)
+    for at in range(0, group.size, together):
+        here = group[at : at + together]
+        coins = stream.uniform(here.size * width).reshape(-1, width)
+        for g in np.unique(here).tolist():
+            who, pool, copies = np.flatnonzero(here == g), seats.pool[g], int(seats.copies[g])
+            among = coins[who, : seats.teachers[pool]]
+            chosen = np.argpartition(among, copies - 1, axis=1)[:, :copies]
+            found.append((np.repeat(who + at, copies), first[pool] + chosen.reshape(-1)))
+    record, teacher = (np.concatenate(part) for part in zip(*found, strict=True))
+    return record, teacher

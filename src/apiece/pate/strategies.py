@@ -1,0 +1,199 @@
+"""Who teaches whom: how budgets decide in how many teachers a record is, and what a vote counts.
+
+Teachers stand in pools. A record's teachers are all of one pool, and the votes of a pool's teachers
+all count the same. What one record can move in a count of votes is its *reach*: the number of its
+teachers times what each vote counts. A strategy chooses pools, copies and weights; nothing else of
+it enters the accounts. Source: Boenisch et al. 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from apiece import _check
+from apiece._types import Floats, Integers
+from apiece.budgets import BudgetGroups
+from apiece.errors import InfeasibleError, InputError, unknown
+
+GRID = 2.0**-20  # weights are multiples of it, so that sums of votes are exact in doubles
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Seats:
+    """The pools of teachers, and where the records of each budget group go.
+
+    Attributes:
+        pool: (groups,) The pool of each group.
+        copies: (groups,) How many teachers of it a record has, at least 1.
+        teachers: (pools,) How many teachers each pool has.
+        weight: (pools,) What the vote of one of them counts.
+
+    Example:
+        >>> seats = Seats(np.array([0, 0]), np.array([1, 3]), np.array([50]), np.array([1.0]))
+        >>> seats.reach.tolist()
+        [1.0, 3.0]
+    """
+
+    pool: Integers
+    copies: Integers
+    teachers: Integers
+    weight: Floats
+
+    @property
+    def reach(self) -> Floats:
+        """(groups,) By how much a record can change the votes for one class: exact."""
+        return np.asarray(self.copies * self.weight[self.pool])
+
+
+class Voters(Protocol):
+    """A way to seat the records of each budget group; a frozen value with its options."""
+
+    name: ClassVar[str]
+
+    def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
+        """Return the pools.
+
+        Args:
+            groups: The budgets.
+            mu: (groups,) The Gaussian parameter that each budget allows.
+            teachers: How many there are in all.
+
+        Raises:
+            InfeasibleError: Where a group cannot be seated.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Strictest:
+    """PATE without individual budgets: one teacher a record, and everyone gets the strictest ε.
+
+    References:
+        Papernot et al. 2018.
+    """
+
+    name: ClassVar[str] = "uniform"
+
+    def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
+        """Return one pool, in which each record has one teacher."""
+        return _one_pool(np.ones(len(groups), dtype=np.int64), teachers)
+
+
+@dataclass(frozen=True, slots=True)
+class Upsample:
+    """A record with a larger budget is given to more teachers, whose votes all count one.
+
+    A group's copies are the whole number nearest to `base` times its Gaussian parameter over the
+    strictest one's. The noise is that of the group which this brings nearest to its budget; the
+    others spend a little less than they allow.
+
+    Attributes:
+        base: The copies of the strictest group's records, at least 1; more of them follow the
+            budgets more closely, and let teachers share more records.
+
+    References:
+        Boenisch et al. 2022, upsampling.
+    """
+
+    base: int = 1
+    name: ClassVar[str] = "upsample"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", _check.count("base", self.base))
+
+    def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
+        """Return one pool, in which records of larger budgets have more teachers."""
+        copies = np.maximum(np.rint(self.base * mu / mu.min()), 1)
+        if not copies.max() <= teachers:
+            raise InfeasibleError(
+                f"teachers = {teachers}: a record of the loosest group would be given to "
+                f"{copies.max():.0f}; give at least so many teachers, or a smaller base"
+            )
+        return _one_pool(copies.astype(np.int64), teachers)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Each budget group has teachers of its own, whose votes count in proportion to what it allows.
+
+    Teachers are dealt out to the groups by their sizes. Every group spends its budget in full.
+
+    References:
+        Boenisch et al. 2022, weighting.
+    """
+
+    name: ClassVar[str] = "weight"
+
+    def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
+        """Return a pool for each group."""
+        size = len(groups)
+        own = _dealt(groups, teachers)
+        weight = np.floor(mu * (teachers / float(own @ mu)) / GRID) * GRID
+        return Seats(np.arange(size), np.ones(size, dtype=np.int64), own, weight)
+
+
+VOTERS: dict[str, Callable[[], Voters]] = {v.name: v for v in (Strictest, Upsample, Weight)}
+
+
+def voters_named(voters: str | Voters) -> Voters:
+    """Return the strategy of a name, with its default options.
+
+    Args:
+        voters: A name, or a strategy, which is returned as it is.
+
+    Raises:
+        OptionError: For a name that there is not.
+
+    Example:
+        >>> voters_named("weight")
+        Weight()
+    """
+    if not isinstance(voters, str):
+        return voters
+    if voters not in VOTERS:
+        raise unknown("strategy", voters, VOTERS)
+    return VOTERS[voters]()
+
+
+def _one_pool(copies: Integers, teachers: int) -> Seats:
+    return Seats(np.zeros_like(copies), copies, np.array([teachers]), np.ones(1))
+
+
+def _dealt(groups: BudgetGroups, teachers: int) -> Integers:
+    """Return how many teachers each group gets: in proportion to its records, by largest rests."""
+    share = teachers * groups.records / groups.records.sum()
+    small = np.flatnonzero(share < 0.5)
+    if small.size:
+        g, people = int(small[0]), groups.records[small[0]]
+        raise InfeasibleError(
+            f"group {groups.name[g]}: its {people} records are too few for a teacher of about "
+            f"{int(groups.records.sum()) / teachers:.0f}; give more teachers, round these budgets "
+            "down to a larger group's, or take upsample"
+        )
+    own = np.maximum(np.floor(share).astype(np.int64), 1)
+    while own.sum() != teachers:  # at most one step a group, up or down
+        rest = share - own
+        if own.sum() < teachers:
+            own[int(np.argmax(rest))] += 1
+        else:
+            own[int(np.argmin(np.where(own > 1, rest, np.inf)))] -= 1
+    return np.asarray(own)
+
+
+def require_people(groups: BudgetGroups, teachers: int) -> None:
+    """Raise `InputError` for more teachers than records.
+
+    Args:
+        groups: The budgets.
+        teachers: How many.
+    """
+    records = int(groups.records.sum())
+    if not teachers <= records:
+        raise InputError(
+            f"teachers = {teachers}: there are {records} records or persons to teach them; give "
+            f"at most {records}, and better a hundredth of it"
+        )
