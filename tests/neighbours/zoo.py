@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from .harness import SIZE
 
@@ -230,6 +231,10 @@ LAYERS = {
     "checked value": lambda: _Wary(),
     "cache of shapes": lambda: _Caches(),
     "counter": lambda: _Counts(),
+    "bags": lambda: _Bags(),
+    "packed": lambda: _Packs(),
+    "checkpointed": lambda: _Checkpointed(nn.Linear(6, 6)),
+    "checkpointed parameter": lambda: _Checkpointed(_Own()),
 }
 
 
@@ -336,6 +341,45 @@ class _Caches(nn.Module):
         if self.positions is None:
             self.positions = torch.linspace(0, 1, h.shape[1])
         return h + self.positions.to(h.dtype)
+
+
+class _Bags(nn.Module):
+    """Looks up as many words as a record has positive entries, one record after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.EmbeddingBag(6, 6, mode="sum")
+
+    def forward(self, h):
+        there = h > 0
+        counts, places = there.sum(1), torch.arange(6).expand(h.shape)
+        return self.words(places[there], counts.cumsum(0) - counts, h.tanh()[there])
+
+
+class _Packs(nn.Module):
+    """Runs over as many places as a record has positive entries, and one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(1, 6, batch_first=True)
+
+    def forward(self, h):
+        lengths = (h > 0).sum(1).clamp(min=1)
+        pack = nn.utils.rnn.pack_padded_sequence
+        given = pack(h.unsqueeze(2), lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(given)[1][0]
+
+
+class _Checkpointed(nn.Module):
+    """Keeps nothing of what is between its input and its output."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, h):
+        run = lambda h: torch.tanh(self.layer(torch.sin(h)))  # noqa: E731
+        return checkpoint(run, h, use_reentrant=False)
 
 
 class _Counts(nn.Module):

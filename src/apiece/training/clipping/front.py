@@ -90,7 +90,9 @@ def clip_and_sum(
     owner = None if found is None else found.owner.to(device)
     batch = records.Batch(model, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
-    total = _in_parts(method, batch, _check.count("physical_batch_size", width))
+    width = _check.count("physical_batch_size", width)
+    with guards.told_of_checkpoints():
+        total = _in_parts(method, batch, width)
     if found is None or found.order is None:
         return total
     return replace(total, losses=torch.empty_like(total.losses).scatter_(0, order, total.losses))

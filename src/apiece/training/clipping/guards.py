@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -147,6 +150,20 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
             "inf); give every record such a bound, scaling the loss if gradients are as small"
         )
     return given
+
+
+@contextlib.contextmanager
+def told_of_checkpoints() -> Iterator[None]:
+    """Raise `UnsupportedError` where a forward pass is kept by a backward of its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "use_reentrant=True" not in str(error):
+            raise
+        raise UnsupportedError(
+            "model: torch.utils.checkpoint with use_reentrant=True runs a backward of its own, "
+            "which gives the gradients of no single record; use use_reentrant=False"
+        ) from None
 
 
 def unwrap(model: nn.Module) -> nn.Module:

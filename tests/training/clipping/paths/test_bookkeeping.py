@@ -89,7 +89,7 @@ def test_is_the_loop(name, parts, monkeypatch):
 
 
 def test_a_layer_with_rows_that_are_nobody_s_is_not_booked():
-    with pytest.raises(NotBookable, match="the first dimension is not the records"):
+    with pytest.raises(NotBookable, match="whose row is whose"):
         bookkeeping.clip_in_parts(batch_of(Odd()))
 
 

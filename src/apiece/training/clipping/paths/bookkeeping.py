@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.func import functional_call, vjp, vmap
+from torch.utils.checkpoint import CheckpointError
 
 from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
@@ -95,8 +96,6 @@ def _refuse_the_unseen(tape: Tape, losses: torch.Tensor, batch: Batch) -> None:
     if at is None:
         shared, stops = tape.behind_shared()
         at = missed(shared, stops, names.keys() - tape.follow.roots.keys())
-    if tape.follow.uneven and tape.follow.several:
-        raise NotBookable("rows are picked by what is in them, and a record may have any number")
     if at is not None:
         raise NotBookable(f"{names[at]}: is used where it cannot be followed")
 
@@ -109,7 +108,12 @@ def _backward(
     if not edges or not losses.requires_grad:
         return [], []
     ones = torch.ones_like(losses)
-    every: Gradients = [*torch.autograd.grad(losses, edges, ones, allow_unused=True)]
+    try:
+        every: Gradients = [*torch.autograd.grad(losses, edges, ones, allow_unused=True)]
+    except CheckpointError:
+        raise NotBookable(
+            "a part under torch.utils.checkpoint uses parameters that no layer holds"
+        ) from None
     found = iter(every)
     passed: list[Passed] = []
     for call in tape.calls:
@@ -162,9 +166,9 @@ def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
     if rule.positions and first.dim() and first.shape[0] > size:  # several rows for each record
         first, output, *gradients = [_rows(t, size) for t in (first, output, *gradients)]
         back = [g for g in gradients if g is not None]
-    if first is None or first.shape[:1] != (size,):
+    if first is None or (first.shape[:1] != (size,) and not rule.more):
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
-    if call.unit.is_plain and back[0].shape[:1] != (size,):
+    if not rule.remakes and back[0].shape[:1] != (size,):
         raise NotBookable(f"{call.unit.path}: the first dimension is not the records")
     exact = wide(back[0].dtype)
     use = LayerUse(
@@ -173,6 +177,7 @@ def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
         [None if g is None else g.to(exact) for g in gradients],
         call.kwargs,
         output,
+        call.args[1:],
     )
     found = rule.gives(call.unit.module, use)
     return [(call.unit.module.get_parameter(name), part) for name, part in found.items()]

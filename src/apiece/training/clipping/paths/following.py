@@ -17,55 +17,36 @@ from torch.overrides import TorchFunctionMode
 
 from apiece.training.clipping import records
 from apiece.training.clipping.paths.meeting import Use, apart, broadcast, linear, lookup
+from apiece.training.clipping.paths.rows import Function, RowOrder, named, ordered
 from apiece.training.clipping.rules.rule import NotBookable
 
-Function = Callable[..., Any]
 _Tensor = torch.Tensor
 
 
-def _named(names: str, *places: Any) -> frozenset[Function]:
-    found = [getattr(place, name, None) for place in places for name in names.split()]
-    return frozenset(f for f in found if f is not None)
-
-
-_MAKING = _named(
+_MAKING = named(
     "arange zeros ones full empty linspace eye tensor scalar_tensor zeros_like ones_like full_like "
     "new_zeros new_ones new_full",
     torch,
     _Tensor,
 )
-_ONLY_BY_SHAPE = _named("expand_as view_as reshape_as type_as to", _Tensor)
-_BROADCASTING = _named(
+_ONLY_BY_SHAPE = named("expand_as view_as reshape_as type_as to", _Tensor)
+_BROADCASTING = named(
     "add sub mul div true_divide where maximum minimum pow lerp addcmul addcdiv",
     torch,
     _Tensor,
-) | _named(
+) | named(
     "add_ sub_ mul_ div_ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ "
     "__imul__ __truediv__ __rtruediv__ __itruediv__ __div__ __rdiv__ __idiv__ __pow__ __rpow__",
     _Tensor,
 )
-_IN_PLACE = _named(
+_IN_PLACE = named(
     "add_ sub_ mul_ div_ __iadd__ __isub__ __imul__ __itruediv__ __idiv__ __setitem__ copy_",
     _Tensor,
 )
-_BY_ROWS = _named("clone contiguous to float double half bfloat16", _Tensor)  # repeat no row
-_TIMES = _named("matmul mm __matmul__", torch, _Tensor)
-_JOINING = _named("cat concat concatenate stack", torch)
-_REPEATING = _named("repeat_interleave", torch, _Tensor)
-_UNEVEN = _named("masked_select nonzero argwhere unique", torch, _Tensor) | _REPEATING
-_PICKING: dict[Function, tuple[str, ...]] = {
-    **dict.fromkeys(_named("__getitem__", _Tensor), ("input", "index")),
-    **dict.fromkeys(_named("index_select gather", torch, _Tensor), ("input", "dim", "index")),
-    **dict.fromkeys(_named("take_along_dim", torch, _Tensor), ("input", "indices", "dim")),
-    **dict.fromkeys(_named("sort", torch, _Tensor), ("input", "dim")),
-}
+_BY_ROWS = named("clone contiguous to float double half bfloat16", _Tensor)  # repeat no row
+_TIMES = named("matmul mm __matmul__", torch, _Tensor)
+_JOINING = named("cat concat concatenate stack", torch)
 _ATTENDING = nn.functional.scaled_dot_product_attention
-
-
-def _ordered(names: tuple[str, ...], args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """Return a call's arguments in the order of `names`, however they were given; None if not."""
-    given = dict(zip(names, args, strict=False)) | kwargs
-    return tuple(given.get(name) for name in names)
 
 
 class Following(TorchFunctionMode):
@@ -73,8 +54,7 @@ class Following(TorchFunctionMode):
 
     uses: the meetings. roots: parameters from which something shared was computed.
     inside: how many layers with a rule of their own the forward is in, which see to themselves.
-    uneven: whether rows were picked by the records' values, of which each may then have another
-    number. several: whether a layer, or something shared, met several rows of each record.
+    rows: knows whose rows tensors have.
     """
 
     def __init__(
@@ -83,7 +63,7 @@ class Following(TorchFunctionMode):
         super().__init__()
         self.size = size
         self.inside = 0
-        self.uneven = self.several = self._reordered = False
+        self.rows = RowOrder(size, self.knows)
         self.uses: list[Use] = []
         self.roots: dict[int, torch.Tensor] = {}
         self._known: dict[int, tuple[torch.Tensor, int]] = {}
@@ -112,9 +92,20 @@ class Following(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.inside:
             return func(*args, **kwargs)
-        if func in _UNEVEN or func in _PICKING:
-            self._note_order(func, args, kwargs)
         mine, others = self._sorted(args, kwargs)
+        out = self._run(func, args, kwargs, mine, others)
+        if others:
+            self.rows.note(func, args, kwargs, out, others)
+        return out
+
+    def _run(
+        self,
+        func: Function,
+        args: Any,
+        kwargs: Any,
+        mine: list[torch.Tensor],
+        others: list[torch.Tensor],
+    ) -> Any:
         if not mine:
             out = func(*args, **kwargs)
             if func in _MAKING:
@@ -193,37 +184,13 @@ class Following(TorchFunctionMode):
             raise NotBookable(f"{path}: is given what all records share beside them")
         return found
 
-    def refuse_disorder(self, where: str) -> None:
-        """Raise `NotBookable` where rows may not be those of the records in their order."""
-        if self._reordered:
-            raise NotBookable(f"{where}: the records were put in an order that they decide")
-
-    def _note_order(self, func: Function, args: Any, kwargs: Any) -> None:
-        """Note what picks rows by the records' values: how many a record has, or in which order."""
-        if func in _UNEVEN:
-            self.uneven |= func not in _REPEATING or len(self._tensors(args, kwargs)) > 1
-            return
-        given = dict(zip(_PICKING[func], _ordered(_PICKING[func], args, kwargs), strict=True))
-        if self.knows(given["input"]):
-            return
-        # a sort is decided by what it sorts
-        index = given.get("index", given.get("indices", given["input"]))
-        along = given.get("dim", 0)
-        first, *rest = index if isinstance(index, tuple) else (index,)
-        picks = [t for t in (first, *rest) if isinstance(t, torch.Tensor)]
-        if any(t.dtype in (torch.bool, torch.uint8) for t in picks):
-            self.uneven = True
-        elif along in (0, -given["input"].dim()):
-            decided = isinstance(first, torch.Tensor) and first.dim() and not self.knows(first)
-            self._reordered |= bool(decided)
-
     def _keep_all(self, tree: Any) -> None:
         for tensor in records.leaves(tree):
             self.keep(tensor)
 
     def _met(self, func: Function, args: Any, kwargs: Any, others: list[torch.Tensor]) -> Any:
         """Return what comes of something shared and records, and note what is to be known."""
-        self.refuse_disorder("a shared tensor")
+        self.rows.refuse("a shared tensor", others)
         if func in _IN_PLACE and self.knows(args[0]):
             raise NotBookable("records are written into what all of them share")
         if func in _BROADCASTING:
@@ -232,18 +199,19 @@ class Following(TorchFunctionMode):
             args, kwargs = self._each((args, kwargs), lambda _: shape)
             return func(*args, **kwargs)
         if func is nn.functional.linear:
-            values, weight, bias = _ordered(("input", "weight", "bias"), args, kwargs)
+            call = ordered(("input", "weight", "bias"), args, kwargs)
+            values, weight, bias = (call.get(name) for name in ("input", "weight", "bias"))
             if not self.knows(values):
                 return self._linear(values, weight, bias)
         if func in _TIMES and not kwargs and self.knows(args[1]) and args[1].dim() == 2:
             out = func(*args)
-            self._use(out, linear(args[1], out, args[0], self.size, turned=True))
+            self.uses.append(linear(args[1], out, args[0], self.size, turned=True))
             return out
         if func is nn.functional.embedding and len(args) == 2 and not self.knows(args[0]):
             out = func(*args, **kwargs)
             if not {n for n, v in kwargs.items() if v} - {"padding_idx"}:
                 skip = kwargs.get("padding_idx")
-                self._use(out, lookup(args[1], out, args[0], self.size, skip))
+                self.uses.append(lookup(args[1], out, args[0], self.size, skip))
                 return out
         if func in _JOINING and kwargs.get("dim", (*args, 0)[1]) == 0:
             raise NotBookable("what all records share is joined to them as one more")
@@ -259,18 +227,15 @@ class Following(TorchFunctionMode):
             return func(*args, **kwargs)
         return self._by_vmap(func, args, kwargs, mine)
 
-    def _use(self, out: torch.Tensor, *uses: Use) -> None:
-        self.several |= bool(out.dim()) and out.shape[0] > self.size
-        self.uses += uses
-
+    
     def _linear(
         self, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         out = nn.functional.linear(values, weight, bias)
         if self.knows(weight) and weight.requires_grad:
-            self._use(out, linear(weight, out, values, self.size))
+            self.uses.append(linear(weight, out, values, self.size))
         if bias is not None and self.knows(bias) and bias.requires_grad:
-            self._use(out, broadcast(bias, out, self.size, [values]))
+            self.uses.append(broadcast(bias, out, self.size, [values]))
         return out
 
     def _each(self, tree: Any, shape_of: Callable[[torch.Tensor], torch.Size | None]) -> Any:
@@ -283,7 +248,7 @@ class Following(TorchFunctionMode):
             if shape is None:
                 return tensor
             full = tensor.expand(shape)
-            self._use(full, broadcast(tensor, full, self.size))
+            self.uses.append(broadcast(tensor, full, self.size))
             return full
 
         return records.tree_map(one, tree)
@@ -306,5 +271,5 @@ class Following(TorchFunctionMode):
         if func in _IN_PLACE or name.endswith("_"):
             raise NotBookable(f"what all records share is written among them by {name}")
         out = func(*args, **kwargs)
-        self._use(out, *apart(func, args, kwargs, out, mine, self.size))
+        self.uses += apart(func, args, kwargs, out, mine, self.size)
         return out

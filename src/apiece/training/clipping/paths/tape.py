@@ -33,8 +33,7 @@ class Unit:
     @property
     def is_plain(self) -> bool:
         """Whether its rule needs no more than one input and the outputs' gradients."""
-        return self.rule is not None and not self.rule.remakes
-
+        return self.rule is not None and not (self.rule.remakes or self.rule.more)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
@@ -85,11 +84,16 @@ class Tape:
             return
         if unit.is_plain and (kwargs or len(args) != 1):
             raise NotBookable(f"{unit.path}: called with {len(args)} arguments and {list(kwargs)}")
-        self.follow.refuse_disorder(unit.path)
         edges = tuple(get_gradient_edge(t) for t in tensors)
         given = records.leaves((args, kwargs))
+        offsets = _offsets(unit, args, kwargs)
+        if offsets is None:
+            self.follow.rows.refuse(unit.path, given)
+        else:
+            places = [t for t in given if t is not offsets]
+            last = bool(getattr(unit.module, "include_last_offset", False))
+            self.follow.rows.check_bags(unit.path, places, offsets[:-1] if last else offsets)
         versions = tuple(t._version for t in given)
-        self.follow.several |= unit.is_plain and args[0].shape[:1] > (self.follow.size,)
         kept = None if unit.is_plain else out
         self.calls.append(Call(unit, args, kwargs, kept, edges, versions, nodes(given)))
 
@@ -116,6 +120,14 @@ class Tape:
         computed = [use.shared for use in self.follow.uses if use.shared.grad_fn is not None]
         stops = {nodes([call.output])[0]: nodes([call.given]) for call in self.shared}
         return list(nodes(computed)), stops
+
+
+def _offsets(unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return where in its first argument a bag's records begin, None where they are its rows."""
+    if not isinstance(unit.module, nn.EmbeddingBag) or unit.rule is None:
+        return None
+    found: torch.Tensor | None = args[1] if len(args) > 1 else kwargs.get("offsets")
+    return found
 
 
 def units_of(model: nn.Module) -> list[Unit]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from apiece.training.clipping.rules.contributions import Lookups
 from apiece.training.clipping.rules.rule import (
     Contributions,
+    Gradients,
     LayerRule,
     LayerUse,
     own_weight_and_bias,
@@ -25,14 +28,36 @@ def embedding(module: nn.Embedding, use: LayerUse) -> Contributions:
 
 def bag(module: nn.EmbeddingBag, use: LayerUse) -> Contributions:
     """Return the bag's gradient for each of its places, divided among them where it is a mean."""
-    index, outputs = use.input, use.gradient
-    counted = torch.ones_like(index, dtype=outputs.dtype)
+    outputs = use.gradient
+    index, counted = _places(module, use, outputs.dtype)
     if module.padding_idx is not None:
-        counted = (index != module.padding_idx).to(outputs.dtype)
+        counted = counted * (index != module.padding_idx)
     if module.mode == "mean":
         counted = counted / counted.sum(1, keepdim=True).clamp(min=1)
     left = outputs.unsqueeze(1) * counted.unsqueeze(2)
     return {"weight": Lookups(index, left, module.num_embeddings)}
+
+
+def _places(
+    module: nn.EmbeddingBag, use: LayerUse, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places of each bag and what each counts, (B, T): zero where there is none."""
+    index, given = use.input, use.kwargs
+    offsets, weights = (*use.others, None, None)[:2]
+    offsets = given.get("offsets") if offsets is None else offsets
+    weights = given.get("per_sample_weights") if weights is None else weights
+    weights = torch.ones_like(index, dtype=dtype) if weights is None else weights.to(dtype)
+    if offsets is None:
+        return index, weights
+    ends = offsets[1:] if module.include_last_offset else offsets.new_tensor([len(index)])
+    starts = offsets[:-1] if module.include_last_offset else offsets
+    counts = (ends if module.include_last_offset else torch.cat([offsets[1:], ends])) - starts
+    turn = torch.arange(max(int(counts.max()), 1), device=index.device)
+    there = turn < counts.unsqueeze(1)
+    where = (starts.unsqueeze(1) + turn).clamp(max=max(len(index) - 1, 0))
+    if not len(index):  # every bag is empty
+        return where, torch.zeros_like(where, dtype=dtype)
+    return index[where], weights[where] * there
 
 
 def _is_plain(module: nn.Embedding | nn.EmbeddingBag) -> bool:
@@ -45,5 +70,10 @@ def _is_plain(module: nn.Embedding | nn.EmbeddingBag) -> bool:
     )
 
 
+def _is_a_bag(module: nn.EmbeddingBag, args: Any, kwargs: Any, _gradients: Gradients) -> bool:
+    """Whether a call is as torch has it: a mean has no weights."""
+    return kwargs.keys() <= {"offsets", "per_sample_weights"} and 1 <= len(args) <= 3
+
+
 EMBEDDING = LayerRule(embedding, suits=_is_plain, positions=True)
-BAG = LayerRule(bag, suits=_is_plain)
+BAG = LayerRule(bag, suits=_is_plain, takes=_is_a_bag, more=True)

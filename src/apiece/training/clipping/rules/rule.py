@@ -29,6 +29,7 @@ class LayerUse:
         gradients: Of those outputs that take one, in order; None where nothing depends on it.
         kwargs: The call's.
         output: The first output, for rules that make it again, else None.
+        others: The call's further positional arguments, for rules that take more than one.
 
     Example:
         >>> one = torch.ones(2, 3)
@@ -41,6 +42,7 @@ class LayerUse:
     gradients: Gradients
     kwargs: Mapping[str, Any]
     output: torch.Tensor | None = None
+    others: tuple[Any, ...] = ()
 
     @property
     def gradient(self) -> torch.Tensor:
@@ -74,6 +76,7 @@ class LayerRule:
     and compares the two (`same_output`); such a rule is not differentiated.
     positions: whether the layer does the same at every place of all dimensions but its last ones,
     so that a record may have several rows of the first dimension.
+    more: whether a call may have further arguments; the records are then those of its output.
     """
 
     gives: Callable[[Any, LayerUse], Contributions]
@@ -81,6 +84,7 @@ class LayerRule:
     takes: Callable[[Any, Any, Any, Gradients], bool] = any_call
     remakes: bool = False
     positions: bool = False
+    more: bool = False
 
 
 def trains(module: nn.Module, name: str) -> bool:
