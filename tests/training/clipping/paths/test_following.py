@@ -268,7 +268,7 @@ def test_rows_that_are_not_the_records_in_turn_are_never_taken_for_them(name):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("unseen", "scale: is used where it cannot be followed"), ("sorted inside", "an order")],
+    [("unseen", "scale: is used where it cannot be followed"), ("sorted inside", "a sort")],
 )
 def test_book_keeping_that_is_insisted_on_says_why_not(name, why):
     with pytest.raises(UnsupportedError, match=why):

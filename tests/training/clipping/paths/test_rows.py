@@ -54,15 +54,17 @@ PICKS = {
     ),
     "nonzero": lambda m, x, n: back(m, x[mask_of(n).nonzero(as_tuple=True)], n),
     "where": lambda m, x, n: back(m, x[torch.where(mask_of(n))], n),
-    "lengths": lambda m, x, n: back(m, torch.cat([r[:k] for r, k in zip(x, n.tolist())]), n),
+    "lengths": lambda m, x, n: back(
+        m, torch.cat([r[:k] for r, k in zip(x, n.tolist(), strict=True)]), n
+    ),
     "lengths, one by one": lambda m, x, n: back(
         m, torch.stack([x[i, j] for i in range(len(x)) for j in range(int(n[i]))]), n
     ),
     "pieces": lambda m, x, n: back(
-        m, torch.cat([r[0, :k] for r, k in zip(x.split(1), n.tolist())]), n
+        m, torch.cat([r[0, :k] for r, k in zip(x.split(1), n.tolist(), strict=True)]), n
     ),
     "unbind": lambda m, x, n: back(
-        m, torch.cat([r[:k] for r, k in zip(x.unbind(), n.tolist())]), n
+        m, torch.cat([r[:k] for r, k in zip(x.unbind(), n.tolist(), strict=True)]), n
     ),
     "repeated": lambda m, x, n: back(m, x[:, 0].repeat_interleave(n, 0), n),
     "written to a view": by_view,
@@ -70,7 +72,9 @@ PICKS = {
         x.new_zeros(len(x), D).index_add(0, n.cumsum(0) % len(x), x[:, 0])
     ).sum(1),
     "scattered": lambda m, x, n: m.layer(
-        x.new_zeros(len(x), D).scatter_add(0, (n.cumsum(0) % len(x)).unsqueeze(1).expand(len(x), D), x[:, 0])
+        x.new_zeros(len(x), D).scatter_add(
+            0, (n.cumsum(0) % len(x)).unsqueeze(1).expand(len(x), D), x[:, 0]
+        )
     ).sum(1),
     "put": lambda m, x, n: m.layer(
         x.new_zeros(len(x), D).index_put((n.argsort(stable=True),), x[:, 0])
@@ -150,7 +154,11 @@ class Bag(nn.Module):
 
     def __init__(self, mode="sum", how="offsets", **options):
         super().__init__()
-        self.bag, self.out, self.how = nn.EmbeddingBag(20, D, mode=mode, **options), nn.Linear(D, 1), how
+        self.bag, self.out, self.how = (
+            nn.EmbeddingBag(20, D, mode=mode, **options),
+            nn.Linear(D, 1),
+            how,
+        )
 
     def forward(self, words, counts):
         mask = mask_of(counts)
@@ -188,7 +196,9 @@ BAGS = [
 
 
 @pytest.mark.parametrize(("mode", "how", "options"), BAGS)
-@pytest.mark.parametrize("counts", [ODD, EVEN, torch.zeros_like(ODD), torch.tensor([4, 0, 0, 3, 4, 1])])
+@pytest.mark.parametrize(
+    "counts", [ODD, EVEN, torch.zeros_like(ODD), torch.tensor([4, 0, 0, 3, 4, 1])]
+)
 def test_bags_with_offsets_are_book_kept(mode, how, options, counts):
     torch.manual_seed(0)
     words = torch.randint(0, 20, (B, T))

@@ -227,7 +227,6 @@ class Following(TorchFunctionMode):
             return func(*args, **kwargs)
         return self._by_vmap(func, args, kwargs, mine)
 
-    
     def _linear(
         self, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:

@@ -48,7 +48,9 @@ _PICKING = {
     **_each("sort", "input dim"),
 }
 _PUTTING = {
-    **_each("index_add index_add_ index_copy index_copy_ index_fill index_fill_", "input dim index"),
+    **_each(
+        "index_add index_add_ index_copy index_copy_ index_fill index_fill_", "input dim index"
+    ),
     **_each("scatter scatter_ scatter_add scatter_add_ scatter_reduce", "input dim index"),
     **_each("scatter_reduce_", "input dim index"),
     **_each("masked_scatter masked_scatter_", "input index"),
@@ -80,13 +82,11 @@ class RowOrder:
         """Raise `NotBookable` where a tensor is among them whose rows need not be the records."""
         if any(map(self._is_lost, tensors)):
             raise NotBookable(
-                f"{where}: whose row is whose follows from the records (a mask, a length, an order, "
-                "a packed sequence); give it padded rows, and mask what comes of them"
+                f"{where}: whose row is whose follows from the records (a mask, a length, a "
+                "sort, a packed sequence); give it padded rows, and mask what comes of them"
             )
 
-    def check_bags(
-        self, where: str, tensors: Iterable[torch.Tensor], starts: torch.Tensor
-    ) -> None:
+    def check_bags(self, where: str, tensors: Iterable[torch.Tensor], starts: torch.Tensor) -> None:
         """Raise `NotBookable` unless the rows of tensors, cut at `starts`, are a record's each."""
         if len(starts) != self._size:
             raise NotBookable(f"{where}: the bags are not the records")
@@ -121,9 +121,7 @@ class RowOrder:
     def _is_lost(self, tensor: torch.Tensor) -> bool:
         if not self._lost and not self._written:
             return False
-        return id(tensor) in self._lost or bool(
-            self._written and _storage(tensor) in self._written
-        )
+        return id(tensor) in self._lost or bool(self._written and _storage(tensor) in self._written)
 
     def _loses(self, func: Function, args: Any, kwargs: Any, given: Any) -> bool:
         if func in _BRACKETS:
@@ -154,8 +152,12 @@ class RowOrder:
 
     def _brackets(self, tensor: torch.Tensor, index: Any) -> bool:
         """Whether brackets with this index pick rows of the first dimension that may change."""
-        parts = [part for part in (index if isinstance(index, tuple) else (index,)) if part is not None]
-        masks = [p for p in parts if isinstance(p, torch.Tensor) and p.dtype in (torch.bool, torch.uint8)]
+        parts = [
+            part for part in (index if isinstance(index, tuple) else (index,)) if part is not None
+        ]
+        masks = [
+            p for p in parts if isinstance(p, torch.Tensor) and p.dtype in (torch.bool, torch.uint8)
+        ]
         if any(not self._shared(mask) for mask in masks):
             return True
         if parts and parts[0] is Ellipsis:
@@ -165,7 +167,11 @@ class RowOrder:
         first = parts[0]
         if isinstance(first, torch.Tensor):
             return not self._shared(first)
-        whole = isinstance(first, slice) and first.indices(tensor.shape[0]) == (0, tensor.shape[0], 1)
+        whole = isinstance(first, slice) and first.indices(tensor.shape[0]) == (
+            0,
+            tensor.shape[0],
+            1,
+        )
         return not whole
 
     def _decided(self, index: torch.Tensor) -> bool:

@@ -35,6 +35,7 @@ class Unit:
         """Whether its rule needs no more than one input and the outputs' gradients."""
         return self.rule is not None and not (self.rule.remakes or self.rule.more)
 
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """One call of a unit: its arguments, their versions, its outputs and their edges.
