@@ -200,9 +200,8 @@ class Following(TorchFunctionMode):
             return func(*args, **kwargs)
         if func is nn.functional.linear:
             call = ordered(("input", "weight", "bias"), args, kwargs)
-            values, weight, bias = (call.get(name) for name in ("input", "weight", "bias"))
-            if not self.knows(values):
-                return self._linear(values, weight, bias)
+            if not self.knows(call["input"]):
+                return self._linear(call["input"], call["weight"], call.get("bias"))
         if func in _TIMES and not kwargs and self.knows(args[1]) and args[1].dim() == 2:
             out = func(*args)
             self.uses.append(linear(args[1], out, args[0], self.size, turned=True))

@@ -63,7 +63,8 @@ _PLAIN = named("clone contiguous to type_as long int float double half bfloat16"
 
 def ordered(names: tuple[str, ...], args: Any, kwargs: Any) -> dict[str, Any]:
     """Return a call's arguments by name, however they were given."""
-    return dict(zip(names, args, strict=False)) | kwargs
+    found: dict[str, Any] = dict(zip(names, args, strict=False))
+    return found | kwargs
 
 
 class RowOrder:
