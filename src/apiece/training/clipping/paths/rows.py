@@ -64,7 +64,8 @@ _PLAIN = named("clone contiguous to type_as long int float double half bfloat16"
 def ordered(names: tuple[str, ...], args: Any, kwargs: Any) -> dict[str, Any]:
     """Return a call's arguments by name, however they were given."""
     found: dict[str, Any] = dict(zip(names, args, strict=False))
-    return found | kwargs
+    found.update(kwargs)
+    return found
 
 
 class RowOrder:
