@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import tomli_w
+
 _INTRO = """\
 # Public schema of {name}: fill in every line marked '?', then pass it with --schema.
 # Written from the names in the file's header{types}; no row was read.
@@ -42,7 +44,7 @@ def template(name: str, header: dict[str, str | None], *, label: str, but: Colle
 
 
 def _entry(column: str, kind: str | None) -> str:
-    head = f"[columns.{_key(column)}]"
+    head = tomli_w.dumps({"columns": {column: {}}}).rstrip()
     if kind == "label":
         note = "  # the label: two classes or more, or numeric with a range"
         return f'{head}{note}\nkind = "categorical"\nvalues = ["?", "?"]\n'
@@ -61,12 +63,3 @@ def _lines(kind: str | None) -> str:
     if kind.startswith("bool"):
         return 'kind = "categorical"\nvalues = ["True", "False"]\n'
     return 'kind = "categorical"\nvalues = ["?"]\n'
-
-
-def _key(column: str) -> str:
-    import re
-
-    if re.fullmatch(r"[A-Za-z0-9_-]+", column):
-        return column
-    escaped = column.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
