@@ -18,9 +18,6 @@ import pytest
 import torch
 
 from apiece import cli
-from apiece.errors import AnalysisError
-from apiece.jobs import job_from_dict, prepare
-from apiece.jobs.charged import charge_training
 from apiece.ledger import Ledger, suggest_order
 
 SCHEMA = """
@@ -149,28 +146,6 @@ def test_killed_between_reserve_and_commit(
     assert ledger.status("model 1") == "committed"
     assert ledger.spent(np.arange(N)).tolist() == spent.tolist()
     assert ledger.verify().ok
-
-
-def test_one_charge_pays_for_one_model(setting: Any, tmp_path: Path) -> None:
-    """Two runs under one name: the second to finish must not release its model."""
-    words = setting("--steps", "3")
-    options = dict(zip(words[1::2], words[2::2], strict=True))
-    changes = {
-        "source": options["--data"], "schema": options["--schema"], "label": "answer",
-        "epsilon": "budget", "ids": "person", "split": "part", "steps": 3, "batch_size": 20,
-    }  # fmt: skip
-    prepared = prepare(job_from_dict({}, name="x", changes=changes), out=tmp_path / "out")
-    (plan,) = prepared.plans.values()
-    text = Ledger.open(f"sqlite:///{tmp_path}/text.db", method="renyi", order=8)
-    text.enroll(plan.ids, 9.0, 1e-4)
-    charges = [charge_training(text, "m", plan) for _ in range(2)]
-    assert charges[0].included.all()
-    assert "included" not in repr(charges[0])
-    first, second = ({"w": torch.full((2,), float(k))} for k in range(2))
-    digest = charges[0].release(first)
-    assert charges[0].release(first) == digest
-    with pytest.raises(AnalysisError, match="another model"):
-        charges[1].release(second)
 
 
 def test_nobody_can_pay(setting: Any, tmp_path: Path, capsys: Any) -> None:

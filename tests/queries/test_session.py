@@ -3,10 +3,8 @@
 import random
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from apiece.errors import DataError, InputError, StateError
@@ -118,22 +116,6 @@ def test_error_is_what_the_noise_says(table: Table) -> None:
     ]
     # A standard deviation from 40 draws lies within 45 % at four standard errors.
     assert np.std(errors) == pytest.approx(1 / mu, rel=0.45)
-
-
-def test_every_source(people: pd.DataFrame, tmp_path: Path) -> None:
-    people.to_parquet(tmp_path / "p.parquet")
-    people.to_csv(tmp_path / "p.csv", index=False)
-    sources = [
-        people,
-        pa.Table.from_pandas(people),
-        tmp_path / "p.parquet",
-        str(tmp_path / "p.csv"),
-        duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/p.parquet')"),
-    ]
-    answers = [
-        session(s).ask("sum(income) by region", epsilon=1, delta=1e-6).groups for s in sources
-    ]
-    assert all(answer == answers[0] for answer in answers[1:])
 
 
 def test_rows_of_a_person_are_bounded() -> None:

@@ -1,0 +1,60 @@
+"""apiece attack: what it prints, and one line for every mistake."""
+
+import json
+
+import pytest
+
+from apiece.cli import run as main
+from apiece.cli.attack import command as attack_command
+
+from .audits import call
+
+ATTACK = [
+    *("--records", "200", "--epsilon", "8", "--delta", "1e-6", "--others", "1,4"),
+    *("--batch-size", "20", "--steps", "60", "--strategy", "scale"),
+]
+
+
+def test_attack_prints_the_exposures() -> None:
+    document = json.loads(call(attack_command, *ATTACK, "--json"))
+    assert document["attack"] == "budget manipulation"
+    assert [row["others"] for row in document["rows"]] == ["as asked", "at most 1", "at most 4"]
+    for row in document["rows"]:
+        assert row["epsilon_spent"] <= 8 * (1 + 1e-9)
+        assert 0 < row["advantage"] < 1
+    assert "as asked" in call(attack_command, *ATTACK)
+    shares = json.loads(call(attack_command, *ATTACK, "--shares", "0.5,1", "--json"))
+    assert shares["attack"] == "collusion"
+    assert len(shares["rows"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--others", "two"], "--others"),
+        (["--others", "-1"], "decoy"),
+        (["--strategy", "scael"], "did you mean 'scale'"),
+        (["--shares", "2"], "share"),
+        (["--records", "1"], "--records"),
+        (["--strategy", "hybrid"], "--excess: missing"),
+        (["--excess", "0.02"], "--excess: scale keeps no bound"),
+    ],
+)
+def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attack", *ATTACK, *change]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+
+
+def test_attack_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from apiece.cli import run\n"
+        f"status = run(['attack', *{ATTACK!r}, '--json'])\n"
+        "sys.exit(status or 'torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

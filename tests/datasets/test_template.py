@@ -1,0 +1,65 @@
+"""The template of a schema: from the header alone, and refused until it is filled in."""
+
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece.datasets import (
+    Schema,
+    read_header,
+    read_schema,
+    template,
+)
+from apiece.errors import DataError
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_template_holds_no_value_of_any_row(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"secret col": ["tell-tale-1"] * 3, "n": [987654321] * 3, "y": ["zz"] * 3})
+    path = tmp_path / f"t.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    text = template("t", read_header(path), label="y", but=["budget"])
+    assert set(tomllib.loads(text)["columns"]) == {"secret col", "n", "y"}
+    for value in ("tell-tale-1", "987654321", "zz"):
+        assert value not in text
+
+
+def test_the_template_proposes_an_empty_cell_as_missing() -> None:
+    header = {"n": "int64", "c": None, "s": "string", "b": "bool", "d": "timestamp[ns]", "y": None}
+    columns = tomllib.loads(template("t", header, label="y", but=[]))["columns"]
+    assert all(columns[name]["missing"] == [""] for name in header if name != "y")
+    assert "missing" not in columns["y"]
+    assert columns["d"]["kind"] == "date"
+    skipped = {"columns": {**columns, "c": {"kind": "skip", "missing": [""]}}}
+    for name, ends in (("n", (0, 9)), ("d", ("2000-01-01", "2020-01-01"))):
+        skipped["columns"][name] |= dict(zip(("lower", "upper"), ends, strict=True))
+    skipped["columns"]["y"]["values"] = ["no", "yes"]
+    assert "c" not in Schema.from_dict(skipped, "t").features(but={"y"})
+
+
+def test_an_unfilled_template_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(template("t", {"n": None, "y": None}, label="y", but=[]))
+    with pytest.raises(DataError, match="kind"):
+        read_schema(tmp_path / "s.toml")
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=6), min_size=1, max_size=4, unique=True))
+def test_any_names_of_columns_come_back(names: list[str]) -> None:
+    text = template("t", dict.fromkeys(names), label=names[0], but=[])
+    assert list(tomllib.loads(text)["columns"]) == names
+
+
+def test_what_has_another_use_is_left_out() -> None:
+    header = {"id": "int64", "age": "float", "old": "bool", "y": None}
+    columns = tomllib.loads(template("t", header, label="y", but=["id"]))["columns"]
+    assert {name: each["kind"] for name, each in columns.items()} == {
+        "age": "numeric",
+        "old": "categorical",
+        "y": "categorical",
+    }
+    assert columns["old"]["values"] == ["True", "False"]

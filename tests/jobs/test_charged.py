@@ -1,0 +1,94 @@
+"""A training that a ledger pays for: everyone once, before it, for one model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apiece.assignment import assign
+from apiece.budgets import Budgets
+from apiece.errors import AnalysisError, DataError, InputError
+from apiece.jobs.charged import charge_training
+from apiece.ledger import Ledger
+from apiece.plan import BoundPlan
+
+WHO = ["ann", "bob", "cy", "dan"]
+
+
+def plan() -> BoundPlan:
+    budgets = Budgets([1.0, 3.0, 1.0, 3.0], 1e-5, ids=WHO)
+    return assign(budgets, "scale", steps=4, expected_batch_size=2, clip_norm=1.0)
+
+
+def ledger(folder: Path, epsilon: object = 90.0) -> Ledger:
+    made = Ledger.open(f"{folder}/p.db", method="renyi", order=8)
+    made.enroll(WHO, epsilon, 1e-5)
+    return made
+
+
+def test_one_charge_pays_for_one_model(tmp_path: Path) -> None:
+    """Two runs under one name: the second to finish must not release its model."""
+    account, made = ledger(tmp_path), plan()
+    charges = [charge_training(account, "m", made) for _ in range(2)]
+    spent = account.spent(WHO)
+    assert (spent > 0).all()
+    assert charges[0].included.all()
+    assert "included" not in repr(charges[0])
+    first, second = ({"w": torch.full((2,), float(k))} for k in range(2))
+    digest = charges[0].release(first)
+    assert charges[0].release(first) == digest
+    with pytest.raises(AnalysisError, match="another model"):
+        charges[1].release(second)
+    assert account.spent(WHO).tolist() == spent.tolist()
+    with pytest.raises(AnalysisError, match="already committed"):
+        charge_training(account, "m", made)
+
+
+def test_who_cannot_pay_for_all_of_it_pays_nothing(tmp_path: Path) -> None:
+    account, made = ledger(tmp_path, [90.0, 1.5, 90.0, 90.0]), plan()
+    charge = charge_training(account, "m", made, made)
+    assert charge.included.tolist() == [True, False, True, True]
+    assert account.spent(["bob"]).tolist() == [0.0]
+    once = account.spent(WHO)
+    charge_training(account, "once", made)
+    assert (account.spent(WHO) - once)[[0, 2, 3]] * 2 == pytest.approx(once[[0, 2, 3]], rel=1e-9)
+
+
+def test_who_is_asked_and_who_has_no_account(tmp_path: Path) -> None:
+    account = ledger(tmp_path, 1.3)
+    with pytest.raises(AnalysisError, match=r"order 8 an untouched account needs epsilon from \d"):
+        charge_training(account, "poor", plan(), *[plan()] * 20)
+    gaussian = Ledger.open(f"{tmp_path}/g.db")
+    gaussian.enroll(WHO, 0.01, 1e-9)
+    with pytest.raises(AnalysisError, match="a Gaussian ledger cannot discount sampling"):
+        charge_training(gaussian, "poor", plan())
+    other = Ledger.open(f"{tmp_path}/o.db", method="renyi", order=8)
+    other.enroll(WHO[1:], 90.0, 1e-5)
+    with pytest.raises(DataError, match="'ann' has no account"):
+        charge_training(other, "m", plan())
+    with pytest.raises(InputError, match="bind"):
+        charge_training(account, "m", plan().public())
+
+
+def test_a_digest_is_of_names_kinds_shapes_and_values(tmp_path: Path) -> None:
+    account, made = ledger(tmp_path), plan()
+    values = torch.arange(4.0)
+    states = [
+        {"w": values},
+        {"v": values},
+        {"w": values.reshape(2, 2)},
+        {"w": values.double()},
+        {"w": torch.nextafter(values, values + 1)},
+        {"w": values, "v": values},
+    ]
+    digests = set()
+    for k, state in enumerate(states):
+        digests.add(charge_training(account, f"m{k}", made).release(state))
+    assert len(digests) == len(states)
+    charge = charge_training(account, "order", made)
+    first = charge.release({"a": values, "b": values + 1})
+    assert charge.release({"b": values + 1, "a": values}) == first
+    assert account.result("order") == {"model": first}
+    with pytest.raises(InputError, match="'a' is not a tensor"):
+        charge.release({"a": np.zeros(2)})  # type: ignore[dict-item]
