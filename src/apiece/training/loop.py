@@ -18,6 +18,7 @@ from apiece.training.randomness import Randomness
 from apiece.training.samplers import Draw, Sampler
 from apiece.training.stages import Restarts
 from apiece.training.sums import Sums
+from apiece.training.unfreezing import Unfreezing
 from apiece.training.updates import Updates
 
 Journal = Callable[[int, Iterable[torch.Tensor]], None]  # step, noisy update
@@ -40,6 +41,7 @@ class Loop:
         processes: This one's place among those that train the model together.
         callbacks: Told of each step when it is done.
         restarts: For plans in which each stage begins from the first parameters.
+        unfreezing: Which parameters a step trains, where not all of them.
         journal: Told of each noisy update before it is applied.
         step_number: Updates made.
         rejected: How many times a record was not finite and left out; a private count.
@@ -57,6 +59,7 @@ class Loop:
     processes: Processes
     callbacks: tuple[Callback, ...] = ()
     restarts: Restarts | None = None
+    unfreezing: Unfreezing | None = None
     journal: Journal | None = None
     step_number: int = 0
     rejected: int = 0
@@ -73,6 +76,8 @@ class Loop:
             UnsupportedError: Where the model keeps something of the records.
         """
         self.updates.check_whole(self.step_number)
+        if self.unfreezing is not None:
+            self.unfreezing.enter(self.step_number, self.sums)
         self.sums.check_same()
         begun = time.perf_counter()
         draw = self.sampler.draw(self.step_number, self.streams)

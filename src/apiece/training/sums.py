@@ -66,6 +66,10 @@ class Sums:
         """Raise `StateError` where other parameters are trainable than at first."""
         check_same(self.model, self.parameters)
 
+    def take_parameters(self) -> None:
+        """Take the parameters that are trainable now for those to sum over."""
+        self.parameters = guards.trainable(self.model)
+
     def unchanged(self) -> AbstractContextManager[None]:
         """Raise `UnsupportedError` where something of the model changes meanwhile."""
         return self._state.kept(contents=False)

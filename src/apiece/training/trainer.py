@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, source_of
 from apiece.training.stages import OutputAverage, Restarts
 from apiece.training.sums import Sums
+from apiece.training.unfreezing import Unfreezing
 from apiece.training.updates import Scheduler, Updates, check_holds
 
 
@@ -69,6 +70,9 @@ class Trainer:
             number of rows, in any order; None where each row is a record.
         rows_per_person: The most rows that a person brings to a step, by coins of that person
             alone; None for all. Their gradients are added and clipped as one.
+        unfreeze: Step → beginnings of the names of the parameters trained from that step on, such
+            as {0: ["head"], 100: ["head", "encoder.11"], 300: [""]}; the others are frozen, and
+            get neither gradient nor noise. None trains those that require a gradient.
 
     Raises:
         InputError: For a plan of another number of records or not bound to records, a plan for
@@ -117,6 +121,7 @@ class Trainer:
         included: Mask | None = None,
         people: npt.ArrayLike | None = None,
         rows_per_person: int | None = None,
+        unfreeze: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan = plan
@@ -131,6 +136,7 @@ class Trainer:
         sums = Sums(self.model, loss_fn, source, width=width, method=method, people=rows)
         if streams.release:
             plan.require()
+        thaw = None if unfreeze is None else _unfreezing(plan, sums, optimizer, unfreeze)
         check_holds(optimizer, sums.parameters)
         self._loop = Loop(
             sums=sums,
@@ -140,6 +146,7 @@ class Trainer:
             streams=streams,
             processes=processes,
             callbacks=tuple(callbacks),
+            unfreezing=thaw,
         )
         who = _who(np.where(mask, bound.group_index, -1), rows)
         self._keeper = Keeper(
@@ -279,6 +286,21 @@ class Trainer:
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
         trainer._keeper.resume(place, state, key)
         return trainer
+
+
+def _unfreezing(
+    plan: Plan, sums: Sums, optimizer: torch.optim.Optimizer, schedule: Mapping[int, Sequence[str]]
+) -> Unfreezing:
+    """Return the schedule, entered at step 0, all of whose parameters the optimizer holds."""
+    if plan.combine == "average":
+        raise InputError(
+            "unfreeze: the plan begins each stage anew, with all parameters; leave out"
+        )
+    found = Unfreezing(sums.model, schedule)
+    named = dict(sums.model.named_parameters())
+    check_holds(optimizer, {n: named[n] for step in schedule for n in sorted(found.at(step))})
+    found.enter(0, sums)
+    return found
 
 
 def _who(groups: Integers, people: PeopleRows | None) -> list[Integers]:

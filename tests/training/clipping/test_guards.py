@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed.fsdp
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
@@ -98,3 +99,18 @@ def test_bounds():
     assert found.tolist() == [2.0] * 3
     assert found.dtype == torch.float64
     assert guards.bounds(torch.ones(0), 0, torch.device("cpu")).shape == (0,)
+
+
+def test_sharded_parameters_are_refused_with_what_to_do_instead():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        model = nn.Sequential(nn.Linear(2, 2))
+        torch.distributed.fsdp.fully_shard(model, mesh=mesh)
+        with pytest.raises(
+            UnsupportedError, match=r"model.0.weight: is sharded .* DistributedData"
+        ):
+            guards.trainable(model)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -86,6 +86,12 @@ def _is_trained(name: str, parameter: nn.Parameter) -> bool:
         )
     if not parameter.requires_grad:
         return False
+    if getattr(parameter, "placements", None) is not None:  # a DTensor, slow to import
+        raise UnsupportedError(
+            f"model.{name}: is sharded over processes (fully_shard, tensor parallelism), and a "
+            "record's norm needs whole parameters; give the model unsharded to every process, or "
+            "in DistributedDataParallel: records are shared out and noise is added once"
+        )
     if parameter.dtype not in _REAL:
         raise UnsupportedError(
             f"model: parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}; "
