@@ -124,8 +124,7 @@ class Trainer:
         unfreeze: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
-        self.plan = plan
-        updates = Updates(optimizer, scheduler, plan.learning_rate)
+        self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, processes = source_of(dataset), Processes.current()
         streams = Streams.from_seed(seed)
         streams = replace(streams, key=processes.share_key(streams.key))
@@ -136,8 +135,7 @@ class Trainer:
         sums = Sums(self.model, loss_fn, source, width=width, method=method, people=rows)
         if streams.release:
             plan.require()
-        thaw = None if unfreeze is None else _unfreezing(plan, sums, optimizer, unfreeze)
-        check_holds(optimizer, sums.parameters)
+        thaw = _unfreezing(plan, sums, optimizer, unfreeze)
         self._loop = Loop(
             sums=sums,
             sampler=PlannedSampler(bound, mask, processes.shard),
@@ -289,9 +287,15 @@ class Trainer:
 
 
 def _unfreezing(
-    plan: Plan, sums: Sums, optimizer: torch.optim.Optimizer, schedule: Mapping[int, Sequence[str]]
-) -> Unfreezing:
-    """Return the schedule, entered at step 0, all of whose parameters the optimizer holds."""
+    plan: Plan,
+    sums: Sums,
+    optimizer: torch.optim.Optimizer,
+    schedule: Mapping[int, Sequence[str]] | None,
+) -> Unfreezing | None:
+    """Return the schedule, entered at step 0; the optimizer holds all that is ever trained."""
+    if schedule is None:
+        check_holds(optimizer, sums.parameters)
+        return None
     if plan.combine == "average":
         raise InputError(
             "unfreeze: the plan begins each stage anew, with all parameters; leave out"
