@@ -1,10 +1,12 @@
-"""Time of one clipped sum beside a plain step, on networks that people train, and how it is made.
+"""Time and memory of one clipped sum beside plain steps and Opacus, on networks that people train.
 
-Both take turns; medians over rounds of processor time, and the median of the ratios. The sum is
-held to a loop over records in double precision. Needs torchvision, timm, transformers and peft;
-networks whose library is missing are left out, and the result says so.
+All take turns; medians over rounds of processor time, and the median of the ratios to the fastest
+plain step (as it is, channels last, compiled) and to the usual one. Sums are held to a loop over
+records in double precision. Memory is what a step adds at most to what the process holds before.
+Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose library
+is missing are left out, and the result says so.
 
-python benchmarks/networks.py --out benchmarks/results/networks.json     # 10 minutes
+python benchmarks/networks.py --compile --out benchmarks/results/networks.json     # half an hour
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import ctypes
 import json
 import platform
 import statistics
@@ -23,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from network_contenders import CONTENDERS, Step, run, trained
 from network_models import NETWORKS, torchvision
 from torch import nn
 
-from apiece.training import clip_and_sum
 from apiece.training.clipping.selection import paths_of
 
 WARM = 6  # looks at whether records keep apart come in the first steps
@@ -41,83 +44,137 @@ def losses(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
     return each.view(len(targets), -1).mean(1)
 
 
-def run(model: nn.Module, inputs: Any) -> Any:
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
-
-
 def rows(inputs: Any, where: slice) -> Any:
     if isinstance(inputs, dict):
         return {name: value[where] for name, value in inputs.items()}
     return inputs[where]
 
 
-def distance(model: nn.Module, inputs: Any, targets: torch.Tensor) -> float:
-    """Return how far the sum over four records is from a loop in double precision, relatively."""
+def certain(model: nn.Module) -> nn.Module:
+    """Return a copy without dropout and random depth, whose gradients can be compared."""
     model = copy.deepcopy(model)
     for module in model.modules():
         for name in ("p", "dropout", "drop_prob"):  # of dropout, and of torchvision's random depth
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
-    some = rows(inputs, slice(4))
-    found = clip_and_sum(model, losses, some, targets[:4], 1.0).gradients
+    return model
+
+
+def looped(model: nn.Module, inputs: Any, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the clipped sum over some records by a loop in double precision."""
     double = copy.deepcopy(model).double()
-    tensors = [p for p in double.parameters() if p.requires_grad]
-    total = [torch.zeros_like(p) for p in tensors]
-    for k in range(4):
+    own = trained(double)
+    total = {name: torch.zeros_like(p) for name, p in own.items()}
+    for k in range(len(targets)):
         one = rows(inputs, slice(k, k + 1))
         one = one.double() if isinstance(one, torch.Tensor) else one
         loss = losses(run(double, one), targets[k : k + 1]).sum()
+        tensors = list(own.values())
         each = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
         norm = torch.stack([g.square().sum() for g in each]).sum().sqrt()
-        for t, g in zip(total, each, strict=True):
-            t += g * min(1.0, 1.0 / float(norm))
-    pairs = zip(found.values(), total, strict=True)
-    error = torch.stack([(a.double() - b).square().sum() for a, b in pairs]).sum().sqrt()
-    return float(error / torch.stack([t.square().sum() for t in total]).sum().sqrt())
+        for t, g in zip(total.values(), each, strict=True):
+            t += g.detach() * min(1.0, 1.0 / float(norm))
+    return total
 
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
-    """Return the figures of one network."""
-    torch.manual_seed(0)
-    model, inputs, targets = NETWORKS[name]()
+def distance(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+    """Return how far a sum is from another, relatively; what has no gradient counts as zero."""
+    error = sum(
+        float((found[n].double() - w if n in found else w).square().sum())
+        for n, w in wanted.items()
+    )
+    return float(f"{(error / sum(float(w.square().sum()) for w in wanted.values())) ** 0.5:.1e}")
 
-    def plain() -> None:
-        model.zero_grad()
-        losses(run(model, inputs), targets).mean().backward()
 
-    def ours() -> None:
-        clip_and_sum(model, losses, inputs, targets, 1.0)
+def held(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
-    begun = time.process_time()
-    ours()
-    first = time.process_time() - begun
-    for _ in range(WARM):
-        ours()
-    took: list[tuple[float, float]] = []
+
+def peak(step: Step) -> float:
+    """Return the megabytes that a step adds at most to what the process holds."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before = held("VmRSS:")
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    step()
+    return round((held("VmHWM:") - before) / 1024, 1)
+
+
+def turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of processor time of each step, round by round."""
+    took: dict[str, list[float]] = {who: [] for who in steps}
     for _ in range(rounds):
-        turn = []
-        for step in (plain, ours):
+        for who, step in steps.items():
             begun = time.process_time()
             step()
-            turn.append(time.process_time() - begun)
-        took.append((turn[0], turn[1]))
+            took[who].append(time.process_time() - begun)
+    return took
+
+
+def ready(
+    made: tuple[nn.Module, Any, torch.Tensor], compiles: bool
+) -> tuple[dict[str, Step], dict[str, str], dict[str, float]]:
+    """Return the steps of those that can run a network, why others cannot, and their errors."""
+    model, inputs, targets = made
+    some, few = rows(inputs, slice(4)), targets[:4]
+    steady = certain(model)
+    wanted = looped(steady, some, few)
+    steps: dict[str, Step] = {}
+    failed: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    for who, make in CONTENDERS.items():
+        if who == "plain, compiled" and not compiles:
+            continue
+        try:
+            if not who.startswith("plain"):
+                errors[who] = distance(make(steady, losses, some, few)(), wanted)
+            steps[who] = make(model, losses, inputs, targets)
+            for _ in range(WARM if who == "apiece" else 2):
+                steps[who]()
+        except Exception as error:  # a contender that cannot run this network is named, not hidden
+            steps.pop(who, None)
+            failed[who] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+    return steps, failed, errors
+
+
+def measure(name: str, rounds: int, *, compiles: bool = False) -> dict[str, Any]:
+    """Return the figures of one network."""
+    torch.manual_seed(0)
+    made = NETWORKS[name]()
+    steps, failed, errors = ready(made, compiles)
+    took = turns(steps, rounds)
+    medians = {who: statistics.median(some) for who, some in took.items()}
+    fastest = min((who for who in took if who.startswith("plain")), key=medians.__getitem__)
+    memory = {who: peak(step) for who, step in steps.items()}
+    model, _, targets = made
     parts = paths_of(model)
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "records": len(targets),
-        "plain_ms": round(statistics.median(a for a, _ in took) * 1e3, 2),
-        "apiece_ms": round(statistics.median(b for _, b in took) * 1e3, 2),
-        "ratio": round(statistics.median(b / a for a, b in took), 3),
-        "first_step_s": round(first, 2),
         "parts": dict(Counter(part.path for part in parts)),
         "by torch.func": sorted({p.kind for p in parts if p.path == "functional"}),
-        "error against float64": float(f"{distance(model, inputs, targets):.1e}"),
+        "fastest plain": fastest,
+        "contenders": {
+            who: {
+                "milliseconds": round(medians[who] * 1e3, 2),
+                "to the fastest plain": ratio(took[who], took[fastest]),
+                "to the usual plain": ratio(took[who], took["plain"]),
+                "megabytes": memory[who],
+                "error against float64": errors.get(who),
+            }
+            for who in steps
+        },
+        "cannot": failed,
     }
+
+
+def ratio(some: list[float], base: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(some, base, strict=True)), 3)
 
 
 def versions() -> dict[str, str]:
     found = {}
-    for name in ("torch", "torchvision", "timm", "transformers", "peft"):
+    for name in ("torch", "torchvision", "timm", "transformers", "peft", "opacus"):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
@@ -127,7 +184,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="some networks only")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--compile", action="store_true", help="time compiled plain steps too")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -135,21 +193,18 @@ def main() -> None:
         torchvision()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(row.split(":")[1].strip() for row in lines if row.startswith("model name"))
-    results: dict[str, Any] = {}
-    missing: list[str] = []
+    machine = {"cpu": cpu, "threads": 1, "python": platform.python_version()} | versions()
+    found: dict[str, Any] = {"machine": machine, "networks": {}, "not here": []}
+    if options.out and options.out.exists() and options.names:  # measure these again
+        found = json.loads(options.out.read_text()) | {"machine": machine}
     for name in options.names or NETWORKS:
         try:
-            results[name] = measure(name, options.rounds)
-            print(name, json.dumps(results[name]), flush=True)
+            found["networks"][name] = measure(name, options.rounds, compiles=options.compile)
+            print(name, json.dumps(found["networks"][name]), flush=True)
         except ImportError as error:
-            missing.append(f"{name}: {error.name}")
-    found = {
-        "machine": {"cpu": cpu, "threads": 1, "python": platform.python_version()} | versions(),
-        "networks": results,
-        "not here": missing,
-    }
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+            found["not here"].append(f"{name}: {error.name}")
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
