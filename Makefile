@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: help quickstart test test-all check docs sbom format install clean
+.PHONY: help quickstart test test-all test-spark check docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -23,6 +23,10 @@ test: $(STAMP)   ## the tests, under 15 minutes on two cores
 
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 -q
+
+test-spark: $(STAMP)  ## the tests that need Spark (450 MB); without Java they are skipped, with the reason
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/python -m pytest -m 'not slow' -q tests/queries/test_spark.py
 
 check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/ruff format --check .

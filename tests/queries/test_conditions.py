@@ -5,7 +5,8 @@ import pytest
 
 from apiece.errors import DataError, InputError
 from apiece.queries import Schema, parse
-from apiece.queries.conditions import Compare, Missing, condition_sql, number_sql, text_sql
+from apiece.queries.conditions import Compare, Missing, condition_sql
+from apiece.queries.dialects import number_sql, quoted
 
 SCHEMA = Schema(
     "id", bounds={"age": (0, 100)}, groups={"city": ["Bonn", "Köln"]}, kinds={"since": "date"}
@@ -26,7 +27,7 @@ def test_no_name_of_a_user_enters() -> None:
 
 @pytest.mark.parametrize("text", ["", "it's", "'; DROP TABLE rows; --", "%_\\", "Köln", "a''b"])
 def test_a_text_is_exactly_that_text(text: str) -> None:
-    assert duckdb.sql(f"SELECT {text_sql(text)}").fetchall() == [(text,)]
+    assert duckdb.sql(f"SELECT {quoted(text)}").fetchall() == [(text,)]
 
 
 @pytest.mark.parametrize("value", [0.0, -1.5, 1e-300, 1.7976931348623157e308, 0.1, 2.0**-1074])

@@ -21,7 +21,8 @@ import pytest
 from random_worlds import COLUMNS, HEADER, SCHEMA, UNCLEAR, query, world
 
 from apiece.errors import ApieceError, DataError
-from apiece.queries import Session, Table, parse, register, scan, session, table
+from apiece.queries import Session, Table, parse, reading, register, scan, session
+from apiece.queries.dialects import DUCKDB
 from apiece.queries.features import features
 
 GRID = 2.0**-20
@@ -54,7 +55,7 @@ def shares(found: Table, text: str) -> Shares:
     """Everybody's contributions, in whole grid steps; nobody's if all are zero."""
     asked = parse(text)
     what = features(asked, SCHEMA)
-    sql = scan.contributions_sql(asked, SCHEMA, what, GRID)
+    sql = scan.contributions_sql(asked, SCHEMA, what, GRID, DUCKDB)
     result: Shares = {}
     for person, cell, *steps in found.database.cursor().execute(sql).fetchall():
         result.setdefault(str(found.people[person]), {})[cell] = tuple(steps)
@@ -219,8 +220,8 @@ def test_a_planted_break_is_found(
 def test_a_planted_cast_that_fails_is_found(
     tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = {k: v.replace("TRY_CAST", "CAST") for k, v in table._AS.items()}
-    monkeypatch.setattr(table, "_AS", kinds)
+    kinds = {k: v.replace("TRY_CAST", "CAST") for k, v in reading._AS.items()}
+    monkeypatch.setattr(reading, "_AS", kinds)
     assert any(violations(seed, tmp_path, 4) for seed in range(25))
 
 

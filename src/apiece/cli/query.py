@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +17,10 @@ from apiece._text import plain
 from apiece.cli._output import echo
 from apiece.errors import InputError
 
+if TYPE_CHECKING:
+    from apiece.queries import Schema
+
+Log = Callable[[str], None]
 EXAMPLE = """
 \b
 Example:
@@ -38,6 +44,17 @@ Example:
 @click.option("--analysis", help="Its name in the ledger; repeated, the answer is the recorded.")
 @click.option("--sha256", help="Refuse a SOURCE whose content is another.")
 @click.option(
+    "--engine",
+    default="duckdb",
+    show_default=True,
+    help="duckdb; spark for one here; spark://HOST:PORT for a cluster.",
+)
+@click.option(
+    "--workspace",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="With a cluster: a folder that its machines see and only the steward may read.",
+)
+@click.option(
     "--steward-log",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Add messages about rows to this file; they are not for analysts.",
@@ -56,10 +73,14 @@ def command(
     url: str | None,
     analysis: str | None,
     sha256: str | None,
+    engine: str,
+    workspace: Path | None,
     steward_log: Path | None,
     as_json: bool,
 ) -> None:
     """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
+
+    With --engine spark SOURCE is a Parquet file or a folder of them.
 
     count, sum, mean, variance, covariance, histogram, quantile, regression; "by" a column with
     declared values, "where" a condition on columns with bounds, values or a kind. Cells that are
@@ -67,7 +88,7 @@ def command(
     the steward's log has them.
     """
     from apiece.ledger import Ledger
-    from apiece.queries import Schema, Session, register
+    from apiece.queries import Schema, Session
 
     if analysis is not None and url is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
@@ -80,11 +101,36 @@ def command(
     )
     ledger = None if url is None else Ledger.open(url, create=False)
     log = _log(steward_log)
-    table = register(source, schema, log=log, fingerprint=sha256)
-    answer = Session(table, schema, ledger, log=log).ask(
-        query, epsilon=epsilon, delta=delta, analysis_id=analysis
-    )
+    with _registered(source, schema, engine, workspace, log, sha256) as table:
+        answer = Session(table, schema, ledger, log=log).ask(
+            query, epsilon=epsilon, delta=delta, analysis_id=analysis
+        )
     echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))
+
+
+@contextmanager
+def _registered(
+    source: str, schema: Schema, engine: str, workspace: Path | None, log: Log, sha256: str | None
+) -> Iterator[Any]:
+    """Register the table with an engine; what Spark keeps of it is gone afterwards."""
+    from apiece.queries import register, register_on_spark, start_spark
+
+    if engine == "duckdb":
+        yield register(source, schema, log=log, fingerprint=sha256)
+        return
+    if engine != "spark" and not engine.startswith("spark://"):
+        raise InputError(f"--engine {engine!r}: give duckdb, spark, or spark://HOST:PORT")
+    if engine != "spark" and workspace is None:
+        raise InputError("--engine spark://…: needs --workspace, a folder that its machines see")
+    with tempfile.TemporaryDirectory(prefix="apiece-", dir=workspace) as folder:
+        yield register_on_spark(
+            source,
+            schema,
+            spark=start_spark("local[*]" if engine == "spark" else engine),
+            workspace=folder,
+            log=log,
+            fingerprint=sha256,
+        )
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
@@ -114,7 +160,7 @@ def _kind(text: str) -> tuple[str, str]:
     return name, kind
 
 
-def _log(path: Path | None) -> Callable[[str], None]:
+def _log(path: Path | None) -> Log:
     """Return what takes the steward's messages: a file that only its owner can read."""
 
     def nobody(_message: str) -> None:

@@ -5,6 +5,7 @@ from apiece.queries.grammar import Query, parse
 from apiece.queries.noise import rounded_gaussians
 from apiece.queries.schema import Schema
 from apiece.queries.session import Answer, Session
+from apiece.queries.spark import SparkTable, register_on_spark, start_spark
 from apiece.queries.table import Table, register
 
 __all__ = [
@@ -13,8 +14,11 @@ __all__ = [
     "Query",
     "Schema",
     "Session",
+    "SparkTable",
     "Table",
     "parse",
     "register",
+    "register_on_spark",
     "rounded_gaussians",
+    "start_spark",
 ]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from apiece.errors import InputError
+from apiece.queries.dialects import DUCKDB, Dialect, number_sql
 from apiece.queries.schema import Schema
 
 MOMENT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?"  # ASCII digits
@@ -58,7 +59,7 @@ class Joined:
 Condition = Compare | Missing | Negated | Joined
 
 
-def condition_sql(condition: Condition, schema: Schema) -> str:
+def condition_sql(condition: Condition, schema: Schema, dialect: Dialect = DUCKDB) -> str:
     """Return the condition over the columns of the registered table; it cannot fail on any row.
 
     Raises `DataError` for a column without a declared kind, `InputError` for a literal of another
@@ -66,45 +67,38 @@ def condition_sql(condition: Condition, schema: Schema) -> str:
     """
     match condition:
         case Joined(word, parts):
-            inner = f" {word.upper()} ".join(condition_sql(p, schema) for p in parts)
+            inner = f" {word.upper()} ".join(condition_sql(p, schema, dialect) for p in parts)
             return f"({inner})"
         case Negated(part):
-            return f"(NOT {condition_sql(part, schema)})"
+            return f"(NOT {condition_sql(part, schema, dialect)})"
         case Missing(column):
             return f"({schema.stored(column, schema.kind_of(column))} IS NULL)"
         case Compare(column, sign, literals):
             kind = schema.kind_of(column)
-            values = ", ".join(_literal(column, kind, value) for value in literals)
+            values = ", ".join(_literal(column, kind, value, dialect) for value in literals)
             right = f"({values})" if sign == "in" else values
             return f"({schema.stored(column, kind)} {sign.upper()} {right})"
 
 
-def number_sql(value: float) -> str:
-    """Return SQL for exactly this double."""
-    return f"CAST('{value!r}' AS DOUBLE)"
-
-
-def text_sql(value: str) -> str:
-    """Return SQL for exactly this text."""
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _is_moment(text: str) -> bool:
+def _moment(text: str) -> int | None:
+    """Return microseconds since 1970, in UTC; None for what is no date."""
     try:
-        datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
-        return False
-    return re.fullmatch(MOMENT, text, re.ASCII) is not None
+        return None
+    if re.fullmatch(MOMENT, text, re.ASCII) is None:
+        return None
+    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def _literal(column: str, kind: str, value: Literal) -> str:
+def _literal(column: str, kind: str, value: Literal, dialect: Dialect) -> str:
     match kind, value:
         case "numeric", float() if math.isfinite(value):
             return number_sql(value)
         case "text", str():
-            return text_sql(value)
-        case "date", str() if _is_moment(value):
-            return f"TIMESTAMP {text_sql(value)}"
+            return dialect.text(value)
+        case "date", str() if (moment := _moment(value)) is not None:
+            return str(moment)
     raise InputError(
         f"query: column {column!r} is declared {kind}, so it cannot be compared with {value!r}; "
         f"give {_LIKE[kind]}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Final
 
-from apiece.queries.conditions import number_sql
+from apiece.queries.dialects import number_sql
 from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 
@@ -77,7 +77,8 @@ def features(query: Query, schema: Schema) -> Features:
             leaf = _position(columns[0], 2**LEVELS, schema)
             # Level l has 2^l nodes, which start at 2^l − 2.
             nodes = tuple(
-                f"({2**level - 2} + ({leaf} // {2 ** (LEVELS - level)}))"
+                f"({2**level - 2} + CAST(floor({leaf} / {number_sql(2.0 ** (LEVELS - level))}) "
+                "AS BIGINT))"
                 for level in range(1, LEVELS + 1)
             )
             return Features(("1.0",), nodes, present, math.sqrt(LEVELS), 2 ** (LEVELS + 1) - 2)

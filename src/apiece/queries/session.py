@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
+from apiece._types import Mask
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import gaussian_mu
 from apiece.ledger import Ledger
-from apiece.queries import scan
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.features import Features, features
 from apiece.queries.grammar import Query, parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians
 from apiece.queries.people import with_account
+from apiece.queries.scan import Registered
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
-from apiece.queries.table import Table, nobody, register
+from apiece.queries.table import nobody, register
 
 CONFIDENCE = 0.95
 CELLS = 2**22  # of an answer, at most: each is a draw of exact noise
@@ -75,8 +76,8 @@ class Session:
     """Ask private queries of `source`, described by `schema`.
 
     Args:
-        source: A registered `Table`, or what `register` takes; that is registered when the session
-            is made.
+        source: A registered `Table` or `SparkTable`, or what `register` takes; that is registered
+            when the session is made.
         schema: The one that the table was registered with.
         ledger: Charges each person for their own contribution and answers from those whose budget
             allows it, leaving out who has no account. Without one, each answer is (epsilon,
@@ -104,7 +105,7 @@ class Session:
     log: Log = field(default=nobody, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, Table):
+        if not isinstance(self.source, Registered):
             table = register(self.source, self.schema, log=self.log)
             object.__setattr__(self, "source", table)
         elif self.source.schema != self.schema:
@@ -181,15 +182,13 @@ class Session:
         """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
         grid, width = math.ldexp(stddev, -BITS), len(what.columns)
         groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
-        sql = scan.contributions_sql(query, self.schema, what, grid)
-        cursor = self.source.database.cursor()
         try:
-            cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
-            admitted = None
-            if self.ledger is not None:
-                people, steps = scan.norms(cursor, width)
-                admitted = self._admitted(self.ledger, analysis_id, people, steps * grid, stddev)
-            sums = scan.totals(cursor, width, groups * what.size, admitted)
+            with self.source.contributions(query, what, grid) as held:
+                paid = None
+                if self.ledger is not None:
+                    ids, steps = held.norms()
+                    paid = self._paid(self.ledger, analysis_id, ids, steps * grid, stddev)
+                sums = held.totals(groups * what.size, paid)
         except ApieceError:
             raise
         except Exception as error:
@@ -197,17 +196,15 @@ class Session:
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
-        finally:
-            cursor.close()
         noise = iter(rounded_gaussians(groups * what.size * width, self.bits))
         noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
         return np.array(noisy).reshape(groups, what.size, width)
 
-    def _admitted(
+    def _paid(
         self, ledger: Ledger, analysis_id: str, people: Any, norms: Any, stddev: float
-    ) -> Any:
-        """Charge everyone with an account who can pay; return their numbers."""
-        ids, known = with_account(self.source.people[people], ledger)
+    ) -> Mask:
+        """Charge everyone with an account who can pay; return who they are."""
+        ids, known = with_account(people, ledger)
         if not known.all():
             self.log(
                 f"analysis {analysis_id!r}: {int((~known).sum())} of {people.size} people have no "
@@ -218,7 +215,9 @@ class Session:
         except AnalysisError as error:
             self.log(f"analysis {analysis_id!r}: {error}")
             raise _taken(analysis_id) from None
-        return people[known][np.isin(ids, admitted)]
+        paid = known.copy()
+        paid[known] = np.isin(ids, admitted)
+        return paid
 
     def _estimates(
         self, query: Query, what: Features, sums: Any, stddev: float

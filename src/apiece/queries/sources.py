@@ -7,6 +7,7 @@ of columns are matched exactly, and only declared columns are read.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -61,6 +62,35 @@ def _opened(path: Path) -> BufferedReader:
     except OSError as error:
         reason = error.strerror
     raise DataError(f"source {short(path)}: cannot be read ({reason})")
+
+
+def row_groups(path: Path, wanted: Sequence[str]) -> tuple[int, Any, int]:
+    """Return how many row groups a Parquet file has, its wanted columns without rows, and rows.
+
+    Raises `DataError` for a file that is not there or lacks a column.
+    """
+    import pyarrow.parquet as pq
+
+    with _opened(path) as file:
+        parquet = pq.ParquetFile(file)
+        _named(path, parquet.schema_arrow.names, wanted)
+        empty = parquet.schema_arrow.empty_table().select(list(wanted))
+        return parquet.num_row_groups, empty, parquet.metadata.num_rows
+
+
+def row_group(path: Path, number: int, wanted: Sequence[str], about: tuple[int, int]) -> Columns:
+    """Return the wanted columns of one row group of a file whose size and time are `about`.
+
+    Raises `DataError` for a file that is another one now.
+    """
+    import pyarrow.parquet as pq
+
+    with _opened(path) as file:
+        found = os.fstat(file.fileno())
+        if (found.st_size, found.st_mtime_ns) != about:
+            raise DataError(f"source {short(path)}: changed while it was read")
+        table = pq.ParquetFile(file).read_row_group(number, columns=list(wanted))
+        return {name: table.column(name) for name in wanted}
 
 
 def _parquet(file: Any, path: Path, wanted: Sequence[str]) -> Columns:

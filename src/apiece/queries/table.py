@@ -9,33 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece.errors import ApieceError, DataError, UnsupportedError
-from apiece.queries import cells, sources
-from apiece.queries.conditions import MOMENT as DATE
+from apiece._types import Floats, Integers, Mask
+from apiece.errors import ApieceError, DataError
+from apiece.queries import reading, scan, sources
+from apiece.queries.dialects import DUCKDB
+from apiece.queries.features import Features
+from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
-
-ID_LENGTH: Final = 128
-_LOCKED: Final = {
-    "enable_external_access": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "allow_community_extensions": False,
-}
-_PLAIN: Final = r"NOT regexp_matches(@, '[\x00-\x1f\x7f-\x9f]')"
-_AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell
-    "numeric": "CASE WHEN NOT isnan(TRY_CAST(@ AS DOUBLE)) THEN TRY_CAST(@ AS DOUBLE) END",
-    "text": f"CASE WHEN {_PLAIN} THEN @ END",
-    "date": f"CASE WHEN regexp_full_match(@, '{DATE}') THEN TRY_CAST(@ AS TIMESTAMP) END",
-    "person": f"CASE WHEN {_PLAIN} AND length(@) BETWEEN 1 AND {ID_LENGTH} THEN @ END",
-}
 
 
 def nobody(_message: str) -> None:
@@ -63,6 +52,49 @@ class Table:
     fingerprint: str = field(repr=False)
     people: npt.NDArray[np.object_] = field(repr=False)
     database: Any = field(repr=False)
+
+    @contextmanager
+    def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
+        """Hold everybody's contributions to a query, in whole steps of the grid.
+
+        Args:
+            query: What is asked.
+            what: Its features.
+            grid: A step, in units of the features.
+        """
+        sql = scan.contributions_sql(query, self.schema, what, grid, DUCKDB)
+        cursor = self.database.cursor()
+        try:
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
+            yield Contributions(self.people, cursor, len(what.columns))
+        finally:
+            cursor.close()
+
+
+@dataclass
+class Contributions:
+    """What everybody adds to one query's sums, in a cursor's table `contributions`."""
+
+    people: npt.NDArray[np.object_] = field(repr=False)
+    cursor: Any = field(repr=False)
+    width: int
+    _numbers: Integers | None = field(default=None, init=False, repr=False)
+
+    def norms(self) -> tuple[npt.NDArray[np.object_], Floats]:
+        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up."""
+        found = self.cursor.sql(scan.squares_sql(self.width, DUCKDB)).to_arrow_table()
+        self._numbers = found.column("person").to_numpy()
+        return self.people[self._numbers], scan.norms(found)
+
+    def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
+        """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
+        if paid is not None and self._numbers is not None:
+            import pyarrow as pa
+
+            admitted = pa.table({"person": pa.array(self._numbers[paid], pa.int64())})
+            self.cursor.register("admitted", admitted)
+        sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
+        return scan.totals(self.cursor.execute(sql).fetchall(), self.width, cells)
 
 
 def register(
@@ -100,18 +132,9 @@ def register(
         registered: 2 rows of 2 people
     """
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
-    try:
+    with guarded(source, log):
         columns, digest = sources.read(source, wanted, log)
         table = _build(columns, digest, schema, log)
-    except (ApieceError, ModuleNotFoundError):
-        raise
-    except Exception as error:
-        # Whatever it is, it may quote a row: the steward reads it, nobody else.
-        log(f"source {sources.short(source)}: refused: {type(error).__name__}: {error}")
-        raise DataError(
-            f"source {sources.short(source)}: cannot be registered; the reason is in the "
-            "steward's log (log=, or --steward-log FILE)"
-        ) from None
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
         raise DataError(
             f"source {sources.short(source)}: not the table with this fingerprint; give that table"
@@ -119,19 +142,24 @@ def register(
     return table
 
 
-def _build(columns: sources.Columns, digest: str, schema: Schema, log: Log) -> Table:
-    import duckdb
-    import pyarrow as pa
+@contextmanager
+def guarded(source: Any, log: Log) -> Iterator[None]:
+    """Turn what may quote a row into a message that does not; the steward's log has it all."""
+    try:
+        yield
+    except (ApieceError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        log(f"source {sources.short(source)}: refused: {type(error).__name__}: {error}")
+        raise DataError(
+            f"source {sources.short(source)}: cannot be registered; the reason is in the "
+            "steward's log (log=, or --steward-log FILE)"
+        ) from None
 
-    given = {"person": _stored(columns, schema.person, "text")}
-    for column, kind in schema.readings:
-        given[schema.stored(column, kind)] = _stored(columns, column, kind)
-    for column in schema.groups:
-        given[schema.stored_group(column)] = _stored(columns, column, "text")
-    database = duckdb.connect(":memory:", config=dict(_LOCKED))
-    database.execute("SET lock_configuration = true")
-    database.register("given", pa.table(given))
-    _read(database, schema)
+
+def _build(columns: sources.Columns, digest: str, schema: Schema, log: Log) -> Table:
+    given, database = reading.stored(columns, schema), reading.connect()
+    reading.read(database, given, schema)
     _report(database, schema, log)
     _number(database, schema)
     database.unregister("given")
@@ -140,53 +168,18 @@ def _build(columns: sources.Columns, digest: str, schema: Schema, log: Log) -> T
     return Table(schema, digest or _digest(given), names, database)
 
 
-def _stored(columns: sources.Columns, column: str, kind: str) -> Any:
-    try:
-        return (cells.numbers if kind == "numeric" else cells.texts)(columns[column])
-    except UnsupportedError as error:
-        raise UnsupportedError(f"column {column!r}: {error}; leave it out or convert it") from None
-
-
-def _read(database: Any, schema: Schema) -> None:
-    """Make the table `cells`: what was given, each cell as its kind or NULL."""
-    kinds = {"person": "person"}
-    kinds |= {schema.stored(column, kind): kind for column, kind in schema.readings}
-    kinds |= {schema.stored_group(column): "text" for column in schema.groups}
-    readings = [f"{_AS[kind].replace('@', name)} AS {name}" for name, kind in kinds.items()]
-    database.execute(f"CREATE TABLE cells AS SELECT {', '.join(readings)} FROM given")
-
-
 def _number(database: Any, schema: Schema) -> None:
-    """Make the tables `people` and `rows`: persons and declared groups by number.
-
-    place: an order of rows in which those of one person stand by the hash of their content, so
-    that which of them are kept is theirs alone; rows that tie are equal in all that is declared.
-    """
-    import pyarrow as pa
-
-    joins, names = "", [schema.stored(column, kind) for column, kind in schema.readings]
-    content = [f"cells.{name}" for name in names]
-    for column in schema.groups:
-        name = schema.stored_group(column)
-        values = [cells.text_of(value) for value in schema.groups_of(column)]
-        declared = pa.table({"value": values, "number": list(range(len(values)))})
-        database.register(f"declared_{name}", declared)
-        joins += f" LEFT JOIN declared_{name} ON cells.{name} = declared_{name}.value"
-        content.append(f"declared_{name}.number")
-        names.append(name)
+    """Make the tables `people` and `rows`: persons by number, the rows of each in their order."""
+    names = ", ".join(reading.types(schema))
     database.execute(
         "CREATE TABLE people AS SELECT person, row_number() OVER (ORDER BY person) - 1 AS number "
         "FROM (SELECT DISTINCT person FROM cells WHERE person IS NOT NULL)"
     )
-    order = f"people.number, hash({', '.join(content)}), {', '.join(content)}"
-    named = ", ".join(f"{c} AS {n}" for c, n in zip(content, names, strict=True))
     database.execute(
-        f"CREATE TABLE rows AS SELECT people.number AS person, {named}, "
-        f"row_number() OVER (ORDER BY {order}) AS place "
-        f"FROM cells JOIN people USING (person){joins}"
+        f"CREATE TABLE rows AS SELECT people.number AS person, {names}, row_number() OVER "
+        f"(PARTITION BY person ORDER BY {reading.order(schema)}) AS place "
+        "FROM cells JOIN people USING (person)"
     )
-    for column in schema.groups:
-        database.unregister(f"declared_{schema.stored_group(column)}")
     database.execute("DROP TABLE cells")
 
 

@@ -1,0 +1,109 @@
+"""What is stored becomes cells of the declared kinds, each row by itself, in a locked DuckDB.
+
+Every engine reads with this, in its own processes and some rows at a time: a row's reading is a
+function of that row, the storage types and the schema, so it does not matter which rows it meets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from apiece.errors import UnsupportedError
+from apiece.queries import cells
+from apiece.queries.conditions import MOMENT
+from apiece.queries.schema import Schema
+from apiece.queries.sources import Columns
+
+ID_LENGTH: Final = 128
+_LOCKED: Final = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+}
+_PLAIN: Final = r"NOT regexp_matches(@, '[\x00-\x1f\x7f-\x9f]')"
+_AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has one sign
+    "numeric": "CASE WHEN NOT isnan(TRY_CAST(@ AS DOUBLE)) THEN TRY_CAST(@ AS DOUBLE) + 0.0::DOUBLE"
+    " END",
+    "text": f"CASE WHEN {_PLAIN} THEN @ END",
+    "date": f"CASE WHEN regexp_full_match(@, '{MOMENT}') THEN epoch_us(TRY_CAST(@ AS TIMESTAMP)) "
+    "END",  # microseconds since 1970, in UTC
+    "person": f"CASE WHEN {_PLAIN} AND length(@) BETWEEN 1 AND {ID_LENGTH} THEN @ END",
+}
+
+
+def connect(threads: int | None = None) -> Any:
+    """Return a database in memory that reaches no file, network or extension."""
+    import duckdb
+
+    config: dict[str, Any] = {} if threads is None else {"threads": threads}
+    database = duckdb.connect(":memory:", config=_LOCKED | config)
+    database.execute("SET lock_configuration = true")
+    return database
+
+
+def stored(columns: Columns, schema: Schema) -> dict[str, Any]:
+    """Return what is to be read, by the name that it has then: texts, or doubles as they are.
+
+    Raises `UnsupportedError` for a column of lists and the like.
+    """
+    given = {"person": _stored(columns, schema.person, "text")}
+    for column, kind in schema.readings:
+        given[schema.stored(column, kind)] = _stored(columns, column, kind)
+    for column in schema.groups:
+        given[schema.stored_group(column)] = _stored(columns, column, "text")
+    return given
+
+
+def _stored(columns: Columns, column: str, kind: str) -> Any:
+    try:
+        return (cells.numbers if kind == "numeric" else cells.texts)(columns[column])
+    except UnsupportedError as error:
+        raise UnsupportedError(f"column {column!r}: {error}; leave it out or convert it") from None
+
+
+def types(schema: Schema) -> dict[str, str]:
+    """Return the columns of the table `cells` after `person`, and what they hold."""
+    as_type = {"numeric": "double", "text": "text", "date": "whole"}
+    found = {schema.stored(column, kind): as_type[kind] for column, kind in schema.readings}
+    return found | {schema.stored_group(column): "whole" for column in schema.groups}
+
+
+def order(schema: Schema) -> str:
+    """Return SQL for an order of one person's rows by their content alone, in every dialect.
+
+    Rows that tie are equal in all that is declared, so which of them comes first is nobody's.
+    """
+    return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in types(schema))])
+
+
+def read(database: Any, given: dict[str, Any], schema: Schema) -> None:
+    """Make the table `cells`: each cell as its kind or NULL, declared groups by number.
+
+    Its column `tie` is a hash of the row's content. The rows as they were stay beside it, as `given`.
+    """
+    import pyarrow as pa
+
+    database.register("given", pa.table(given))
+    kinds = {"person": "person"}
+    kinds |= {schema.stored(column, kind): kind for column, kind in schema.readings}
+    kinds |= {schema.stored_group(column): "text" for column in schema.groups}
+    readings = [f"{_AS[kind].replace('@', name)} AS {name}" for name, kind in kinds.items()]
+    joins, names = "", [schema.stored(column, kind) for column, kind in schema.readings]
+    content = [f"texts.{name}" for name in names]
+    for column in schema.groups:
+        name = schema.stored_group(column)
+        values = [cells.text_of(value) for value in schema.groups_of(column)]
+        declared = pa.table({"value": values, "number": list(range(len(values)))})
+        database.register(f"declared_{name}", declared)
+        joins += f" LEFT JOIN declared_{name} ON texts.{name} = declared_{name}.value"
+        content.append(f"declared_{name}.number")
+        names.append(name)
+    named = ", ".join(f"{c} AS {n}" for c, n in zip(content, names, strict=True))
+    database.execute(
+        f"CREATE TABLE cells AS WITH texts AS (SELECT {', '.join(readings)} FROM given) "
+        f"SELECT person, {named}, CAST(hash({', '.join(content)}) >> 1 AS BIGINT) AS tie "
+        f"FROM texts{joins}"
+    )
+    for column in schema.groups:
+        database.unregister(f"declared_{schema.stored_group(column)}")

@@ -1,0 +1,260 @@
+"""Tables too large for one machine, registered with Spark; needs pyspark and Java.
+
+Spark's workers read the rows with the very code that reads them here, and Spark keeps them, bounds
+what each person adds, rounds it to the grid and sums whole numbers: only sums leave it, and with a
+ledger everybody's id and norm, which the ledger charges. The noise is added here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats, Mask
+from apiece.errors import DataError, InputError, UnsupportedError
+from apiece.queries import reading, scan, sources
+from apiece.queries.dialects import SPARK
+from apiece.queries.features import Features
+from apiece.queries.grammar import Query
+from apiece.queries.schema import Schema
+from apiece.queries.sources import Log
+from apiece.queries.table import guarded, nobody
+
+_TYPES: Final = {"double": "DOUBLE", "text": "STRING", "whole": "BIGINT"}
+Part = tuple[str, int, int, int]  # of a source: a file, its size and time, and a row group
+
+
+@dataclass(frozen=True)
+class SparkTable:
+    """A table registered with Spark, frozen in a folder. Its rows are data about people.
+
+    Attributes:
+        schema: What was declared.
+        fingerprint: SHA-256 of the file; of several, of their names and SHA-256s.
+        spark: The session that it was registered with.
+        folder: Where its rows are, as Parquet.
+    """
+
+    schema: Schema
+    fingerprint: str = field(repr=False)
+    spark: Any = field(repr=False)
+    folder: Path = field(repr=False)
+
+    @contextmanager
+    def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
+        """Hold everybody's contributions to a query, in whole steps of the grid.
+
+        Args:
+            query: What is asked.
+            what: Its features.
+            grid: A step, in units of the features.
+        """
+        sql = scan.contributions_sql(query, self.schema, what, grid, SPARK)
+        # A session of its own: its views and settings are nobody else's.
+        spark = self.spark.newSession()
+        spark.read.parquet(str(self.folder)).createOrReplaceTempView("rows")
+        found = spark.sql(sql)
+        found.createOrReplaceTempView("contributions")
+        try:
+            yield Contributions(spark, found, len(what.columns))
+        finally:
+            found.unpersist()
+
+
+@dataclass
+class Contributions:
+    """What everybody adds to one query's sums, as a view of a session.
+
+    What a lost executor held is computed again from the frozen rows, with the same outcome.
+    """
+
+    spark: Any = field(repr=False)
+    found: Any = field(repr=False)
+    width: int
+    _people: Any = field(default=None, init=False, repr=False)
+
+    def norms(self) -> tuple[npt.NDArray[np.object_], Floats]:
+        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up."""
+        self.found.persist()
+        squares = self.spark.sql(scan.squares_sql(self.width, SPARK)).toArrow()
+        self._people = np.asarray(squares.column("person").to_pylist(), dtype=object)
+        return self._people, scan.norms(squares)
+
+    def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
+        """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
+        if paid is not None:
+            import pyarrow as pa
+
+            admitted = pa.table({"person": pa.array(self._people[paid], pa.string())})
+            self.spark.createDataFrame(admitted).createOrReplaceTempView("admitted")
+        sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
+        return scan.totals(self.spark.sql(sql).collect(), self.width, cells)
+
+
+def register_on_spark(
+    source: str | os.PathLike[str],
+    schema: Schema,
+    *,
+    spark: Any,
+    workspace: str | os.PathLike[str],
+    log: Log = nobody,
+    fingerprint: str | None = None,
+) -> SparkTable:
+    """Read the declared columns of `source` once, with Spark's workers; freeze them in a folder.
+
+    Args:
+        source: A Parquet file, or a folder whose Parquet files have the same columns; under a path
+            that every machine of the cluster sees.
+        schema: What is declared about it.
+        spark: A `SparkSession` (see `start_spark`). Its workers need apiece and DuckDB.
+        workspace: A folder that every machine sees and only the steward may read; the rows are
+            kept in a new folder in it, for as long as questions are asked.
+        log: As of `register`.
+        fingerprint: Refuse a source with another one.
+
+    Returns:
+        The table, for a `Session`.
+
+    Raises:
+        DataError: As `register`, and where the files differ in their columns or storage types.
+        InputError: For a source that is not Parquet.
+        UnsupportedError: For a column of lists and the like.
+
+    Guarantee:
+        As of `register`, with which it agrees to the bit: the same contributions, norms and sums.
+    """
+    wanted = list(dict.fromkeys(column for column, _ in schema.readings))
+    with guarded(source, log):
+        parts, rows = _parts(Path(source), wanted, schema)
+        digest = _digest(spark, parts)
+        if fingerprint is not None and fingerprint.lower() != digest:
+            raise DataError(
+                f"source {sources.short(source)}: not the table with this fingerprint; give that"
+            )
+        folder = Path(workspace) / f"apiece-{uuid.uuid4()}"
+        folder.mkdir(mode=0o700)
+        _freeze(spark, parts, schema, folder / "rows")
+        kept = spark.read.parquet(str(folder / "rows"))
+        found, people = kept.count(), kept.where("place = 1").count()
+    if found < rows:
+        log(f"{rows - found} rows have no id that can be one; left out")
+    log(f"registered: {found} rows of {people} people")
+    return SparkTable(schema, digest, spark, folder / "rows")
+
+
+def start_spark(master: str) -> Any:
+    """Return a Spark session without pages and logs, which could quote rows.
+
+    Args:
+        master: "local[*]" for this machine, or a cluster's address, spark://host:port.
+
+    Raises:
+        UnsupportedError: Where pyspark or Java is not installed.
+    """
+    try:
+        from pyspark.sql import SparkSession
+
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+        made = SparkSession.builder.master(master).appName("apiece")
+        made = made.config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
+        shown = str(sys.stderr.isatty()).lower()
+        return made.config("spark.ui.showConsoleProgress", shown).getOrCreate()
+    except ImportError:
+        raise UnsupportedError("pyspark is not installed; pip install 'apiece[spark]'") from None
+    except Exception as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnsupportedError(
+            f"spark {master!r}: cannot be started ({said}); it needs Java 17 (Debian: "
+            "default-jre-headless) and an address that answers"
+        ) from None
+
+
+def _parts(source: Path, wanted: Sequence[str], schema: Schema) -> tuple[list[Part], int]:
+    """Return the row groups of a source, and how many rows they have."""
+    files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+    if not files or any(file.suffix.lower() != ".parquet" for file in files):
+        raise InputError(f"source {sources.short(source)}: no Parquet file, and no folder of them")
+    parts: list[Part] = []
+    rows, first = 0, None
+    for file in files:
+        groups, stored, size = sources.row_groups(file, wanted)
+        if first is None:
+            reading.stored({name: stored.column(name) for name in wanted}, schema)
+            first = stored.schema.remove_metadata()
+        if not stored.schema.remove_metadata().equals(first):
+            raise DataError(f"source {sources.short(file)}: other columns than the first file's")
+        about = file.stat()
+        parts += [(str(file), about.st_size, about.st_mtime_ns, k) for k in range(groups)]
+        rows += size
+    return parts, rows
+
+
+def _digest(spark: Any, parts: Sequence[Part]) -> str:
+    """Return the SHA-256 of one file; of several, that of the lines "SHA-256  name"."""
+    files = sorted({path for path, *_ in parts})
+
+    def hashed(path: str) -> str:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    digests = spark.sparkContext.parallelize(files, len(files)).map(hashed).collect()
+    if len(files) == 1:
+        return str(digests[0])
+    lines = [f"{d}  {Path(file).name}\n" for d, file in zip(digests, files, strict=True)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _freeze(spark: Any, parts: Sequence[Part], schema: Schema, folder: Path) -> None:
+    """Write the rows, each read by itself, those of each person in their order."""
+    columns = {name: _TYPES[kind] for name, kind in reading.types(schema).items()}
+    names = ", ".join(columns)
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    given = spark.createDataFrame(
+        spark.sparkContext.parallelize(list(parts), len(parts)),
+        "file STRING, size BIGINT, time BIGINT, part INT",
+    )
+    read = given.mapInArrow(_reader(schema), f"person STRING, {declared}, tie BIGINT")
+    view = f"cells_{uuid.uuid4().hex}"
+    read.createOrReplaceTempView(view)
+    try:
+        spark.sql(
+            f"SELECT person, {names}, row_number() OVER (PARTITION BY person ORDER BY "
+            f"{reading.order(schema)}) AS place FROM {view} WHERE person IS NOT NULL"
+        ).write.parquet(str(folder))
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def _reader(schema: Schema) -> Any:
+    """Return what a worker runs: row groups in, typed rows out."""
+    wanted = list(dict.fromkeys(column for column, _ in schema.readings))
+    types = {"double": "float64", "text": "string", "whole": "int64"}
+    names = {"person": "string"}
+    names |= {name: types[kind] for name, kind in reading.types(schema).items()} | {"tie": "int64"}
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        target = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in names.items()])
+        for part in (row for batch in batches for row in batch.to_pylist()):
+            columns = sources.row_group(
+                Path(part["file"]), part["part"], wanted, (part["size"], part["time"])
+            )
+            database = reading.connect(threads=1)
+            reading.read(database, reading.stored(columns, schema), schema)
+            found = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
+            yield from found.cast(target).to_batches()
+            database.close()
+
+    return read
