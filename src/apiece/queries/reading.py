@@ -80,7 +80,7 @@ def order(schema: Schema) -> str:
 def read(database: Any, given: dict[str, Any], schema: Schema) -> None:
     """Make the table `cells`: each cell as its kind or NULL, declared groups by number.
 
-    Its column `tie` is a hash of the row's content. The rows as they were stay beside it, as `given`.
+    Its column `tie` is a hash of the row's content. The rows as they were stay beside it: `given`.
     """
     import pyarrow as pa
 
