@@ -196,6 +196,7 @@ PUBLIC = [
     "plan.group.GroupStage",
     "plan.reference.Reference",
     "plan.schedule.Schedule",
+    "budgets.levels.BudgetLevels",
     "queries.dialects.Dialect",
     "queries.features.Features",
     "queries.grammar.Query",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
@@ -17,9 +18,9 @@ from apiece.assignment.scale import Scale
 from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
-from apiece.budgets import Budgets
+from apiece.budgets import BudgetLevels, Budgets
 from apiece.errors import InfeasibleError, InputError, RangeError, unknown
-from apiece.plan import BoundPlan
+from apiece.plan import BoundPlan, Plan
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -38,6 +39,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     )
 }
 
+P = TypeVar("P", bound=Plan)
 KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
 ATTEMPTS = 12  # each aims twice as far below as the one before
 
@@ -91,15 +93,70 @@ def assign(
     """
     if not isinstance(budgets, Budgets):
         raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
-    if isinstance(strategy, str):
-        strategy = strategy_named(strategy)
-    elif not hasattr(strategy, "plan") or isinstance(strategy, type):
-        raise unknown("strategy", strategy, STRATEGIES)
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
+
+    def bound(found: Plan) -> BoundPlan:
+        return found if isinstance(found, BoundPlan) else found.bind(budgets)
+
+    return _kept(request, _given(strategy), bound, budgets)
+
+
+def assign_levels(
+    levels: BudgetLevels,
+    strategy: Strategy | str,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    method: str = "pld",
+) -> Plan:
+    """Return the plan that `assign` makes, of public numbers alone, from how many asked for what.
+
+    For more records than fit in memory: what it takes follows the number of levels. `plan.bind`
+    gives the engine its plan, a part of the records at a time or all.
+
+    Args:
+        levels: How many records asked for which budget.
+        strategy: As of `assign`; one that tosses each record's coins beforehand is refused.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        method: As of `assign`.
+
+    Raises:
+        InputError: For settings out of bounds; and as `assign`.
+        UnsupportedError: For a strategy that needs every record.
+
+    Guarantee:
+        As of `assign`: each level's ε, recomputed from the plan's own numbers, is at most it.
+
+    Example:
+        >>> groups = Budgets.from_groups([("a", 1.0, .5), ("b", 3.0, .5)], 1000, 1e-5).groups
+        >>> levels = BudgetLevels(groups)
+        >>> assign_levels(levels, "scale", steps=10, expected_batch_size=100, clip_norm=1.0)
+        Plan(scale, 1000 records in 2 groups, 10 steps)
+    """
+    if not isinstance(levels, BudgetLevels):
+        raise InputError(f"levels: a {type(levels).__name__}; give BudgetLevels")
+    request = Request(levels, steps, expected_batch_size, clip_norm, method)
+    return _kept(request, _given(strategy), lambda found: found, None)
+
+
+def _given(strategy: Strategy | str) -> Strategy:
+    if isinstance(strategy, str):
+        return strategy_named(strategy)
+    if not hasattr(strategy, "plan") or isinstance(strategy, type):
+        raise unknown("strategy", strategy, STRATEGIES)
+    return strategy
+
+
+def _kept(
+    request: Request, strategy: Strategy, whole: Callable[[Plan], P], budgets: Budgets | None
+) -> P:
+    """Return the strategy's plan, verified; with groups aimed lower that spent too much."""
     for attempt in range(ATTEMPTS):
         try:
-            found = strategy.plan(request)
-            plan = found if isinstance(found, BoundPlan) else found.bind(budgets)
+            plan = whole(strategy.plan(request))
             if not plan.releasable:
                 return plan
             verification = plan.verify(budgets)
@@ -112,7 +169,7 @@ def assign(
     return plan
 
 
-def _noted(plan: BoundPlan) -> BoundPlan:
+def _noted(plan: P) -> P:
     """Return the plan, saying so where there are bounds Δ̄ to which its strategy pays no heed."""
     bounds = plan.budget_groups.excess
     if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():

@@ -16,7 +16,8 @@ from apiece.assignment.request import Request
 from apiece.assignment.rounds import round_of, split_steps
 from apiece.assignment.solve import few_groups
 from apiece.assignment.waste import best_threshold, check_loss, participation
-from apiece.budgets import BudgetGroups
+from apiece.budgets import BudgetGroups, Budgets
+from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import BoundPlan, Plan, Stage
 
@@ -138,6 +139,10 @@ def _check_options(strategy: PublishedRounds | PublishedAdaPDP) -> None:
 
 def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine: str) -> BoundPlan:
     few_groups(request, strategy.name)
+    if not isinstance(request.budgets, Budgets):
+        raise UnsupportedError(
+            f"strategy {strategy.name}: tosses each record's coins, so it needs Budgets, not levels"
+        )
     budgets, index = request.groups, request.budgets.group_index
     generator = np.random.default_rng(strategy.seed)
     remaining = request.budgets.epsilon.copy()

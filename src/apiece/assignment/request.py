@@ -11,7 +11,7 @@ import numpy.typing as npt
 from apiece import _check, accounting
 from apiece._types import Floats
 from apiece.accounting import BATCH_METHODS
-from apiece.budgets import BudgetGroups, Budgets
+from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan, Reference, Stage
 
@@ -24,7 +24,7 @@ class Request:
     """Budgets, and the settings that every strategy has to keep.
 
     Attributes:
-        budgets: What each record asked for.
+        budgets: What each record asked for, or how many asked for what.
         steps: How many updates, T, at least 1.
         expected_batch_size: B, above 0, at most the number of records.
         clip_norm: The mean ℓ2 bound c̄ on a record's gradient, above 0.
@@ -40,7 +40,7 @@ class Request:
         0.1
     """
 
-    budgets: Budgets
+    budgets: Budgets | BudgetLevels
     steps: int
     expected_batch_size: float
     clip_norm: float

@@ -10,6 +10,7 @@ from apiece.budgets.doubts import (
 )
 from apiece.budgets.frames import budget_column, capped, ids_column, person_column
 from apiece.budgets.groups import BudgetGroups
+from apiece.budgets.levels import BudgetLevels
 from apiece.budgets.ownership import Ownership
 from apiece.budgets.persons import Persons
 from apiece.budgets.records import Budgets
@@ -21,6 +22,7 @@ __all__ = [
     "SMALL_GROUP",
     "BudgetGroups",
     "BudgetHistogram",
+    "BudgetLevels",
     "Budgets",
     "Ownership",
     "Persons",
