@@ -70,7 +70,8 @@ class BudgetLevels:
         Example:
             >>> import tempfile, pandas as pd
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     pd.DataFrame({"consent": [2.0, 1.0, 2.0]}).to_parquet(f"{folder}/people.parquet")
+            ...     people = pd.DataFrame({"consent": [2.0, 1.0, 2.0]})
+            ...     people.to_parquet(f"{folder}/people.parquet")
             ...     BudgetLevels.from_parquet(f"{folder}/people.parquet", epsilon="consent",
             ...                               delta=1e-5)
             BudgetLevels(groups=BudgetGroups(3 records in 2 groups))

@@ -24,6 +24,7 @@ from apiece.training.filtered import FilteredTrainer
 from apiece.training.noise import add_noise, normalise
 from apiece.training.people import PeopleRows
 from apiece.training.randomness import ChaCha20Stream, Streams
+from apiece.training.shards import ParquetShards, TarShards
 from apiece.training.spending import PlannedSpending
 from apiece.training.stacked import SUMS, StackedMlp, StackedModel
 from apiece.training.stages import OutputAverage
@@ -39,6 +40,7 @@ __all__ = [
     "FilteredTrainer",
     "LayerUse",
     "OutputAverage",
+    "ParquetShards",
     "PartPath",
     "PeopleRows",
     "PlannedSpending",
@@ -47,6 +49,7 @@ __all__ = [
     "StackedMlp",
     "StackedModel",
     "Streams",
+    "TarShards",
     "TensorBoard",
     "Trainer",
     "add_noise",

@@ -274,6 +274,14 @@ class Journal:
             )
         os.pwrite(self._descriptor, new, step * _DIGEST)
 
+    def reaches(self, step: int) -> bool:
+        """Whether `step` was made, or any after it.
+
+        Args:
+            step: Counted from 0.
+        """
+        return os.fstat(self._descriptor).st_size > step * _DIGEST
+
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:

@@ -126,7 +126,9 @@ class Keeper:
         """
         loop = self._loop
         self._folder, self._begun, self._finished = folder, True, key is None
-        own = {"plan": self._plan.hash(), "world": loop.processes.world}
+        if state["world"] != loop.processes.world:
+            self._check_world(folder, state)
+        own = {"plan": self._plan.hash()}
         if key is not None:
             self._streams = loop.streams = Streams(key, state["release"])
             own["data"] = self._fingerprint(self._streams)
@@ -134,7 +136,7 @@ class Keeper:
             if state[what] != value:
                 raise StateError(
                     f"checkpoint: its {what} is not the one given here; resume with the plan, "
-                    "the data, the groups and the number of processes that the run began with"
+                    "the data and the groups that the run began with"
                 )
         self._data = state["data"]
         try:
@@ -147,6 +149,24 @@ class Keeper:
         loop.step_number = loop.updates.begun = int(state["step"])
         loop.rejected = int(state["rejected"])
         selection.choose(loop.sums.model, state["paths"])
+
+    def _check_world(self, folder: Folder, state: dict[str, Any]) -> None:
+        """Raise `StateError` where another number of processes may not go on with the run.
+
+        It draws other records. So no step that was made may be made again, with the same noise on
+        another sum; and no coin that a record keeps for a whole stage may be tossed again.
+        """
+        began, step = f"the run's last number of processes, {state['world']}", int(state["step"])
+        if any(stage.participation is not None for stage in self._plan.stages):
+            raise StateError(
+                f"checkpoint: the plan's records take part in whole stages; resume with {began}"
+            )
+        if not folder.journal.exists() or Journal(folder.journal).reaches(step):
+            raise StateError(
+                f"checkpoint: steps after its step {step} were made, and would be made again from "
+                f"other records; resume with {began}, up to the next checkpoint (of each step with "
+                "save_every=1)"
+            )
 
     def _note(self, step: int, update: Iterable[torch.Tensor]) -> None:
         """Put a digest of the update in the journal, where there is a folder."""

@@ -272,8 +272,8 @@ class Trainer:
         Raises:
             InputError: For `seed` or `checkpoint`.
             StateError: Where the folder has no usable checkpoint, or the plan, the data, the
-                budget groups, the number of processes, the model, optimizer or scheduler are not
-                those of that run.
+                budget groups, the model, optimizer or scheduler are not those of that run; or where
+                another number of processes would make a step again that was made.
         """
         for name in {"seed", "checkpoint"} & set(options):
             raise InputError(f"resume: {name} is the folder's to say; leave it out")
