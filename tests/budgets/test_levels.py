@@ -52,6 +52,14 @@ def test_the_plan_is_that_of_the_records(strategy: str) -> None:
     assert plan.bind(budgets).group_index.tolist() == budgets.group_index.tolist()
 
 
+def test_a_cap_merges_levels() -> None:
+    budgets = Budgets([1.0, 5.0, 9.0, 5.0], 1e-5)
+    found = BudgetLevels(budgets.groups).at_most(5.0)
+    assert found.groups.same_as(budgets.at_most(5.0).groups)
+    with pytest.raises(BudgetError):
+        BudgetLevels(budgets.groups).at_most(0.0)
+
+
 def test_what_needs_each_record_is_refused() -> None:
     found = BudgetLevels(Budgets([1.0, 2.0], 1e-5).groups)
     settings = {"steps": 4, "expected_batch_size": 1, "clip_norm": 1.0}

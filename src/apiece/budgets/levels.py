@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from apiece._types import Floats
+from apiece import _check
+from apiece._types import Floats, Integers
 from apiece.budgets.frames import budget_column
 from apiece.budgets.groups import BudgetGroups, names_of
 from apiece.errors import BudgetError, DataError
@@ -90,11 +91,29 @@ class BudgetLevels:
         columns = [values(epsilon, "epsilon", np.inf), values(delta, "delta", 1.0)]
         if excess is not None:
             columns.append(values(excess, "excess", 1.0))
+        return cls._of(columns, counts)
+
+    def at_most(self, epsilon: float) -> BudgetLevels:
+        """Return these levels with every ε above `epsilon` lowered to it.
+
+        Args:
+            epsilon: The cap, positive and finite.
+
+        Raises:
+            BudgetError: Where it is not.
+        """
+        cap, of = _check.positive("epsilon", epsilon, error=BudgetError), self.groups
+        columns = [np.minimum(of.epsilon, cap), of.delta]
+        return self._of(columns + ([] if of.excess is None else [of.excess]), of.records)
+
+    @classmethod
+    def _of(cls, columns: list[Floats], counts: Integers) -> BudgetLevels:
+        """Return the levels of rows that may be equal: ε, δ and Δ̄ if asked, `counts` times each."""
         found, at = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
         records = np.zeros(len(found), dtype=np.int64)
         np.add.at(records, at.reshape(-1), counts)
-        eps, dlt = found[:, 0].copy(), found[:, 1].copy()
-        exc = None if excess is None else found[:, 2].copy()
+        eps, dlt, *more = (found[:, k].copy() for k in range(len(columns)))
+        exc = more[0] if more else None
         return cls(BudgetGroups(names_of(eps, dlt, exc, None), eps, dlt, exc, records))
 
 
