@@ -13,6 +13,7 @@ from apiece.recipes.averaging import WeightAverage
 from apiece.recipes.features import LeafPatches, Transform, normalised, transformed
 from apiece.recipes.heads import HEADS, linear, small_cnn
 from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
+from apiece.recipes.order import loss_ordered_weights
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
 
@@ -26,6 +27,7 @@ __all__ = [
     "WeightAverage",
     "dead_leaves",
     "linear",
+    "loss_ordered_weights",
     "normalised",
     "outputs_of",
     "patches_of",

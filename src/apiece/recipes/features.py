@@ -74,7 +74,7 @@ class LeafPatches:
         return _filters(self)
 
     @torch.no_grad()
-    def __call__(self, images: Tensor, *, part: int = 128) -> Tensor:
+    def __call__(self, images: Tensor, *, part: int = 32) -> Tensor:
         """Return features (n, 2 · filters, places, places).
 
         Args:
@@ -90,17 +90,20 @@ class LeafPatches:
                 f"{self.side})"
             )
         filters, mean, matrix = self.filters_and_mean()
+        # centring a patch, whitening it and comparing it are linear: one convolution makes all
+        centred = torch.cat([matrix @ filters.T, matrix], dim=1).T
+        bias = -centred @ mean
+        centred = centred - centred.mean(dim=1, keepdim=True)
+        kernels = centred.view(-1, self.colours, self.size, self.size)
         pool = nn.AdaptiveAvgPool2d(self.places)
         found = []
         for few in torch.split(images, part):
-            patches = nn.functional.unfold(few, self.size).transpose(1, 2)
-            patches = patches - patches.mean(dim=2, keepdim=True)
-            white = (patches - mean) @ matrix
-            white = white / white.norm(dim=2, keepdim=True).clamp_min(1e-6)
-            reply = (white @ filters.T).transpose(1, 2)
-            side = self.side - self.size + 1
-            both = torch.cat([reply - self.threshold, -reply - self.threshold], dim=1).clamp_min(0)
-            found.append(pool(both.view(len(few), -1, side, side)))
+            replies, white = nn.functional.conv2d(few, kernels, bias).split_with_sizes(
+                [self.filters, len(mean)], dim=1
+            )
+            replies = replies / white.norm(dim=1, keepdim=True).clamp_min(1e-6)
+            both = [pool((sign * replies - self.threshold).clamp_min(0)) for sign in (1, -1)]
+            found.append(torch.cat(both, dim=1))
         return torch.cat(found)
 
 
