@@ -159,15 +159,15 @@ EXPERIMENT = Experiment(
     name="kaiser-2026-theory",
     paper="Kaiser et al. 2026",
     shows="Figures 1, 2, 3, 7, 8, 9 and 10: what plans alone say",
-    cost="a minute",
+    cost="ten minutes on a busy thread",
     units=lambda seeds, scale: [{"figure": f} for f in FIGURES if f != "9"],
     run=run,
     tables=tables,
     notes=lambda done: (
         "Figures 4 and 5 are drawings of the two attacks (`contract.budget_manipulation`, "
-        "`contract.collusion`). Rates of Figure 1 are ours: its caption names none. Nor do those of "
-        "2, 9 and 10 name records, batch and steps, on which an advantage depends; with those of "
-        "Figure 3 they come out lower than published, and rise in the same direction."
+        "`contract.collusion`). Rates of Figure 1 are ours: its caption names none. Nor do the "
+        "captions of 2, 9 and 10 name records, batch and steps, on which an advantage depends: "
+        "with those of Figure 3, as here, advantages are lower than published."
     ),
     seeds=1,
     needs=needs,
