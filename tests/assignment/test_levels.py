@@ -61,7 +61,7 @@ def test_the_end_of_a_ladder_is_near_where_epsilon_is_smooth_and_stops_at_a_rate
 
 
 @pytest.mark.parametrize("height", [1.0, 27.0])
-@pytest.mark.parametrize("shift", [0.0, 0.7])
+@pytest.mark.parametrize("shift", [0.0, 0.7, 1.2])  # the last: at every x it is at some δ
 def test_who_would_stand_within_a_jump_of_epsilon_stands_before_it(
     height: float, shift: float
 ) -> None:
@@ -74,7 +74,7 @@ def test_who_would_stand_within_a_jump_of_epsilon_stands_before_it(
 
     ladder = Ladder(nodes, deltas, log_epsilon(nodes[:, None], deltas))
     targets = np.linspace(-1.0, 0.5 + height, 60)
-    delta = np.repeat(deltas[[2, 6, 10]], 60)
+    delta = np.repeat(np.exp(-(np.array([2.7, 4.1, 5.4]) ** 2) / 2), 60)
     people = Population(np.exp(np.tile(targets, 3)), delta, np.full(180, 1 / 180))
     found = ladder.place(people)
     spent = log_epsilon(found, delta)

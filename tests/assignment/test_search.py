@@ -80,6 +80,13 @@ def test_a_noise_at_which_epsilon_jumps_with_the_rate() -> None:
     assert judge(case("sample", 35)).verdict == "plan"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [95, 140])
+def test_refused_for_the_rates_that_renyi_accounting_knows(seed: int) -> None:
+    """One ended within jumps that lie at another rate for each δ, one at too little noise."""
+    assert judge(case("hybrid", seed)).verdict == "plan"
+
+
 @pytest.mark.parametrize("name", list(REPRODUCERS))
 def test_what_failed_before(name: str) -> None:
     budgets, strategy, (steps, batch) = REPRODUCERS[name]

@@ -189,10 +189,11 @@ class Ladder:
         if self.deltas.size > 1:
             reach = _reach(self.deltas)
             between = np.linspace(reach[0], reach[-1], 4 * DELTAS)
-            stricter = log_epsilon[:, np.searchsorted(reach, between)]
-            rise = np.abs(np.diff(log_epsilon, axis=1)).max(axis=1, keepdims=True)
-            log_epsilon = PchipInterpolator(reach, log_epsilon, axis=1)(between)
-            log_epsilon = np.where(_unlike(rise), stricter, log_epsilon)
+            column = np.searchsorted(reach, between)
+            jumps = _unlike(np.abs(np.diff(log_epsilon, axis=1)), axis=None)
+            found = PchipInterpolator(reach, log_epsilon, axis=1)(between)
+            within = jumps[:, np.maximum(column - 1, 0)]  # the stricter δ's ε is taken there
+            log_epsilon = np.where(within, log_epsilon[:, column], found)
         log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
         return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
 
@@ -214,9 +215,9 @@ class Ladder:
         return np.interp(np.linspace(0, climbed[-1], count), climbed, fine)
 
 
-def _unlike(rise: Floats) -> Mask:
-    """Return where a column's rises are jumps beside its others."""
-    return np.asarray(rise > np.maximum(TALL, UNLIKE * np.median(rise, axis=0)))
+def _unlike(rise: Floats, axis: int | None = 0) -> Mask:
+    """Return which rises are jumps beside the others of their column, or (None) beside all."""
+    return np.asarray(rise > np.maximum(TALL, UNLIKE * np.median(rise, axis=axis)))
 
 
 def _reach(delta: Floats) -> Floats:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from apiece._types import Floats
+from apiece.accounting import LEAST_NOISE
 from apiece.assignment.follow import Follow
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Request
@@ -28,6 +29,7 @@ from apiece.plan import Plan
 NOISES = ("batch", "strictest", "loosest", "mean")
 TOLERANCE = 2e-4  # of the mean rate
 BELOW, BARELY = 1.01, 1 + 1e-4  # times the mean rate found that it may be asked to be
+SELDOM = 2e-12  # a rate, twice the least one that is looked for
 FEW = 6  # up to so many groups the noise is sought by solving for each; beyond, by a ladder
 
 
@@ -111,7 +113,11 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
     if q == 1:  # everyone takes part in every step, at the noise of the strictest
         return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
     if len(groups) > FEW:
-        return _laddered(request, least, most)
+        strictest = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
+        floor = _floor(request, *strictest)
+        return _laddered(request, max(least, floor), max(most, floor))
+    floor = _floor(request, epsilon, delta)
+    least, most = max(least, floor), max(most, floor)
     follow = Follow(request, epsilon, delta, request.share)
 
     def room(z: float) -> float:
@@ -119,6 +125,17 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
 
     z = crossing(room, harmonic_noise(request), least, most)
     return z, follow.closely(z)
+
+
+def _floor(request: Request, epsilon: Floats, delta: Floats) -> float:
+    """Return the noise multiplier below which somebody would have no rate at all.
+
+    There is none where chances below δ cost nothing. Rényi accounting knows no rate for a small
+    budget at the noise of a far larger one; then rates are scaled down at more noise.
+    """
+    if request.method != "rdp":
+        return LEAST_NOISE
+    return uniform_noise(request, epsilon, delta, SELDOM)
 
 
 def _laddered(request: Request, least: float, most: float) -> tuple[float, Floats]:
