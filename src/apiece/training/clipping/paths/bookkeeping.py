@@ -32,6 +32,7 @@ from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.contributions import Contribution, Rows, join
 from apiece.training.clipping.rules.joined import Joined, Persons
+from apiece.training.clipping.rules.keeping import keeping
 from apiece.training.clipping.rules.kernels import remembering, row_squares
 from apiece.training.clipping.rules.rule import (
     LayerRule,
@@ -81,7 +82,7 @@ def clip_batch(batch: Batch) -> ClippedSum:
     with torch.no_grad():
         apart = _without_rule(passed, len(batch))
         seen = [(use, use.gives(g)) for use, g in met if use.as_it_ran]
-    with single(losses.device), torch.no_grad():
+    with single(losses.device), torch.no_grad(), keeping():
         seen += [(use, use.gives(g)) for use, g in met if not use.as_it_ran]
         trained = {id(p): p for p in batch.parameters.values()}
         apart += parts_of_uses(tape, seen, trained)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import torch
 
+from apiece.training.clipping.rules.keeping import may_keep
 from apiece.training.clipping.rules.kernels import (
     Squares,
     flattened,
@@ -23,7 +24,7 @@ from apiece.training.clipping.rules.kernels import (
     row_squares,
 )
 
-KEEP = 1 << 24  # entries of per-record gradients that are kept rather than made again
+KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
 _CELLS = 1 << 22  # entries of a temporary at a time
 
 
@@ -265,7 +266,9 @@ def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
     """
     found = Products(left, right)
     cells = left.shape[0] * left.shape[2] * right.shape[2]
-    return found if found.ghost_is_cheaper or cells > KEEP else Rows(found.per_record())
+    if found.ghost_is_cheaper or not may_keep(cells, KEEP):
+        return found
+    return Rows(found.per_record())
 
 
 def in_parts(

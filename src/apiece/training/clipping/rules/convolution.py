@@ -21,6 +21,7 @@ from apiece.training.clipping.rules.contributions import (
     made_again,
     term_sizes,
 )
+from apiece.training.clipping.rules.keeping import may_keep
 from apiece.training.clipping.rules.kernels import Squares, row_squares
 from apiece.training.clipping.rules.rule import Contributions, LayerRule, LayerUse, trains
 
@@ -45,7 +46,7 @@ def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Co
     """
     padded, padding = pad(module, inputs)
     use = Convolution(module, padded.contiguous(), outputs.contiguous(), padding)
-    fits = outputs.shape[0] * module.weight.numel() <= KEEP
+    fits = may_keep(outputs.shape[0] * module.weight.numel(), KEEP)
     return Slices(use.slices()) if fits and not torch.is_grad_enabled() else use
 
 
