@@ -74,7 +74,7 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0.98 * a <= s <= a for a, s in zip(asked, spent, strict=True))
 
 
-@pytest.mark.parametrize("page", ["estimator.md", "adapters.md"])
+@pytest.mark.parametrize("page", ["estimator.md", "adapters.md", "recipes.md"])
 def test_the_pages_on_other_tools_run(page: str) -> None:
     names: dict[str, object] = {}
     for block in blocks(ROOT / "docs" / page, "python"):

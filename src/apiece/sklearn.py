@@ -16,7 +16,13 @@ except ModuleNotFoundError:
         "scikit-learn is not installed; pip install 'apiece[sklearn]'", name="sklearn"
     ) from None
 
-from apiece.adapters import Account, PrivateClassifier, PrivateRegressor, Spending
+from apiece.adapters import (
+    Account,
+    PrivateClassifier,
+    PrivateImageClassifier,
+    PrivateRegressor,
+    Spending,
+)
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip
 
 __all__ = [
@@ -25,6 +31,7 @@ __all__ = [
     "Date",
     "Numeric",
     "PrivateClassifier",
+    "PrivateImageClassifier",
     "PrivateRegressor",
     "Schema",
     "Skip",

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from apiece.adapters.scikit.account import Account, Spending
     from apiece.adapters.scikit.classifier import PrivateClassifier
+    from apiece.adapters.scikit.images import PrivateImageClassifier
     from apiece.adapters.scikit.regressor import PrivateRegressor
 
-__all__ = ["Account", "PrivateClassifier", "PrivateRegressor", "Spending"]
+__all__ = [
+    "Account",
+    "PrivateClassifier",
+    "PrivateImageClassifier",
+    "PrivateRegressor",
+    "Spending",
+]
 _MODULE_OF = {
     "Account": "account",
     "PrivateClassifier": "classifier",
+    "PrivateImageClassifier": "images",
     "PrivateRegressor": "regressor",
     "Spending": "account",
 }

@@ -119,7 +119,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
                 bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        target = Classes(_declared_classes(self.classes))
+        target = Classes(declared_classes(self.classes))
         given = Given.of(self, X, epsilon=epsilon, delta=delta, people=people)
         labels = column_or_1d(y, warn=True)
         check_consistent_length(X, labels)
@@ -170,7 +170,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
-def _declared_classes(classes: Any) -> tuple[Any, ...]:
+def declared_classes(classes: Any) -> tuple[Any, ...]:
     """Return the declared classes, sorted."""
     if classes is None:
         raise InputError(

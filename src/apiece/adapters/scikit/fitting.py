@@ -96,7 +96,7 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
         kept.features,
         targets[torch.from_numpy(kept.labels)],
         people=kept.person,
-        seed=_seed(estimator.random_state),
+        seed=seed_of(estimator.random_state),
     )
     estimator.network_ = network
     estimator.plan_ = plan.public()
@@ -119,7 +119,16 @@ def outputs(estimator: Any, X: Any) -> torch.Tensor:
     return found
 
 
-def _seed(random_state: Any) -> int | None:
+def seed_of(random_state: Any) -> int | None:
+    """Return scikit-learn's random_state as a number; None stays None, for the system's randomness.
+
+    Args:
+        random_state: None, a whole number, or a generator.
+
+    Example:
+        >>> seed_of(3), seed_of(None)
+        (3, None)
+    """
     if random_state is None:
         return None
     if isinstance(random_state, int | np.integer):
