@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from apiece._types import Json
 from apiece.errors import DataError
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ def loads(text: str | bytes, what: str) -> Any:
         raise DataError(f"{what}: not JSON ({reason}); give what to_json wrote") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -54,7 +55,7 @@ def fields(
     where: str,
     readers: Mapping[str, Reader[Any]],
     optional: Mapping[str, Reader[Any]] | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Return an object's fields, each by its reader: all of `readers`, any of `optional`, no other.
 
     Raises `DataError` for anything else.

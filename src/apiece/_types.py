@@ -1,4 +1,4 @@
-"""Types that are used everywhere: names for arrays, and what lies between two bounds."""
+"""Types that are used everywhere: names for arrays and dictionaries, and a pair of bounds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Json: TypeAlias = dict[str, Any]
+"""An object of a JSON document, as it is written or was read."""
+Flags: TypeAlias = dict[str, Any]
+"""A command's options by name, as click passes them."""
+State: TypeAlias = dict[str, Any]
+"""What torch keeps of an optimizer, a scheduler or a run, as `state_dict` returns it."""
 
 
 class Bounds(NamedTuple):

@@ -11,16 +11,8 @@ from apiece.datasets import Dialect
 from apiece.errors import ApieceError
 from apiece.jobs import job_from_dict, read_people
 from apiece.ledger import Ledger
+from sample_tables import AGE_AND_ANSWER as SCHEMA
 
-SCHEMA = """
-[columns.age]
-kind = "numeric"
-lower = 0
-upper = 100
-[columns.answer]
-kind = "categorical"
-values = ["no", "yes"]
-"""
 ROWS = [f"p{i},{20 + i},{('no', 'yes')[i % 2]},{('1', '2')[i % 2]}" for i in range(20)]
 HEAD = "who,age,answer,eps"
 

@@ -11,16 +11,7 @@ import pytest
 
 from apiece import cli
 from sample_runs import sample_plan
-
-SCHEMA = """
-[columns.x]
-kind = "numeric"
-lower = 0
-upper = 1
-[columns.y]
-kind = "categorical"
-values = ["a", "b"]
-"""
+from sample_tables import X_AND_Y as SCHEMA
 
 
 @pytest.fixture(scope="module")

@@ -19,16 +19,8 @@ import torch
 
 from apiece import cli
 from apiece.ledger import Ledger, suggest_order
+from sample_tables import AGE_AND_ANSWER as SCHEMA
 
-SCHEMA = """
-[columns.age]
-kind = "numeric"
-lower = 0
-upper = 100
-[columns.answer]
-kind = "categorical"
-values = ["no", "yes"]
-"""
 N = 120
 
 

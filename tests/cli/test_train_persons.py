@@ -13,16 +13,8 @@ from apiece import cli
 from apiece.errors import StateError
 from apiece.jobs import Run, load_model, prepare_again, read_job, read_people, run
 from apiece.plan import Plan
+from sample_tables import AGE_AND_ANSWER as SCHEMA
 
-SCHEMA = """
-[columns.age]
-kind = "numeric"
-lower = 0
-upper = 100
-[columns.answer]
-kind = "categorical"
-values = ["no", "yes"]
-"""
 BASE = (
     "--label answer --delta 1e-4 --strategy uniform --batch-size 30 --steps 8 --person patient "
     "--learning-rate 2 --schema schema.toml"

@@ -8,16 +8,8 @@ import numpy as np
 import pandas as pd
 
 from apiece.jobs import Job, job_from_dict
+from sample_tables import AGE_AND_ANSWER as SCHEMA
 
-SCHEMA = """
-[columns.age]
-kind = "numeric"
-lower = 0
-upper = 100
-[columns.answer]
-kind = "categorical"
-values = ["no", "yes"]
-"""
 SIZE = 60
 
 

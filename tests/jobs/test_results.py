@@ -11,16 +11,8 @@ import pytest
 
 from apiece.errors import ApieceError, DataError, InputError, StateError
 from apiece.jobs import Run, job_from_dict, prepare, run
+from sample_tables import X_AND_Y as SCHEMA
 
-SCHEMA = """
-[columns.x]
-kind = "numeric"
-lower = 0
-upper = 1
-[columns.y]
-kind = "categorical"
-values = ["a", "b"]
-"""
 # What follows from nothing else in the folder: a name, a figure, a clock;
 UNCHECKED = {"apiece", "name", "seconds", "test_accuracy", "commonest_class_share", "label"}
 UNCHECKED |= {"classes", "schema", "features", "source", "test_records", "notes"}

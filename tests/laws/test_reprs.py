@@ -178,6 +178,8 @@ PUBLIC = [
     "audit.trend.Rise",
     "audit.trend.Trend",
     "budgets.release.BudgetHistogram",
+    "cli._findings.Canaries",
+    "cli._shadow_audit.Asked",
     "cli.account.Case",
     "contract.check.Clause",
     "contract.check.Verdict",

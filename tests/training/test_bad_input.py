@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer
 
-N = 30
+from .items import INPUTS, TARGETS, Items, N, changed
+
 LOSS = nn.CrossEntropyLoss(reduction="none")
-INPUTS = torch.randn(N, 4, generator=torch.Generator().manual_seed(5))
-TARGETS = (INPUTS[:, 0] > 0).long()
 
 
 def plan(size=N):
@@ -75,27 +73,6 @@ def test_a_model_without_trainable_parameters():
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     with pytest.raises(InputError, match="no trainable parameter"):
         Trainer(model, optimizer, LOSS, plan(), (INPUTS, TARGETS), seed=0)
-
-
-class Items(Dataset):
-    """Records by position; what is read is counted."""
-
-    def __init__(self, inputs, *, transform=None):
-        self.inputs, self.transform, self.read = inputs, transform, set()
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def __getitem__(self, i):
-        self.read.add(i)
-        x = self.inputs[i]
-        return (self.transform(x) if self.transform else x), int(x[0] > 0)
-
-
-def changed(record):
-    inputs = INPUTS.clone()
-    inputs[record, 2] += 1e-6
-    return inputs
 
 
 @pytest.mark.parametrize("record", [0, 17, N - 1])

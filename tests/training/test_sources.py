@@ -19,24 +19,9 @@ from apiece.errors import DataError, InputError
 from apiece.training import sources
 from apiece.training.sums import Sums
 
-N, CPU = 30, torch.device("cpu")
-INPUTS = torch.randn(N, 4, generator=torch.Generator().manual_seed(5))
-TARGETS = (INPUTS[:, 0] > 0).long()
+from .items import INPUTS, TARGETS, Items, N, changed
 
-
-class Items(Dataset):
-    """Records by position; what is read is counted."""
-
-    def __init__(self, inputs, *, transform=None):
-        self.inputs, self.transform, self.read = inputs, transform, set()
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def __getitem__(self, i):
-        self.read.add(i)
-        x = self.inputs[i]
-        return (self.transform(x) if self.transform else x), int(x[0] > 0)
+CPU = torch.device("cpu")
 
 
 class Stated(Items):
@@ -46,12 +31,6 @@ class Stated(Items):
 
     def fingerprint(self):
         return f"version {self.version}"
-
-
-def changed(record):
-    inputs = INPUTS.clone()
-    inputs[record, 2] += 1e-6
-    return inputs
 
 
 class Together(Items):

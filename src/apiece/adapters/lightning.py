@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from apiece._types import State
 from apiece.adapters.stepping import PrivateStep
 from apiece.errors import StateError, UnsupportedError
 from apiece.training import PlannedSpending, Trainer, public_numbers
@@ -85,7 +86,7 @@ class PrivateModule(LightningModule):
         """Write the run's last checkpoint, where it has a folder."""
         self._step.trainer.fit(0)
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: State) -> None:
         """Refuse: parameters and noise would no longer be those of one run."""
         raise StateError(
             "lightning: a private run goes on from its own folder only; use "

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from apiece._types import State
 from apiece.errors import StateError
 from apiece.training import Progress, Trainer
 
@@ -62,11 +63,11 @@ class PrivateStep(torch.optim.Optimizer):
         with self._around():
             self.done = self.trainer.step()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return nothing: a run is kept in its own checkpoint folder."""
         return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Refuse all but nothing: parameters and noise would no longer be those of one run.
 
         Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from apiece._types import Json
 from apiece.assignment.front import assign
 from apiece.assignment.request import Strategy
 from apiece.budgets import Budgets
@@ -40,7 +40,7 @@ class Compared:
     excess: float | None
     objection: str | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return it as JSON types."""
         return asdict(self)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from apiece._types import Json
 from apiece.audit.bounds import LowerBound
 from apiece.audit.roc import Roc
 from apiece.audit.trend import Difference
@@ -48,7 +48,7 @@ class GroupDifference:
     groups: tuple[str, str]
     test: Difference | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the difference as JSON types."""
         return {"groups": list(self.groups), **({} if self.test is None else asdict(self.test))}
 
@@ -92,10 +92,10 @@ class Findings:
     differences: tuple[GroupDifference, ...] = ()
     canaries: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the findings as JSON types, without what was not looked at."""
         by_group = self.bounds_by_group
-        found: dict[str, Any] = {
+        found: Json = {
             "audit": self.audit,
             "strategy": self.strategy,
             "steps": self.steps,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,7 @@ from torch import Tensor, nn
 from apiece._types import Floats
 from apiece.audit.stacked_training import logit_scaled
 from apiece.errors import DataError, UnsupportedError
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every part of the model in evaluation mode, and back as it was."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
+from apiece.training import evaluating
 
 
 def model_confidences(
@@ -44,7 +31,7 @@ def model_confidences(
     """
     inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
     found: list[npt.NDArray[np.float32]] = []
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         for at in range(0, len(targets), batch_size):
             part = targets[at : at + batch_size]
             try:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from apiece import _check
 from apiece._files import write_whole
-from apiece._types import Integers, Mask
+from apiece._types import Integers, Json, Mask
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
 from apiece.audit.stacked_training import Recipe
@@ -259,7 +259,7 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
     return [block for block in range(job.blocks) if not _file(folder, block).exists()]
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> Json:
     """Return what a folder says of its job; nothing where it cannot be read."""
     try:
         found = json.loads(path.read_text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from apiece.errors import DataError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
+    from apiece.datasets import Dialect
     from apiece.jobs import People, Records
 
 
@@ -59,14 +60,47 @@ def _numbers(path: Path) -> list[float]:
     return found
 
 
-def of_canaries(flags: dict[str, Any]) -> Findings:
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Where canaries, their coins and their scores stand: files, names of columns, dialect."""
+
+    canaries: Path
+    coins: Path | None
+    id_column: str
+    score: str
+    included: str
+    group: str | None
+    person: str | None
+    dialect: Dialect
+
+    @property
+    def coined(self) -> list[str]:
+        """The columns of what was decided for a canary: the coin, and maybe the group."""
+        return [self.included, *([self.group] if self.group else [])]
+
+    @property
+    def key(self) -> str | None:
+        """The column that says whose a row is, or joins the two files; None where there is none."""
+        return self.id_column if self.person is None and self.coins is not None else self.person
+
+    def columns(self, path: Path, names: list[str]) -> Any:
+        """Return these columns of a file; raise `DataError` for one that it lacks."""
+        from apiece.datasets import column, read_table
+
+        table = read_table(path, self.dialect)
+        for name in names:
+            column(table, name, f"{path.name}:")
+        return table[list(dict.fromkeys(names))]
+
+
+def of_canaries(given: Canaries, *, delta: float, confidence: float) -> Findings:
     """Bounds, by group too, and ROC curves from canaries that were included by fair coins."""
     import numpy as np
 
     from apiece.audit import Findings, one_run, one_run_by_group, roc_by_group
 
-    scores, truth, names = _canaries(flags)
-    asked = {"delta": flags["delta"], "confidence": flags["confidence"]}
+    scores, truth, names = _canaries(given)
+    asked: Any = {"delta": delta, "confidence": confidence}
     methods = ("dp", "gdp")
     by_group, groups = {}, np.full(scores.size, "all") if names is None else names
     if names is not None:
@@ -74,14 +108,14 @@ def of_canaries(flags: dict[str, Any]) -> Findings:
         by_group = {name: tuple(bounds[name] for bounds in each) for name in each[0]}
     return Findings(
         audit="one run",
-        unit=None if flags["person"] is None else "person",
+        unit=None if given.person is None else "person",
         bounds=tuple(one_run(scores, truth, method=m, **asked) for m in methods),
         bounds_by_group=by_group,
         rocs=roc_by_group(scores, truth, groups),
     )
 
 
-def _canaries(flags: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
     """Return scores, coins and maybe groups, one a canary; with --person one a person.
 
     With --coins, the two files are joined by id, whatever the order of their rows.
@@ -89,12 +123,10 @@ def _canaries(flags: dict[str, Any]) -> tuple[Any, Any, Any]:
     from apiece.audit import by_person, join, one_a_person
     from apiece.datasets import texts
 
-    coined = [flags["included"], *([flags["group"]] if flags["group"] else [])]
-    person, coins = flags["person"], flags["coins"]
-    key = flags["id_column"] if person is None and coins is not None else person
-    wanted = [flags["score"], *(coined if coins is None else []), *([key] if key else [])]
-    table = _columns(flags, flags["canaries"], wanted)
-    scores = _score_column(table, flags)
+    coined, person, coins, key = given.coined, given.person, given.coins, given.key
+    wanted = [given.score, *(coined if coins is None else []), *([key] if key else [])]
+    table = given.columns(given.canaries, wanted)
+    scores = _score_column(table, given)
     ids: Any = texts(table[key]).astype(str) if key else None
     values = [texts(table[name]).astype(str) for name in coined] if coins is None else []
     if person is not None:
@@ -104,11 +136,11 @@ def _canaries(flags: dict[str, Any]) -> tuple[Any, Any, Any]:
             one_a_person(f"column {name!r}", own, whose)
             for name, own in zip(coined, values, strict=False)
         ]
-    if coins is not None:
-        other = _columns(flags, coins, [key, *coined])
-        order = join(str(coins), texts(other[key]).astype(str), str(flags["canaries"]), ids)
+    if coins is not None and key is not None:
+        other = given.columns(coins, [key, *coined])
+        order = join(str(coins), texts(other[key]).astype(str), str(given.canaries), ids)
         values = [texts(other[name]).astype(str)[order] for name in coined]
-    return scores, _coins(flags["included"], values[0]), values[1] if flags["group"] else None
+    return scores, _coins(given.included, values[0]), values[1] if given.group else None
 
 
 def _persons(name: str, ids: Any) -> Any:
@@ -127,30 +159,20 @@ def _coins(name: str, values: Any) -> Any:
     return np.isin(words, ["1", "true"])
 
 
-def _score_column(table: Any, flags: dict[str, Any]) -> Any:
+def _score_column(table: Any, given: Canaries) -> Any:
     import numpy as np
 
     from apiece.datasets import as_numbers, texts
 
-    cells = texts(table[flags["score"]])
-    scores = as_numbers(cells, flags["decimal"] or ".")
+    cells = texts(table[given.score])
+    scores = as_numbers(cells, given.dialect.decimal)
     bad = np.flatnonzero(np.isnan(scores))
     if bad.size:
         raise DataError(
-            f"column {flags['score']!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
+            f"column {given.score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
             f"({bad.size} such rows); give every canary a score"
         )
     return scores
-
-
-def _columns(flags: dict[str, Any], path: Path, names: list[str]) -> Any:
-    from apiece.cli._inputs import dialect_from
-    from apiece.datasets import column, read_table
-
-    table = read_table(path, dialect_from(flags))
-    for name in names:
-        column(table, name, f"{path.name}:")
-    return table[list(dict.fromkeys(names))]
 
 
 def of_shadows(path: Path, variant: str) -> Findings:

@@ -14,7 +14,11 @@ from apiece.cli._output import echo
 from apiece.errors import DataError, InputError
 
 if TYPE_CHECKING:
+    from apiece._types import Flags
     from apiece.datasets import Dialect
+
+
+DIALECT = ("separator", "decimal", "encoding")  # the options of `table_options`
 
 
 def table_options(command: Any) -> Any:
@@ -44,12 +48,11 @@ def gone(old: str, remedy: str) -> Callable[[Any], Any]:
     return click.option(old, name, hidden=True, expose_value=False, is_eager=True, callback=refuse)
 
 
-def dialect_from(flags: dict[str, Any]) -> Dialect:
+def dialect_from(flags: Flags) -> Dialect:
     """Return how a CSV file is written, by the flags of `table_options`."""
     from apiece.datasets import Dialect
 
-    names = ("separator", "decimal", "encoding")
-    return Dialect(**{name: flags[name] for name in names if flags[name] is not None})
+    return Dialect(**{name: flags[name] for name in DIALECT if flags[name] is not None})
 
 
 def groups_from(text: str) -> list[tuple[str, float, float]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from apiece import _check
 from apiece.errors import unknown
@@ -14,13 +14,27 @@ if TYPE_CHECKING:
     from apiece.audit.shadows import Mapper, ShadowJob
 
 
-def of_shadow_run(flags: dict[str, Any]) -> Findings:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of `apiece audit lira`."""
+
+    run: Path
+    models: int
+    processes: int
+    ray: bool
+    address: str | None
+    seed: int
+    out: Path | None
+    variant: str
+
+
+def of_shadow_run(asked: Asked) -> Findings:
     """LiRA by group from shadow models of a run's table, trained here or resumed."""
     from apiece.audit import shadow_findings
 
-    job = _shadow_job(flags)
+    job = _shadow_job(asked)
     return replace(
-        shadow_findings(_trained(job, flags), variant=flags["variant"]),
+        shadow_findings(_trained(job, asked), variant=asked.variant),
         audit="shadow models of a run's table",
         unit=None if job.pool.people is None else "person",
         strategy=job.plan.strategy,
@@ -28,8 +42,8 @@ def of_shadow_run(flags: dict[str, Any]) -> Findings:
     )
 
 
-def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
-    """The shadow models of a run's table; what is wrong with the flags is found before training."""
+def _shadow_job(asked: Asked) -> ShadowJob:
+    """The shadow models of a run's table; what is wrong with them is found before training."""
     import numpy as np
 
     from apiece.audit import LEAST_MODELS, VARIANTS
@@ -38,20 +52,20 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
     from apiece.cli._findings import of_classes
     from apiece.jobs import read_job, read_people
 
-    models = _check.count("models", flags["models"], least=LEAST_MODELS)
-    _check.count("processes", flags["processes"])
-    if flags["variant"] not in VARIANTS:
-        raise unknown("variant", flags["variant"], VARIANTS)
-    job = read_job(flags["run"] / "config.toml")
+    models = _check.count("models", asked.models, least=LEAST_MODELS)
+    _check.count("processes", asked.processes)
+    if asked.variant not in VARIANTS:
+        raise unknown("variant", asked.variant, VARIANTS)
+    job = read_job(asked.run / "config.toml")
     training, coins = job.training_of(job.training.strategy), job.run.seed
-    people = of_classes(read_people(job, flags["seed"] if coins is None else coins))
-    rows, asked, person = ~people.train.faulty, people.budgets, people.train.person
-    good = rows if person is None else np.isin(asked.ids, person[rows])
+    people = of_classes(read_people(job, asked.seed if coins is None else coins))
+    rows, whole, person = ~people.train.faulty, people.budgets, people.train.person
+    good = rows if person is None else np.isin(whole.ids, person[rows])
     budgets = Budgets(
-        asked.epsilon[good],
-        asked.delta[good],
-        ids=asked.ids[good],
-        labels=None if asked.labels is None else asked.labels[good],
+        whole.epsilon[good],
+        whole.delta[good],
+        ids=whole.ids[good],
+        labels=None if whole.labels is None else whole.labels[good],
     )
     plan = half_plan(
         budgets,
@@ -67,26 +81,26 @@ def _shadow_job(flags: dict[str, Any]) -> ShadowJob:
         budgets,
         replace(plan, unit=job.data.unit),
         models=models,
-        seed=flags["seed"],
+        seed=asked.seed,
         people=None if person is None else person[rows],
         rows_per_person=most if isinstance(most, int) else None,
     )
 
 
-def _trained(job: ShadowJob, flags: dict[str, Any]) -> ShadowScores:
+def _trained(job: ShadowJob, asked: Asked) -> ShadowScores:
     """The scores of all models of `job`; with --out, what an earlier call left is not repeated."""
     from apiece.audit.shadows import claim, train_shadows
     from apiece.cli import Interrupted
     from apiece.cli._progress import Bar
 
-    out: Path | None = flags["out"]
+    out = asked.out
     done = 0 if out is None else job.blocks - len(claim(job, out))
     with Bar(job.blocks, done=done) as bar:
         try:
             scores = train_shadows(
                 job,
                 folder=out,
-                mapper=_mapper(flags),
+                mapper=_mapper(asked),
                 progress=lambda at, total: bar.advance(f"block {at} of {total}"),
             )
         except KeyboardInterrupt:
@@ -108,11 +122,11 @@ def _interrupted(job: ShadowJob, out: Path | None) -> str:
     )
 
 
-def _mapper(flags: dict[str, Any]) -> Mapper:
+def _mapper(asked: Asked) -> Mapper:
     from apiece.audit.shadows import processes, serially
 
-    if flags["ray"]:
+    if asked.ray:
         from apiece.adapters.ray import cluster
 
-        return cluster(flags["address"])
-    return serially if flags["processes"] == 1 else processes(flags["processes"])
+        return cluster(asked.address)
+    return serially if asked.processes == 1 else processes(asked.processes)

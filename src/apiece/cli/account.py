@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,9 @@ from apiece.mechanisms import (
     from_dict,
     to_dict,
 )
+
+if TYPE_CHECKING:
+    from apiece._types import Json
 
 EXAMPLE = """
 \b
@@ -161,7 +164,7 @@ def _needed(delta: float | None) -> float:
     return delta
 
 
-def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, dict[str, Any]]:
+def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, Json]:
     try:
         curve = privacy_curve(case.mechanism, method=method)
         epsilon = curve.epsilon(case.delta)
@@ -170,7 +173,7 @@ def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve,
         if number is None:
             raise
         raise type(error)(f"{case.name or f'mechanism {number}'}: {error}") from None
-    document: dict[str, Any] = {} if case.name is None else {"name": case.name}
+    document: Json = {} if case.name is None else {"name": case.name}
     if case.asked is not None:
         document["epsilon_asked"] = case.asked
     return curve, document | {
@@ -183,7 +186,7 @@ def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve,
     }
 
 
-def _lines(document: dict[str, Any], curve: PrivacyCurve) -> list[str]:
+def _lines(document: Json, curve: PrivacyCurve) -> list[str]:
     epsilon = document["epsilon"]
     low = f" (at least {epsilon['lower']:.6g})" if epsilon["lower"] > 0 else ""
     return [
@@ -195,7 +198,7 @@ def _lines(document: dict[str, Any], curve: PrivacyCurve) -> list[str]:
     ]
 
 
-def _rows(documents: list[dict[str, Any]], method: str) -> list[str]:
+def _rows(documents: list[Json], method: str) -> list[str]:
     head = (
         f"{'':20}  {'asked':>10}  {'epsilon ≥':>12}  {'epsilon ≤':>12}  {'delta':>9}  advantage ≤"
     )
@@ -207,7 +210,7 @@ def _rows(documents: list[dict[str, Any]], method: str) -> list[str]:
     return [head, *rows, f"relation {RELATION}, method {method}"]
 
 
-def _asked(document: dict[str, Any]) -> str:
+def _asked(document: Json) -> str:
     return f"{document['epsilon_asked']:.6g}" if "epsilon_asked" in document else ""
 
 

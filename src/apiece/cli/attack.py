@@ -12,6 +12,7 @@ from apiece.cli._output import columns, echo
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
+    from apiece._types import Flags, Json
     from apiece.contract import Exposure
 
 EXAMPLE = """
@@ -66,9 +67,7 @@ def _numbers(name: str, text: str) -> list[float]:
         raise InputError(f"{name}: {text!r} is not a list of numbers, as in 2,4,8") from None
 
 
-def _exposures(
-    decoys: list[float], shares: list[float] | None, flags: dict[str, Any]
-) -> list[Exposure]:
+def _exposures(decoys: list[float], shares: list[float] | None, flags: Flags) -> list[Exposure]:
     import numpy as np
 
     from apiece import _check
@@ -101,7 +100,7 @@ def _exposures(
     return collusion(budgets, 0, epsilons=decoys, shares=shares, generator=generator, **run)
 
 
-def table(document: dict[str, Any]) -> str:
+def table(document: Json) -> str:
     """Return the rows as a table for people."""
     head = (
         f"{document['attack']}, {document['strategy']}: the target of {document['records']} asks "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._text import plain
-from apiece.cli._inputs import renamed, table_options
+from apiece.cli._inputs import DIALECT, dialect_from, renamed, table_options
 from apiece.cli._output import echo
 from apiece.errors import InputError
 
@@ -142,7 +142,7 @@ def of_shadow_run(as_json: bool, **flags: Any) -> None:
     """Train shadow models on a run's table, and attack each by all others (LiRA)."""
     from apiece.cli import _shadow_audit
 
-    _say(_shadow_audit.of_shadow_run(flags), as_json)
+    _say(_shadow_audit.of_shadow_run(_shadow_audit.Asked(**flags)), as_json)
 
 
 @command.command("model", short_help="A torch model, by its losses.", cls=Kind)
@@ -199,11 +199,13 @@ def of_two_worlds(as_json: bool, **asked: Any) -> None:
 @table_options
 @_bounds
 @_json_option
-def of_canaries(as_json: bool, **flags: Any) -> None:
+def of_canaries(as_json: bool, delta: float, confidence: float, **flags: Any) -> None:
     """Bound ε from one run, on records or persons that were included by fair coins."""
     from apiece.cli import _findings
 
-    _say(_findings.of_canaries(flags), as_json)
+    dialect = dialect_from({name: flags.pop(name) for name in DIALECT})
+    given = _findings.Canaries(**flags, dialect=dialect)
+    _say(_findings.of_canaries(given, delta=delta, confidence=confidence), as_json)
 
 
 @command.command("shadows", short_help="Stored shadow models (LiRA).", cls=Kind)

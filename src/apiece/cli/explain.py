@@ -14,6 +14,7 @@ from apiece.cli._output import echo
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
+    from apiece._types import Flags
     from apiece.contract import Explanation
 
 EXAMPLE = """
@@ -78,7 +79,7 @@ def command(
         echo(text(found))
 
 
-def _only(flags: dict[str, Any], *names: str) -> dict[str, Any]:
+def _only(flags: Flags, *names: str) -> Flags:
     """Return the flags of these names; refuse others that are given."""
     for name, value in flags.items():
         if value is not None and name not in names:
@@ -91,7 +92,7 @@ def _only(flags: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: flags[name] for name in names}
 
 
-def _page(flags: dict[str, Any], as_json: bool) -> None:
+def _page(flags: Flags, as_json: bool) -> None:
     """Write the contributor's page."""
     from apiece.cli._progress import Bar
     from apiece.contract import choices

@@ -22,6 +22,7 @@ from apiece.cli._output import columns, echo
 from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:
+    from apiece._types import Json
     from apiece.budgets import Budgets
     from apiece.ledger import Head, Ledger, Receipt
 
@@ -155,7 +156,7 @@ def status(url: str, analysis: str | None, as_json: bool) -> None:
     """Say how far the history goes; nothing about anyone's spending."""
     ledger = _open(url, create=False)
     head = ledger.head()
-    document: dict[str, Any] = {
+    document: Json = {
         "method": ledger.method,
         "order": ledger.order,
         "people": ledger.people,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,6 +33,9 @@ from apiece.cli._inputs import (
 from apiece.cli._output import columns, echo
 from apiece.errors import InputError
 from apiece.plan import Plan
+
+if TYPE_CHECKING:
+    from apiece._types import Flags, Json
 
 EXAMPLE = """
 \b
@@ -99,7 +102,7 @@ def command(
         echo(table(plan))
 
 
-def _compare(flags: dict[str, Any], as_json: bool) -> None:
+def _compare(flags: Flags, as_json: bool) -> None:
     """Print what each strategy makes of the budgets, the given one with its options among them."""
     budgets = _budgets(flags)
     given = strategy_named(flags["strategy"], **_options(flags))
@@ -135,11 +138,11 @@ def comparison(found: Sequence[Compared]) -> str:
     return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
 
 
-def _options(flags: dict[str, Any]) -> dict[str, Any]:
+def _options(flags: Flags) -> Flags:
     return dict(parse_option(text) for text in flags["option"])
 
 
-def _budgets(flags: dict[str, Any]) -> Budgets:
+def _budgets(flags: Flags) -> Budgets:
     for name in ("delta", "batch_size", "steps"):
         if flags[name] is None:
             raise InputError(f"--{name.replace('_', '-')}: missing; give it, or --from a plan")
@@ -148,7 +151,7 @@ def _budgets(flags: dict[str, Any]) -> Budgets:
     return budgets
 
 
-def _assign(flags: dict[str, Any]) -> Plan:
+def _assign(flags: Flags) -> Plan:
     options, budgets = _options(flags), _budgets(flags)
     plan = assign(
         budgets,
@@ -163,7 +166,7 @@ def _assign(flags: dict[str, Any]) -> Plan:
     return plan if cap is None else replace(plan, notes=(*plan.notes, cap_note(cap)))
 
 
-def budgets_from(flags: dict[str, Any]) -> Budgets:
+def budgets_from(flags: Flags) -> Budgets:
     """Return the budgets that the flags of a command describe."""
     delta, excess = number_or_name(flags["delta"]), number_or_name(flags.get("excess"))
     if flags["data"] is not None:
@@ -211,7 +214,7 @@ def table(plan: Plan) -> str:
     return "\n".join([*_head(plan, one), "", *shown, *_foot(plan)])
 
 
-def _row(group: dict[str, Any], names: list[str]) -> list[str]:
+def _row(group: Json, names: list[str]) -> list[str]:
     """Return the cells of one group."""
     asked, spent = budget_cells(group["epsilon"], group["epsilon_spent"])
     broken = group["epsilon_spent"] > group["epsilon"]

@@ -18,6 +18,7 @@ from apiece.cli._output import echo
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
+    from apiece._types import Json
     from apiece.queries import Schema
 
 Log = Callable[[str], None]
@@ -183,7 +184,7 @@ def _log(path: Path | None) -> Log:
     return add
 
 
-def _table(answer: dict[str, Any]) -> str:
+def _table(answer: Json) -> str:
     from apiece.queries import FIELDS
 
     lines = []
@@ -199,7 +200,7 @@ def _table(answer: dict[str, Any]) -> str:
     return "\n".join(map(plain, lines))
 
 
-def _cells(group: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _cells(group: Json) -> list[tuple[str, Json]]:
     if "bins" in group:
         edges = group["edges"]
         names = [f"{a:g} to {b:g}" for a, b in pairwise(edges)]

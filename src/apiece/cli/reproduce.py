@@ -15,6 +15,7 @@ from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
+    from apiece._types import Flags
     from apiece.reproduce import Done, Experiment, Unit
 
 EXAMPLE = """
@@ -79,7 +80,7 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
         written(flags["experiments"], out)
 
 
-def run_one(name: str, data: Path, out: Path, flags: dict[str, Any]) -> None:
+def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
     """Run the units of an experiment that are missing, and print its tables."""
     from apiece.reproduce import Place, Store, load, missing, run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -15,6 +15,7 @@ from apiece.errors import AttributeRangeError, DataError, InputError
 from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
 
 if TYPE_CHECKING:
+    from apiece._types import Json
     from apiece.sensitivity import Maximum, Query
 
 DESIGN = 4096  # evenly spread records, from which the shares are computed
@@ -68,7 +69,7 @@ def command(
     echo(json.dumps(answer, allow_nan=False) if as_json else text_of(answer))
 
 
-def describe(query: Query) -> dict[str, Any]:
+def describe(query: Query) -> Json:
     """Return what is known of a query without any data, as JSON types; `upper` is null where it
     is not proven."""
     latex = list(query.latex().values())
@@ -91,7 +92,7 @@ def describe(query: Query) -> dict[str, Any]:
     }
 
 
-def _maximum(found: Maximum) -> dict[str, Any]:
+def _maximum(found: Maximum) -> Json:
     return {
         "value": found.value,
         "upper": found.bounds.upper if math.isfinite(found.bounds.upper) else None,
@@ -101,7 +102,7 @@ def _maximum(found: Maximum) -> dict[str, Any]:
     }
 
 
-def _at(query: Query, text: str) -> dict[str, Any]:
+def _at(query: Query, text: str) -> Json:
     record = dict(_assignment(part, "--at", "a=1,b=3") for part in text.split(","))
     values = {name: [_number(value, "--at", text)] for name, value in record.items()}
     unknown = sorted(set(values) - set(query.attributes))
@@ -120,10 +121,10 @@ def _at(query: Query, text: str) -> dict[str, Any]:
     }
 
 
-def _loss(answer: dict[str, Any], noise_stddev: float, order: float) -> dict[str, Any]:
+def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
 
-    def rdp(found: dict[str, Any]) -> float | None:
+    def rdp(found: Json) -> float | None:
         if found["upper"] is None:
             return None
         return float(individual_rdp(found["upper"], order=order, noise_stddev=noise_stddev))
@@ -136,7 +137,7 @@ def _loss(answer: dict[str, Any], noise_stddev: float, order: float) -> dict[str
     }
 
 
-def text_of(answer: dict[str, Any]) -> str:
+def text_of(answer: Json) -> str:
     """Return the answer for reading."""
     lines = [f"f = {answer['expression']}", f"‖∇f‖ = {answer['gradient_norm']['text']}"]
     for name, found in answer["partial_sensitivity"].items():
@@ -158,13 +159,13 @@ def text_of(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _line(what: str, found: dict[str, Any]) -> str:
+def _line(what: str, found: Json) -> str:
     where = ", ".join(f"{name}={value:.12g}" for name, value in found["location"].items())
     bound = "no proven bound" if found["upper"] is None else f"at most {found['upper']:.17g}"
     return f"{what}: {found['value']:.12g} at {where}; {bound} ({found['reason']})"
 
 
-def _gaussian_line(found: dict[str, Any]) -> str:
+def _gaussian_line(found: Json) -> str:
     losses = [
         f"{relation} {'no proven bound' if rho is None else format(rho, '.6g')}"
         for relation, rho in found["rdp"].items()

@@ -16,6 +16,7 @@ from apiece.errors import InputError, OptionError
 from apiece.jobs import PARTS, REPORT, Job, Run, Setting, settings_of
 
 if TYPE_CHECKING:
+    from apiece._types import Flags
     from apiece.jobs import Prepared
     from apiece.training import PlannedSpending
 
@@ -129,7 +130,7 @@ def _tell(doubts: list[str]) -> None:
         echo(doubts.pop(0), err=True)
 
 
-def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Prepared, Path]:
+def fresh(config: Path | None, compare: bool, flags: Flags) -> tuple[Prepared, Path]:
     """Return the job of a config and options, checked, and the new run folder for it."""
     from apiece.jobs import free_folder, prepare
 
@@ -138,7 +139,7 @@ def fresh(config: Path | None, compare: bool, flags: dict[str, Any]) -> tuple[Pr
     return prepare(job, out=out), out
 
 
-def interrupted(out: Path, given: dict[str, Any]) -> Prepared:
+def interrupted(out: Path, given: Flags) -> Prepared:
     """Return the run that was interrupted in `out`; of all settings only --ledger may be given."""
     from apiece.jobs import prepare_again
 
@@ -163,7 +164,7 @@ def _planned(
     return "planned " + ", ".join(map(describe, spending[strategy].at(step)))
 
 
-def job_from_flags(config: Path | None, compare: bool, flags: dict[str, Any]) -> Job:
+def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
     """Return the job that a config and options describe; options win."""
     from apiece.jobs import job_from_dict, read_job
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError, VerificationError
@@ -92,7 +93,7 @@ class Verdict:
             first = self.broken[0]
             raise VerificationError(f"contract: group {first.group}: {first.reason}")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the verdict as JSON types."""
         return {"ok": self.ok, "groups": [asdict(clause) for clause in self.clauses]}
 

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 from apiece import _check
+from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets, refuse_absurd
@@ -57,7 +58,7 @@ class Outcome:
         """Of 1,000 people, about how many more an attacker is right than in the reference."""
         return count_up(self.excess, PEOPLE)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return it as JSON types."""
         return {
             "budget": self.budget,
@@ -122,7 +123,7 @@ class Choices:
             else self.promises[budget].frequencies.right
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return all of it as JSON types."""
         return {
             "names": list(self.names),

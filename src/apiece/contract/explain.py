@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from apiece._text import plain, shown
+from apiece._types import Json
 from apiece.accounting import RELATION, PrivacyCurve
 from apiece.contract.frequencies import (
     ACCUSED,
@@ -117,7 +117,7 @@ whether they did is right about at most 732. Who has not seen the result is righ
             [first, "", means, *facts, "", "What it does not cover:", *limits, "", last]
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the promise, counts and sentences as JSON types."""
         return {
             "epsilon": self.epsilon,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Json
 from apiece.assignment import Sample, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure
@@ -53,7 +52,7 @@ class RiskTable:
     backward: Floats
     baseline: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the table as JSON types."""
         arrays = ("shares", "epsilons", "advantage", "forward", "backward")
         return {

@@ -7,6 +7,9 @@ A line is read from its own bytes and the header's alone. A quote that opens on 
 on another makes it a matter of opinion where records end, so a file with one is refused as a whole:
 whoever wrote the field between the quotes could write other people's lines. A line with too few or
 too many fields contributes nothing; a cell that is not UTF-8 is missing, and so is an empty one.
+
+This is what `apiece query` reads, where what one row holds must not show in whether the others are
+answered. A steward's own table is read by `tables`, which refuses such a row and names it.
 """
 
 from __future__ import annotations

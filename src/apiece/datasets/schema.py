@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from apiece import _check
+from apiece._types import Json
 from apiece.datasets.dates import Date
 from apiece.errors import DataError, unknown
 
@@ -226,7 +227,7 @@ class Schema:
             )
         return column.values
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the schema as `from_dict` reads it."""
         return {"columns": {name: _column_dict(c) for name, c in self.columns.items()}}
 
@@ -310,7 +311,7 @@ def _texts(values: Any, where: str) -> tuple[str, ...]:
     return texts
 
 
-def _column_dict(column: Column) -> dict[str, Any]:
+def _column_dict(column: Column) -> Json:
     match column:
         case Numeric(lower, upper, scale, missing):
             bounds = {"kind": "numeric", "lower": lower, "upper": upper, "scale": scale}

@@ -3,6 +3,11 @@
 Nothing is sniffed. A line of a CSV file is one record and is read by itself, as texts; a Parquet
 file's columns have the types that the file declares. So no row changes how another is read: what
 cannot be read as declared is refused, with its line.
+
+`apiece query` reads CSV by another grammar, in `lines` and `blocks`, on purpose: there an analyst
+who may not see the rows asks, so that what one row holds must neither be told nor refuse the
+others, and the file's form is fixed. Here the steward reads their own table, wants each mistake
+named, and says how it is written (`dialect`).
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats, Mask
+from apiece._types import Floats, Json, Mask
 from apiece.jobs.regression import NORMAL, Interval, standard_error
 
 POINTS = 20  # of a learning curve
@@ -40,7 +39,7 @@ class Accuracies:
     by_group: tuple[Interval | None, ...]
     curve: tuple[tuple[int, float], ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the figures as JSON types."""
         found = asdict(self)
         rows = [None if row is None else list(row) for row in self.confusion]

@@ -44,6 +44,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from apiece._types import Json
 from apiece.errors import DataError, InputError, unknown
 from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Training
 from apiece.jobs.settings import plain, settings_of
@@ -149,7 +150,7 @@ class Job:
         first = self.run.seed + order.index(strategy)
         return tuple(first + repeat * len(order) for repeat in range(self.compare.seeds))
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
+    def to_dict(self) -> dict[str, Json]:
         """Return the job as the sections of its TOML file, every value written out."""
         sections = {}
         for section, part in PARTS.items():
@@ -178,7 +179,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
         >>> job_from_dict(data, name="first", changes={"steps": 20}).training.steps
         20
     """
-    sections: dict[str, dict[str, Any]] = {section: {} for section in PARTS}
+    sections: dict[str, Json] = {section: {} for section in PARTS}
     for section, content in data.items():
         if section not in PARTS:
             raise unknown("section of the config", section, PARTS)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from apiece import _json
+from apiece._types import Json
 from apiece.datasets import Categorical, Feature, Numeric, Schema, encode, feature_names
 from apiece.errors import DataError, InputError
 from apiece.jobs.accuracies import Answers
@@ -244,7 +245,7 @@ def load_model(path: str | Path) -> TabularModel:
     return TabularModel(network, columns, str(content["label"]), target, statement)
 
 
-def _statement(text: Any, path: str) -> dict[str, Any] | None:
+def _statement(text: Any, path: str) -> Json | None:
     """Return the statement in a stored model, as it is: who made the file may have written it."""
     found = None if text is None else _json.loads(str(text), path)
     if not (found is None or isinstance(found, dict)):

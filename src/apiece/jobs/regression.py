@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import Floats, Json
 
 NORMAL = 1.959964  # of a 95 % interval
 
@@ -49,7 +49,7 @@ class Errors:
     mean_absolute: Interval
     r2: Interval
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the errors as JSON types."""
         return asdict(self)
 

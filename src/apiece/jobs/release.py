@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from apiece._types import Json
 from apiece.budgets import LARGE, SMALL_GROUP, cap_note
 from apiece.jobs.trained import Facts, Trained
 
@@ -51,7 +51,7 @@ class Release:
         verdicts = {check.verdict for check in self.checks}
         return next(verdict for verdict in (NO, DECIDE, YES) if verdict in verdicts)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the checklist as JSON types."""
         return {"fit": self.fit, "checks": [asdict(check) for check in self.checks]}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets import capped
 from apiece.errors import DataError, StateError
@@ -123,7 +124,7 @@ class Run:
             no_limit_cap=self.no_limit_cap,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the run as JSON types: the content of metrics.json."""
         noise = "operating system" if self.seed is None else "reproducible"
         totals = [asdict(total) for total in self.totals]

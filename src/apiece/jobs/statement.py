@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
 
+from apiece._types import Json
 from apiece.contract import explain
 from apiece.jobs.results import Run
 
@@ -36,7 +36,7 @@ _COVERED = (
 )
 
 
-def statement_of(run: Run) -> dict[str, Any]:
+def statement_of(run: Run) -> Json:
     """Return the statement of a run as JSON types; `statement_schema` says how it is built.
 
     Args:
@@ -94,7 +94,7 @@ def statement_of(run: Run) -> dict[str, Any]:
     }
 
 
-def statement_schema() -> dict[str, Any]:
+def statement_schema() -> Json:
     """Return the JSON schema of statements, which says what each field is.
 
     Example:
@@ -102,11 +102,11 @@ def statement_schema() -> dict[str, Any]:
         'A privacy statement of apiece'
     """
     path = files("apiece.jobs") / "statement.schema.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: Json = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def _guarantee(run: Run) -> dict[str, Any]:
+def _guarantee(run: Run) -> Json:
     told = [(level, explain(level.epsilon, level.delta)) for level in run.levels]
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
@@ -128,7 +128,7 @@ def _guarantee(run: Run) -> dict[str, Any]:
     }
 
 
-def _mechanism(run: Run) -> dict[str, Any]:
+def _mechanism(run: Run) -> Json:
     return {
         "name": "DP-SGD: gradients clipped per unit, summed, and covered by Gaussian noise",
         "sampling": "Poisson: each unit joins each step by its own secret coin",

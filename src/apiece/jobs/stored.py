@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apiece import _json
+from apiece._types import Json
 from apiece.errors import DataError
 from apiece.jobs.accuracies import Accuracies
 from apiece.jobs.regression import Errors, Interval
@@ -63,7 +64,7 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(_json.listed(_json.text)(value, where))
 
 
-def _object_of(read: _json.Reader[Any], value: Any, where: str) -> dict[str, Any]:
+def _object_of(read: _json.Reader[Any], value: Any, where: str) -> Json:
     return _json.fields(value, where, dict.fromkeys(value if isinstance(value, dict) else (), read))
 
 
@@ -108,7 +109,7 @@ def _rows(value: Any, where: str) -> int | str:
     return "all" if value == "all" else _whole(value, where)
 
 
-def _object(**readers: _json.Reader[Any]) -> _json.Reader[dict[str, Any]]:
+def _object(**readers: _json.Reader[Any]) -> _json.Reader[Json]:
     return lambda value, where: _json.fields(value, where, readers)
 
 
@@ -134,7 +135,7 @@ def _point(value: Any, where: str) -> tuple[int, float]:
 
 def _tested(value: Any, where: str) -> Accuracies:
     read = _json.fields(value, where, _TESTED)
-    found: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
+    found: Json = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
     return Accuracies(**found)
 
 
@@ -192,7 +193,7 @@ def read_json(path: Path) -> Any:
     return _json.loads(text, str(path))
 
 
-def arguments(data: Any, where: str) -> tuple[dict[str, Any], int]:
+def arguments(data: Any, where: str) -> tuple[Json, int]:
     """Return the arguments of `Run`, but for its totals, and how many models each strategy has.
 
     Raises `InputError` for what `Run.to_dict` did not write, and for parts that do not fit.
@@ -255,7 +256,7 @@ def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, whe
             )
 
 
-def _require_told(top: dict[str, Any], plan: Plan, where: str) -> None:
+def _require_told(top: Json, plan: Plan, where: str) -> None:
     """Raise `DataError` where levels or figures are of other budgets or classes than the run's."""
     groups, levels, tested = plan.budget_groups, top["levels"], top["tested"]
     declared = {(level.epsilon, level.delta) for level in levels}

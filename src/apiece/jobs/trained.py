@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from apiece._types import Json
 from apiece.jobs.regression import Errors
 from apiece.plan import Plan
 
@@ -63,7 +64,7 @@ class Facts:
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the facts as JSON types."""
         found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         span = None if self.target_range is None else list(self.target_range)
@@ -184,7 +185,7 @@ class Trained:
         """One entry a budget group, in the plan's order."""
         return promises_of(self.plan)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the models as JSON types."""
         return {
             "strategy": self.strategy,

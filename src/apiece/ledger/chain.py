@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from apiece._types import Json
 from apiece.errors import ApieceError, StateError
 from apiece.ledger.codec import DAMAGE
 from apiece.ledger.digests import entry_digest, keyed, payload_root, root
@@ -104,7 +105,7 @@ def append(
     connection: sa.Connection,
     salt: bytes,
     last: Last,
-    body: dict[str, Any],
+    body: Json,
     payloads: list[tuple[int, bytes]],
 ) -> Last:
     """Add an entry after `last`, with the state as it now is; return it as the last one."""

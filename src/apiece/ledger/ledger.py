@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Floats, Integers, Mask
+from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.ledger import accounts, analyses, chain, codec, enrolment, export, opening, units
 from apiece.ledger.anchor import Anchor
@@ -440,7 +440,7 @@ class Ledger:
                 yield writing
             self._anchor.keep(writing.last, kept)
 
-    def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: dict[str, Any]) -> Ids:
+    def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: Json) -> Ids:
         analyses.check_id(analysis_id)
         ids = codec.checked_ids(ids, least=0)
         if loss.ndim and loss.shape != ids.shape:

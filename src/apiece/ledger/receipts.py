@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from apiece._types import Json
 from apiece.errors import StateError
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
@@ -58,7 +59,7 @@ class Receipt:
     spent: float = field(repr=False)
     head: Head
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return all of it as JSON types. Data about a person."""
         return {
             "person": self.person,

@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from apiece._types import Json
 from apiece.errors import AnalysisError, StateError
 from apiece.ledger.chain import REMEDY, Last, state_root
 from apiece.ledger.digests import entry_digest, payload_root
@@ -72,11 +73,11 @@ class Trail:
                 f"analysis {analysis_id!r}: unknown to this ledger; reserve it first"
             )
 
-    def body(self, connection: sa.Connection, number: int) -> dict[str, Any]:
+    def body(self, connection: sa.Connection, number: int) -> Json:
         """Return the content of an entry that was met, checked again."""
         return self._checked(self._row(connection, number), number)
 
-    def bodies(self, connection: sa.Connection) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def bodies(self, connection: sa.Connection) -> Iterator[tuple[Json, bytes]]:
         """Yield the content and digest of all entries, oldest first, checked again."""
         for number, row in enumerate(
             connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all()
@@ -98,7 +99,7 @@ class Trail:
             raise _damaged(number)
         return row
 
-    def _checked(self, row: Any, number: int) -> dict[str, Any]:
+    def _checked(self, row: Any, number: int) -> Json:
         previous = self.digests[number - 1] if number else b""
         stored = self.digests[number] if number < len(self.digests) else bytes(row.digest)
         text, arrays = str(row.body), bytes(row.payload_root)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from apiece._types import Integers
+from apiece._types import Integers, Json
 from apiece.errors import StateError
 from apiece.ledger import chain, codec, units
 from apiece.ledger.chain import Head
@@ -59,7 +58,7 @@ class _Fold:
     committed: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
-    def apply(self, number: int, body: dict[str, Any], payloads: list[tuple[int, bytes]]) -> None:
+    def apply(self, number: int, body: Json, payloads: list[tuple[int, bytes]]) -> None:
         kind = body["kind"]
         match kind:
             case "enroll":

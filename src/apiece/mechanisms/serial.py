@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from apiece import _json
+from apiece._types import Json
 from apiece.errors import InputError, unknown
 from apiece.mechanisms.algebra import Composed, Mechanism
 
@@ -17,7 +18,7 @@ _KINDS: dict[str, Any] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def to_dict(mechanism: Mechanism) -> dict[str, Any]:
+def to_dict(mechanism: Mechanism) -> Json:
     """Return `mechanism` as nested dictionaries of JSON types, read back by `from_dict`.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check, _json
-from apiece._types import Floats, Integers
+from apiece._types import Floats, Integers, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets
 from apiece.errors import InputError, unknown
@@ -308,7 +308,7 @@ class Plan:
             raise InputError(f"group = {group}: the plan has {len(self.budget_groups)} groups")
         return position
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the public numbers with their measures; of a bound plan not who is where."""
         return serial.with_measures(self, self.measures)
 

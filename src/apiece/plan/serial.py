@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from apiece import _json
+from apiece._types import Json
 from apiece.budgets import BudgetGroups
 from apiece.errors import DataError
 from apiece.plan.claims import Claims
@@ -23,11 +24,11 @@ _number, _numbers = _json.number, _json.listed(_json.number)
 _steps, _records = _json.whole(MOST_STEPS), _json.whole(MOST_RECORDS)
 
 
-def _object(**readers: _json.Reader[Any]) -> _json.Reader[dict[str, Any]]:
+def _object(**readers: _json.Reader[Any]) -> _json.Reader[Json]:
     return lambda value, where: _json.fields(value, where, readers)
 
 
-def _stage_in(value: Any, where: str) -> dict[str, Any]:
+def _stage_in(value: Any, where: str) -> Json:
     required = {
         "steps": _steps,
         "expected_batch_size": _number,
@@ -82,9 +83,9 @@ _GROUP_OPTIONAL: dict[str, _json.Reader[Any]] = {
 }
 
 
-def parameters(plan: Numbers) -> dict[str, Any]:
+def parameters(plan: Numbers) -> Json:
     """Return budgets and parameters; a single stage's fields lie at the top level."""
-    top: dict[str, Any] = {
+    top: Json = {
         "strategy": plan.strategy,
         "relation": plan.relation,
         "method": plan.method,
@@ -118,7 +119,7 @@ def parameters(plan: Numbers) -> dict[str, Any]:
     return top | {"groups": _rows(columns)}
 
 
-def with_measures(plan: Numbers, measures: Measures) -> dict[str, Any]:
+def with_measures(plan: Numbers, measures: Measures) -> Json:
     """Return `parameters` with what each group spends beside them."""
     data = parameters(plan)
     columns = {
@@ -135,7 +136,7 @@ def with_measures(plan: Numbers, measures: Measures) -> dict[str, Any]:
     return data
 
 
-def _reference(plan: Numbers) -> dict[str, Any]:
+def _reference(plan: Numbers) -> Json:
     assert plan.reference is not None  # set when the plan was made
     return dataclasses.asdict(plan.reference)
 
@@ -164,7 +165,7 @@ def _stage_columns(stage: Stage) -> dict[str, list[Any]]:
     return columns
 
 
-def _stage(stage: Stage) -> dict[str, Any]:
+def _stage(stage: Stage) -> Json:
     return {
         "steps": stage.steps,
         "expected_batch_size": stage.expected_batch_size,
@@ -174,7 +175,7 @@ def _stage(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def _rows(columns: dict[str, list[Any]]) -> list[Json]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -197,7 +198,7 @@ def _columns(groups: Any, single: bool) -> dict[str, list[Any]]:
     return columns
 
 
-def read(data: Any) -> tuple[dict[str, Any], Claims]:
+def read(data: Any) -> tuple[Json, Claims]:
     """Return the arguments of `Plan` in `data`, and what else `data` claims of that plan.
 
     Raises `InputError` for anything but what `parameters` or `with_measures` wrote.

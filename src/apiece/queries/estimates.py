@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
-from apiece._types import Floats
+from apiece._types import Floats, Json
 from apiece.queries.features import LEVELS, moment_names
 from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
@@ -22,9 +21,7 @@ DRAWS = 2000
 FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
 
 
-def estimate(
-    query: Query, schema: Schema, sums: Floats, stddev: float, confidence: float
-) -> dict[str, Any]:
+def estimate(query: Query, schema: Schema, sums: Floats, stddev: float, confidence: float) -> Json:
     """Return the estimate of one group from its noisy sums, shape (cells, features)."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     match query.aggregate:
@@ -46,7 +43,7 @@ def estimate(
     return _simulated(query, schema, sums[0], stddev, confidence)
 
 
-def _linear(value: float, stddev: float, z: float) -> dict[str, Any]:
+def _linear(value: float, stddev: float, z: float) -> Json:
     value = float(value)
     return {"estimate": value, "interval": [value - z * stddev, value + z * stddev]}
 
@@ -56,7 +53,7 @@ def _scale(schema: Schema, column: str) -> tuple[float, float]:
     return (low + high) / 2, (high - low) / 2
 
 
-def _mean(query: Query, schema: Schema, sums: Floats, stddev: float, z: float) -> dict[str, Any]:
+def _mean(query: Query, schema: Schema, sums: Floats, stddev: float, z: float) -> Json:
     """Ratio of two Gaussians: Fieller's interval, which is exact for known variances."""
     middle, half = _scale(schema, query.columns[0])
     count, total = float(sums[0]), float(sums[1])
@@ -74,9 +71,7 @@ def _mean(query: Query, schema: Schema, sums: Floats, stddev: float, z: float) -
     }
 
 
-def _quantile(
-    query: Query, schema: Schema, nodes: Floats, stddev: float, z: float
-) -> dict[str, Any]:
+def _quantile(query: Query, schema: Schema, nodes: Floats, stddev: float, z: float) -> Json:
     """The least edge whose noisy rank reaches the level; ranks are sums of at most ten nodes."""
     low, high = schema.bounds_of(query.columns[0])
     level = query.numbers[0]
@@ -113,7 +108,7 @@ def _ranks(nodes: Floats) -> Floats:
 
 def _simulated(
     query: Query, schema: Schema, sums: Floats, stddev: float, confidence: float
-) -> dict[str, Any]:
+) -> Json:
     """Intervals by drawing the noise again around the noisy sums (a parametric bootstrap)."""
     solve: Callable[[Floats], Floats] = {
         "variance": _variance,

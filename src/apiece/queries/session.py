@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from apiece import _check
-from apiece._types import Mask
+from apiece._types import Json, Mask
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import gaussian_mu
 from apiece.ledger import Ledger
@@ -58,7 +58,7 @@ class Answer:
 
     query: str
     analysis_id: str
-    groups: list[dict[str, Any]]
+    groups: list[Json]
     epsilon: float
     delta: float
     noise_multiplier: float
@@ -66,7 +66,7 @@ class Answer:
     relation: str
     guarantee: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return the answer as JSON values."""
         return asdict(self)
 
@@ -219,9 +219,7 @@ class Session:
         paid[known] = np.isin(ids, admitted)
         return paid
 
-    def _estimates(
-        self, query: Query, what: Features, sums: Any, stddev: float
-    ) -> list[dict[str, Any]]:
+    def _estimates(self, query: Query, what: Features, sums: Any, stddev: float) -> list[Json]:
         names: tuple[Any, ...] = (None,)
         if query.by is not None:
             names = self.schema.groups_of(query.by)

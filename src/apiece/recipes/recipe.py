@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from apiece import _check
+from apiece._types import Json
 from apiece.assignment import assign, strategy_named
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, unknown
@@ -93,7 +94,7 @@ class Recipe:
                 raise unknown("setting of a recipe", name, known)
         return cls(**settings)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Return all settings by name."""
         return asdict(self)
 

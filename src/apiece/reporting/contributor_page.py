@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from apiece._text import plain, shown
+from apiece._types import Json
 from apiece.contract import Choices
 from apiece.reporting.pages import Report
 
@@ -78,7 +77,7 @@ def _others(choices: Choices) -> list[tuple[int | None, str]]:
     return [(None, f"as is expected: {expected}"), *everyone]
 
 
-def _data(choices: Choices, strategies: list[str]) -> dict[str, Any]:
+def _data(choices: Choices, strategies: list[str]) -> Json:
     """Return what the page's script looks up; it computes nothing itself."""
     return {
         "outcomes": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from apiece._types import Json
 from apiece.budgets import SMALL_GROUP
 from apiece.contract import explain
 from apiece.jobs import totalled
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from apiece.reporting.declared import Declared, Subject
 
 SHOWN = 40  # rows of a table; plan.json has every group
-Context = dict[str, Any]
+Context = Json
 
 
 def everything(declared: Declared) -> Context:
@@ -157,7 +158,7 @@ def audit(subject: Subject) -> Context:
     return {"findings": findings, "figure": figures.rocs(findings.rocs)}
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], str]] = {
+_KINDS: dict[str, Callable[[Json], str]] = {
     "numeric": lambda c: (
         f"number from {c['lower']:g} to {c['upper']:g}"
         + (", on a logarithmic scale" if c.get("scale") == "log" else "")

@@ -21,6 +21,7 @@ from apiece.training.clipping import (
     rule_for,
 )
 from apiece.training.filtered import FilteredTrainer
+from apiece.training.modes import evaluating
 from apiece.training.noise import add_noise, normalise
 from apiece.training.people import PeopleRows
 from apiece.training.randomness import ChaCha20Stream, Streams
@@ -56,6 +57,7 @@ __all__ = [
     "clip_and_sum",
     "clip_factors",
     "describe",
+    "evaluating",
     "normalise",
     "poisson_batches",
     "public_numbers",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +14,7 @@ from torch import nn
 from apiece import _check
 from apiece.errors import UnsupportedError
 from apiece.plan import Plan
+from apiece.training.modes import evaluating
 from apiece.training.spending import PlannedSpending, Spent
 
 
@@ -214,16 +214,5 @@ class Evaluation:
     def __call__(self, progress: Progress) -> None:
         """Evaluate, if it is time to, or the run is at its end."""
         if progress.step % self.every == 0 or progress.step == progress.steps:
-            with _eval_mode(self.model), torch.no_grad():
+            with evaluating(self.model), torch.no_grad():
                 self.history.append((progress.step, float(self.evaluate(self.model))))
-
-
-@contextlib.contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

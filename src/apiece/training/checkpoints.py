@@ -20,10 +20,10 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from apiece._types import State
 from apiece.errors import StateError, UnsupportedError
 from apiece.training.randomness import KEY_BYTES
 
@@ -91,7 +91,7 @@ def _make_private(folder: Path) -> None:
         folder.chmod(0o700)  # whatever the umask
 
 
-def _to_bytes(state: dict[str, Any], *, check: bool) -> bytes:
+def _to_bytes(state: State, *, check: bool) -> bytes:
     """Return the state in torch's format; check: that a safe load takes it."""
     buffer = io.BytesIO()
     try:
@@ -141,7 +141,7 @@ class Folder:
         """The digests of the updates made."""
         return self.path / "journal"
 
-    def save(self, state: dict[str, Any], key: bytes) -> None:
+    def save(self, state: State, key: bytes) -> None:
         """Write the state; the key once, before it and before anything is released.
 
         Args:
@@ -163,7 +163,7 @@ class Folder:
             )
         write_atomically(self.state, data)
 
-    def load(self) -> tuple[dict[str, Any], bytes | None]:
+    def load(self) -> tuple[State, bytes | None]:
         """Return the state, read with weights_only=True, and the key; None for a finished run.
 
         Raises:
@@ -173,7 +173,7 @@ class Folder:
         if not self.state.is_file():
             raise StateError(f"{self.state}: no checkpoint there; start the run afresh")
         try:
-            state: dict[str, Any] = torch.load(self.state, weights_only=True, map_location="cpu")
+            state: State = torch.load(self.state, weights_only=True, map_location="cpu")
         except Exception as error:
             raise StateError(f"{self.state}: not a readable checkpoint ({error})") from None
         if state.get("format") != FORMAT:

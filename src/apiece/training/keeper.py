@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from apiece._types import State
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan
 from apiece.training.checkpoints import Folder, Journal
@@ -96,7 +96,7 @@ class Keeper:
         loop.processes.wait()
         return place.path
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> State:
         loop = self._loop
         return {
             "step": loop.step_number,
@@ -112,7 +112,7 @@ class Keeper:
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
         }
 
-    def resume(self, folder: Folder, state: dict[str, Any], key: bytes | None) -> None:
+    def resume(self, folder: Folder, state: State, key: bytes | None) -> None:
         """Put the loop where a checkpoint left it.
 
         Args:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from apiece._types import State
 from apiece.errors import InputError
 from apiece.plan import Plan
 from apiece.training.updates import Updates
@@ -75,7 +76,7 @@ class Restarts:
     def __init__(self, model: nn.Module, updates: Updates) -> None:
         self._model, self._updates = model, updates
         self._first = copy.deepcopy((model.state_dict(), updates.state_dict()))
-        self.finished: list[dict[str, Any]] = []
+        self.finished: list[State] = []
 
     def enter(self, stage: int) -> None:
         """Where `stage` was not entered before, put the parameters of the last one aside.
@@ -102,11 +103,11 @@ class Restarts:
             models.append(model)
         return OutputAverage(models, list(weights)[: len(models)])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what a checkpoint must keep."""
         return {"first": list(self._first), "finished": self.finished}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take up what a checkpoint kept."""
         model, updates = state["first"]
         self._first = (model, updates)

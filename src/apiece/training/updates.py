@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from apiece._types import State
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Schedule
 
@@ -20,11 +21,11 @@ class Scheduler(Protocol):
         """Move on by one update."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what a checkpoint must keep."""
         ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Take up what a checkpoint kept."""
         ...
 
@@ -142,7 +143,7 @@ class Updates:
                 "left would use its noise twice: resume from the checkpoint, or start afresh"
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what a checkpoint must keep."""
         return {
             "optimizer": self.optimizer.state_dict(),
@@ -150,7 +151,7 @@ class Updates:
             "learning_rates": self._first,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take up what a checkpoint kept. Raises `StateError` where it does not fit."""
         if (self.scheduler is None) != (state["scheduler"] is None):
             raise StateError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from apiece.training.clipping.rules.contributions import Outer, Rows, products
@@ -10,15 +11,20 @@ from apiece.training.clipping.rules.rule import Contributions, LayerRule, LayerU
 
 def linear(module: nn.Linear, use: LayerUse) -> Contributions:
     """Return gradient ⊗ input for the weight, and the gradient for the bias."""
-    right, left = use.input, use.gradient
-    flat = left.dim() == 2
-    if not flat:
-        right, left = right.flatten(1, -2), left.flatten(1, -2)
+    return dense(module, use.gradient, use.input, use.gradient)
+
+
+def dense(
+    module: nn.Module, left: torch.Tensor, right: torch.Tensor, gradient: torch.Tensor
+) -> Contributions:
+    """Return left ⊗ right for the weight, and the gradient for the bias, summed over positions."""
+    flat = gradient.dim() == 2
     found: Contributions = {}
     if trains(module, "weight"):
-        found["weight"] = Outer(left, right) if flat else products(left, right)
+        positions = left.flatten(1, -2), right.flatten(1, -2)
+        found["weight"] = Outer(left, right) if flat else products(*positions)
     if trains(module, "bias"):
-        found["bias"] = Rows(left if flat else left.sum(1))
+        found["bias"] = Rows(gradient if flat else gradient.flatten(1, -2).sum(1))
     return found
 
 

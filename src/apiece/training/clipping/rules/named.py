@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn import functional
 
-from apiece.training.clipping.rules.contributions import Outer, Rows, products
+from apiece.training.clipping.rules.contributions import Rows
+from apiece.training.clipping.rules.linear import dense
 from apiece.training.clipping.rules.normalisers import layer_norm
 from apiece.training.clipping.rules.rule import (
     Contributions,
@@ -17,22 +18,12 @@ from apiece.training.clipping.rules.rule import (
     NotBookable,
     own_weight_and_bias,
     same_output,
-    trains,
 )
 
 
 def transposed_linear(module: Any, use: LayerUse) -> Contributions:
     """Return what a linear layer whose weight is (in, out) gives: GPT-2's `Conv1D`."""
-    given, left = use.input, use.gradient
-    flat = left.dim() == 2
-    if not flat:
-        given, left = given.flatten(1, -2), left.flatten(1, -2)
-    found: Contributions = {}
-    if trains(module, "weight"):
-        found["weight"] = Outer(given, left) if flat else products(given, left)
-    if trains(module, "bias"):
-        found["bias"] = Rows(left if flat else left.sum(1))
-    return found
+    return dense(module, use.input, use.gradient, use.gradient)
 
 
 def scaled_rms(module: Any, use: LayerUse) -> Contributions:
