@@ -150,7 +150,7 @@ class Keeper:
         loop.rejected = int(state["rejected"])
         selection.choose(loop.sums.model, state["paths"])
 
-    def _check_world(self, folder: Folder, state: dict[str, Any]) -> None:
+    def _check_world(self, folder: Folder, state: State) -> None:
         """Raise `StateError` where another number of processes may not go on with the run.
 
         It draws other records. So no step that was made may be made again, with the same noise on
