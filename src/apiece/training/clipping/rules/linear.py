@@ -19,12 +19,13 @@ def dense(
 ) -> Contributions:
     """Return left ⊗ right for the weight, and the gradient for the bias, summed over positions."""
     flat = gradient.dim() == 2
+    if not flat:
+        left, right, gradient = (each.flatten(1, -2) for each in (left, right, gradient))
     found: Contributions = {}
     if trains(module, "weight"):
-        positions = left.flatten(1, -2), right.flatten(1, -2)
-        found["weight"] = Outer(left, right) if flat else products(*positions)
+        found["weight"] = Outer(left, right) if flat else products(left, right)
     if trains(module, "bias"):
-        found["bias"] = Rows(gradient if flat else gradient.flatten(1, -2).sum(1))
+        found["bias"] = Rows(gradient if flat else gradient.sum(1))
     return found
 
 

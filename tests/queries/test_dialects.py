@@ -1,0 +1,43 @@
+"""What engines write differently: every text and every double is said exactly."""
+
+import math
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece.queries.dialects import DUCKDB, SPARK, coded, number_sql, quoted
+
+
+@settings(derandomize=True, max_examples=80, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8))
+def test_a_text_is_itself(text: str) -> None:
+    """Whatever it holds: quotes, backslashes, comments and the ends of statements."""
+    assert duckdb.sql(f"SELECT {quoted(text)}").fetchall() == [(text,)]
+    assert bytes.fromhex(coded(text).split("'")[1]).decode() == text
+    assert set(coded(text)) <= set("CAST(X'0123456789abcdef' AS STRING)")
+
+
+@pytest.mark.parametrize("text", ["'; DROP TABLE rows; --", "\\'", "''", "ε\n"])
+def test_no_text_ends_early(text: str) -> None:
+    assert duckdb.sql(f"SELECT {DUCKDB.text(text)} = {DUCKDB.text(text)}, 7").fetchall() == [
+        (True, 7)
+    ]
+
+
+@settings(derandomize=True, max_examples=80, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_double_is_itself_to_the_bit(value: float) -> None:
+    ((found,),) = duckdb.sql(f"SELECT {number_sql(value)}").fetchall()
+    assert (found, math.copysign(1, found)) == (value, math.copysign(1, value))
+
+
+def test_whole_numbers_and_rows_of_several() -> None:
+    wide, divided = DUCKDB.wide, DUCKDB.divided
+    rows = duckdb.sql(
+        f"SELECT CAST({10**37} AS {wide}) * 9, {DUCKDB.spread(['7', f'17 {divided} 5'])}"
+    )
+    assert rows.fetchall() == [(9 * 10**37, 7), (9 * 10**37, 3)]
+    assert (SPARK.wide, SPARK.divided) == ("DECIMAL(38, 0)", "DIV")
+    assert SPARK.spread(["a", "b"]) == "explode(array(a, b))"
