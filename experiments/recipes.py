@@ -20,7 +20,7 @@ from apiece.budgets import Budgets
 from apiece.budgets.populations import exponential_skew, three_groups
 from apiece.datasets import Images, cifar_parquet, idx_folder
 from apiece.recipes import Recipe, outputs_of
-from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval, signed
+from apiece.reproduce import Done, Experiment, Place, Store, Table, Unit, interval, signed
 
 DELTA = 1e-5
 HALF = {"batch_size": 4096.0, "epochs": 20.0}  # half the cost of twice both, 2 to 5 % more noise
@@ -52,6 +52,7 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "MNIST, 1.2": {"data": "mnist", "budgets": 1.2, "recipe": LOOSE, "published": 96.56,
                    "aim": 98.4},
 }  # fmt: skip
+ADULT = (("0.3", 83.91, 84.6), ("0.5", 84.18, 84.8), ("1.2", 84.48, 85.1))
 STRATEGIES = ("uniform", "sample", "scale", "hybrid 0.02")
 
 
@@ -177,7 +178,39 @@ def tables(done: Sequence[Done]) -> list[Table]:
               "Test accuracy in %, mean and 95 % interval over seeds (number of seeds)"),
         Table(["task", "best individual", "over Uniform", "over the best Threshold"], gains,
               "What individual budgets gain, points, paired by seed, 95 % interval"),
+        Table(["task", "strategy", "members at the smallest ε", "at the largest"], members(done),
+              "Accuracy of members by what they asked, in %, first seed: budgets are at random"),
     ]  # fmt: skip
+
+
+def members(done: Sequence[Done]) -> list[list[str]]:
+    """How well members of the smallest and of the largest budget are predicted, first seed."""
+    rows = []
+    for one in done:
+        by = one.result["members by budget"]
+        if one.unit["seed"] == 0 and len(by) == 2:
+            ends = [f"{e}: {a:.2f}" for e, a in sorted(by.items(), key=lambda it: float(it[0]))]
+            rows.append([one.unit["task"], one.unit["strategy"], *ends])
+    return rows
+
+
+def adult() -> str:
+    """What feldman-2021-table has for Adult: its best private GD at each ε."""
+    best: dict[str, list[float]] = {}
+    for one in Store(Path(__file__).parent / "results").load("feldman-2021-table"):
+        if one.unit["data"] != "adult":
+            continue
+        for row in one.result["rows"]:
+            if row["method"] == "private GD" and row["filter"] == "gaussian":
+                kept = best.get(one.unit["epsilon"], [])
+                if not kept or statistics.fmean(row["accuracies"]) > statistics.fmean(kept):
+                    best[one.unit["epsilon"]] = row["accuracies"]
+    told = [f"ε = {e}: {interval(best[e])}, published {p}, aim {aim}"
+            for e, p, aim in ADULT if e in best]  # fmt: skip
+    return (
+        "Adult, one budget for all, a softmax regression by private gradient descent "
+        f"(feldman-2021-table), which no recipe here beats: {'; '.join(told)}."
+    )
 
 
 def gain(task: str, by: dict[str, dict[int, float]]) -> list[str] | None:
@@ -209,5 +242,6 @@ EXPERIMENT = Experiment(
     units=units,
     run=run,
     tables=tables,
+    notes=lambda done: adult(),
     needs=lambda data: None if (data / "mnist").is_dir() else f"no folder mnist in {data}",
 )
