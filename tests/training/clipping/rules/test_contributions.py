@@ -11,6 +11,7 @@ from apiece.training.clipping.rules.contributions import (
     Slices,
     in_parts,
     join,
+    lookups,
     products,
 )
 
@@ -93,3 +94,17 @@ def test_joined_parts_have_their_cross_terms(name):
     opposite = Rows(-part.per_record())
     assert float(join([part, opposite]).squares().max()) < 1e-4
     assert join([part]) is part
+
+
+@pytest.mark.parametrize(
+    ("size", "places", "kind"), [(4, 9, Rows), (4, 3, Lookups), (500, 9, Lookups)]
+)
+def test_a_small_table_looked_up_often_is_made_for_each_record(size, places, kind):
+    torch.manual_seed(0)
+    index, left = torch.randint(0, size, (B, places)), draw(places, 4)
+    found, form = lookups(index, left, size), Lookups(index, left, size)
+    assert isinstance(found, kind)
+    torch.testing.assert_close(found.per_record(), form.per_record())
+    torch.testing.assert_close(found.squares(), form.squares(), rtol=1e-4, atol=1e-5)
+    weights = torch.rand(B)
+    torch.testing.assert_close(found.weighted(weights), form.weighted(weights))

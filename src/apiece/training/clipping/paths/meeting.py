@@ -14,7 +14,7 @@ from torch.func import vjp, vmap
 from apiece.training.clipping import records
 from apiece.training.clipping.paths.functional import vectorised
 from apiece.training.clipping.precision import wide
-from apiece.training.clipping.rules.contributions import Contribution, Lookups, Rows, products
+from apiece.training.clipping.rules.contributions import Contribution, Rows, lookups, products
 from apiece.training.clipping.rules.rule import NotBookable
 
 _AMISS = "the first dimension is not the records"
@@ -125,7 +125,7 @@ def lookup(
         left = gradient.reshape(*index.shape, -1).to(wide(gradient.dtype))
         if skip is not None:
             left = left * (index != skip).unsqueeze(2)
-        return Lookups(index, left, table.shape[0])
+        return lookups(index, left, table.shape[0])
 
     return _use(table, out, gives, [met])
 

@@ -271,6 +271,16 @@ def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
     return Rows(found.per_record())
 
 
+def lookups(index: torch.Tensor, left: torch.Tensor, size: int) -> Contribution:
+    """Return the cheapest form of gradients of a table of `size` rows, as `Lookups` takes them.
+
+    A small table that is looked up often (relative positions) is made for each record.
+    """
+    found, table = Lookups(index, left, size), size * left.shape[2]
+    small = table <= index.shape[1] ** 2 // 4 and may_keep(len(left) * table, KEEP)
+    return Rows(found.per_record()) if small else found
+
+
 def in_parts(
     squares: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     left: torch.Tensor,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from apiece.training.clipping.rules.contributions import Lookups
+from apiece.training.clipping.rules.contributions import lookups
 from apiece.training.clipping.rules.rule import (
     Contributions,
     Gradients,
@@ -23,7 +23,7 @@ def embedding(module: nn.Embedding, use: LayerUse) -> Contributions:
     left = use.gradient.reshape(*index.shape, -1)
     if module.padding_idx is not None:
         left = left * (index != module.padding_idx).unsqueeze(2)
-    return {"weight": Lookups(index, left, module.num_embeddings)}
+    return {"weight": lookups(index, left, module.num_embeddings)}
 
 
 def bag(module: nn.EmbeddingBag, use: LayerUse) -> Contributions:
@@ -35,7 +35,7 @@ def bag(module: nn.EmbeddingBag, use: LayerUse) -> Contributions:
     if module.mode == "mean":
         counted = counted / counted.sum(1, keepdim=True).clamp(min=1)
     left = outputs.unsqueeze(1) * counted.unsqueeze(2)
-    return {"weight": Lookups(index, left, module.num_embeddings)}
+    return {"weight": lookups(index, left, module.num_embeddings)}
 
 
 def _places(
