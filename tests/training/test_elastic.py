@@ -1,11 +1,13 @@
 """Another number of processes goes on with a run only where no step is made a second time.
 
-The slow test starts `torchrun`, kills one of two processes, and lets it start them again.
+The slow test starts two processes as `torchrun` does, kills one, and starts them again.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,8 +43,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 parts = (model, optimizer, nn.CrossEntropyLoss(reduction="none"), plan, of)
 
 def die(done):
-    first = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
-    if done.step == kill_at and first and dist.get_rank() == 1:
+    if done.step == kill_at and dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
 if os.path.exists(folder):
@@ -56,20 +57,29 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(folder: Path, processes: int, kill_at: int, steps: int) -> torch.Tensor:
+def trained(folder: Path, world: int, steps: int, kill_at: int = -1) -> torch.Tensor | None:
+    """Start processes as `torchrun` does, by their environment; None if one was killed."""
     (folder.parent / "child.py").write_text(CHILD)
-    words = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    words += ["--max-restarts=1", str(folder.parent / "child.py"), str(folder)]
-    words += [str(folder.parent / "data"), str(kill_at), str(steps)]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    words = [sys.executable, "-W", "ignore", str(folder.parent / "child.py"), str(folder)]
+    children = [
+        subprocess.Popen(
+            [*words, str(folder.parent / "data"), str(kill_at), str(steps)],
+            env=os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    said = [child.communicate(timeout=400)[1] for child in children[::-1]]
+    if kill_at >= 0:
+        assert children[1].returncode == -signal.SIGKILL
+        assert children[0].returncode != 0, "it went on without the other's records"
+        return None
+    assert all(child.returncode == 0 for child in children), said
     found: torch.Tensor = torch.load(f"{folder}.pt", weights_only=True)
     return found
 
@@ -81,12 +91,16 @@ def test_a_killed_process_changes_nothing_and_a_run_goes_on_with_fewer(tmp_path:
     for number in range(4):
         rows = {"a": rng.normal(size=50), "b": rng.normal(size=50), "y": rng.integers(0, 2, 50)}
         pd.DataFrame(rows).to_parquet(tmp_path / "data" / f"{number}.parquet", row_group_size=10)
-    whole = torchrun(tmp_path / "whole", 2, kill_at=-1, steps=8)
-    killed = torchrun(tmp_path / "killed", 2, kill_at=5, steps=8)
-    assert torch.equal(whole, killed)
-    half = torchrun(tmp_path / "elastic", 2, kill_at=-1, steps=4)
-    rest = torchrun(tmp_path / "elastic", 1, kill_at=-1, steps=8)
-    assert not torch.equal(half, rest)
+    whole = trained(tmp_path / "whole", 2, steps=8)
+    trained(tmp_path / "killed", 2, steps=8, kill_at=5)
+    with pytest.raises(AssertionError, match="resume with the run's last number of processes"):
+        trained(tmp_path / "killed", 1, steps=8)
+    again = trained(tmp_path / "killed", 2, steps=8)
+    assert whole is not None
+    assert again is not None
+    assert torch.equal(whole, again)
+    trained(tmp_path / "elastic", 2, steps=4)
+    trained(tmp_path / "elastic", 1, steps=8)
 
 
 class Pretended(Processes):

@@ -132,7 +132,7 @@ def of_run(run: Path, as_json: bool, **asked: Any) -> None:
 @click.argument("run", type=_PATH)
 @click.option("--models", type=int, default=64, show_default=True, help="How many to train.")
 @click.option("--processes", type=int, default=1, show_default=True, help="That train them.")
-@click.option("--ray", is_flag=True, help="Train them on a Ray cluster.")
+@click.option("--ray", "--cluster", "ray", is_flag=True, help="Train them on a Ray cluster.")
 @click.option("--address", help="Of the Ray cluster; one is started here if not given.")
 @_seed_option
 @click.option("--out", type=_PATH, help="Folder of the shadow models; resumed if it has some.")

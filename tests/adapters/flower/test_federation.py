@@ -1,0 +1,138 @@
+"""What a federation promises, beside the exact loss of one round and beside a product of coins."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from apiece import Gaussian, Repeated, Sampled, privacy_curve
+from apiece.errors import InfeasibleError, InputError
+from apiece.ledger import Ledger
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from apiece.adapters.flower import Federation, charge, plan_federation
+
+
+def federation(rounds: int, p: float, rates: tuple[float, ...], **more: float) -> Federation:
+    return Federation(rounds, p, 1.0, more.pop("noise", 1.0), rates, 10.0, **more)
+
+
+def exact(epsilon: float, p: float, q: float, others: float) -> float:
+    """δ(ε) of one round for a record whose client's other records add `others`, noise 1."""
+
+    def density(x: float, here: bool) -> float:
+        own = norm.pdf(x, others)
+        if here:
+            own = (1 - q) * own + q * norm.pdf(x, others + 1)
+        return float((1 - p) * norm.pdf(x) + p * own)
+
+    def above(one: bool) -> float:
+        edges = np.linspace(-12, others + 13, 400)
+        parts = [
+            quad(
+                lambda x: max(density(x, one) - math.exp(epsilon) * density(x, not one), 0.0), a, b
+            )
+            for a, b in pairwise(edges)
+        ]
+        return sum(value for value, _ in parts)
+
+    return max(above(True), above(False))
+
+
+@pytest.mark.parametrize("others", [0.0, 2.0, 12.0])
+def test_the_promise_bounds_one_round_whatever_the_other_records_add(others: float) -> None:
+    p, q = 0.3, 0.4
+    for delta in (1e-3, 1e-2):
+        epsilon = federation(1, p, (q,)).record_epsilon(0, delta)
+        assert exact(epsilon, p, q, others) <= delta * (1 + 1e-6)
+
+
+def test_one_coin_of_the_product_would_promise_too_much() -> None:
+    """The client's other records show how its coin fell: the product's ε is not kept."""
+    p, q, delta = 0.3, 0.4, 1e-3
+    product = privacy_curve(Sampled(Gaussian(1.0), p * q)).epsilon(delta).upper
+    assert exact(product, p, q, 0.0) <= delta * (1 + 1e-4)
+    assert exact(product, p, q, 12.0) > 1.5 * delta
+
+
+def test_known_coins_are_counted_exactly() -> None:
+    """Where the client always joins it is its records' coin; the bound is near the mixture."""
+    always = federation(5, 1.0, (0.2,)).record_epsilon(0, 1e-5)
+    curve = privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.2), 5)).epsilon(1e-5)
+    assert curve.upper <= always <= curve.upper * 1.01 + 1e-3
+    found = federation(4, 0.5, (0.2,)).record_epsilon(0, 1e-3)
+    mean = sum(
+        math.comb(4, k)
+        / 16
+        * privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.2), k)).delta(found).upper
+        for k in range(1, 5)
+    )
+    assert 0.9e-3 <= mean <= 1e-3
+
+
+def test_a_client_has_one_coin() -> None:
+    found = federation(6, 0.1, (0.2,), client_clip=2.0, noise=3.0)
+    one = Repeated(Sampled(Gaussian(1.5), 0.1), 6)
+    assert found.client_epsilon(1e-5) == privacy_curve(one).epsilon(1e-5).upper
+    with pytest.raises(InputError, match="client_clip"):
+        federation(6, 0.1, (0.2,)).client_epsilon(1e-5)
+
+
+def test_the_plan_keeps_what_was_asked() -> None:
+    asked = [0.5, 2.0]
+    plan = plan_federation(
+        asked, 1e-4, [300, 100], rounds=4, client_probability=0.3, noise_multiplier=1.5
+    )
+    assert plan.rates[0] < plan.rates[1]
+    for level, epsilon in enumerate(asked):
+        assert 0.5 * epsilon < plan.record_epsilon(level, 1e-4) <= epsilon or (
+            plan.rates[level] == 1 and plan.record_epsilon(level, 1e-4) <= epsilon
+        )
+    assert plan.expected_batch_size == pytest.approx(
+        0.3 * (300 * plan.rates[0] + 100 * plan.rates[1])
+    )
+    with pytest.raises(InfeasibleError, match="more noise"):
+        plan_federation([1e-3], 1e-9, [10], rounds=50, client_probability=1.0, noise_multiplier=0.3)
+
+
+def test_one_person_in_two_silos_pays_in_both(tmp_path: Path) -> None:
+    plan = federation(3, 0.5, (0.1, 0.3), noise=3.0)
+    ledger = Ledger.make(
+        str(tmp_path / "p.db"), ["ann", "bob"], 1.0, 1e-5, method="renyi", order=16.0
+    )
+    cost = plan.losses(16.0)
+    many = int(ledger.remaining(["bob"])[0] // cost[1])
+    for silo in range(many):
+        assert charge(ledger, f"run/{silo}", ["ann", "bob"], [0, 1], plan).tolist() == [
+            "ann",
+            "bob",
+        ]
+    assert charge(ledger, f"run/{many}", ["ann", "bob"], [0, 1], plan).tolist() == ["ann"]
+    np.testing.assert_allclose(
+        ledger.spent(["ann", "bob"]), [(many + 1) * cost[0], many * cost[1]], rtol=1e-6
+    )
+    with pytest.raises(InputError, match="cannot count coins"):
+        charge(Ledger.make(str(tmp_path / "g.db"), ["a"], 1.0, 1e-5), "r", ["a"], [0], plan)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 0}, {"client_probability": 0.0}, {"noise_stddev": math.nan}]
+)
+def test_values_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
+    good = {
+        "rounds": 3,
+        "client_probability": 0.5,
+        "clip_norm": 1.0,
+        "noise_stddev": 1.0,
+        "rates": (0.5,),
+        "expected_batch_size": 4.0,
+    }
+    with pytest.raises(InputError):
+        Federation(**{**good, **wrong})  # type: ignore[arg-type]
