@@ -123,9 +123,13 @@ def adult(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     label = next(c for c in frame.columns if c.lower() in ("income", "label", "class", "target"))
     y = frame[label].astype(str).str.strip().str.strip(".")
     y = (y == sorted(y.unique())[-1]).to_numpy().astype(np.float32)
-    x = pd.get_dummies(frame.drop(columns=[label])).to_numpy().astype(np.float32)
+    x = (
+        pd.get_dummies(frame.drop(columns=[label, *({"split"} & set(frame.columns))]))
+        .to_numpy()
+        .astype(np.float32)
+    )
     x = np.clip((x - x.mean(0)) / (x.std(0) + 1e-6), -3, 3) / np.sqrt(x.shape[1])
-    return torch.tensor(x), torch.tensor(y)
+    return torch.tensor(x.astype(np.float32)), torch.tensor(y)
 
 
 def main() -> None:

@@ -198,7 +198,7 @@ PUBLIC = [
     "plan.group.GroupStage",
     "plan.reference.Reference",
     "plan.schedule.Schedule",
-    "adapters.flower.federation.Federation",
+    "adapters.federation.Federation",
     "budgets.levels.BudgetLevels",
     "queries.dialects.Dialect",
     "queries.features.Features",

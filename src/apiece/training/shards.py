@@ -55,8 +55,10 @@ class ParquetShards:
             raise DataError(f"{folder}: no *.parquet files in it")
         sizes: list[int] = []
         self._groups: list[tuple[int, int]] = []
+        self._footers: dict[Path, Any] = {}  # so that each is read once
         for number, path in enumerate(self.files):
             file = self._open(path)
+            self._footers[path] = file.metadata
             for k in range(file.num_row_groups):
                 self._groups.append((number, k))
                 sizes.append(file.metadata.row_group(k).num_rows)
@@ -116,7 +118,7 @@ class ParquetShards:
         import pyarrow.parquet as pq
 
         try:
-            file = pq.ParquetFile(path)
+            file = pq.ParquetFile(path, metadata=self._footers.get(path))
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:160]
             raise DataError(f"{path}: cannot be read ({reason})") from None

@@ -5,8 +5,8 @@ client = FederatedClient(model, loss, (x, y), levels, federation)   # at each cl
 strategy = FederatedStrategy(parameters, federation)  # at the server
 """
 
+from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.adapters.flower.clients import FederatedClient
-from apiece.adapters.flower.federation import Federation, charge, plan_federation
 from apiece.adapters.flower.strategy import FederatedStrategy
 
 __all__ = ["FederatedClient", "FederatedStrategy", "Federation", "charge", "plan_federation"]

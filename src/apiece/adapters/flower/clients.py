@@ -13,7 +13,7 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from apiece._types import Integers, Mask
-from apiece.adapters.flower.federation import Federation
+from apiece.adapters.federation import Federation
 from apiece.errors import InputError
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
 

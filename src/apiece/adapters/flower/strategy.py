@@ -12,7 +12,7 @@ import torch
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import Strategy
 
-from apiece.adapters.flower.federation import Federation
+from apiece.adapters.federation import Federation
 from apiece.errors import StateError
 from apiece.training import ChaCha20Stream, ClippedSum, add_noise, normalise, write_atomically
 

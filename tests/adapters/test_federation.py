@@ -12,12 +12,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
+from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.errors import InfeasibleError, InputError
 from apiece.ledger import Ledger
-
-pytest.importorskip("flwr", reason="flwr is not installed")
-
-from apiece.adapters.flower import Federation, charge, plan_federation
 
 
 def federation(rounds: int, p: float, rates: tuple[float, ...], **more: float) -> Federation:
@@ -46,6 +43,7 @@ def exact(epsilon: float, p: float, q: float, others: float) -> float:
     return max(above(True), above(False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0.0, 2.0, 12.0])
 def test_the_promise_bounds_one_round_whatever_the_other_records_add(others: float) -> None:
     p, q = 0.3, 0.4
@@ -54,6 +52,7 @@ def test_the_promise_bounds_one_round_whatever_the_other_records_add(others: flo
         assert exact(epsilon, p, q, others) <= delta * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_one_coin_of_the_product_would_promise_too_much() -> None:
     """The client's other records show how its coin fell: the product's ε is not kept."""
     p, q, delta = 0.3, 0.4, 1e-3
@@ -85,6 +84,7 @@ def test_a_client_has_one_coin() -> None:
         federation(6, 0.1, (0.2,)).client_epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_the_plan_keeps_what_was_asked() -> None:
     asked = [0.5, 2.0]
     plan = plan_federation(
