@@ -209,7 +209,7 @@ def adult() -> str:
             for e, p, aim in ADULT if e in best]  # fmt: skip
     return (
         "Adult, one budget for all, a softmax regression by private gradient descent "
-        f"(feldman-2021-table), which no recipe here beats: {'; '.join(told)}."
+        f"(feldman-2021-table); no recipe here is for tables: {'; '.join(told)}."
     )
 
 
