@@ -18,9 +18,9 @@ UNCHECKED = {"apiece", "name", "seconds", "test_accuracy", "commonest_class_shar
 UNCHECKED |= {"classes", "schema", "features", "source", "test_records", "notes"}
 # … and, of a strategy whose model is not kept, how its plan came about.
 UNCHECKED |= {"strategy", "saturated"}
-# … and when it was done, on which bytes, how well, by which declared columns.
+# … and when it was done, with what, on which bytes, how well, by which declared columns.
 UNCHECKED |= {"finished", "t.csv", "kind", "lower", "upper", "scale", "missing"}
-UNCHECKED |= {"value", "by_class", "confusion", "by_group", "curve"}
+UNCHECKED |= {"value", "by_class", "confusion", "by_group", "curve", "python", "numpy", "torch"}
 
 
 @pytest.fixture(scope="module")
