@@ -15,7 +15,10 @@ from apiece import cli
 from apiece.datasets import Schema
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("main-job", "epsilon"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("main-job", "epsilon", "pate")),
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -74,7 +77,7 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0.98 * a <= s <= a for a, s in zip(asked, spent, strict=True))
 
 
-@pytest.mark.parametrize("page", ["estimator.md", "adapters.md", "recipes.md"])
+@pytest.mark.parametrize("page", ["estimator.md", "adapters.md", "recipes.md", "pate.md"])
 def test_the_pages_on_other_tools_run(page: str) -> None:
     names: dict[str, object] = {}
     for block in blocks(ROOT / "docs" / page, "python"):

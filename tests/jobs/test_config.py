@@ -150,6 +150,11 @@ def test_every_flag_is_a_setting_and_says_its_default(capsys: Any) -> None:
     for name, how in (each for part in PARTS.values() for each in settings_of(part)):
         flag = f"--{(how.flag or name).replace('_', '-')} "
         assert (flag in said) == (how.help is not None), name
-    for words in ("[default: 512]", "[default: 1e-5]", "[default: sample]", "[default: 0.2]"):
+    for words in (
+        "[default: 512; 32",
+        "[default: 1e-5]",
+        "[default: sample; weight",
+        "[default: 0.2]",
+    ):
         assert words in said
     assert isinstance(Job, type)

@@ -6,7 +6,7 @@ import pytest
 
 from apiece.errors import InputError
 from apiece.jobs import PARTS, TUNED, settings_of
-from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Training
+from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Pate, Training
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Data, {"source": 3}, "source = 3: must be a text"),
@@ -46,6 +46,16 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Training, {"rows_per_person": "most"}, "or all"),
     (Training, {"rows_per_person": True}, "rows_per_person = True"),
     (Training, {"noise_schedule": {"points": [[0, 2], [3, 1]]}}, "noise_schedule: between"),
+    (Training, {"method": "pat"}, "did you mean 'pate'"),
+    (Training, {"method": 3}, "method = 3: must be a text"),
+    (Pate, {"teachers": 0}, "teachers = 0"),
+    (Pate, {"questions": 2.5}, "questions = 2.5"),
+    (Pate, {"answers": True}, "answers = True"),
+    (Pate, {"threshold": 1}, "threshold = 1"),
+    (Pate, {"threshold": float("nan")}, "threshold = nan"),
+    (Pate, {"public_share": 0}, "public_share = 0"),
+    (Pate, {"public": 3}, "public = 3: must be a text"),
+    (Pate, {"semi_supervised": "yes"}, "must be true or false"),
     (Comparison, {"seeds": 0}, "seeds = 0"),
     (Comparison, {"strategies": ["uniform", "scael"]}, "did you mean 'scale'"),
     (Comparison, {"settings": {"scale": 3}}, "must be tables"),
@@ -79,6 +89,13 @@ def test_lists_become_tuples_and_nothing_can_be_changed() -> None:
     with pytest.raises(AttributeError):
         training.steps = 3  # type: ignore[misc]
     assert hash(training)
+
+
+def test_what_is_left_out_is_as_the_method_has_it() -> None:
+    assert (Training().strategy, Training().batch_size) == ("sample", 512)
+    assert (Training(method="pate").strategy, Training(method="pate").batch_size) == ("weight", 32)
+    assert Training(method="pate", strategy="upsample", batch_size=7).batch_size == 7
+    assert Pate().asked == 200
 
 
 def test_an_address_is_not_printed() -> None:

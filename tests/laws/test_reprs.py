@@ -221,6 +221,7 @@ PUBLIC = [
     "jobs.parts.BudgetColumns",
     "jobs.parts.Comparison",
     "jobs.parts.Data",
+    "jobs.parts.Pate",
     "jobs.parts.Training",
     "jobs.release.Check",
     "jobs.release.Release",

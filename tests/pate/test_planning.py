@@ -38,7 +38,7 @@ def test_no_budget_is_passed(strategy: object, options: dict[str, object]) -> No
 
 def test_no_budget_is_passed_whatever_is_asked() -> None:
     generator = np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(20):
         sizes = generator.integers(40, 200, 3)
         epsilon, delta = generator.uniform(0.1, 8, 3), 10.0 ** generator.uniform(-9, -3, 3)
         asked = Budgets(np.repeat(epsilon, sizes), np.repeat(delta, sizes))

@@ -27,7 +27,7 @@ Examples:
   apiece train --data people.csv --label income --epsilon consent_epsilon --delta 1e-5 \\
                --strategy sample --batch-size 512 --steps 1000 --out runs/first
 """
-COMPARED = ["uniform", "scale", "sample"]
+COMPARED = {"dp-sgd": ["uniform", "scale", "sample"], "pate": ["uniform", "upsample", "weight"]}
 
 
 def job_options(command: Any) -> Any:
@@ -56,7 +56,11 @@ def _help(how: Setting) -> str:
 @click.command(short_help="Train on a table of people, each at their own budget.", epilog=EXAMPLE)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @job_options
-@click.option("--compare", is_flag=True, help="Train uniform, scale and sample side by side.")
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Train uniform, scale and sample side by side; with pate upsample and weight.",
+)
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
@@ -161,6 +165,8 @@ def _planned(
 
     if strategy not in spending:
         spending[strategy] = PlannedSpending(prepared.plans[strategy])
+    if prepared.votes:  # its steps are lessons: votes are cast between those of the two
+        step = prepared.plans[strategy].steps
     return "planned " + ", ".join(map(describe, spending[strategy].at(step)))
 
 
@@ -177,14 +183,26 @@ def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
         changes["epsilon"] = _column_name(changes["epsilon"])
         changes["groups"] = ()
     if compare:
-        changes["strategies"] = COMPARED
-        changes.setdefault("seeds", 3)
-        if changes.get("strategy", "sample") not in COMPARED:
-            changes["strategies"] = [*COMPARED, changes["strategy"]]
+        changes |= _compared(config, changes)
     if config is not None:
         return read_job(config, changes)
     name = Path(changes.get("source", "run")).stem
     return job_from_dict({}, name=name, changes=changes)
+
+
+def _compared(config: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the strategies that --compare puts side by side, and how often each is trained."""
+    from apiece.jobs import read_job
+
+    method = changes.get("method")
+    if method is None:
+        method = "dp-sgd"
+        if config is not None:
+            method = read_job(config, changes | {"strategies": ()}).training.method
+    beside = COMPARED.get(method, [])  # of an unknown one the job is refused
+    own = changes.get("strategy")
+    more = [] if own is None or own in beside else [own]
+    return {"strategies": [*beside, *more], "seeds": changes.get("seeds", 3)}
 
 
 def _column_name(text: str) -> str:

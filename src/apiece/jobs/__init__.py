@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from apiece.jobs.prepared import Prepared, prepare, prepare_again
     from apiece.jobs.running import run
     from apiece.jobs.target import Amount, Classes, Target
+    from apiece.jobs.taught import student
 
 __all__ = [
     "METRICS",
@@ -63,12 +64,14 @@ __all__ = [
     "settings_of",
     "statement_of",
     "statement_schema",
+    "student",
     "totalled",
 ]
 _MODULE_OF = {
     **dict.fromkeys(("TabularModel", "build", "load_model"), "model"),
     **dict.fromkeys(("Prepared", "prepare", "prepare_again"), "prepared"),
     "run": "running",
+    "student": "taught",
     **dict.fromkeys(("Amount", "Classes", "Target"), "target"),
 }
 

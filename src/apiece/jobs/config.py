@@ -24,6 +24,11 @@ rows_per_person = 5           # with person: the most rows that one brings to a 
 learning_rate_schedule = { points = [[0, 0.1], [50, 1], [1000, 0]], between = "cosine" }
 noise_schedule = { points = [[0, 2], [500, 1]], between = "hold" }   # relative noise, by step
 
+[pate]                        # with method = "pate" under [training]
+teachers = 100
+questions = 200
+public = "public.csv"         # or public_share = 0.5, of the held-out units
+
 [compare]                     # optional: other strategies beside it, several seeds each
 strategies = ["uniform", "scale", "sample"]
 seeds = 3
@@ -46,13 +51,14 @@ from typing import Any
 
 from apiece._types import Json
 from apiece.errors import DataError, InputError, unknown
-from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Training
-from apiece.jobs.settings import plain, settings_of
+from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Pate, Training
+from apiece.jobs.settings import METHODS, plain, settings_of
 
 PARTS = {
     "data": Data,
     "budgets": BudgetColumns,
     "training": Training,
+    "pate": Pate,
     "compare": Comparison,
     "run": Output,
 }
@@ -68,6 +74,7 @@ class Job:
         data: The table and its columns.
         budgets: Where everyone's ε and δ come from.
         training: One model, and the plan by which it is trained.
+        pate: The teachers and the public rows, where the method is PATE.
         compare: Other strategies beside it.
         run: The randomness, and where the results go.
         name: For messages.
@@ -85,6 +92,7 @@ class Job:
     data: Data
     budgets: BudgetColumns
     training: Training = field(default_factory=Training)
+    pate: Pate = field(default_factory=Pate)
     compare: Comparison = field(default_factory=Comparison)
     run: Output = field(default_factory=Output)
     name: str = field(default="run", compare=False)
@@ -96,6 +104,7 @@ class Job:
                 f"strategies = {list(compared)}: must contain strategy = {strategy!r}, "
                 "whose model is kept"
             )
+        self._check_method()
         self._check_rows()
         if self.run.ledger is None:
             return
@@ -107,8 +116,45 @@ class Job:
                 "run is another analysis; give --split COLUMN, or --test-share 0"
             )
 
+    def _check_method(self) -> None:
+        method, names = self.training.method, (*self.strategies, *self.compare.settings)
+        for name in names:
+            if name not in METHODS[method]:
+                raise unknown(f"strategy of method {method}", name, METHODS[method])
+        given = [name for name, _ in settings_of(Pate) if getattr(self.pate, name) is not None]
+        if method == "pate":
+            self._check_pate()
+        elif given:
+            raise InputError(f"{given[0]}: is of PATE; give --method pate too, or leave it out")
+
+    def _check_pate(self) -> None:
+        training, pate = self.training, self.pate
+        for name in ("rows_per_person", "noise_schedule", "learning_rate_schedule"):
+            if getattr(training, name) is not None:
+                raise InputError(
+                    f"{name}: is of DP-SGD; with --method pate leave it out (all rows of a person "
+                    "go to that person's teachers)"
+                )
+        if not training.batch_size == int(training.batch_size):
+            raise InputError(
+                f"batch_size = {training.batch_size:g}: with --method pate every teacher takes as "
+                "many rows to a step; give a whole number"
+            )
+        if pate.teachers is None:
+            raise InputError(
+                "teachers: missing; give --teachers, as in --teachers 100: some hundred people a "
+                "teacher are many"
+            )
+        if (pate.public is None) == (pate.public_share is None):
+            raise InputError(
+                "public: the student learns from public rows; give a table of them with --public, "
+                "or declare a share of the held-out rows public with --public-share; one of the two"
+            )
+
     def _check_rows(self) -> None:
         person, rows = self.data.person, self.training.rows_per_person
+        if self.training.method == "pate":
+            return
         if person is None and rows is not None:
             raise InputError(
                 "rows_per_person: without --person each row is a record; give --person COLUMN, or "
@@ -149,6 +195,16 @@ class Job:
         order = [kept, *(s for s in dict.fromkeys(self.compare.strategies) if s != kept)]
         first = self.run.seed + order.index(strategy)
         return tuple(first + repeat * len(order) for repeat in range(self.compare.seeds))
+
+    def seed_of(self, strategy: str, repeat: int) -> int | None:
+        """Return the seed of one model of a strategy; None for the system's randomness.
+
+        Args:
+            strategy: One of `strategies`.
+            repeat: Which of its models, from 0.
+        """
+        seeds = self.seeds_of(strategy)
+        return None if seeds is None else seeds[repeat]
 
     def to_dict(self) -> dict[str, Json]:
         """Return the job as the sections of its TOML file, every value written out."""
@@ -245,4 +301,7 @@ def complete(job: Job, *, out: Path) -> Job:
         data = replace(data, schema=str(Path(data.schema).resolve()))
     if data.people is not None:
         data = replace(data, people=str(Path(data.people).resolve()))
+    if job.pate.public is not None:
+        public = str(Path(job.pate.public).resolve())
+        job = replace(job, pate=replace(job.pate, public=public))
     return replace(job, data=data, run=replace(job.run, out=str(out)))

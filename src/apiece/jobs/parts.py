@@ -125,22 +125,32 @@ class BudgetColumns:
             )
 
 
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dp-sgd": {"strategy": "sample", "batch_size": 512.0},
+    "pate": {"strategy": "weight", "batch_size": 32.0},
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """[training]: one model, and the plan by which it is trained.
 
+    method: "dp-sgd", or "pate": teachers and a student, see [pate]; batch_size is then of each.
     hidden: widths of hidden layers; none is a (multinomial) logistic regression.
     rows_per_person: with [data] person, the most rows that a person brings to a step, or "all".
     learning_rate_schedule: factors on the learning rate, by step; noise_schedule: relative noise,
     held from point to point, as in `schedule_noise`. Both are part of every strategy's plan.
     """
 
+    method: str = setting(of.method, value="dp-sgd", help="dp-sgd or pate.")
     strategy: str = setting(
-        of.strategy, value="sample", help="uniform, scale, sample or threshold."
-    )
+        of.strategy, default="sample; weight with --method pate",
+        help="uniform, scale, sample or threshold; with --method pate uniform, upsample or weight.",
+    )  # fmt: skip
     batch_size: float = setting(
-        _check.positive, value=512, kind=float, tuned=True, help="Expected batch size."
-    )
+        _check.positive, kind=float, tuned=True, default="512; 32 with --method pate",
+        help="Expected batch size.",
+    )  # fmt: skip
     steps: int = setting(_check.count, value=1000, kind=int, tuned=True, help="Number of updates.")
     clip_norm: float = setting(
         _check.positive, value=1.0, kind=float, tuned=True, help="Mean clip norm."
@@ -161,6 +171,9 @@ class Training:
 
     def __post_init__(self) -> None:
         check(self)
+        for name, value in _DEFAULTS[self.method].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
 
 TUNED = tuple(name for name, how in settings_of(Training) if how.tuned)
@@ -179,6 +192,48 @@ def _own_settings(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
                 raise unknown(f"setting of {strategy}", key, TUNED)
         Training(strategy=strategy, **own)
     return {strategy: dict(own) for strategy, own in value.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pate:
+    """[pate]: with method = "pate", the teachers, the public rows, and what is asked about them.
+
+    public: a table of public rows, with the features' columns; or public_share: of the units that
+    are held out, the share that is declared public. What is public is not protected: its features
+    may show in the model. Labels of public rows are not used. threshold: as for `plan_votes`.
+    """
+
+    teachers: int | None = setting(
+        _check.count, kind=int, help="How many teachers; with --method pate."
+    )
+    questions: int | None = setting(
+        _check.count, kind=int, default="200",
+        help="How many public rows the teachers are asked about.",
+    )  # fmt: skip
+    answers: int | None = setting(
+        _check.count, kind=int, help="At most so many are answered; with --threshold."
+    )
+    threshold: float | None = setting(
+        of.share, kind=float, help="Share of the votes, with noise, below which none is answered."
+    )
+    public: str | None = setting(
+        of.text, help="Table of public rows that teachers are asked about."
+    )
+    public_share: float | None = setting(
+        of.share, kind=float, help="Or: share of the held-out units that is declared public."
+    )
+    semi_supervised: bool | None = setting(
+        of.yes_or_no, kind=bool, default="false",
+        help="Spread the answers over all public rows; needs scikit-learn.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def asked(self) -> int:
+        """How many public rows the teachers are asked about."""
+        return 200 if self.questions is None else self.questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from apiece.datasets import (
 from apiece.errors import DataError, InputError
 from apiece.jobs import doubts
 from apiece.jobs.config import Job
-from apiece.jobs.units import budgets, read_units, split
+from apiece.jobs.units import budgets, declared_public, read_units, split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +99,7 @@ class People:
         target: The label's declaration: its classes, or the range of a number.
         warnings: Of the header, the schema and the groups of budgets.
         private_warnings: Of the rows: for the steward's eyes only.
+        public: (Q, d) Encoded features of rows that are declared public; None without PATE.
         fingerprints: SHA-256 of each file that was read, by its name; none of packaged ones.
 
     Example:
@@ -119,6 +120,7 @@ class People:
     target: Categorical | Numeric
     warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
     private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
+    public: npt.NDArray[np.float32] | None = None
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -168,8 +170,13 @@ def read_people(job: Job, coins: int | None = None) -> People:
     units = read_units(frame, data)
     chosen = split(units, data, job.run.seed if coins is None else coins)
     trained, asked = units.rows(chosen), budgets(units, job.budgets, chosen)
+    tested, share = ~trained, job.pate.public_share
+    if share is not None:
+        seed = job.run.seed if coins is None else coins
+        tested = tested & ~units.rows(declared_public(units, ~chosen, share, seed))
     encoded = encode(frame, columns, decimal=dialect.decimal)
     doubts.refuse_unread(frame, columns, encoded, dialect.decimal)
+    open_rows = _public(job, columns, encoded.features[~trained & ~tested])
     public, private = budget_doubts(asked.groups), []
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
@@ -177,7 +184,8 @@ def read_people(job: Job, coins: int | None = None) -> People:
     people = People(
         fingerprints=_fingerprints(job),
         train=Records(encoded.features[trained], labels[trained], units.people(trained)),
-        test=Records(encoded.features[~trained], labels[~trained], units.people(~trained)),
+        test=Records(encoded.features[tested], labels[tested], units.people(tested)),
+        public=open_rows,
         budgets=asked,
         schema=schema,
         label=label,
@@ -190,11 +198,29 @@ def read_people(job: Job, coins: int | None = None) -> People:
     return people
 
 
+def _public(
+    job: Job, columns: dict[str, Feature], declared: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32] | None:
+    """Return the encoded public rows, without faulty ones; None where nothing is asked of them."""
+    if job.training.method != "pate":
+        return None
+    found, path = declared, job.pate.public
+    if path is not None:
+        dialect = job.data.dialect_of(path)
+        found = encode(read_table(path, dialect), columns, decimal=dialect.decimal).features
+    usable = found[~np.isnan(found).any(axis=1)]
+    if len(usable) < job.pate.asked:
+        raise DataError(
+            f"public: {len(usable)} usable rows for {job.pate.asked} questions; ask fewer with "
+            "--questions, or declare more rows public"
+        )
+    return usable
+
+
 def _fingerprints(job: Job) -> dict[str, str]:
     data = job.data
-    if data.packaged:
-        return {}
-    paths = [Path(path) for path in (data.source, data.people) if path is not None]
+    own = () if data.packaged else (data.source, data.people)
+    paths = [Path(path) for path in (*own, job.pate.public) if path is not None]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
@@ -237,6 +263,11 @@ def _check_labels(people: People) -> None:
     if usable.size == 0:
         raise DataError("features: every training record has a NaN or infinite feature; mend them")
     if isinstance(people.target, Numeric):
+        if people.public is not None:
+            raise InputError(
+                f"label column {people.label!r}: is a number, and teachers vote for classes; "
+                "declare it as categories, or leave out --method pate"
+            )
         return
     seen = np.unique(people.train.labels)
     if seen.size < 2:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from apiece.assignment import assign, schedule_noise
@@ -12,6 +13,7 @@ from apiece.jobs.config import Job
 from apiece.jobs.folder import refuse_used
 from apiece.jobs.people import People, read_people
 from apiece.jobs.unfinished import Unfinished, reopen
+from apiece.pate import VotePlan, plan_votes
 from apiece.plan import BoundPlan
 
 
@@ -25,6 +27,7 @@ class Prepared:
         plans: Strategy → its verified plan.
         unfinished: Where the run keeps what it needs to be gone on with.
         resumed: Whether it is an interrupted run.
+        votes: Strategy → how its teachers vote, of which `plans` has the plan; none without PATE.
 
     Example:
         >>> from apiece.jobs import job_from_dict
@@ -41,10 +44,14 @@ class Prepared:
     plans: dict[str, BoundPlan]
     unfinished: Unfinished
     resumed: bool = False
+    votes: Mapping[str, VotePlan] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
-        """How many updates all models take together."""
+        """How many updates all models take together; with PATE those of teachers and student."""
+        if self.votes:
+            each = (2 * self.job.training_of(name).steps for name in self.votes)
+            return sum(each) * self.job.compare.seeds
         return sum(plan.steps for plan in self.plans.values()) * self.job.compare.seeds
 
     @property
@@ -114,6 +121,10 @@ run that was interrupted
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     people = read_people(job, unfinished.coins)
+    if job.training.method == "pate":
+        votes = {name: _votes(job, name, people) for name in job.strategies}
+        plans = {name: each.plan for name, each in votes.items()}
+        return Prepared(job, people, plans, unfinished, resumed, votes)
     plans = {name: _plan(job, name, people) for name in job.strategies}
     for name, plan in plans.items():
         if plan.combine != "continue":
@@ -122,6 +133,21 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
                 "apiece train makes one; choose sample, scale or hybrid"
             )
     return Prepared(job, people, plans, unfinished, resumed)
+
+
+def _votes(job: Job, name: str, people: People) -> VotePlan:
+    assert job.pate.teachers is not None  # or the job is refused
+    cap = job.budgets.no_limit_cap
+    return plan_votes(
+        people.budgets,
+        name,
+        teachers=job.pate.teachers,
+        questions=job.pate.asked,
+        answers=job.pate.answers,
+        threshold=job.pate.threshold,
+        unit=job.data.unit,
+        notes=() if cap is None else (cap_note(cap),),
+    )
 
 
 def _plan(job: Job, name: str, people: People) -> BoundPlan:

@@ -69,6 +69,7 @@ class Run:
         totals: What all of them cost together; with many groups, that of some.
         rows_per_person: The most rows that a person brings to a step, or "all"; None where the unit
             is the record.
+        method: "dp-sgd" or "pate".
         purpose: What the model is for, in the steward's words.
         finished: The day, as 2026-01-31, by universal time.
         levels: The budgets that people could choose from; none where these were not declared.
@@ -98,6 +99,7 @@ class Run:
     models: int
     totals: tuple[Total, ...]
     rows_per_person: int | str | None = None
+    method: str = "dp-sgd"
     purpose: str | None = None
     finished: str | None = None
     levels: tuple[Level, ...] = ()
@@ -128,6 +130,7 @@ class Run:
         """Return the run as JSON types: the content of metrics.json."""
         noise = "operating system" if self.seed is None else "reproducible"
         totals = [asdict(total) for total in self.totals]
+        method = {} if self.method == "dp-sgd" else {"method": self.method}
         return {
             "apiece": self.version,
             "versions": dict(self.versions),
@@ -139,6 +142,7 @@ class Run:
                 "strategy": self.strategy,
                 "hidden": list(self.hidden),
                 "rows_per_person": self.rows_per_person,
+                **method,
             },
             "ledger": None if self.analysis is None else {"analysis": self.analysis},
             "no_limit_cap": self.no_limit_cap,
@@ -216,6 +220,7 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, Any, Any]]:
     yield "strategy", job.training.strategy, run.strategy
     yield "strategies", job.strategies, tuple(found.strategy for found in run.strategies)
     yield "seeds", job.compare.seeds * len(job.strategies), run.models
+    yield "method", job.training.method, run.method
     yield "hidden", job.training.hidden, run.hidden
     yield "rows_per_person", job.training.rows_per_person, run.rows_per_person
     yield "unit", job.data.unit, run.data.unit
@@ -235,8 +240,13 @@ def tuned(job: Job, strategy: str) -> dict[str, float]:
     """Return the settings in which the strategies of a comparison may differ."""
     from apiece.jobs.parts import TUNED
 
-    training = job.training_of(strategy)
-    return {name: getattr(training, name) for name in TUNED}
+    training, pate = job.training_of(strategy), job.pate
+    found = {name: getattr(training, name) for name in TUNED}
+    if training.method == "pate":
+        asked = {"questions": pate.asked, "semi_supervised": int(bool(pate.semi_supervised))}
+        given = {name: getattr(pate, name) for name in ("teachers", "answers", "threshold")}
+        found |= asked | {name: value for name, value in given.items() if value is not None}
+    return found
 
 
 def declared_levels(job: Job) -> tuple[Level, ...]:

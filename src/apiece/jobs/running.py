@@ -38,6 +38,7 @@ from apiece.jobs.regression import Errors
 from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, declared_levels, totals, tuned
 from apiece.jobs.statement import STATEMENT, statement_of
 from apiece.jobs.target import target_of
+from apiece.jobs.taught import taught
 from apiece.jobs.trained import Facts, Trained
 from apiece.plan import BoundPlan
 from apiece.training import Progress, Streams, Trainer
@@ -182,9 +183,27 @@ def _train(
     watch: Watcher,
     charge: Charge | None,
 ) -> _Model:
-    job, people, begun = prepared.job, prepared.people, time.monotonic()
-    training, seeds = job.training_of(name), job.seeds_of(name)
-    seed = None if seeds is None else seeds[repeat]
+    people, begun = prepared.people, time.monotonic()
+    make = taught if prepared.votes else _descended
+    network = make(prepared, name, repeat, folder, watch, charge)
+    seconds = time.monotonic() - begun
+    if isinstance(people.target, Numeric):
+        found = errors(network, people.test, people.target)
+        return _Model(network, Accuracy(None, None), found, seconds)
+    return _Model(network, accuracy(network, people.test), None, seconds)
+
+
+def _descended(
+    prepared: Prepared,
+    name: str,
+    repeat: int,
+    folder: RunFolder,
+    watch: Watcher,
+    charge: Charge | None,
+) -> nn.Sequential:
+    """Return a network that DP-SGD trained."""
+    job, people = prepared.job, prepared.people
+    training, seed = job.training_of(name), job.seed_of(name, repeat)
     train, target = people.train.without_faulty(), target_of(people.target)
     inputs = torch.from_numpy(train.features)
     network = build(
@@ -223,11 +242,7 @@ def _train(
     else:
         trainer = Trainer(*given, seed=seed, checkpoint=place, **options)
     trainer.fit()
-    seconds = time.monotonic() - begun
-    if isinstance(people.target, Numeric):
-        found = errors(network, people.test, people.target)
-        return _Model(network, Accuracy(None, None), found, seconds)
-    return _Model(network, accuracy(network, people.test), None, seconds)
+    return network
 
 
 def _log_figure(folder: RunFolder, network: nn.Module, prepared: Prepared, step: int) -> None:
@@ -279,6 +294,7 @@ def _found(prepared: Prepared, models: Mapping[str, Sequence[_Model]], folder: R
         name=job.name,
         data=_facts(prepared),
         strategy=job.training.strategy,
+        method=job.training.method,
         hidden=job.training.hidden,
         rows_per_person=job.training.rows_per_person,
         analysis=job.run.analysis,

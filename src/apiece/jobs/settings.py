@@ -7,13 +7,14 @@ all derived from these fields; nothing else lists them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Protocol
 
 from apiece import _check
 from apiece.assignment import STRATEGIES
 from apiece.errors import BudgetError, InputError, unknown
+from apiece.pate import VOTERS
 from apiece.plan import Schedule
 
 # Takes a setting's name and value; returns the value checked and frozen, or raises `InputError`.
@@ -152,16 +153,39 @@ def ledger(name: str, value: Any) -> str:
     return str(value)
 
 
+METHODS: Mapping[str, Collection[str]] = {"dp-sgd": STRATEGIES, "pate": VOTERS}
+
+
+def method(name: str, value: Any) -> str:
+    """Return the name of a method of training."""
+    if text(name, value) not in METHODS:
+        raise unknown(name, value, METHODS)
+    return str(value)
+
+
 def strategy(name: str, value: Any) -> str:
-    """Return the name of a strategy."""
-    if text(name, value) not in STRATEGIES:
-        raise unknown(name, value, STRATEGIES)
+    """Return the name of a strategy of any method."""
+    known = {each for strategies in METHODS.values() for each in strategies}
+    if text(name, value) not in known:
+        raise unknown(name, value, known)
     return str(value)
 
 
 def strategies(name: str, value: Any) -> tuple[str, ...]:
     """Return several names of strategies."""
     return tuple(strategy("strategy", each) for each in listed(name, value))
+
+
+def yes_or_no(name: str, value: Any) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} = {value!r}: must be true or false")
+    return value
+
+
+def share(name: str, value: Any) -> float:
+    """Return a number in (0, 1)."""
+    return _check.probability(name, value, low_open=True, high_open=True)
 
 
 def counts(name: str, value: Any) -> tuple[int, ...]:

@@ -32,8 +32,23 @@ _NOT_TRUSTED = (
 _COVERED = (
     "the parameters of the released model, the plan by which it was trained, and whatever is "
     "computed from them",
-    "an attacker who knows all other data, the plan, and the model after every step",
 )
+# By method: what it is, how people come in, what an attacker may know, what is assumed of units.
+_WORDS = {
+    "dp-sgd": (
+        "DP-SGD: gradients clipped per unit, summed, and covered by Gaussian noise",
+        "Poisson: each unit joins each step by its own secret coin",
+        "an attacker who knows all other data, the plan, and the model after every step",
+        "each unit's gradient depends on that unit alone, by this model's construction",
+    ),
+    "pate": (
+        "PATE: teachers learn from the units' rows and vote on public rows; votes are counted, "
+        "covered by Gaussian noise, and a student learns the class that comes out first",
+        "none: each unit's rows go to teachers that its own secret coins choose",
+        "an attacker who knows all other data, the plan, the public rows and every answer",
+        "each unit's rows change the votes of its own teachers alone",
+    ),
+}
 
 
 def statement_of(run: Run) -> Json:
@@ -75,7 +90,7 @@ def statement_of(run: Run) -> Json:
         },
         "guarantee": _guarantee(run),
         "mechanism": _mechanism(run),
-        "covered": list(_COVERED),
+        "covered": [*_COVERED, _WORDS[run.method][2]],
         "not_covered": list(_not_covered(run)),
         "trust": {
             "model": "central",
@@ -130,8 +145,8 @@ def _guarantee(run: Run) -> Json:
 
 def _mechanism(run: Run) -> Json:
     return {
-        "name": "DP-SGD: gradients clipped per unit, summed, and covered by Gaussian noise",
-        "sampling": "Poisson: each unit joins each step by its own secret coin",
+        "name": _WORDS[run.method][0],
+        "sampling": _WORDS[run.method][1],
         "strategy": run.strategy,
         "settings": dict(run.kept.settings),
         "hidden": list(run.hidden),
@@ -162,19 +177,23 @@ def _not_covered(run: Run) -> Iterator[str]:
     yield "settings that were tuned on these people, if they were"
     yield "the number of people, and how many chose which budget: the plan takes them as public"
     yield "what is true of people in general, which a model tells of those who stay out too"
+    if run.method == "pate":
+        yield "the public rows: their features may show in the model"
     yield "the data before and beside the training: their collection, storage and access"
     yield "how long the training took and what memory it used, for who can watch the machine"
 
 
 def _assumptions(run: Run) -> Iterator[str]:
     if run.seed is None:
-        yield "the noise cannot be foreseen; its key was deleted, and no backup of it is kept"
+        key = "its key was deleted, and no backup of it is kept"
+        pate = "its key was never written down"
+        yield f"the noise cannot be foreseen; {pate if run.method == 'pate' else key}"
     else:
         yield (
             "none of the promises holds for who knows the seed: this is an experiment, and its "
             "model must not be released"
         )
-    yield "each unit's gradient depends on that unit alone, by this model's construction"
+    yield _WORDS[run.method][3]
     yield "ranges and categories come from a public schema, settings from no look at these people"
     yield (
         "each person's rows carry that person's id"

@@ -91,10 +91,17 @@ _SETTINGS: dict[str, _json.Reader[Any]] = {
     "learning_rate": _json.number,
     "momentum": _json.number,
 }
+_OF_PATE: dict[str, _json.Reader[Any]] = {
+    "teachers": _whole,
+    "questions": _whole,
+    "answers": _whole,
+    "threshold": _share,
+    "semi_supervised": _whole,
+}
 _TRAINED: dict[str, _json.Reader[Any]] = {
     "strategy": _json.text,
     "plan": _plan,
-    "settings": lambda value, where: _json.fields(value, where, _SETTINGS),
+    "settings": lambda value, where: _json.fields(value, where, _SETTINGS, _OF_PATE),
     "seeds": _json.maybe(_json.listed(_seed)),
     "test_accuracy": _json.listed(_share),
     "test_accuracy_mean": _as_is,
@@ -146,6 +153,11 @@ _TESTED: dict[str, _json.Reader[Any]] = {
     "by_group": _json.listed(_json.maybe(_interval)),
     "curve": _json.listed(_point),
 }
+_TRAINING: dict[str, _json.Reader[Any]] = {
+    "strategy": _json.text,
+    "hidden": _json.listed(_whole),
+    "rows_per_person": _json.maybe(_rows),
+}
 _RUN: dict[str, _json.Reader[Any]] = {
     "apiece": _json.text,
     "name": _json.text,
@@ -153,11 +165,7 @@ _RUN: dict[str, _json.Reader[Any]] = {
     "purpose": _json.maybe(_json.text),
     "finished": _json.maybe(_json.text),
     "data": lambda value, where: Facts(**_json.fields(value, where, _FACTS)),
-    "training": _object(
-        strategy=_json.text,
-        hidden=_json.listed(_whole),
-        rows_per_person=_json.maybe(_rows),
-    ),
+    "training": lambda value, where: _json.fields(value, where, _TRAINING, {"method": _json.text}),
     "ledger": _json.maybe(_object(analysis=_json.text)),
     "no_limit_cap": _json.maybe(_json.number),
     "levels": _json.listed(_level),
@@ -218,6 +226,7 @@ def arguments(data: Any, where: str) -> tuple[Json, int]:
         "strategy": training["strategy"],
         "hidden": tuple(training["hidden"]),
         "rows_per_person": training["rows_per_person"],
+        "method": training.get("method", "dp-sgd"),
         "versions": top["versions"],
         "purpose": top["purpose"],
         "finished": top["finished"],
@@ -245,8 +254,7 @@ def _require_fitting(found: Trained, data: Facts, repeats: int, first: Plan, whe
         "plan.groups": not found.plan.budget_groups.same_as(first.budget_groups),
         "plan.unit": found.plan.unit != data.unit,
         "plan.records": found.plan.records != data.training_records,
-        "settings.steps": found.plan.steps != found.settings["steps"],
-        "settings.clip_norm": found.plan.clip_norm != found.settings["clip_norm"],
+        **found.contradicted,
     }
     for name, bad in wrong.items():
         if bad:

@@ -185,6 +185,20 @@ class Trained:
         """One entry a budget group, in the plan's order."""
         return promises_of(self.plan)
 
+    @property
+    def contradicted(self) -> dict[str, bool]:
+        """Which settings the plan contradicts: its steps, or how many are asked and answered."""
+        plan, settings = self.plan, self.settings
+        if "teachers" not in settings:
+            return {
+                "settings.steps": plan.steps != settings["steps"],
+                "settings.clip_norm": plan.clip_norm != settings["clip_norm"],
+            }
+        questions = settings.get("questions")
+        answers = settings.get("answers", questions)
+        steps = [questions, answers] if "threshold" in settings else [answers]
+        return {"settings.questions": [stage.steps for stage in plan.stages] != steps}
+
     def to_dict(self) -> Json:
         """Return the models as JSON types."""
         return {

@@ -134,6 +134,29 @@ def split(units: Units, data: Data, seed: int | None) -> Mask:
     return trained
 
 
+def declared_public(units: Units, held: Mask, share: float, seed: int | None) -> Mask:
+    """Return which of the held-out units are declared public, by one coin a unit.
+
+    Args:
+        units: The units.
+        held: (U,) Which of them are held out.
+        share: That is declared public.
+        seed: Of the coins; None for fresh ones.
+
+    Raises:
+        DataError: Where it leaves no unit public.
+    """
+    random = np.random.default_rng(None if seed is None else [seed, 1])
+    coins = random.random(units.size) if units.ids is None else _coins(units.ids, random.bytes(32))
+    public = held & (coins < share)
+    if not public.any():
+        raise DataError(
+            f"public_share = {share:g}: of {int(held.sum())} held-out units none is public; hold "
+            "out more, or give a table of public rows with --public"
+        )
+    return public
+
+
 def _declared(units: Units, name: str) -> Mask:
     parts = texts(column(units.table, name, "split"))
     bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]

@@ -170,6 +170,7 @@ def plan_votes(
     threshold: float | None = None,
     noise: Noise | None = None,
     unit: str = "record",
+    notes: tuple[str, ...] = (),
 ) -> VotePlan:
     """Return a verified plan in which no record's budget is passed.
 
@@ -185,11 +186,12 @@ def plan_votes(
             that is given, pools leave as their records' budgets are spent, and fewer questions
             than `questions` may be asked.
         unit: "record" or "person".
+        notes: For people, kept in the plan.
 
     Raises:
         InputError: For values out of bounds, and more teachers than records.
         InfeasibleError: For a group that has no teacher, and noise with which nothing can be asked.
-        VerificationError: Never, unless the accounts are wrong: the plan is not returned then.
+        VerificationError: Where a group's bound on the excess is not kept, or its (ε, δ).
 
     References:
         Papernot et al. 2018; Boenisch et al. 2022.
@@ -198,7 +200,7 @@ def plan_votes(
         >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> votes = plan_votes(asked, "upsample", teachers=50, questions=100)
         >>> votes.seats.copies.tolist(), round(votes.noise.answer)
-        ([1, 3], 56)
+        ([1, 3], 59)
     """
     voters, groups = voters_named(strategy), budgets.groups
     teachers, questions = _check.count("teachers", teachers), _check.count("questions", questions)
@@ -213,7 +215,8 @@ def plan_votes(
         raise InputError("threshold: is part of the noise that is given; leave one of them out")
     else:
         phases = _phases(allowed, noise, questions, most)
-    plan = replace(_plan(voters.name, groups, seats, noise, phases), unit=unit).bind(budgets)
+    plan = _plan(voters.name, groups, seats, noise, phases)
+    plan = replace(plan, unit=unit, notes=(*plan.notes, *notes)).bind(budgets)
     plan.require()
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
 

@@ -74,12 +74,22 @@ class Strictest:
 
     References:
         Papernot et al. 2018.
+
+    Example:
+        >>> Strictest().name
+        'uniform'
     """
 
     name: ClassVar[str] = "uniform"
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return one pool, in which each record has one teacher."""
+        """Return one pool, in which each record has one teacher.
+
+        Args:
+            groups: The budgets.
+            mu: (groups,) The Gaussian parameter that each budget allows.
+            teachers: How many there are in all.
+        """
         return _one_pool(np.ones(len(groups), dtype=np.int64), teachers)
 
 
@@ -95,8 +105,15 @@ class Upsample:
         base: The copies of the strictest group's records, at least 1; more of them follow the
             budgets more closely, and let teachers share more records.
 
+    Raises:
+        InputError: For a base below 1.
+
     References:
         Boenisch et al. 2022, upsampling.
+
+    Example:
+        >>> Upsample(base=5)
+        Upsample(base=5)
     """
 
     base: int = 1
@@ -106,7 +123,16 @@ class Upsample:
         object.__setattr__(self, "base", _check.count("base", self.base))
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return one pool, in which records of larger budgets have more teachers."""
+        """Return one pool, in which records of larger budgets have more teachers.
+
+        Args:
+            groups: The budgets.
+            mu: (groups,) The Gaussian parameter that each budget allows.
+            teachers: How many there are in all.
+
+        Raises:
+            InfeasibleError: For more copies than teachers.
+        """
         copies = np.maximum(np.rint(self.base * mu / mu.min()), 1)
         if not copies.max() <= teachers:
             raise InfeasibleError(
@@ -124,12 +150,25 @@ class Weight:
 
     References:
         Boenisch et al. 2022, weighting.
+
+    Example:
+        >>> Weight()
+        Weight()
     """
 
     name: ClassVar[str] = "weight"
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return a pool for each group."""
+        """Return a pool for each group.
+
+        Args:
+            groups: The budgets.
+            mu: (groups,) The Gaussian parameter that each budget allows.
+            teachers: How many there are in all.
+
+        Raises:
+            InfeasibleError: For a group with too few records for a teacher of its own.
+        """
         size = len(groups)
         own = _dealt(groups, teachers)
         weight = np.floor(mu * (teachers / float(own @ mu)) / GRID) * GRID

@@ -29,6 +29,10 @@ class Taught:
     Attributes:
         student: (parameters,) Of the model.
         answers: (questions,) What the teachers answered, −1 where they did not.
+
+    Example:
+        >>> Taught(torch.zeros(4), np.array([0, -1, 1])).answers.size
+        3
     """
 
     student: Tensor
@@ -70,14 +74,14 @@ def teach(
         keep: A file for the answers so far, so that a killed run can be gone on with.
         watch: Told after each step, of the teachers and then of the student.
 
-    Guarantee:
-        For record i, (ε_i, δ_i) as the plan was asked, add/remove, for the answers and all that
-        is computed from them and the public inputs, the student above all; where seed is None.
-
     Raises:
         DataError: For data that do not fit the plan, labels out of range, fewer public inputs
             than questions, and where no question was answered.
         StateError: For kept answers of another plan or other inputs.
+
+    Guarantee:
+        For record i, (ε_i, δ_i) as the plan was asked, add/remove, for the answers and all that
+        is computed from them and the public inputs, the student above all; where seed is None.
 
     Example:
         >>> import torch

@@ -35,6 +35,7 @@ class Declared:
         unit: "record" or "person".
         relation: The adjacency.
         strategy: Of the model that is kept, or of the plan.
+        method: "dp-sgd" or "pate".
         settings: Strategy → how it was trained.
         models: How many were trained.
         hidden: Widths of hidden layers.
@@ -62,6 +63,7 @@ class Declared:
     unit: str = "record"
     relation: str = RELATION
     strategy: str | None = None
+    method: str = "dp-sgd"
     settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     models: int | None = None
     hidden: tuple[int, ...] = ()
@@ -152,6 +154,7 @@ def _of_run(run: Run) -> Subject:
         columns=data.columns,
         unit=data.unit,
         strategy=run.strategy,
+        method=run.method,
         settings={s.strategy: dict(s.settings) for s in run.strategies},
         models=run.models,
         hidden=run.hidden,

@@ -93,7 +93,7 @@ def contract(subject: Subject) -> Context:
 def influence(subject: Subject) -> Context | None:
     """Return each group's share of the batch, and of the greatest pull on a step's sum."""
     plan = subject.plan
-    if len(plan.stages) != 1:
+    if len(plan.stages) != 1 or subject.declared.method == "pate":
         return None
     groups = plan.groups
     joining = [g.records * g.sampling_probability for g in groups]

@@ -32,11 +32,21 @@ class StackedModel(Protocol):
         ...
 
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
-        """Return the initial parameters of `models` independent models, (models, parameters)."""
+        """Return the initial parameters of `models` independent models, (models, parameters).
+
+        Args:
+            models: How many.
+            generator: Of the parameters.
+        """
         ...
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        """Return logits (K, P, classes) of inputs (K, P, …), model k's own records in row k."""
+        """Return logits (K, P, classes).
+
+        Args:
+            flat: (K, parameters).
+            inputs: (K, P, …) Model k's own records in row k.
+        """
         ...
 
     def clipped_sum(
@@ -49,13 +59,20 @@ class StackedModel(Protocol):
     ) -> ClippedSum:
         """Return Σ_p of model k's cross-entropy gradients, clipped to clip_norms[k, p], each k.
 
-        The sums are gradients["parameters"], (K, parameters); norms and clip_norms are (K, P). A
-        clip norm of 0 leaves the record out, which is how padding is marked. A record whose
-        gradient is not finite contributes nothing. owner: (K, R), where records are persons with
-        rows: whose in 0 … P − 1 each of the R rows is; a person's gradients are added before they
-        are clipped. Losses are (K, R), one a row.
+        The sums are gradients["parameters"], (K, parameters); norms are (K, P), and losses (K, R),
+        one a row. A record whose gradient is not finite contributes nothing.
 
-        Guarantee: record p's share of row k has norm at most clip_norms[k, p], after round-off.
+        Args:
+            flat: (K, parameters).
+            inputs: (K, R, …) One row a record, or persons' rows.
+            targets: (K, R) Classes.
+            clip_norms: (K, P) One a record; 0 leaves the record out, which is how padding is
+                marked.
+            owner: (K, R), where records are persons with rows: whose in 0 … P − 1 each of the R
+                rows is. A person's gradients are added before they are clipped.
+
+        Guarantee:
+            Record p's share of row k has norm at most clip_norms[k, p], after round-off.
         """
         ...
 
@@ -86,8 +103,15 @@ class StackedMlp:
 
     The MLP of Kaiser et al. 2026 is (features, 128, 64, classes).
 
-    >>> StackedMlp((59, 128, 64, 2)).parameters
-    16066
+    Attributes:
+        sizes: (features, …hidden…, classes).
+
+    Raises:
+        InputError: For fewer than two sizes, or one below 1.
+
+    Example:
+        >>> StackedMlp((59, 128, 64, 2)).parameters
+        16066
     """
 
     sizes: tuple[int, ...]
@@ -102,7 +126,11 @@ class StackedMlp:
         return sum((i + 1) * o for i, o in zip(self.sizes, self.sizes[1:], strict=False))
 
     def layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return views (weight (K, out, in), bias (K, 1, out)) into the matrix `flat`."""
+        """Return views (weight (K, out, in), bias (K, 1, out)) into the matrix `flat`.
+
+        Args:
+            flat: (K, parameters).
+        """
         views, at, count = [], 0, flat.shape[0]
         for i, o in zip(self.sizes, self.sizes[1:], strict=False):
             weight = flat[:, at : at + i * o].view(count, o, i)
@@ -112,7 +140,12 @@ class StackedMlp:
         return views
 
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
-        """Return U(±1/√in) for weights and biases, as torch's Linear does."""
+        """Return U(±1/√in) for weights and biases, as torch's Linear does.
+
+        Args:
+            models: How many.
+            generator: Of the parameters.
+        """
         flat = torch.rand(models, self.parameters, generator=generator, device=generator.device)
         for weight, bias in self.layers(flat.mul_(2).sub_(1)):
             for part in (weight, bias):
@@ -128,7 +161,12 @@ class StackedMlp:
         return outputs
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        """Return logits (K, P, classes) of inputs (K, P, features)."""
+        """Return logits (K, P, classes).
+
+        Args:
+            flat: (K, parameters).
+            inputs: (K, P, features).
+        """
         return self._activations(flat, inputs)[-1]
 
     def _backward(
@@ -175,7 +213,13 @@ class StackedMlp:
         return squared.clamp_(min=0).add_(most, alpha=2.0**-20).sqrt_()
 
     def gradient_norms(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return (K, P): the norm of each record's cross-entropy gradient, before any clipping."""
+        """Return (K, P): the norm of each record's cross-entropy gradient, before any clipping.
+
+        Args:
+            flat: (K, parameters).
+            inputs: (K, P, features).
+            targets: (K, P) Classes.
+        """
         return self._backward(flat, inputs, targets)[2]
 
     def clipped_sum(
@@ -186,7 +230,18 @@ class StackedMlp:
         clip_norms: Tensor,
         owner: Tensor | None = None,
     ) -> ClippedSum:
-        """Return the sums of clipped cross-entropy gradients, one a model."""
+        """Return the sums of clipped cross-entropy gradients, one a model.
+
+        Args:
+            flat: As for `StackedModel`, and so the following.
+            inputs: (K, R, features).
+            targets: (K, R).
+            clip_norms: (K, P).
+            owner: (K, R), or None.
+
+        Guarantee:
+            As for `StackedModel`.
+        """
         outputs, deltas, norms = self._backward(flat, inputs, targets)
         if owner is not None:
             norms = self._joined(outputs, deltas, norms, owner, clip_norms.shape[1])

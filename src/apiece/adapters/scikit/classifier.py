@@ -31,13 +31,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             one. The columns of an array are called x0, x1, …
         epsilon: For all records, where `fit` is given none.
         delta: The same.
-        strategy: How budgets become a plan: a name or a strategy, as for `assign`.
-        batch_size: Expected; None takes all records, of more than 2048 that many.
+        strategy: How budgets become a plan: a name or a strategy, as for `assign`; for PATE as for
+            `pate.plan_votes`. None is "sample", for PATE "weight".
+        batch_size: Expected; None takes all records, of more than 2048 that many. For PATE the rows
+            of a teacher in a step; None takes 32.
         steps: How many updates.
         clip_norm: The mean bound on a record's gradient.
         learning_rate: Of plain SGD.
         hidden: Widths of hidden layers.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
+        method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
+            student that learns from the answers.
+        public: For PATE, rows that are public, with the columns of X and no labels: they are not
+            protected.
+        teachers: For PATE, how many.
+        questions: For PATE, how many of the public rows teachers are asked about.
+        threshold: For PATE, the share of votes that an answer needs, as for `pate.plan_votes`.
+        semi_supervised: For PATE, whether answers are spread over all public rows.
         account: An `Account` that notes each fit, and those of clones.
         random_state: None for randomness of the operating system, as a release needs; a number
             makes an experiment repeatable.
@@ -72,13 +82,19 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         *,
         epsilon: float | None = None,
         delta: float = 1e-5,
-        strategy: Any = "sample",
+        strategy: Any = None,
         batch_size: float | None = None,
         steps: int = 200,
         clip_norm: float = 1.0,
         learning_rate: float = 2.0,
         hidden: Any = (),
         rows_per_person: int | None = None,
+        method: str = "dp-sgd",
+        public: Any = None,
+        teachers: int | None = None,
+        questions: int = 200,
+        threshold: float | None = None,
+        semi_supervised: bool = False,
         account: Any = None,
         random_state: Any = None,
     ) -> None:
@@ -93,6 +109,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.hidden = hidden
         self.rows_per_person = rows_per_person
+        self.method = method
+        self.public = public
+        self.teachers = teachers
+        self.questions = questions
+        self.threshold = threshold
+        self.semi_supervised = semi_supervised
         self.account = account
         self.random_state = random_state
 

@@ -14,7 +14,8 @@ from sklearn.utils import check_random_state
 from apiece.adapters.scikit.account import Account
 from apiece.adapters.scikit.budgets import budgets_of, ids_of
 from apiece.adapters.scikit.features import Columns, declared, features_of, frame_of
-from apiece.adapters.scikit.training import Recipe
+from apiece.adapters.scikit.training import Recipe, say_doubts
+from apiece.adapters.scikit.voting import is_pate, trained, votes_of
 from apiece.budgets import Budgets
 from apiece.datasets import encode
 from apiece.errors import InputError
@@ -73,8 +74,11 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
     """
     if not isinstance(estimator.account, Account | None):
         raise InputError(f"account = {estimator.account!r}: give an apiece.sklearn.Account or None")
+    if is_pate(estimator):
+        _fit_by_votes(estimator, given, targets)
+        return
     recipe = Recipe(
-        strategy=estimator.strategy,
+        strategy="sample" if estimator.strategy is None else estimator.strategy,
         batch_size=estimator.batch_size,
         steps=estimator.steps,
         clip_norm=estimator.clip_norm,
@@ -87,9 +91,7 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
         plan = replace(plan, unit="person")
     if estimator.account is not None:
         estimator.account.note(plan, named=given.people is not None)
-    features = encode(given.frame, given.columns).features
-    # of a person with faulty rows the others stay
-    kept = Records(features, np.arange(len(features)), given.people).without_faulty()
+    kept = _kept(given)
     network = recipe.train(
         plan,
         target,
@@ -100,6 +102,26 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
     )
     estimator.network_ = network
     estimator.plan_ = plan.public()
+
+
+def _fit_by_votes(estimator: Any, given: Given, targets: torch.Tensor) -> None:
+    """Train by PATE, and put what came of it on the estimator."""
+    votes = votes_of(estimator, given.budgets, persons=given.people is not None)
+    say_doubts(votes.plan)
+    kept = _kept(given)
+    records = Records(kept.features, targets.numpy()[kept.labels], kept.person)
+    if estimator.account is not None:
+        estimator.account.note(votes.plan, named=given.people is not None)
+    estimator.network_ = trained(
+        estimator, votes, given.columns, records, seed_of(estimator.random_state)
+    )
+    estimator.plan_ = votes.plan.public()
+
+
+def _kept(given: Given) -> Records:
+    """Return the rows with their positions; of a person with faulty rows the others stay."""
+    features = encode(given.frame, given.columns).features
+    return Records(features, np.arange(len(features)), given.people).without_faulty()
 
 
 @torch.no_grad()

@@ -64,8 +64,7 @@ class Recipe:
                 f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and "
                 "an estimator has one; choose sample, scale or hybrid"
             )
-        for doubt in doubts(plan.budget_groups):
-            warnings.warn(doubt, UserWarning, stacklevel=4)
+        say_doubts(plan)
         return plan
 
     def train(
@@ -102,6 +101,16 @@ class Recipe:
             rows_per_person=self.rows_per_person,
         ).fit()
         return network
+
+
+def say_doubts(plan: BoundPlan) -> None:
+    """Warn of budgets that look like a mistake.
+
+    Args:
+        plan: Of these budgets.
+    """
+    for doubt in doubts(plan.budget_groups):
+        warnings.warn(doubt, UserWarning, stacklevel=5)
 
 
 def batch_size(records: int) -> float:

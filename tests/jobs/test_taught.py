@@ -1,0 +1,51 @@
+"""A student as a network: what the stack learned, in the form that a run folder keeps."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.pate.worlds import CLASSES, people, plan, public
+
+from apiece.errors import StateError
+from apiece.jobs import Records, job_from_dict, prepare, student
+from apiece.jobs.folder import RunFolder
+from apiece.jobs.taught import taught
+from apiece.pate import Lessons, teach
+
+DATA = {
+    "data": {"source": "german"},
+    "budgets": {"groups": [{"name": "all", "share": 1.0, "epsilon": 2.0}]},
+    "training": {"method": "pate", "steps": 2},
+    "pate": {"teachers": 5, "questions": 10, "public_share": 0.9},
+}
+
+
+def test_the_network_says_what_the_stack_of_one_says() -> None:
+    from apiece.training import StackedMlp
+
+    inputs, targets = people()
+    records = Records(inputs.numpy(), targets.numpy())
+    lessons = Lessons(steps=10, batch_size=4)
+    options = {"classes": CLASSES, "lessons": lessons, "seed": 0}
+    network, answers = student(plan(), records, public().numpy(), hidden=(5,), **options)  # type: ignore[arg-type]
+    model = StackedMlp((4, 5, 3))
+    found = teach(plan(), model, (inputs, targets), public(), **options)  # type: ignore[arg-type]
+    torch.testing.assert_close(network(inputs), model.logits(found.student[None], inputs[None])[0])
+    assert answers == (found.answers >= 0).sum() == 20
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    prepared = prepare(job_from_dict(DATA, name="first", changes={}), out=tmp_path / "run")
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(StateError, match="make room or mend the folder"):
+        taught(prepared, "weight", 0, None, lambda *_: None, None)  # type: ignore[arg-type]
+
+
+def test_steps_of_teachers_and_student_are_counted_through(tmp_path: Path) -> None:
+    prepared = prepare(job_from_dict(DATA, name="first", changes={}), out=tmp_path / "run")
+    told: list[tuple[str, int, int, int]] = []
+    folder = RunFolder(tmp_path / "run")
+    taught(prepared, "weight", 0, folder, lambda *n: told.append(n), None)
+    assert told == [("weight", 0, s, 4) for s in (1, 2, 3, 4)]
+    assert prepared.steps == 4
+    assert '"event": "answered"' in (tmp_path / "run" / "log.jsonl").read_text()
