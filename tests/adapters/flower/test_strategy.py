@@ -1,8 +1,7 @@
-"""Clients' sums and the server's rounds: bounds, coins, noise, drop-outs and kills."""
+"""The server's rounds: coins, noise, drop-outs and kills."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,55 +14,10 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 
-from apiece.adapters.flower import FederatedClient, FederatedStrategy, Federation
-from apiece.errors import InputError, StateError
+from apiece.adapters.flower import FederatedClient, FederatedStrategy
+from apiece.errors import StateError
 
-
-def plan(**more: Any) -> Federation:
-    numbers = {"rounds": 3, "client_probability": 1.0, "clip_norm": 1.0, "noise_stddev": 1e-9}
-    return Federation(**{**numbers, "rates": (1.0, 0.0, 0.5), "expected_batch_size": 4.0, **more})
-
-
-def client(levels: list[int], of: Federation, **more: Any) -> FederatedClient:
-    """A record's gradient is its own row of the unit matrix."""
-    x = torch.eye(len(levels))
-    model = nn.Linear(len(levels), 1, bias=False)
-    levels_array = np.array(levels)
-    return FederatedClient(model, lambda out, _: out[:, 0], (x, x), levels_array, of, **more)
-
-
-def sum_of(one: FederatedClient) -> np.ndarray:
-    arrays, examples, metrics = one.fit(
-        [np.zeros_like(p.detach()) for p in one.model.parameters()], {}
-    )
-    assert (examples, metrics) == (1, {})
-    return np.asarray(arrays[0][0])
-
-
-def test_each_record_joins_at_its_own_rate() -> None:
-    one = client([0, 1, 2], plan())
-    found = np.array([sum_of(one) for _ in range(200)])
-    np.testing.assert_allclose(found[:, 0], 1.0, rtol=1e-4)
-    assert found[:, 1].tolist() == [0.0] * 200
-    assert 0.3 < found[:, 2].mean() < 0.7  # 200 fair coins: six standard deviations
-
-
-def test_records_that_did_not_pay_and_no_records_add_nothing() -> None:
-    one = client([0, 0], plan(), included=np.array([True, False]))
-    np.testing.assert_allclose(sum_of(one), [1.0, 0.0], rtol=1e-4)
-    assert sum_of(client([1, 1], plan())).tolist() == [0.0, 0.0]
-    with pytest.raises(InputError, match="one a record"):
-        client([0, 0], plan(), included=np.array([True, False, True]))
-
-
-def test_a_client_adds_at_most_its_bound_and_one_record_no_more_for_it() -> None:
-    of = plan(client_clip=1.2)
-    sums = [sum_of(client([0] * n + [1] * (6 - n), of)) for n in range(7)]
-    lengths = [float(np.linalg.norm(s)) for s in sums]
-    assert max(lengths) <= 1.2
-    assert lengths[6] > 1.19
-    for fewer, more in pairwise(sums):
-        assert np.linalg.norm(more - fewer) <= 1 + 1e-6
+from .federations import plan
 
 
 class Clients:
