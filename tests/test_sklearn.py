@@ -82,8 +82,8 @@ def test_with_the_classes_of_each_check(name: str) -> None:
 
 def test_the_public_names() -> None:
     assert set(apiece.sklearn.__all__) == {
-        "Account", "Categorical", "Date", "Numeric", "PrivateClassifier", "PrivateRegressor",
-        "Schema", "Skip", "Spending",
+        "Account", "Categorical", "Date", "Numeric", "PrivateClassifier",
+        "PrivateImageClassifier", "PrivateRegressor", "Schema", "Skip", "Spending",
     }  # fmt: skip
     assert all(hasattr(apiece.sklearn, name) for name in apiece.sklearn.__all__)
 

@@ -44,6 +44,10 @@ class SparkTable:
         fingerprint: SHA-256 of the file; of several, of their names and SHA-256s.
         spark: The session that it was registered with.
         folder: Where its rows are, as Parquet.
+
+    Example:
+        >>> def rows(table: SparkTable) -> int:
+        ...     return table.spark.read.parquet(str(table.folder)).count()
     """
 
     schema: Schema
@@ -53,7 +57,7 @@ class SparkTable:
 
     @contextmanager
     def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
-        """Hold everybody's contributions to a query, in whole steps of the grid.
+        """Yield everybody's contributions to a query, in whole steps of the grid.
 
         Args:
             query: What is asked.
@@ -133,6 +137,12 @@ def register_on_spark(
 
     Guarantee:
         As of `register`, with which it agrees to the bit: the same contributions, norms and sums.
+
+    Example:
+        >>> def registered(schema: Schema) -> SparkTable:
+        ...     return register_on_spark(
+        ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/steward"
+        ...     )
     """
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
     with guarded(source, log):
@@ -161,6 +171,11 @@ def start_spark(master: str) -> Any:
 
     Raises:
         UnsupportedError: Where pyspark or Java is not installed.
+
+    Example:
+        >>> def registered(schema: Schema) -> SparkTable:
+        ...     spark = start_spark("local[*]")
+        ...     return register_on_spark("people.parquet", schema, spark=spark, workspace="own")
     """
     try:
         from pyspark.sql import SparkSession

@@ -55,7 +55,7 @@ class Table:
 
     @contextmanager
     def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
-        """Hold everybody's contributions to a query, in whole steps of the grid.
+        """Yield everybody's contributions to a query, in whole steps of the grid.
 
         Args:
             query: What is asked.

@@ -169,7 +169,7 @@ def transformed(transform: Transform, pixels: Any, cache: str | Path | None = No
         with partial.open("wb") as file:
             np.save(file, found.numpy())
         partial.replace(path)
-    return torch.from_numpy(np.load(path)).float()
+    return torch.from_numpy(np.load(path, allow_pickle=False)).float()
 
 
 def _scaled(pixels: Any) -> Tensor:

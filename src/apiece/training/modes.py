@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every part of the model in evaluation mode, and back as it was, whatever happens.
+    """Yield with every part of a model in evaluation mode; put it back as it was, whatever happens.
 
     Args:
         model: Its parts may be in different modes.
