@@ -141,7 +141,7 @@ def register_on_spark(
     Example:
         >>> def registered(schema: Schema) -> SparkTable:
         ...     return register_on_spark(
-        ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/steward"
+        ...         "/shared/people", schema, spark=start_spark("local"), workspace="/shared/own"
         ...     )
     """
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
