@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Mask
 from apiece.accounting import PrivacyCurve, excess, privacy_curve
 from apiece.assignment.follow import Follow
 from apiece.assignment.request import Request
@@ -118,8 +118,9 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     high = np.where(bound <= 0, q, 1.0)
     own = [_Group(request, e, d) for e, d in zip(request.target, groups.delta, strict=True)]
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
+    common = _Common(request, bound > 0)
     while True:
-        found = _within(request, low, high)
+        found = common.within(low, high)
         open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
         tight = False
         for g in np.flatnonzero(open_):
@@ -132,30 +133,40 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
             return found
 
 
-def _within(request: Request, low: Floats, high: Floats) -> Floats:
-    """Return the rates of one common noise multiplier, clipped to [low, high], with mean q̄."""
-    groups, q = request.groups, request.mean_probability
-    epsilon, delta = request.target, groups.delta
-    move = high > low
-    follow = Follow(request, epsilon[move], delta[move], request.share[move])
+class _Common:
+    """The rates of one common noise multiplier, within intervals that become narrower."""
 
-    def at(zeta: float) -> Floats:
-        found = np.full(len(groups), q)
-        found[move] = np.clip(follow.at(zeta), low[move], high[move])
-        return found
+    def __init__(self, request: Request, move: Mask) -> None:
+        """move: the groups whose rate may be another than q̄."""
+        self._request, self._move = request, move
+        epsilon, delta = request.target, request.groups.delta
+        self._follow = Follow(request, epsilon[move], delta[move], request.share[move])
+        few, many = loosest(epsilon, delta), strictest(epsilon, delta)
+        q = request.mean_probability
+        self._least = float(noise(request, epsilon[few], delta[few], q).min())
+        self._most = float(noise(request, epsilon[many], delta[many], q).max())
+        self._zeta = harmonic_noise(request)
 
-    few, many = loosest(epsilon, delta), strictest(epsilon, delta)
-    least = float(noise(request, epsilon[few], delta[few], q).min())
-    most = float(noise(request, epsilon[many], delta[many], q).max())
-    guess = harmonic_noise(request)
-    zeta = crossing(lambda z: float(np.log(request.share @ at(z) / q)), guess, least, most)
-    found = at(zeta)
-    # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
-    fixed = (found <= low) | (found >= high)
-    free_sum = float(request.share[~fixed] @ found[~fixed])
-    wanted = q - float(request.share[fixed] @ found[fixed])
-    factor = wanted / free_sum if free_sum > 0 else 1.0
-    return np.where(fixed, found, np.clip(found * factor, low, high))
+    def within(self, low: Floats, high: Floats) -> Floats:
+        """Return the rates with mean q̄, each clipped to [low, high]."""
+        share, q = self._request.share, self._request.mean_probability
+
+        def room(zeta: float) -> float:
+            return float(np.log(share @ self._at(zeta, low, high) / q))
+
+        self._zeta = crossing(room, self._zeta, self._least, self._most)
+        found = self._at(self._zeta, low, high)
+        # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
+        fixed = (found <= low) | (found >= high)
+        free_sum = float(share[~fixed] @ found[~fixed])
+        wanted = q - float(share[fixed] @ found[fixed])
+        factor = wanted / free_sum if free_sum > 0 else 1.0
+        return np.where(fixed, found, np.clip(found * factor, low, high))
+
+    def _at(self, zeta: float, low: Floats, high: Floats) -> Floats:
+        found = np.full(len(low), self._request.mean_probability)
+        found[self._move] = self._follow.at(zeta)
+        return np.clip(found, low, high)
 
 
 @dataclass(frozen=True, eq=False)
