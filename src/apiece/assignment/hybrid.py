@@ -166,7 +166,7 @@ class _Common:
     def _at(self, zeta: float, low: Floats, high: Floats) -> Floats:
         found = np.full(len(low), self._request.mean_probability)
         found[self._move] = self._follow.at(zeta)
-        return np.clip(found, low, high)
+        return np.asarray(np.clip(found, low, high))
 
 
 @dataclass(frozen=True, eq=False)
