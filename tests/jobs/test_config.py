@@ -122,7 +122,7 @@ def test_a_config_that_is_none(data: Any, error: type[InputError], words: str) -
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"strategies": ["uniform", "scale"]}, "must contain strategy = 'sample'"),
+        ({"strategies": ["uniform", "scale"]}, "strategy = 'sample': its model is kept"),
         ({"ledger": "sqlite:///l.db", "analysis": "m"}, "needs --ids"),
         ({"ledger": "sqlite:///l.db", "analysis": "m", "ids": "i"}, "without --split"),
     ],

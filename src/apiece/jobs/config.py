@@ -98,13 +98,13 @@ class Job:
     name: str = field(default="run", compare=False)
 
     def __post_init__(self) -> None:
+        self._check_method()
         strategy, compared = self.training.strategy, self.compare.strategies
         if compared and strategy not in compared:
             raise InputError(
-                f"strategies = {list(compared)}: must contain strategy = {strategy!r}, "
-                "whose model is kept"
+                f"strategy = {strategy!r}: its model is kept, so it must be one of [compare] "
+                f"strategies = {list(compared)}; add it there, or take [compare] out"
             )
-        self._check_method()
         self._check_rows()
         if self.run.ledger is None:
             return
@@ -117,10 +117,12 @@ class Job:
             )
 
     def _check_method(self) -> None:
-        method, names = self.training.method, (*self.strategies, *self.compare.settings)
-        for name in names:
+        method, compare = self.training.method, self.compare
+        if self.training.strategy not in METHODS[method]:
+            raise unknown(f"strategy of method {method}", self.training.strategy, METHODS[method])
+        for name in (*compare.strategies, *compare.settings):
             if name not in METHODS[method]:
-                raise unknown(f"strategy of method {method}", name, METHODS[method])
+                raise unknown(f"[compare]: strategy of method {method}", name, METHODS[method])
         given = [name for name, _ in settings_of(Pate) if getattr(self.pate, name) is not None]
         if method == "pate":
             self._check_pate()
