@@ -92,14 +92,14 @@ def _looked_then(method: str, rows: Batch, take: Callable[[str], ClippedSum]) ->
     if path is not None and not uses.due(len(rows), tensors):
         uses.batches += 1
         return take(path)
-    settled = uses.batches > 0 and uses.largest > 1  # records that differ were looked at together
+    settled = uses.batches > 0 and any(n > 1 for n in uses.seen)  # looked at beside others
     roots = {"model": rows.model, "loss_fn": rows.loss_fn}
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
     with state.kept(contents=True):
-        again, size = uses.batches > 0, len(rows)
+        again, size, new = uses.batches > 0, len(rows), uses.new(len(rows), tensors)
         look = partial(_looked_at, method, again=again, settled=settled)
-        path = look(path, rows, closely=size > uses.largest)
-        if size > uses.largest:
+        path = look(path, rows, closely=new)
+        if new:
             path, size = _enlarged(method, path, rows, look)
         clipped = take(path)
     if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by

@@ -134,10 +134,10 @@ DIFFER, EQUAL = [torch.arange(5.0)], [torch.ones(5)]
 def test_equal_records_settle_nothing():
     kept = uses.Uses([], batches=10**9)
     kept.looked(5, EQUAL)
-    assert kept.largest == 1
+    assert kept.seen == {1: 5}
     assert kept.due(1, DIFFER)  # records differ for the first time
     kept.looked(5, [*EQUAL, *DIFFER])
-    assert (kept.largest, kept.varied) == (5, {1})
+    assert (kept.seen, kept.varied) == ({1: 5, 5: 5}, {1})
     assert not kept.due(5, [*EQUAL, *DIFFER])
     assert kept.due(5, [*DIFFER, *EQUAL])
 
@@ -185,10 +185,32 @@ def test_when_a_batch_is_due(monkeypatch):
     assert not kept.due(5, DIFFER)
 
 
+def test_few_different_records_speak_for_batches_of_no_more(monkeypatch):
+    monkeypatch.setattr(uses, "_coin", Never())
+    kept = uses.Uses([], batches=10)
+    of = {n: [torch.arange(60.0) % n] for n in (1, 2, 3, 9, 20)}
+    kept.looked(60, of[2])
+    assert not kept.due(60, of[2])
+    assert not kept.due(60, of[1])
+    assert kept.due(61, of[2])
+    assert kept.due(60, of[3])
+    kept.looked(60, of[9])
+    assert not kept.due(60, of[20])
+    assert kept.due(61, of[2])
+
+
+def test_a_table_of_two_kinds_of_people_is_looked_at_as_seldom_as_any(looks, monkeypatch):
+    monkeypatch.setattr(uses, "_coin", Never())
+    model, x = nn.Linear(1, 1), torch.arange(60.0)[:, None] % 2
+    for _ in range(30):
+        clip_and_sum(model, squares, x, x[:, 0], 0.1)
+    assert len(looks) <= 4
+
+
 def test_some_ln_t_looks_in_t_steps():
     counted = []
     for _ in range(20):
-        kept = uses.Uses([], batches=0, largest=9)
+        kept = uses.Uses([], batches=0, seen={8: 9})
         for kept.batches in range(2000):
             counted.append(kept.due(9, EQUAL))
     assert 6 < sum(counted) / 20 < 12  # 2 + ln(2000) - 1.5 = 8.1, give or take .6

@@ -25,32 +25,40 @@ class Uses:
     """How a model was used with one loss: how many batches, and what was looked at.
 
     Records that are equal say nothing of each other: that a mean is taken off them, say, or that
-    the worst half counts. So `largest` is the largest batch looked at, a batch of few different
-    records counting as one of so many, and `varied` says in which tensors any ever differed.
+    the worst half counts. So a batch speaks for those that are no larger and have no more different
+    records: `seen` has the largest batch looked at by how many of its records differ, of which
+    `_ENOUGH` speak for any number. `varied` says in which tensors any ever differed.
     """
 
     loss: list[Mark]
     batches: int = 0
-    largest: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
     varied: set[int] = field(default_factory=set)
 
     def due(self, size: int, tensors: list[torch.Tensor]) -> bool:
         """Whether to look at the next batch, of `size` records with these `tensors`.
 
-        The first two, every one larger than those looked at, and the first in which records differ
-        in a tensor. Of the others the t-th with chance 1/t, so that T steps cost some ln T looks.
+        The first two, every one that is `new`, and the first in which records differ in a tensor.
+        Of the others the t-th with chance 1/t, so that T steps cost some ln T looks.
         """
-        if self.batches < _AT_FIRST or size > self.largest:
+        if self.batches < _AT_FIRST or self.new(size, tensors):
             return True
         if any(_varies(t) for k, t in enumerate(tensors) if k not in self.varied):
             return True
         return _coin.random() * (self.batches + 1) < 1
 
+    def new(self, size: int, tensors: list[torch.Tensor]) -> bool:
+        """Whether no batch looked at speaks for one of `size` records with these `tensors`."""
+        if size <= self.seen.get(_ENOUGH, 0):
+            return False
+        most = _different(tensors)
+        return all(most > different or size > largest for different, largest in self.seen.items())
+
     def looked(self, size: int, tensors: list[torch.Tensor]) -> None:
         """Note that a batch of `size` records was looked at and found good."""
         self.varied |= {k for k, t in enumerate(tensors) if _varies(t)}
         different = _different(tensors)
-        self.largest = max(self.largest, different if different < min(size, _ENOUGH) else size)
+        self.seen[different] = max(self.seen.get(different, 0), size)
 
 
 def _varies(records: torch.Tensor) -> bool:
@@ -59,14 +67,14 @@ def _varies(records: torch.Tensor) -> bool:
 
 
 def _different(tensors: list[torch.Tensor]) -> int:
-    """Return how many of some records differ."""
+    """Return how many of some records differ, `_ENOUGH` where it is more."""
     size = len(tensors[0])
     some = torch.linspace(0, size - 1, min(size, _SOME), device=tensors[0].device).long()
     rows = [t[some].detach().cpu().reshape(len(some), -1).view(torch.uint8) for t in tensors]
     found = {
         b"".join(row.numpy().tobytes() for row in record) for record in zip(*rows, strict=True)
     }
-    return len(found)
+    return min(len(found), _ENOUGH)
 
 
 def enlarged(size: int) -> int:
