@@ -25,7 +25,9 @@ def test_every_source(tmp_path: Path) -> None:
     PEOPLE.to_parquet(tmp_path / "p.parquet")
     PEOPLE.to_csv(tmp_path / "p.csv", index=False)
     rows = [
-        register(source, SCHEMA).database.sql("SELECT * FROM rows ORDER BY person, place").fetchall()
+        register(source, SCHEMA)
+        .database.sql("SELECT * FROM rows ORDER BY person, place")
+        .fetchall()
         for source in (
             PEOPLE,
             PEOPLE.astype({"g": "category", "other": "string"}),
