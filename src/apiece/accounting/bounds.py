@@ -125,8 +125,11 @@ def tightest(bounds: list[Bounds]) -> Bounds:
 
 
 @contextmanager
-def within_range(what: str) -> Iterator[None]:
-    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet."""
+def within_range(what: Callable[[], str]) -> Iterator[None]:
+    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet.
+
+    what: names what failed, when it did.
+    """
     try:
         with np.errstate(all="ignore"):
             yield
@@ -134,7 +137,7 @@ def within_range(what: str) -> Iterator[None]:
         raise
     except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError) as error:
         raise RangeError(
-            f"{what}: past the numerical range ({error}); use noise, probabilities and counts of "
+            f"{what()}: past the numerical range ({error}); use noise, probabilities and counts of "
             "usual sizes"
         ) from None
 

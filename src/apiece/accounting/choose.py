@@ -164,7 +164,7 @@ def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAU
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     try:
-        with within_range(f"{short(mechanism)} by method {method!r}"):
+        with within_range(lambda: f"{short(mechanism)} by method {method!r}"):
             return _chosen(flatten(mechanism), method, accuracy)
     except RecursionError:
         raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
@@ -233,7 +233,7 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
     asked = [choose(_steps(*columns[:3, start]), method, accuracy) for start in starts]
     by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
     lower, upper = nothing_known(columns[3])
-    with within_range(f"arrays by method {method!r}"):
+    with within_range(lambda: f"arrays by method {method!r}"):
         some = np.repeat(np.array(by_contour, dtype=bool), sizes)
         z, q, times, delta = columns[:, some]
         lower[some], upper[some] = epsilon_bounds(z, q, times, delta, accuracy)
@@ -260,7 +260,7 @@ def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:
     some = np.repeat(guided, sizes)
     if guided.any():
         begin = np.cumsum(sizes[guided]) - sizes[guided]
-        with within_range("guided upper bounds"):
+        with within_range(lambda: "guided upper bounds"):
             upper[some] = guided_upper(columns[:, some], begin.tolist(), expected[some])
     left = ~np.isfinite(upper)
     upper[left] = bounds_of(columns[:, left], method).upper

@@ -106,15 +106,17 @@ class PrivacyCurve:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
         if not values.size:
             return values if isinstance(ask, partial) else Bounds(values, values)
-        what = f"{short(self.mechanism)} by method {self.method!r}"
-        with within_range(what):
+        with within_range(self._what):
             answer = ask(values)
         if np.isnan(answer).any():
             raise RangeError(
-                f"{what}: past the numerical range (not a number); use noise, probabilities and "
+                f"{self._what()}: past the numerical range (not a number); use noise, probabilities and "
                 "counts of usual sizes"
             )
         return answer
+
+    def _what(self) -> str:
+        return f"{short(self.mechanism)} by method {self.method!r}"
 
     def explain(self, delta: float) -> str:
         """Return, in a line or two, which evaluator gave each end of ε at `delta`, and why.
@@ -138,7 +140,7 @@ one, whose profile has a closed form
         if not isinstance(self.profile, Answers):
             return f"by {type(self.profile).__name__}, the profile that this curve was given"
         profile = self.profile
-        with within_range(f"{short(self.mechanism)} by method {self.method!r}"):
+        with within_range(self._what):
             return profile.explain(delta)
 
     def advantage(self) -> Bounds:

@@ -189,9 +189,9 @@ def about_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
         moment = constant - _EXCESS * epsilon
         for part, body in zip(parts, bodies, strict=True):
             last = np.maximum((part.ratio <= epsilon + fall).sum(axis=1) - 1, 0)
-            moment = moment + np.take_along_axis(body, last[:, None, None], axis=2)[:, :, 0]
+            moment = moment + body[np.arange(last.size), :, last]
         bound = np.exp(np.minimum(moment.min(axis=1, keepdims=True), 0.0))
-        more = _chances(parts, epsilon + fall)[0] + bound > delta
+        more = _chance(parts, epsilon + fall, 0) + bound > delta
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     return np.asarray(np.exp(high))
 
@@ -207,7 +207,7 @@ def slightest_fall(
     most = ((_SURELY + moments) / _RATES).min(axis=1, keepdims=True)
     falls = most * _FALLS
     surely = falls[:, :, None] * _RATES - moments[:, None, :]
-    jumps = np.maximum(_chances(parts, epsilon + falls)[1], 1e-300)
+    jumps = np.maximum(_chance(parts, epsilon + falls, 1), 1e-300)
     needed = np.log(jumps) + epsilon - np.log(_SHARE * delta)
     enough = surely.max(axis=2) >= np.minimum(needed, _SURELY)
     first = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
@@ -216,11 +216,11 @@ def slightest_fall(
     return falls[row, first][:, None], rate[:, None]
 
 
-def _chances(parts: Sequence[Points], loss: Floats) -> tuple[Floats, Floats]:
-    """Return about the P- and Q-chance that a step's loss exceeds each `loss`, (K, m)."""
-    p, q = np.zeros(loss.shape), np.zeros(loss.shape)
+def _chance(parts: Sequence[Points], loss: Floats, world: int) -> Floats:
+    """Return about the chance, in P (0) or Q (1), that a step's loss exceeds each `loss`, (K, m)."""
+    total = np.zeros(loss.shape)
+    row = np.arange(loss.shape[0])[:, None]
     for part in parts:
         below = (part.ratio[:, None, :] <= loss[:, :, None]).sum(axis=2)
-        for total, above in zip((p, q), part.above, strict=True):
-            total += part.times * np.take_along_axis(above, below, axis=1)
-    return p, q
+        total += part.times * part.above[world][row, below]
+    return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,7 +36,6 @@ class Atoms(NamedTuple):
     error: float = 0.0
 
 
-@runtime_checkable
 class Discrete(Protocol):
     """A mechanism on finitely many outcomes; every accountant takes it by its atoms."""
 

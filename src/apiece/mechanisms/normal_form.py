@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from apiece.errors import RangeError
 from apiece.mechanisms.algebra import Composed, Mechanism, Repeated, Sampled
-from apiece.mechanisms.atoms import Atoms, Discrete, behind_coin
+from apiece.mechanisms.atoms import Atoms, behind_coin
 from apiece.mechanisms.gaussian import Gaussian
 
 NormalForm: TypeAlias = tuple[tuple[Mechanism, int], ...]
@@ -100,8 +100,8 @@ def atoms_of(step: Mechanism) -> Atoms | None:
         >>> atoms_of(Gaussian(1.0)) is None
         True
     """
-    if isinstance(step, Discrete):
-        return step.atoms()
-    if isinstance(step, Sampled) and isinstance(step.mechanism, Discrete):
-        return behind_coin(step.mechanism.atoms(), step.probability)
-    return None
+    inner, probability = (
+        (step.mechanism, step.probability) if isinstance(step, Sampled) else (step, 1.0)
+    )
+    # `Discrete`, asked for once a step; to ask a protocol would take longer than all the rest
+    return behind_coin(inner.atoms(), probability) if hasattr(inner, "atoms") else None

@@ -65,3 +65,17 @@ def test_many_values_of_delta_share_a_curve() -> None:
     assert (few.lower <= many.upper[::4]).all()
     assert (many.lower[::4] <= few.upper).all()
     assert (few.upper - few.lower <= 1e-5 * few.upper).all()
+
+
+def test_rare_large_losses_are_close_too() -> None:
+    """Little noise and rare records, where the integrand falls slowly: many nodes, no lattice."""
+    z = np.array([0.75, 0.7, 0.77, 0.84, 0.79, 0.76, 0.8])
+    q = np.array([1e-3, 4.4e-3, 2.4e-3, 1.4e-3, 9.6e-4, 6.4e-3, 1.6e-3])
+    times, delta = np.full(z.size, 1465.0), np.full(z.size, 1e-5)
+    lower, upper = epsilon_bounds(z, q, times, delta)
+    assert (upper - lower <= 1e-4 * upper).all()
+    for k in (0, 4):
+        leaves = ((GaussianPair(float(z[k]), float(q[k])), 1465),)
+        low, high = (float(end[0]) for end in Composition(leaves).epsilon(delta[:1]))
+        assert low * (1 - 1e-12) <= upper[k]
+        assert lower[k] <= high * (1 + 1e-12)

@@ -24,7 +24,7 @@ from apiece._types import Floats
 from apiece.numerics import UNIT
 
 _RULE = 2**14 * UNIT  # relative accuracy of the rule's nodes and weights
-ANGLES = (0.6, 0.2)
+ANGLES = (0.6, 0.1)
 """θ at which the integrand is bounded."""
 _HEIGHT = 4.0  # largest a
 _SLABS = 64
@@ -36,17 +36,20 @@ def gauss_legendre(count: int) -> tuple[Floats, Floats]:
 
     count: even. For a node at 1 − t, with P_k(1 − t) by the recurrence of its differences, in which
     nothing cancels near the ends: distances and weights are right to a few hundred units there too.
+    The weight is taken from P', by which an error of its node counts once, not `count` times.
     """
     place = math.pi * (4 * np.arange(1, count // 2 + 1) - 1) / (4 * count + 2)
+    place += 1 / (8 * (count + 0.5) ** 2 * np.tan(place))
     t = 2 * np.sin(place / 2) ** 2
-    for _ in range(5):
+    for _ in range(4):
         before, value = np.ones_like(t), 1 - t
         fall = -t
         for k in range(1, count):
             fall = (k * fall - (2 * k + 1) * t * value) / (k + 1)
             before, value = value, value + fall
-        t += value * t * (2 - t) / (count * (before - (1 - t) * value))
-    return t, 2 * t * (2 - t) / (count * before) ** 2
+        at, slope = t, count * (before - (1 - t) * value)
+        t = at + value * at * (2 - at) / slope
+    return t, 2 * at * (2 - at) / slope**2
 
 
 def nodes_needed(z: Floats, length: Floats, log_error: Floats, angle: float) -> Floats:
@@ -154,11 +157,11 @@ class Steps:
         nearest = np.maximum(np.maximum(edge[..., :-1], -edge[..., 1:]), 0.0)
         tilted = power[:, :, None] * ratio
         most = (np.maximum(tilted[..., :-1], tilted[..., 1:]) - nearest**2 / 2).max(axis=2)
-        for end, out in ((self.edge[:, :1], -beyond), (self.edge[:, -1:], beyond)):
-            inner = np.maximum(np.minimum(np.abs(end), np.abs(end + out)), 0.0)
-            inner = np.where(end * (end + out) < 0, 0.0, inner)
-            tilted = np.maximum(*(power * loss_at(u, self.z, self.q) for u in (end, end + out)))
-            most = np.maximum(most, tilted - inner**2 / 2)
+        for place, out in ((slice(1), -beyond), (slice(-1, None), beyond)):
+            end, far = self.edge[:, place], self.edge[:, place] + out
+            inner = np.where(end * far < 0, 0.0, np.minimum(np.abs(end), np.abs(far)))
+            tilted = power * self.edge_ratio[:, place], power * loss_at(far, self.z, self.q)
+            most = np.maximum(most, np.maximum(*tilted) - inner**2 / 2)
         return np.asarray(most + 1e-9)
 
     def slabs(self, order: Floats, log_most: Floats) -> tuple[Floats, Floats]:

@@ -21,7 +21,7 @@ from apiece.accounting.contour.moments import ANGLES, nodes_needed
 from apiece.accounting.contour.windows import OUTSIDE, cut, whole
 from apiece.accounting.lattice.pairs import LARGEST_LOG_RATIO
 
-_COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640, 900)  # of nodes
+_COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640, 900, 1280, 1800, 2560)  # of nodes
 _POINTS = (200, 600)  # of a contour, at each attempt
 _CHUNK = 2**14  # numbers in an array
 MANY = 32
