@@ -110,8 +110,8 @@ class PrivacyCurve:
             answer = ask(values)
         if np.isnan(answer).any():
             raise RangeError(
-                f"{self._what()}: past the numerical range (not a number); use noise, probabilities and "
-                "counts of usual sizes"
+                f"{self._what()}: past the numerical range (not a number); use noise, "
+                "probabilities and counts of usual sizes"
             )
         return answer
 

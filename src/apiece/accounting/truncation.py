@@ -217,7 +217,7 @@ def slightest_fall(
 
 
 def _chance(parts: Sequence[Points], loss: Floats, world: int) -> Floats:
-    """Return about the chance, in P (0) or Q (1), that a step's loss exceeds each `loss`, (K, m)."""
+    """Return about the chance in P (0) or Q (1) that a step's loss exceeds each `loss`, (K, m)."""
     total = np.zeros(loss.shape)
     row = np.arange(loss.shape[0])[:, None]
     for part in parts:
