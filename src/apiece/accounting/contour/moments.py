@@ -160,8 +160,8 @@ class Steps:
         for place, out in ((slice(1), -beyond), (slice(-1, None), beyond)):
             end, far = self.edge[:, place], self.edge[:, place] + out
             inner = np.where(end * far < 0, 0.0, np.minimum(np.abs(end), np.abs(far)))
-            tilted = power * self.edge_ratio[:, place], power * loss_at(far, self.z, self.q)
-            most = np.maximum(most, np.maximum(*tilted) - inner**2 / 2)
+            ratios = self.edge_ratio[:, place], loss_at(far, self.z, self.q)
+            most = np.maximum(most, np.maximum(*(power * r for r in ratios)) - inner**2 / 2)
         return np.asarray(most + 1e-9)
 
     def slabs(self, order: Floats, log_most: Floats) -> tuple[Floats, Floats]:
