@@ -80,7 +80,9 @@ def test_the_readme_s_plan_runs(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("page", ["estimator.md", "adapters.md", "recipes.md", "pate.md"])
 def test_the_pages_on_other_tools_run(page: str) -> None:
     names: dict[str, object] = {}
-    for block in blocks(ROOT / "docs" / page, "python"):
+    found = blocks(ROOT / "docs" / page, "python")
+    assert found
+    for block in found:
         exec(compile(block, page, "exec"), names)
 
 

@@ -38,10 +38,13 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.name != "references.md"],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
 def test_citations_lead_somewhere(path: Path) -> None:
-    if path.name != "references.md":
-        assert cited(path.read_text()) <= ENTRIES
+    assert cited(path.read_text()) <= ENTRIES
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -628,13 +628,17 @@ def test_the_conversion_of_json_that_is_named_works(
 def test_counts_of_people_are_on_stderr_and_in_no_file(
     tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
-    for number, case in enumerate(m for m in MISTAKES if m.says[0] == "private"):
+    cases = [m for m in MISTAKES if m.says[0] == "private"]
+    assert cases
+    for number, case in enumerate(cases):
         folder = tmp_path / str(number)
         status, out, err = ask(case, folder, capsys, monkeypatch)
         assert status == 0
         private = [one for one in err.splitlines() if one.startswith("private, ")]
         assert private
-        for name, content in contents(folder / "run").items():
+        files = contents(folder / "run")
+        assert files
+        for name, content in files.items():
             for one in private:
                 told = one.split(": ", 2)[-1]
                 assert told not in content.decode("utf-8", "replace") + out, name

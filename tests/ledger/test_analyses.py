@@ -27,4 +27,7 @@ def test_results_that_are_no_json(result: object) -> None:
 
 @pytest.mark.parametrize("result", [None, 1.5, [1, "ε"], {"a": {"b": []}}])
 def test_results_that_are(result: object) -> None:
+    """A result of another kind in the same place is refused: it was looked at."""
     check_result(result)
+    with pytest.raises(InputError):
+        check_result([result, object()])

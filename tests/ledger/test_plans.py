@@ -30,6 +30,7 @@ def make(strategy: object) -> Plan:
 def test_gaussian_charge_dominates_the_plan(tmp_path: Path, strategy: object) -> None:
     plan = make(strategy)
     losses = plan_losses(Ledger.open(f"sqlite:///{tmp_path}/p.db"), plan)
+    assert len(losses) == len(plan.groups)
     for g, loss in enumerate(losses):
         curve = privacy_curve(plan.mechanism_for(g))
         for epsilon in (0.5, 2.0, 5.0):

@@ -21,7 +21,9 @@ def test_docstrings(name):
 
 def test_page(capsys):
     namespace: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
         capsys.readouterr()
         exec(compile(block, str(PAGE), "exec"), namespace)
         shown = re.findall(r"^# (.*)$", block, re.MULTILINE)

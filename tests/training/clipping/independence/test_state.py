@@ -87,3 +87,4 @@ def test_nothing_changed_is_nothing_said():
     model.kept.fill_(torch.nan)
     with State(model=model, loss_fn=nn.MSELoss()).kept(contents=True):
         model.layer(torch.ones(1, 2))
+    assert model.kept.isnan().all()

@@ -89,7 +89,8 @@ def test_a_model_without_room_for_more_is_looked_at_as_it_is(looks, monkeypatch)
 
 @pytest.mark.parametrize("method", ["functional", "loop"])
 def test_paths_that_take_records_one_at_a_time_have_no_larger_batch(method):
-    sums(Beyond(24, centred), [20, 30], method=method)
+    for found in sums(Beyond(24, centred), [20, 30], method=method):
+        assert (found.norms > 0).all()
 
 
 class Late(Beyond):

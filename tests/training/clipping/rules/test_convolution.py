@@ -108,8 +108,7 @@ def test_so_it_is_where_gradients_are_not_kept(name, monkeypatch):
     assert isinstance(found["weight"], Convolution)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", sorted(set(LAYERS) - {"2d, many channels", "2d, few places"}))
 def test_is_smooth(name):
     make, shape = LAYERS[name]
-    if name not in ("2d, many channels", "2d, few places"):
-        smooth(make(), torch.randn(2, *shape))
+    smooth(make(), torch.randn(2, *shape))
