@@ -67,7 +67,7 @@ def test_without_a_gradient_nothing_is_noted():
     model = nn.Linear(3, 3)
     with recording(model, 2) as tape, torch.no_grad():
         model(torch.randn(2, 3))
-    assert tape.calls == []
+    assert not tape.calls
 
 
 def test_an_input_that_is_overwritten_later_is_refused():

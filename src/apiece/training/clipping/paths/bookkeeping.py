@@ -8,6 +8,7 @@ the records weighted, at the price of the parameter gradients that were left out
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -103,11 +104,11 @@ def _refuse_the_unseen(tape: Tape, losses: torch.Tensor, batch: Batch) -> None:
 
 def _backward(
     tape: Tape, losses: torch.Tensor
-) -> tuple[list[Passed], list[tuple[Use, torch.Tensor]]]:
+) -> tuple[deque[Passed], list[tuple[Use, torch.Tensor]]]:
     """Return the calls, and uses of what is shared, on which losses depend, with gradients."""
     edges = tape.edges
     if not edges or not losses.requires_grad:
-        return [], []
+        return deque(), []
     ones = torch.ones_like(losses)
     try:
         every: Gradients = [*torch.autograd.grad(losses, edges, ones, allow_unused=True)]
@@ -116,8 +117,9 @@ def _backward(
             "a part under torch.utils.checkpoint uses parameters that no layer holds"
         ) from None
     found = iter(every)
-    passed: list[Passed] = []
-    for call in tape.calls:
+    passed: deque[Passed] = deque()
+    while tape.calls:  # what a call holds is let go of with its part of the sum
+        call = tape.calls.popleft()
         call.check()
         gradients: Gradients = [next(found) for _ in call.edges]
         if any(g is not None for g in gradients):
@@ -129,12 +131,15 @@ def _backward(
 
 
 def _contributions(
-    passed: list[Passed], apart: list[Part], batch: Batch
+    passed: deque[Passed], apart: list[Part], batch: Batch
 ) -> dict[str, Contribution]:
-    """Return each parameter's contribution, by name; `apart` holds those that no rule gives."""
+    """Return each parameter's contribution, by name; `apart` holds those that no rule gives.
+
+    Empties `passed`, so that no call's tensors are kept longer than its contribution is made of.
+    """
     found = list(apart)
-    for call, gradients in passed:
-        found += _by_rule(call, gradients, len(batch))
+    while passed:
+        found += _by_rule(*passed.popleft(), len(batch))
     names = {id(p): name for name, p in batch.parameters.items()}
     parts: dict[str, list[Contribution]] = {}
     for parameter, part in found:
@@ -142,7 +147,7 @@ def _contributions(
     return {name: join(several) for name, several in parts.items()}
 
 
-def _without_rule(passed: list[Passed], size: int) -> list[Part]:
+def _without_rule(passed: deque[Passed], size: int) -> list[Part]:
     """Return the contributions of modules without a rule, run as they ran: autocast included."""
     found: list[Part] = []
     for call, gradients in passed:

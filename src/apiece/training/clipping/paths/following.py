@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from apiece.training.clipping import records
 from apiece.training.clipping.paths.meeting import Use, apart, broadcast, linear, lookup
 from apiece.training.clipping.paths.rows import Function, RowOrder, named, ordered
+from apiece.training.clipping.rules.attention import written_out
 from apiece.training.clipping.rules.rule import NotBookable
 
 _Tensor = torch.Tensor
@@ -47,6 +48,7 @@ _BY_ROWS = named("clone contiguous to float double half bfloat16", _Tensor)  # r
 _TIMES = named("matmul mm __matmul__", torch, _Tensor)
 _JOINING = named("cat concat concatenate stack", torch)
 _ATTENDING = nn.functional.scaled_dot_product_attention
+_ATTENTION = nn.functional.multi_head_attention_forward
 
 
 class Following(TorchFunctionMode):
@@ -54,6 +56,7 @@ class Following(TorchFunctionMode):
 
     uses: the meetings. roots: parameters from which something shared was computed.
     inside: how many layers with a rule of their own the forward is in, which see to themselves.
+    attention: the one that it is in, if it is attention, until its projections have been noted.
     rows: knows whose rows tensors have.
     """
 
@@ -63,6 +66,7 @@ class Following(TorchFunctionMode):
         super().__init__()
         self.size = size
         self.inside = 0
+        self.attention: nn.MultiheadAttention | None = None
         self.rows = RowOrder(size, self.knows)
         self.uses: list[Use] = []
         self.roots: dict[int, torch.Tensor] = {}
@@ -91,12 +95,23 @@ class Following(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if self.inside:
-            return func(*args, **kwargs)
+            out = self._attend(args, kwargs) if func is _ATTENTION else None
+            return func(*args, **kwargs) if out is None else out
         mine, others = self._sorted(args, kwargs)
         out = self._run(func, args, kwargs, mine, others)
         if others:
             self.rows.note(func, args, kwargs, out, others)
         return out
+
+    def _attend(self, args: Any, kwargs: Any) -> tuple[torch.Tensor, None] | None:
+        """Return what attention gives, its projections noted, or None where they cannot be."""
+        found = None if self.attention is None else written_out(self.attention, args, kwargs)
+        if found is None:
+            return None
+        self.attention = None
+        for each in found:
+            self._note_linear(each.weight, each.bias, each.values, each.out)
+        return found[1].out.transpose(0, 1), None
 
     def _run(
         self,
@@ -230,11 +245,20 @@ class Following(TorchFunctionMode):
         self, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         out = nn.functional.linear(values, weight, bias)
+        self._note_linear(weight, bias, values, out)
+        return out
+
+    def _note_linear(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        values: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
         if self.knows(weight) and weight.requires_grad:
             self.uses.append(linear(weight, out, values, self.size))
         if bias is not None and self.knows(bias) and bias.requires_grad:
             self.uses.append(broadcast(bias, out, self.size, [values]))
-        return out
 
     def _each(self, tree: Any, shape_of: Callable[[torch.Tensor], torch.Size | None]) -> Any:
         """Return the arguments with what is shared and trained broadcast to the shape it meets."""

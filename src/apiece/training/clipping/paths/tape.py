@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,7 +76,7 @@ class Tape:
     """
 
     follow: Following
-    calls: list[Call] = field(default_factory=list)
+    calls: deque[Call] = field(default_factory=deque)
     shared: list[SharedCall] = field(default_factory=list)
 
     def note(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -193,6 +194,7 @@ def recording(model: nn.Module, size: int) -> Iterator[Tape]:
 def _hooks(unit: Unit, tape: Tape) -> Iterator[RemovableHandle]:
     follow = tape.follow
     expanded: list[int] = []  # as often as the output is to be repeated
+    attention = unit.module if isinstance(unit.module, nn.MultiheadAttention) else None
 
     def before(
         _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -207,10 +209,15 @@ def _hooks(unit: Unit, tape: Tape) -> Iterator[RemovableHandle]:
             changed = follow.spread(unit.path, args, kwargs)
         expanded.append(times)
         follow.inside += 1
+        follow.attention = attention
         return changed
 
     def after(_module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
         times = expanded.pop()
+        if attention is not None and follow.attention is None:  # its projections were noted
+            follow.rows.refuse(unit.path, records.leaves((args, kwargs)))
+            follow.inside -= 1
+            return None
         if kwargs or len(args) != 1 or not follow.knows(args[0]):
             tape.note(unit, args, kwargs, out)
             follow.inside -= 1

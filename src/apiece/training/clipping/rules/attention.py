@@ -1,13 +1,16 @@
 """Self-attention by book-keeping: its two projections are linear layers with an output gradient.
 
-`MultiheadAttention` is one module to the hooks. What they do not see, the values between the
-projections, is made once more from the input; the gradient there then costs one small backward.
+`MultiheadAttention` is one module to the hooks, and one function to torch. Where it only attends,
+that function is written out here, so that the projections are seen as they run. Where it gives
+its weights too, what is between the projections is made once more from the input; the gradient
+there then costs one small backward.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,10 +67,53 @@ def attention(module: nn.MultiheadAttention, use: LayerUse) -> Contributions:
     return found
 
 
-def _attend(projected: torch.Tensor, heads: int, mask: torch.Tensor | None) -> torch.Tensor:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Projection:
+    """A linear layer as it ran: what went in, (B, T, I), and what came out, (B, T, O)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    values: torch.Tensor
+    out: torch.Tensor
+
+
+def written_out(
+    module: nn.MultiheadAttention, args: Any, kwargs: Mapping[str, Any]
+) -> tuple[Projection, Projection] | None:
+    """Return the two projections of a module's call of `multi_head_attention_forward`, run here.
+
+    The second one's output is the function's, records first. None where it is not self-attention
+    with plain masks, gives its weights, or has further keys.
+    """
+    masks = {name: kwargs.get(name) for name in ("attn_mask", "key_padding_mask")}
+    if len(args) != 13 or not _suits(module) or kwargs.get("need_weights", True):
+        return None
+    query, key, value, *_ = args
+    if (
+        not (query is key is value and query.dim() == 3)
+        or query.is_nested
+        or args[5] is not module.in_proj_weight
+        or args[11] is not module.out_proj.weight
+        or any(m is not None and (m.dim() != 2 or m.requires_grad) for m in masks.values())
+    ):
+        return None
+    values, last = query.transpose(0, 1), module.out_proj
+    projected = functional.linear(values, module.in_proj_weight, module.in_proj_bias)
+    chance = module.dropout if kwargs.get("training", True) else 0.0
+    between = _attend(projected, module.num_heads, _mask(masks, projected.dtype), chance)
+    out = functional.linear(between, last.weight, last.bias)
+    return (
+        Projection(module.in_proj_weight, module.in_proj_bias, values, projected),
+        Projection(last.weight, last.bias, between, out),
+    )
+
+
+def _attend(
+    projected: torch.Tensor, heads: int, mask: torch.Tensor | None, chance: float = 0.0
+) -> torch.Tensor:
     batch, length, _ = projected.shape
     query, key, value = projected.view(batch, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-    seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    seen = functional.scaled_dot_product_attention(query, key, value, mask, chance)
     return seen.transpose(1, 2).reshape(batch, length, -1)
 
 
@@ -86,19 +132,18 @@ def _mask(kwargs: Mapping[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _suits(module: nn.MultiheadAttention) -> bool:
-    """Whether records come first, and nothing is dropped or added to the keys."""
+    """Whether records come first, and nothing is added to the keys."""
     return (
         module.batch_first
         and module._qkv_same_embed_dim
         and module.bias_k is None
         and not module.add_zero_attn
-        and not (module.training and module.dropout > 0)
     )
 
 
-def _is_of_itself(_module: Any, args: Any, kwargs: dict[str, Any], gradients: Gradients) -> bool:
-    """Whether a call is self-attention, whose weights nothing depends on."""
-    if len(args) != 3 or not kwargs.keys() <= _KNOWN:
+def _is_of_itself(module: Any, args: Any, kwargs: dict[str, Any], gradients: Gradients) -> bool:
+    """Whether a call is self-attention without dropout, whose weights nothing depends on."""
+    if len(args) != 3 or not kwargs.keys() <= _KNOWN or (module.training and module.dropout > 0):
         return False
     mask, padding = kwargs.get("attn_mask"), kwargs.get("key_padding_mask")
     return (

@@ -33,6 +33,7 @@ _CONVOLVE: dict[int, Any] = {
     4: nn.functional.conv2d,
     5: nn.functional.conv3d,
 }  # by how many dimensions a batch has
+_FEW_PLACES = 0.5  # of the gradients' multiplications, below which Gram matrices are quicker
 _LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
 
@@ -41,13 +42,16 @@ def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Co
 
     Per-record gradients that fit in memory are kept: their weighted sum is then a by-product, and
     all in all as many products are made as in plain back-propagation. Those that do not fit are
-    never held together: norms come in slices, the sum from one convolution. Nothing is made here
-    where autograd is to see how.
+    never held together: norms come in slices, the sum from one convolution; nor are those of many
+    channels at few places, which are far larger than all that they are made of. Nothing is made
+    here where autograd is to see how.
     """
     padded, padding = pad(module, inputs)
     use = Convolution(module, padded.contiguous(), outputs.contiguous(), padding)
+    if torch.is_grad_enabled() or use.gram_share <= _FEW_PLACES:
+        return use
     fits = may_keep(outputs.shape[0] * module.weight.numel(), KEEP)
-    return Slices(use.slices()) if fits and not torch.is_grad_enabled() else use
+    return Slices(use.slices()) if fits else use
 
 
 def pad(module: Conv, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
@@ -86,12 +90,12 @@ class Convolution:
     padding: tuple[int, ...]
 
     @property
-    def ghost_is_cheaper(self) -> bool:
-        """Whether Gram matrices over places cost less than the gradients themselves."""
+    def gram_share(self) -> float:
+        """What Gram matrices over places cost, of what the gradients themselves do."""
         places = self.outputs[0, 0].numel()
         into = self.module.weight[0].numel()
         out = self.module.weight.shape[0] // self.module.groups
-        return bool(places * (into + out) <= into * out)
+        return float(places * (into + out) / (into * out))
 
     @property
     def by_onednn(self) -> bool:
@@ -138,7 +142,7 @@ class Convolution:
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return squared norms by the cheaper of Gram matrices and gradients, in slices."""
-        function = self._ghost if self.ghost_is_cheaper else self._instantiated
+        function = self._ghost if self.gram_share <= 1 else self._instantiated
         return torch.cat(tuple(self._over(function, self._records)))
 
     def smooth_squares(self) -> torch.Tensor:
