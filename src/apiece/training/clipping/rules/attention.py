@@ -101,10 +101,12 @@ def written_out(
     projected = functional.linear(values, module.in_proj_weight, module.in_proj_bias)
     chance = module.dropout if kwargs.get("training", True) else 0.0
     between = _attend(projected, module.num_heads, _mask(masks, projected.dtype), chance)
-    out = functional.linear(between, last.weight, last.bias)
+    # in torch's layout, places first, in whose order a dropout behind this draws
+    between = between.transpose(0, 1).contiguous()
+    out = functional.linear(between, last.weight, last.bias).transpose(0, 1)
     return (
         Projection(module.in_proj_weight, module.in_proj_bias, values, projected),
-        Projection(last.weight, last.bias, between, out),
+        Projection(last.weight, last.bias, between.transpose(0, 1), out),
     )
 
 
@@ -114,7 +116,7 @@ def _attend(
     batch, length, _ = projected.shape
     query, key, value = projected.view(batch, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
     seen = functional.scaled_dot_product_attention(query, key, value, mask, chance)
-    return seen.transpose(1, 2).reshape(batch, length, -1)
+    return seen.transpose(1, 2).flatten(2)
 
 
 def _mask(kwargs: Mapping[str, Any], dtype: torch.dtype) -> torch.Tensor | None:
