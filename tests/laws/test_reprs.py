@@ -98,6 +98,7 @@ HOLDS = {
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
     "training.clipping.people.Owners": "owner order",
     "training.clipping.paths.meeting.Use": "shared edge gives met",
+    "training.clipping.rules.attention.Projection": "weight bias values out",
     "training.clipping.paths.tape.SharedCall": "given output",
     "training.clipping.rules.joined.Joined": "part persons",
     "training.clipping.rules.joined.Persons": "owner",
