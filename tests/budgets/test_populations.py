@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.budgets.populations import exponential_skew, log_uniform, per_class, three_groups
+from apiece.budgets.populations import exponential_skew, per_class, three_groups
 from apiece.errors import BudgetError
 
 
@@ -22,9 +22,6 @@ def test_exponential_skew_leans(skew: float) -> None:
         exponential_skew(100, 1e-5, skew=0.5)
 
 
-def test_per_class_and_log_uniform() -> None:
+def test_per_class() -> None:
     with pytest.raises(BudgetError, match="no budget for class 2"):
         per_class([1, 2], {1: 1.0}, 1e-5)
-    epsilon = log_uniform(500, 1e-5, low=0.1, high=10, generator=np.random.default_rng(0)).epsilon
-    assert 0.1 <= epsilon.min() < epsilon.max() <= 10
-    assert abs(np.log(epsilon).mean()) < 0.2

@@ -2,19 +2,18 @@
 
 from apiece.accounting.batch import epsilons, upper_epsilons
 from apiece.accounting.bounds import Bounds
-from apiece.accounting.calibration import (
-    AdvantageBudget,
-    Calibration,
-    EpsilonBudget,
-    ExcessBudget,
-    MuBudget,
-    PowerBudget,
-    calibrate,
-)
+from apiece.accounting.calibration import Calibration, calibrate
 from apiece.accounting.choose import BATCH_METHODS, METHODS, privacy_curve
 from apiece.accounting.curve import RELATION, PrivacyCurve
 from apiece.accounting.divergence import Excess, excess
 from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_probabilities
+from apiece.accounting.limits import (
+    AdvantageBudget,
+    EpsilonBudget,
+    ExcessBudget,
+    MuBudget,
+    PowerBudget,
+)
 from apiece.accounting.renyi.profile import divergence as renyi_divergence
 
 __all__ = [

@@ -18,14 +18,13 @@ from apiece.accounting.bounds import (
     Answers,
     Bounds,
     Profile,
-    ascending,
     within_range,
 )
+from apiece.accounting.power import ROUNDING, greatest_power
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import Mechanism
 
 RELATION = "add_remove"
-_EXACT = 2.0**-51  # rounding of the few operations between a profile and an answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +97,8 @@ class PrivacyCurve:
         if negative.any():
             shrink = np.exp(np.minimum(flat, 0.0))
             gap = -np.expm1(np.minimum(flat, 0.0))
-            lower = np.where(negative, np.maximum(gap + shrink * lower - _EXACT, 0.0), lower)
-            upper = np.where(negative, np.minimum(gap + shrink * upper + _EXACT, 1.0), upper)
+            lower = np.where(negative, np.maximum(gap + shrink * lower - ROUNDING, 0.0), lower)
+            upper = np.where(negative, np.minimum(gap + shrink * upper + ROUNDING, 1.0), upper)
         return _shaped(Bounds(lower, upper), values)
 
     def _asked(self, ask: Callable[[Floats], Any], values: Floats) -> Any:
@@ -186,7 +185,7 @@ one, whose profile has a closed form
         if not ((rates >= 0) & (rates <= 1)).all():
             bad = float(rates[~((rates >= 0) & (rates <= 1))].ravel()[0])
             raise InputError(f"false_positive_rate = {bad!r}: must be in [0, 1]")
-        power = self._asked(partial(_greatest_power, self.profile), rates.ravel())
+        power = self._asked(partial(greatest_power, self.profile), rates.ravel())
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
@@ -209,8 +208,8 @@ one, whose profile has a closed form
         odds = np.log1p(-rare) - np.log(rare)
         lower, upper = self._asked(self.profile.delta, odds)
         bounds = Bounds(
-            np.maximum(rare * (1 - upper) - _EXACT, 0.0),
-            np.minimum(rare * (1 - lower) + _EXACT, rare),
+            np.maximum(rare * (1 - upper) - ROUNDING, 0.0),
+            np.minimum(rare * (1 - lower) + ROUNDING, rare),
         )
         return _shaped(bounds, priors)
 
@@ -286,53 +285,6 @@ each whether they took part is right about at most 599; who has not seen the res
             "perfect attacker who guesses for each whether they took part is right about at most "
             f"{min(right, people):,}; who has not seen the result, about {blind:,}."
         )
-
-
-_NODES = np.concatenate(([0.0], np.geomspace(1e-7, 45.0, 240)))
-_RATES = 4096
-
-
-def _greatest_power(profile: Profile, rates: Floats) -> Floats:
-    """Return min over ε ≥ 0 of δ(ε) + e^ε·α and its mirror 1 − e^{−ε}(1 − δ(ε) − α)."""
-    least, spare = max(float(rates.min()), 1e-15), max(float(1 - rates.max()), 1e-15)
-
-    def enough(epsilon: Floats, delta: Bounds) -> bool:
-        # Past here a larger ε lowers neither form by more than one part in 1e9.
-        last = float(delta.upper[-1])
-        return last <= 1e-9 * min(least * math.exp(float(epsilon[-1])), spare)
-
-    nodes, bounds = ascending(profile.delta, _NODES, enough)
-    delta, grow = bounds.upper, np.exp(nodes)
-    power = np.empty(rates.size)
-    for start in range(0, rates.size, _RATES):
-        part = rates[start : start + _RATES, None]
-        mirror = 1 - (1 - delta - part) / grow + _EXACT
-        values = np.minimum(delta + grow * part, mirror)
-        best = values.argmin(axis=1)
-        power[start : start + _RATES] = _refine(profile, part, nodes, best, values.min(axis=1))
-    return np.maximum(np.minimum(power * (1 + 4 * _EXACT), 1.0), rates)
-
-
-def _refine(
-    profile: Profile, rates: Floats, nodes: Floats, best: npt.NDArray[np.intp], power: Floats
-) -> Floats:
-    """Improve `power` by evaluations between the neighbours of each best node."""
-    low = nodes[np.maximum(best - 1, 0)]
-    high = nodes[np.minimum(best + 1, nodes.size - 1)]
-    steps = np.linspace(0.0, 1.0, 12)
-    for _ in range(4):
-        epsilon = low[:, None] + (high - low)[:, None] * steps
-        delta = profile.delta(epsilon.ravel()).upper.reshape(epsilon.shape)
-        values = np.minimum(
-            delta + np.exp(epsilon) * rates,
-            1 - (1 - delta - rates) * np.exp(-epsilon) + _EXACT,
-        )
-        at = values.argmin(axis=1)
-        power = np.minimum(power, values.min(axis=1))
-        rows = np.arange(at.size)
-        low = epsilon[rows, np.maximum(at - 1, 0)]
-        high = epsilon[rows, np.minimum(at + 1, steps.size - 1)]
-    return power
 
 
 def _real_array(name: str, values: npt.ArrayLike) -> Floats:

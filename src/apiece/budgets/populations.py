@@ -1,4 +1,4 @@
-"""The budget distributions of the papers, and some of one's own, as generators of `Budgets`."""
+"""The budget distributions of the papers, as generators of `Budgets`."""
 
 from __future__ import annotations
 
@@ -93,14 +93,3 @@ def per_class(
     levels = np.array([_check.positive(f"epsilon of {c}", epsilons[c]) for c in classes.tolist()])
     names = np.array([f"class {c}" for c in classes.tolist()])
     return Budgets(levels[index.ravel()], delta, labels=names[index.ravel()])
-
-
-def log_uniform(
-    size: int, delta: float, *, low: float, high: float, generator: np.random.Generator
-) -> Budgets:
-    """Return `size` distinct budgets, log ε uniform on [log low, log high]."""
-    number = _check.count("size", size)
-    start, end = _check.positive("low", low), _check.positive("high", high)
-    if not start < end:
-        raise BudgetError(f"low = {low!r}: must be below high = {high!r}")
-    return Budgets(np.exp(generator.uniform(np.log(start), np.log(end), number)), delta)

@@ -191,7 +191,7 @@ class Session:
                 sums = held.totals(groups * what.size, paid)
         except ApieceError:
             raise
-        except Exception as error:
+        except Exception as error:  # any of the engine's may quote a row
             self.log(f"query {query.text!r}: {type(error).__name__}: {error}")
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"

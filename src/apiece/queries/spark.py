@@ -187,7 +187,7 @@ def start_spark(master: str) -> Any:
         return made.config("spark.ui.showConsoleProgress", shown).getOrCreate()
     except ImportError:
         raise UnsupportedError("pyspark is not installed; pip install 'apiece[spark]'") from None
-    except Exception as error:
+    except Exception as error:  # of pyspark, of the bridge to Java, of the system: no common kind
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnsupportedError(
             f"spark {master!r}: cannot be started ({said}); it needs Java 17 (Debian: "

@@ -149,7 +149,7 @@ def guarded(source: Any, log: Log) -> Iterator[None]:
         yield
     except (ApieceError, ModuleNotFoundError):
         raise
-    except Exception as error:
+    except Exception as error:  # any of a reader's may quote a row
         log(f"source {sources.short(source)}: refused: {type(error).__name__}: {error}")
         raise DataError(
             f"source {sources.short(source)}: cannot be registered; the reason is in the "

@@ -174,7 +174,7 @@ class Folder:
             raise StateError(f"{self.state}: no checkpoint there; start the run afresh")
         try:
             state: State = torch.load(self.state, weights_only=True, map_location="cpu")
-        except Exception as error:
+        except Exception as error:  # a damaged file makes torch raise almost anything
             raise StateError(f"{self.state}: not a readable checkpoint ({error})") from None
         if state.get("format") != FORMAT:
             raise StateError(f"{self.state}: format {state.get('format')}, this reads {FORMAT}")

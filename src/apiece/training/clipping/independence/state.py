@@ -114,7 +114,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _bytes_of(what: Any) -> bytes:
     try:
         return pickle.dumps(what)
-    except Exception:
+    except Exception:  # an object may refuse to be pickled by any error: what it shows, then
         return repr(what).encode()
 
 
