@@ -22,9 +22,10 @@ def test_sample_noises_are_ordered() -> None:
     assert stddev["strictest"] > stddev["mean"] > stddev["loosest"]
 
 
+@pytest.mark.slow
 def test_rates_are_scaled_down_where_renyi_accounting_knows_none_at_less_noise() -> None:
     """It was refused: at the noise of the mean rate asked, the strictest had no rate at all."""
-    budgets = Budgets(np.repeat([0.01, 0.05, 1.0, 30.0, 100.0], [10, 26, 26, 39, 179]), 1.6e-8)
+    budgets = Budgets(np.repeat([0.01, 100.0], [10, 179]), 1.6e-8)
     plan = assign(budgets, Sample(), steps=1, expected_batch_size=2.17, clip_norm=1.0, method="rdp")
     assert (plan.stages[0].sampling_probability > 0).all()
     assert plan.stages[0].expected_batch_size == pytest.approx(2.17)

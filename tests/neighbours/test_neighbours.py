@@ -34,12 +34,11 @@ def test_the_zoo_is_large_enough():
 
 @pytest.mark.parametrize("name", HONEST)
 def test_honest(name):
-    place = list(HONEST).index(name)
-    assert holds(HONEST[name]) is not None
-    precision = PRECISIONS[place % len(PRECISIONS)]
-    if precision == "autocast" and name.startswith(NOT_BY_AUTOCAST):
-        return
-    assert holds(HONEST[name], precision, whom=(3,)) is not None
+    """Records first in single precision, time first in one of all: the slow test has each in each."""
+    precision = PRECISIONS[list(HONEST).index(name) // 2 % len(PRECISIONS)]
+    if not name.endswith(" at 1") or (precision == "autocast" and name.startswith(NOT_BY_AUTOCAST)):
+        precision = "float32"
+    assert holds(HONEST[name], precision) is not None
 
 
 @pytest.mark.parametrize("name", MIXING)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting import LEAST_NOISE
 from apiece.assignment.follow import Follow
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Request
@@ -112,29 +111,34 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
         return least, np.full(len(groups), q)
     if q == 1:  # everyone takes part in every step, at the noise of the strictest
         return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
-    if len(groups) > FEW:
-        strictest = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
-        floor = _floor(request, *strictest)
-        return _laddered(request, max(least, floor), max(most, floor))
-    floor = _floor(request, epsilon, delta)
-    least, most = max(least, floor), max(most, floor)
-    follow = Follow(request, epsilon, delta, request.share)
+    found = _shared(request, least, most)
+    if request.method != "rdp" or (found[1] > 0).all():
+        return found
+    # Rényi accounting knows no rate for a small budget at the noise of a far larger one: then there
+    # is more noise, and rates are scaled down.
+    floor = _floor(request)
+    return _shared(request, max(least, floor), max(most, floor))
+
+
+def _shared(request: Request, least: float, most: float) -> tuple[float, Floats]:
+    """Return `batch_noise` between two noise multipliers."""
+    if len(request.groups) > FEW:
+        return _laddered(request, least, most)
+    follow = Follow(request, request.target, request.groups.delta, request.share)
 
     def room(z: float) -> float:
-        return float(np.log(max(float(request.share @ follow.at(z)) / q, 1e-300)))
+        mean = float(request.share @ follow.at(z))
+        return float(np.log(max(mean / request.mean_probability, 1e-300)))
 
     z = crossing(room, harmonic_noise(request), least, most)
     return z, follow.closely(z)
 
 
-def _floor(request: Request, epsilon: Floats, delta: Floats) -> float:
-    """Return the noise multiplier below which somebody would have no rate at all.
-
-    There is none where chances below δ cost nothing. Rényi accounting knows no rate for a small
-    budget at the noise of a far larger one; then rates are scaled down at more noise.
-    """
-    if request.method != "rdp":
-        return LEAST_NOISE
+def _floor(request: Request) -> float:
+    """Return the noise multiplier below which somebody would have no rate at all."""
+    epsilon, delta = request.target, request.groups.delta
+    if len(request.groups) > FEW:
+        epsilon, delta = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
     return uniform_noise(request, epsilon, delta, SELDOM)
 
 

@@ -36,10 +36,11 @@ def contributor_page(choices: Choices) -> Report:
         Counts are rounded up, since they are upper bounds.
 
     Example:
+        >>> from apiece.assignment import Sample
         >>> from apiece.contract import choices
         >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
-        >>> found = choices(offered, records=100, delta=1e-5, steps=5, expected_batch_size=10,
-        ...                 bound=0.02)
+        >>> found = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
+        ...                 bound=0.02, strategies=[Sample()])
         >>> "strict" in contributor_page(found).html
         True
     """
