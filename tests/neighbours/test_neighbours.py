@@ -34,7 +34,7 @@ def test_the_zoo_is_large_enough():
 
 @pytest.mark.parametrize("name", HONEST)
 def test_honest(name):
-    """Records first in single precision, time first in one of all: the slow test has each in each."""
+    """Records first in single precision, time first in one of all: the slow test has them all."""
     precision = PRECISIONS[list(HONEST).index(name) // 2 % len(PRECISIONS)]
     if not name.endswith(" at 1") or (precision == "autocast" and name.startswith(NOT_BY_AUTOCAST)):
         precision = "float32"
