@@ -1,12 +1,14 @@
 """Time and memory of one clipped sum beside plain steps and Opacus, on networks that people train.
 
-All take turns; medians over rounds of processor time, and the median of the ratios to the fastest
-plain step (as it is, channels last, compiled) and to the usual one. Sums are held to a loop over
+All take turns; medians over rounds of processor time (on two threads, of the clock's), and the
+median of the ratios to the fastest plain step (as it is, channels last, compiled) and to the usual
+one. Sums are held to a loop over
 records in double precision. Memory is what a step adds at most to what the process holds before.
 Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose library
 is missing are left out, and the result says so.
 
 python benchmarks/networks.py --compile --out benchmarks/results/networks.json     # half an hour
+python benchmarks/networks.py --threads 2 --out benchmarks/results/networks_two_threads.json
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import copy
 import ctypes
 import json
+import os
 import platform
 import statistics
 import time
@@ -101,13 +104,14 @@ def peak(step: Step) -> float:
 
 
 def turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of processor time of each step, round by round."""
+    """Return the seconds of each step, round by round: the processor's, of threads the clock's."""
     took: dict[str, list[float]] = {who: [] for who in steps}
+    now = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for _ in range(rounds):
         for who, step in steps.items():
-            begun = time.process_time()
+            begun = now()
             step()
-            took[who].append(time.process_time() - begun)
+            took[who].append(now() - begun)
     return took
 
 
@@ -186,14 +190,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--compile", action="store_true", help="time compiled plain steps too")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     with contextlib.suppress(ImportError):
         torchvision()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(row.split(":")[1].strip() for row in lines if row.startswith("model name"))
-    machine = {"cpu": cpu, "threads": 1, "python": platform.python_version()} | versions()
+    machine: dict[str, Any] = {"cpu": cpu, "threads": options.threads, "python": platform.python_version()}
+    machine |= {"load": round(os.getloadavg()[0], 1)} | versions()
     found: dict[str, Any] = {"machine": machine, "networks": {}, "not here": []}
     if options.out and options.out.exists() and options.names:  # measure these again
         found = json.loads(options.out.read_text()) | {"machine": machine}

@@ -7,6 +7,7 @@ bounds distinct, noise on the sum, SGD.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,22 +58,40 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
 }
 
 
-def plain(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
+def plain(
+    make: Callable[[], nn.Module],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    fused: bool = False,
+    compiles: bool = False,
+) -> Step:
     model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=fused)
+
+    def mean() -> torch.Tensor:
+        loss: torch.Tensor = LOSS(model(x), y).mean()
+        return loss
+
+    forward = torch.compile(mean) if compiles else mean
 
     def step() -> None:
-        LOSS(model(x), y).mean().backward()
+        forward().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     return step
 
 
-def channels_last(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
+def channels_last(
+    make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, **options: bool
+) -> Step:
     """The same with model and images in the layout that PyTorch's kernels for processors prefer."""
+    if x.dim() != 4:
+        raise ValueError("no images")
     layout = torch.channels_last
-    return plain(lambda: make().to(memory_format=layout), x.contiguous(memory_format=layout), y)
+    made = make().to(memory_format=layout)
+    return plain(lambda: made, x.contiguous(memory_format=layout), y, **options)
 
 
 def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
@@ -258,7 +277,12 @@ def jax_compiled(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor
 
 CONTENDERS: dict[str, Callable[..., Step]] = {
     "pytorch, not private": plain,
-    "pytorch, not private, channels last": channels_last,
+    "pytorch, not private, fused": partial(plain, fused=True),
+    "pytorch, not private, compiled, fused": partial(plain, fused=True, compiles=True),
+    "pytorch, not private, channels last": partial(channels_last, fused=True),
+    "pytorch, not private, channels last, compiled": partial(
+        channels_last, fused=True, compiles=True
+    ),
     "floor": floor,
     "apiece": ours("auto"),
     "apiece, release noise": ours("auto", release=True),

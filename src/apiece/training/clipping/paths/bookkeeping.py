@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
+from apiece.training.clipping.paths import beside
 from apiece.training.clipping.paths.chain import chain_of, walk
 from apiece.training.clipping.paths.chain import contributions as of_uses
 from apiece.training.clipping.paths.complete import missed
@@ -238,10 +239,11 @@ def _by_vmap(
 
 def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     owner, bounds = batch.owner, batch.clip_norms
-    held: Mapping[str, Contribution | Joined] = named
+    together, shapes = beside.together(named)
+    held: Mapping[str, Contribution | Joined] = together
     if owner is not None:
         persons = Persons(owner)
-        held = {name: Joined(part, persons) for name, part in named.items()}
+        held = {name: Joined(part, persons) for name, part in together.items()}
     if held:
         of_rows = remembering(row_squares)
         norms = torch.stack([part.squares(of_rows) for part in held.values()]).sum(0).sqrt_()
@@ -251,11 +253,10 @@ def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) ->
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
         held = {name: part.without(bad) for name, part in held.items()}
-    sums = {}
+    sums = {name: part.weighted(factors) for name, part in held.items()}
+    if shapes:
+        sums |= beside.apart(sums.pop(beside.ALL), shapes)
     for name, parameter in batch.parameters.items():
-        part = held.get(name)
-        if part is None:
+        if name not in sums:
             sums[name] = torch.zeros_like(parameter, dtype=wide(parameter.dtype))
-        else:
-            sums[name] = part.weighted(factors)
-    return ClippedSum(sums, norms, losses, bounds)
+    return ClippedSum({name: sums[name] for name in batch.parameters}, norms, losses, bounds)

@@ -31,6 +31,10 @@ _MAKING = named(
     _Tensor,
 )
 _ONLY_BY_SHAPE = named("expand_as view_as reshape_as type_as to", _Tensor)
+_READING = frozenset(
+    getattr(_Tensor, name).__get__
+    for name in "shape dtype device requires_grad ndim layout is_leaf grad_fn _version".split()
+)
 _BROADCASTING = named(
     "add sub mul div true_divide where maximum minimum pow lerp addcmul addcdiv",
     torch,
@@ -93,6 +97,8 @@ class Following(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func in _READING:
+            return func(*args)
         kwargs = kwargs or {}
         if self.inside:
             out = self._attend(args, kwargs) if func is _ATTENTION else None

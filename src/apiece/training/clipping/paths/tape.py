@@ -20,6 +20,7 @@ from apiece.training.clipping.paths.meeting import nodes
 from apiece.training.clipping.rules.rule import LayerRule, NotBookable
 from apiece.training.clipping.rules.table import rule_for
 
+_unfollowed = torch._C.DisableTorchFunction  # even to read what a tensor is goes by way of a mode
 _WHOLE = (nn.MultiheadAttention, nn.RNNBase)  # that read their parameters in one fused call
 
 
@@ -199,34 +200,35 @@ def _hooks(unit: Unit, tape: Tape) -> Iterator[RemovableHandle]:
     def before(
         _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
-        alone = not kwargs and len(args) == 1 and follow.knows(args[0])
-        times, changed = 0, None
-        if alone and follow.size > 1:
-            one = follow.one_of(args[0])
-            if one is not None:
-                times, changed = args[0].shape[0], ((one,), kwargs)
-        elif not alone:
-            changed = follow.spread(unit.path, args, kwargs)
-        expanded.append(times)
-        follow.inside += 1
-        follow.attention = attention
-        return changed
+        with _unfollowed():
+            alone = not kwargs and len(args) == 1 and follow.knows(args[0])
+            times, changed = 0, None
+            if alone and follow.size > 1:
+                one = follow.one_of(args[0])
+                if one is not None:
+                    times, changed = args[0].shape[0], ((one,), kwargs)
+            elif not alone:
+                changed = follow.spread(unit.path, args, kwargs)
+            expanded.append(times)
+            follow.inside += 1
+            follow.attention = attention
+            return changed
 
     def after(_module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
         times = expanded.pop()
-        if attention is not None and follow.attention is None:  # its projections were noted
-            follow.rows.refuse(unit.path, records.leaves((args, kwargs)))
+        with _unfollowed():
+            if kwargs or len(args) != 1 or not follow.knows(args[0]):
+                if attention is not None and follow.attention is None:  # its projections were noted
+                    follow.rows.refuse(unit.path, records.leaves((args, kwargs)))
+                else:
+                    tape.note(unit, args, kwargs, out)
+                follow.inside -= 1
+                return None
+            if isinstance(out, torch.Tensor) and out.requires_grad:
+                tape.shared.append(SharedCall(unit, args[0], out))
+            for tensor in records.leaves(out):
+                follow.keep(tensor)
             follow.inside -= 1
-            return None
-        if kwargs or len(args) != 1 or not follow.knows(args[0]):
-            tape.note(unit, args, kwargs, out)
-            follow.inside -= 1
-            return None
-        if isinstance(out, torch.Tensor) and out.requires_grad:
-            tape.shared.append(SharedCall(unit, args[0], out))
-        for tensor in records.leaves(out):
-            follow.keep(tensor)
-        follow.inside -= 1
         return out.expand(times, *out.shape[1:]) if times else None
 
     yield unit.module.register_forward_pre_hook(before, with_kwargs=True)
