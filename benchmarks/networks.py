@@ -198,7 +198,11 @@ def main() -> None:
         torchvision()
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(row.split(":")[1].strip() for row in lines if row.startswith("model name"))
-    machine: dict[str, Any] = {"cpu": cpu, "threads": options.threads, "python": platform.python_version()}
+    machine: dict[str, Any] = {
+        "cpu": cpu,
+        "threads": options.threads,
+        "python": platform.python_version(),
+    }
     machine |= {"load": round(os.getloadavg()[0], 1)} | versions()
     found: dict[str, Any] = {"machine": machine, "networks": {}, "not here": []}
     if options.out and options.out.exists() and options.names:  # measure these again
