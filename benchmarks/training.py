@@ -3,10 +3,10 @@
 Contenders take turns in every round, so that whatever else the machine does hits all of them;
 figures are medians over rounds and ratios in the same round: to the fastest step of non-private
 PyTorch (as it is, in channels last, compiled, with a fused optimizer) and to the usual one. The
-slow ones have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each number of
-threads has a process of its own, bound to as many cores. Peak memory is that of one step of one
-contender in a fresh process, above what the process held before: the median of several steps after
-the first ones, in which a model is looked at.
+slow ones have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each
+number of threads has a process of its own, bound to as many cores. Peak memory is that of one step
+of one contender in a fresh process, above what the process held before: the median of several steps
+after the first ones, in which a model is looked at.
 
     python benchmarks/training.py --out benchmarks/results/training.json     # 6 minutes
 

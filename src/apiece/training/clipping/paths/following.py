@@ -31,10 +31,8 @@ _MAKING = named(
     _Tensor,
 )
 _ONLY_BY_SHAPE = named("expand_as view_as reshape_as type_as to", _Tensor)
-_READING = frozenset(
-    getattr(_Tensor, name).__get__
-    for name in "shape dtype device requires_grad ndim layout is_leaf grad_fn _version".split()
-)
+_READ = ("shape", "dtype", "device", "requires_grad", "ndim", "layout", "grad_fn", "_version")
+_READING = frozenset(getattr(_Tensor, name).__get__ for name in _READ)
 _BROADCASTING = named(
     "add sub mul div true_divide where maximum minimum pow lerp addcmul addcdiv",
     torch,
