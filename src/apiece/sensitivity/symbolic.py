@@ -15,18 +15,14 @@ from apiece._types import Floats
 from apiece.accounting import Bounds
 from apiece.errors import (
     AttributeRangeError,
-    DataError,
-    ExpressionError,
-    InputError,
-    RangeError,
     unknown,
 )
+from apiece.sensitivity.attributes import columns_of, range_of, read, symbol_of
 from apiece.sensitivity.bounds import Maximum, maximise, norm_objective, spread, value_objective
-from apiece.sensitivity.parse import parse
+from apiece.sensitivity.compiled import compiled, evaluated, norms_of
 from apiece.sensitivity.partial import PartialSensitivity
 from apiece.sensitivity.smooth import smooth_form
 
-_CHUNK = 1 << 15  # records at a time: the intermediate columns stay in the processor's cache
 _LARGEST_TO_SIMPLIFY = 100  # operations; above it simplification can take minutes
 
 
@@ -63,12 +59,12 @@ class Query:
     def __init__(
         self, expression: str | sympy.Expr, ranges: Mapping[str, tuple[float, float]]
     ) -> None:
-        self.ranges = {str(name): _range(name, ends) for name, ends in ranges.items()}
+        self.ranges = {str(name): range_of(name, ends) for name, ends in ranges.items()}
         if not self.ranges:
             raise AttributeRangeError("ranges: none given; declare a range for every attribute")
-        self.symbols = {name: _symbol(name, ends) for name, ends in self.ranges.items()}
+        self.symbols = {name: symbol_of(name, ends) for name, ends in self.ranges.items()}
         by_symbol = {self.symbols[name]: ends for name, ends in self.ranges.items()}
-        self.expression = smooth_form(_read(expression, self.symbols), by_symbol)
+        self.expression = smooth_form(read(expression, self.symbols), by_symbol)
         """f, with abs, min and max resolved to the branch that holds over the ranges."""
 
     @property
@@ -124,7 +120,7 @@ class Query:
         Args:
             records: As of `partial_sensitivity`.
         """
-        values: Floats = self._evaluate(self._compiled_value, records)[0]
+        values: Floats = evaluated(self._compiled_value, columns_of(records, self.ranges))[0]
         return values
 
     def contributions(self, records: Any) -> Floats:
@@ -144,7 +140,7 @@ class Query:
         Args:
             records: As of `partial_sensitivity`.
         """
-        return self._evaluate(self._compiled_gradient, records).T
+        return evaluated(self._compiled_gradient, columns_of(records, self.ranges)).T
 
     def differentiate(self, records: Any) -> PartialSensitivity:
         """Return what `partial_sensitivity(self, records)` returns.
@@ -156,12 +152,12 @@ class Query:
 
         def growth_and_norm(*columns: Floats) -> Floats:
             gradient = self._compiled_gradient(*columns)
-            norm = _norm(gradient)
+            norm = norms_of(gradient)
             usable = (norm > 0) & np.isfinite(norm)
             direction = np.divide(gradient, norm, out=np.zeros_like(gradient), where=usable)
             return np.vstack([self._compiled_curvature(*columns, *direction), norm])
 
-        results = self._evaluate(growth_and_norm, records)
+        results = evaluated(growth_and_norm, columns_of(records, self.ranges))
         norms = results[d]
         return PartialSensitivity(
             results[:d].T, norms, norms == 0, "attribute_change", self.attributes
@@ -240,11 +236,11 @@ class Query:
 
     @cached_property
     def _compiled_value(self) -> Callable[..., Floats]:
-        return self._compile([self.expression], [])
+        return compiled([self.expression], list(self.symbols.values()))
 
     @cached_property
     def _compiled_gradient(self) -> Callable[..., Floats]:
-        return self._compile(list(self.gradient), [])
+        return compiled(self.gradient, list(self.symbols.values()))
 
     @cached_property
     def _compiled_curvature(self) -> Callable[..., Floats]:
@@ -252,112 +248,10 @@ class Query:
         underflows where the products Hᵢⱼ·∂ⱼf would."""
         direction = [sympy.Dummy(f"u_{name}") for name in self.symbols]
         rows = [sympy.Add(*map(lambda h, u: h * u, row, direction)) for row in self.hessian]
-        return self._compile(rows, direction)
-
-    def _compile(
-        self, expressions: list[sympy.Expr], more: list[sympy.Dummy]
-    ) -> Callable[..., Floats]:
-        symbols = [*self.symbols.values(), *more]
-        modules = [{"erf": _erf}, "numpy"]
-        # dummify: an attribute may be called exp, or be no Python name at all.
-        function = sympy.lambdify(symbols, expressions, modules, cse=True, dummify=True)
-
-        def rows(*columns: Floats) -> Floats:
-            with np.errstate(all="ignore"):  # past the floating point range: checked on results
-                results = function(*columns)
-            full = [np.broadcast_to(r, columns[0].shape) for r in results]
-            return np.stack(full).astype(np.float64, copy=False)
-
-        return rows
-
-    def _evaluate(self, compiled: Callable[..., Floats], records: Any) -> Floats:
-        columns = self._columns(records)
-        n = columns.shape[1]
-        chunks = [compiled(*columns[:, i : i + _CHUNK]) for i in range(0, n, _CHUNK)]
-        results = np.concatenate(chunks, axis=1)
-        if not np.isfinite(results).all():
-            raise RangeError("query: a value past the floating point range; scale f or its ranges")
-        return results
-
-    def _columns(self, records: Any) -> Floats:
-        """Return the attributes as rows, checked: (d, n)."""
-        try:
-            if isinstance(records, (np.ndarray, list, tuple)):
-                columns = np.array(np.asarray(records, dtype=np.float64).T, order="C", ndmin=2)
-            else:
-                columns = np.array([np.asarray(records[a], float) for a in self.attributes])
-        except KeyError as error:
-            raise DataError(f"records: no attribute {error}; give {self.attributes}") from None
-        except (TypeError, ValueError):
-            raise DataError(
-                f"records: not {len(self.ranges)} columns of numbers of one length; give a data "
-                f"frame, a mapping or an array with the attributes {self.attributes}"
-            ) from None
-        if columns.ndim != 2 or len(columns) != len(self.ranges) or columns.shape[1] == 0:
-            raise DataError(
-                f"records: shape {columns.T.shape}; give at least one record of "
-                f"{len(self.ranges)} attributes {self.attributes}"
-            )
-        for column, (name, (low, high)) in zip(columns, self.ranges.items(), strict=True):
-            outside = int(np.count_nonzero(~((column >= low) & (column <= high))))
-            if outside:
-                raise DataError(
-                    f"records: {outside} values of {name!r} outside [{low:g}, {high:g}]; clip "
-                    "them to the declared range first"
-                )
-        return columns
-
-
-def _read(expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
-    if isinstance(expression, str):
-        return parse(expression, symbols)
-    if not isinstance(expression, sympy.Expr):
-        raise ExpressionError(f"expression: {expression!r} is neither text nor a SymPy expression")
-    undeclared = sorted({s.name for s in expression.free_symbols} - set(symbols))
-    if undeclared:
-        raise AttributeRangeError(
-            f"attribute {undeclared[0]!r}: it has no range; declare one, lower and upper end"
-        )
-    exact = {number: sympy.Rational(number) for number in expression.atoms(sympy.Float)}
-    return expression.xreplace({s: symbols[s.name] for s in expression.free_symbols} | exact)
-
-
-def _range(name: str, ends: Any) -> tuple[float, float]:
-    try:
-        low, high = (_check.finite(f"range of {name!r}", end) for end in ends)
-    except (InputError, TypeError, ValueError):
-        raise AttributeRangeError(
-            f"range of {name!r} = {ends!r}: unbounded or not two numbers; give two finite ends"
-        ) from None
-    if not 0 < high - low < math.inf:
-        problem = "empty; give a lower end below the upper one" if high <= low else "too wide"
-        raise AttributeRangeError(f"range of {name!r} = [{low:g}, {high:g}]: {problem}")
-    return low, high
-
-
-def _symbol(name: str, ends: tuple[float, float]) -> sympy.Symbol:
-    """Return a real symbol that knows its sign, so that sqrt(a**2) becomes a."""
-    known = {"positive": True} if ends[0] > 0 else {"negative": True} if ends[1] < 0 else {}
-    return sympy.Symbol(name, real=True, **known)
+        return compiled(rows, [*self.symbols.values(), *direction])
 
 
 def _simplified(expression: sympy.Expr) -> sympy.Expr:
     if sympy.count_ops(expression) > _LARGEST_TO_SIMPLIFY:
         return expression
     return sympy.simplify(expression)
-
-
-def _norm(columns: Floats) -> Floats:
-    """Return the ℓ2 norm over the first axis, without overflow or underflow of the squares."""
-    largest = np.abs(columns).max(axis=0)
-    usable = (largest > 0) & np.isfinite(largest)
-    scaled = np.divide(columns, largest, out=np.ones_like(columns), where=usable)
-    norm: Floats = largest * np.sqrt(np.square(scaled).sum(axis=0))
-    return norm
-
-
-def _erf(x: Floats) -> Floats:
-    from scipy.special import erf
-
-    result: Floats = erf(x)
-    return result

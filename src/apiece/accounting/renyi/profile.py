@@ -26,6 +26,7 @@ from apiece.mechanisms import (
 _SMALLEST = 1e-300
 _SPACING = 0.1  # of the orders tried first, of log(α − 1)
 _CLOSER = ((0.1, 16), (0.0133, 12))  # how far around the best, and how many orders
+_CLOSE = 2.0
 _LARGEST_ORDER = 1e15
 
 
@@ -71,8 +72,10 @@ class RenyiProfile:
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ) by the best order; 0 where δ(0), whose best order is another, is at most δ."""
-        upper = self._least(epsilon_at, delta)
-        upper = np.where(self.delta(np.zeros(1)).upper <= delta, 0.0, upper)
+        upper, nothing = self._least(epsilon_at, delta), np.zeros(1)
+        # orders closer by lower δ(0) by far less than this, so that most need not look for them
+        if (delta_at(*reversed(self.at(())), nothing) <= _CLOSE * delta.max(initial=0.0)).any():
+            upper = np.where(self.delta(nothing).upper <= delta, 0.0, upper)
         return Bounds(np.zeros(upper.shape), upper)
 
     def _least(self, ask: Callable[[Floats, Floats, Floats], Floats], values: Floats) -> Floats:
@@ -81,7 +84,7 @@ class RenyiProfile:
         waiting: list[tuple[tuple[int, ...], npt.NDArray[np.intp]]] = [((), np.arange(values.size))]
         while waiting:
             place, members = waiting.pop()
-            orders, divergence = self._at(place)
+            orders, divergence = self.at(place)
             found = ask(divergence, orders, values[members, None])
             least[members] = np.minimum(least[members], found.min(axis=1))
             if len(place) < len(_CLOSER):
@@ -89,13 +92,13 @@ class RenyiProfile:
                 waiting += [((*place, int(k)), members[best == k]) for k in np.unique(best)]
         return least
 
-    def _at(self, place: tuple[int, ...]) -> tuple[Floats, Floats]:
+    def at(self, place: tuple[int, ...]) -> tuple[Floats, Floats]:
         """Return the orders around the one at a place, and their divergences."""
         if place not in self._tried:
             orders = self.orders
             if place:
                 width, count = _CLOSER[len(place) - 1]
-                middle = math.log(self._at(place[:-1])[0][place[-1]] - 1)
+                middle = math.log(self.at(place[:-1])[0][place[-1]] - 1)
                 orders = 1 + np.exp(middle + np.linspace(-width, width, count))
             self._tried[place] = orders, _total(self.steps, orders)
         return self._tried[place]
@@ -159,8 +162,9 @@ def renyi(steps: NormalForm) -> RenyiProfile:
     high = min(2 + 2 * max(_largest_order(step) for step, _ in steps), _LARGEST_ORDER)
     low = min(1e-3, high * 1e-5)
     orders = 1 + np.geomspace(low, high, math.ceil(math.log(high / low) / _SPACING) + 1)
-    _total(steps, orders[:1])  # raises where a step has no divergence
-    return RenyiProfile(steps, orders)
+    found = RenyiProfile(steps, orders)
+    found.at(())  # raises where a step has no divergence
+    return found
 
 
 def _largest_order(step: Mechanism) -> float:

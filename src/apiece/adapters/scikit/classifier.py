@@ -6,14 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_consistent_length
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from apiece.adapters.scikit.fitting import Given, fit, outputs
-from apiece.errors import DataError, InputError
+from apiece.adapters.scikit.labels import codes_of, declared_classes
 from apiece.jobs import Classes, Promise, promises_of
 
 
@@ -143,17 +140,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         target = Classes(declared_classes(self.classes))
         given = Given.of(self, X, epsilon=epsilon, delta=delta, people=people)
-        labels = column_or_1d(y, warn=True)
-        check_consistent_length(X, labels)
-        check_classification_targets(labels)
-        self.classes_ = np.array(target.names)
-        codes = pd.Index(self.classes_).get_indexer(pd.Index(labels))
-        if (codes < 0).any():
-            raise DataError(
-                f"y: {int((codes < 0).sum())} of {codes.size} labels are no declared class "
-                f"({', '.join(map(repr, self.classes_[:8].tolist()))}); declare all that there are"
-            )
-        fit(self, given, target, target.encoded(codes.astype(np.int64)))
+        classes = np.array(target.names)
+        codes = codes_of(X, y, classes)
+        self.classes_ = classes
+        fit(self, given, target, target.encoded(codes))
         return self
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
@@ -190,16 +180,3 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # such a row contributes nothing
         return tags
-
-
-def declared_classes(classes: Any) -> tuple[Any, ...]:
-    """Return the declared classes, sorted."""
-    if classes is None:
-        raise InputError(
-            "classes: missing; which labels there are is not read from y, where one person's alone "
-            "could be seen: declare all that there can be"
-        )
-    found = np.unique(np.asarray(classes))
-    if found.size < 2:
-        raise InputError(f"classes = {classes!r}: give at least two different ones")
-    return tuple(found.tolist())

@@ -6,16 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from apiece.adapters.scikit.budgets import budgets_of
-from apiece.adapters.scikit.classifier import declared_classes
 from apiece.adapters.scikit.fitting import seed_of
-from apiece.errors import DataError, unknown
+from apiece.adapters.scikit.labels import codes_of, declared_classes
+from apiece.errors import unknown
 from apiece.jobs import Promise, promises_of
 from apiece.recipes import RECIPES, Recipe, outputs_of
 
@@ -101,15 +99,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             InfeasibleError: Where no plan meets the request.
         """
         recipe = self._recipe()
-        self.classes_ = np.array(declared_classes(self.classes))
-        labels = column_or_1d(y, warn=True)
-        check_consistent_length(X, labels)
-        codes = pd.Index(self.classes_).get_indexer(pd.Index(labels))
-        if (codes < 0).any():
-            raise DataError(
-                f"y: {int((codes < 0).sum())} of {codes.size} labels are no declared class "
-                f"({', '.join(map(repr, self.classes_[:8].tolist()))}); declare all that there are"
-            )
+        classes = np.array(declared_classes(self.classes))
+        codes = codes_of(X, y, classes)
+        self.classes_ = classes
         budgets = budgets_of(
             self.epsilon if epsilon is None else epsilon,
             self.delta if delta is None else delta,
@@ -118,7 +110,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         )
         plan = recipe.plan(budgets, self.strategy)
         features = recipe.features(X, cache=self.cache)
-        targets = torch.from_numpy(codes.astype(np.int64))
+        targets = torch.from_numpy(codes)
         self.network_ = recipe.train(
             plan, features, targets, self.classes_.size, seed=seed_of(self.random_state)
         )

@@ -1,0 +1,44 @@
+"""Expressions as functions of columns: exact, whole over chunks, and never past the range."""
+
+import math
+
+import numpy as np
+import pytest
+import sympy
+
+from apiece.errors import RangeError
+from apiece.sensitivity import compiled as module
+from apiece.sensitivity.compiled import compiled, evaluated, norms_of
+
+A, B = sympy.symbols("a b", real=True)
+
+
+def test_rows_are_the_expressions() -> None:
+    function = compiled([A * B, sympy.erf(A), sympy.Integer(3)], [A, B])
+    found = function(np.array([0.5, 2.0]), np.array([3.0, 4.0]))
+    assert found == pytest.approx(np.array([[1.5, 8], [math.erf(0.5), math.erf(2)], [3, 3]]))
+
+
+def test_names_that_are_functions_or_no_python() -> None:
+    exp, odd = sympy.Symbol("exp"), sympy.Symbol("capital gain")
+    found = compiled([sympy.exp(exp) + odd], [exp, odd])(np.zeros(1), np.ones(1))
+    assert found == pytest.approx(2.0)
+
+
+def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = np.random.default_rng(0).normal(size=(2, 101))
+    function = compiled([A**2 + B, A], [A, B])
+    whole = evaluated(function, columns)
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    assert np.array_equal(evaluated(function, columns), whole)
+
+
+def test_a_value_past_the_range() -> None:
+    with pytest.raises(RangeError):
+        evaluated(compiled([sympy.exp(A)], [A]), np.array([[1.0, 1e4]]))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_norms_neither_overflow_nor_vanish(scale: float) -> None:
+    columns = scale * np.array([[3.0, 0.0, 1.0], [4.0, 0.0, 0.0]])
+    assert norms_of(columns) == pytest.approx(scale * np.array([5.0, 0.0, 1.0]), rel=1e-15, abs=0)
