@@ -74,7 +74,8 @@ class RenyiProfile:
         """Bound ε(δ) by the best order; 0 where δ(0), whose best order is another, is at most δ."""
         upper, nothing = self._least(epsilon_at, delta), np.zeros(1)
         # orders closer by lower δ(0) by far less than this, so that most need not look for them
-        if (delta_at(*reversed(self.at(())), nothing) <= _CLOSE * delta.max(initial=0.0)).any():
+        orders, divergence = self.at(())
+        if (delta_at(divergence, orders, nothing) <= _CLOSE * delta.max(initial=0.0)).any():
             upper = np.where(self.delta(nothing).upper <= delta, 0.0, upper)
         return Bounds(np.zeros(upper.shape), upper)
 
