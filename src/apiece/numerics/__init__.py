@@ -9,9 +9,10 @@ from apiece.numerics.gaussian import (
 )
 from apiece.numerics.monotone import Places, log_room, safe_end, safe_ends
 from apiece.numerics.roots import geometric, last_true, narrowed
-from apiece.numerics.rounding import UNIT
+from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 __all__ = [
+    "LARGEST_LOG_RATIO",
     "UNIT",
     "Places",
     "gaussian_delta",

@@ -19,7 +19,7 @@ from apiece.accounting.bounds import Bounds, nothing_known, tightest
 from apiece.accounting.contour.integral import contour
 from apiece.accounting.contour.moments import ANGLES, nodes_needed
 from apiece.accounting.contour.windows import OUTSIDE, cut, whole
-from apiece.accounting.lattice.pairs import LARGEST_LOG_RATIO
+from apiece.numerics import LARGEST_LOG_RATIO
 
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640, 900, 1280, 1800, 2560)  # of nodes
 _POINTS = (200, 600)  # of a contour, at each attempt

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.special import logsumexp, ndtri_exp
 
 from apiece._types import Floats
-from apiece.accounting.lattice.pairs import LARGEST_LOG_RATIO, Atom, Window, normal_masses
+from apiece.accounting.lattice.pairs import Atom, Window, normal_masses
 from apiece.errors import RangeError
 from apiece.mechanisms import MixtureOfGaussians
-from apiece.numerics import UNIT
+from apiece.numerics import LARGEST_LOG_RATIO, UNIT
 
 _LEAST_TAIL = 1e-300
 _LEAST, _MOST = 1e-6, 1e12

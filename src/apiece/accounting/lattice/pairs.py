@@ -18,9 +18,8 @@ from scipy.special import ndtr, ndtri_exp
 from apiece._types import Bounds, Floats
 from apiece.errors import RangeError
 from apiece.mechanisms import Atoms
-from apiece.numerics import UNIT
+from apiece.numerics import LARGEST_LOG_RATIO, UNIT
 
-LARGEST_LOG_RATIO = 600.0
 _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e12
 _LEAST_TAIL = 1e-300
 _BESIDE, _NOTHING = 0.01, 1e-280
