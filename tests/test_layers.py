@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "apiece"
 
 # Top to bottom; a module may import from lower lines, and from its own package.
 LAYERS = [
+    "__main__",
     "__init__",
     "cli",
     "reporting",

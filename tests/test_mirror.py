@@ -14,7 +14,7 @@ def untested(source: Path, tests: Path) -> set[str]:
     return {
         str(m.with_suffix(""))
         for m in modules
-        if not (tests / m.parent / f"test_{m.stem.lstrip('_')}.py").exists()
+        if not (tests / m.parent / f"test_{m.stem.strip('_')}.py").exists()
     }
 
 

@@ -1,0 +1,5 @@
+"""`python -m apiece` is `apiece`."""
+
+from apiece import cli
+
+cli.main()
