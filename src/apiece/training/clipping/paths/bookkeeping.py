@@ -83,9 +83,12 @@ def clip_batch(batch: Batch) -> ClippedSum:
     passed, met = _backward(tape, losses)
     with torch.no_grad():
         apart = _without_rule(passed, len(batch))
-        seen = [(use, use.gives(g)) for use, g in met if use.as_it_ran]
+        seen = [(use.shared, use.gives(g)) for use, g in met if use.as_it_ran]
     with single(losses.device), torch.no_grad(), keeping():
-        seen += [(use, use.gives(g)) for use, g in met if not use.as_it_ran]
+        while met:  # what a use holds is let go of with what it gives
+            use, gradient = met.popleft()
+            if not use.as_it_ran:
+                seen.append((use.shared, use.gives(gradient)))
         trained = {id(p): p for p in batch.parameters.values()}
         apart += parts_of_uses(tape, seen, trained)
         named = _contributions(passed, apart, batch)
@@ -105,11 +108,11 @@ def _refuse_the_unseen(tape: Tape, losses: torch.Tensor, batch: Batch) -> None:
 
 def _backward(
     tape: Tape, losses: torch.Tensor
-) -> tuple[deque[Passed], list[tuple[Use, torch.Tensor]]]:
+) -> tuple[deque[Passed], deque[tuple[Use, torch.Tensor]]]:
     """Return the calls, and uses of what is shared, on which losses depend, with gradients."""
     edges = tape.edges
     if not edges or not losses.requires_grad:
-        return deque(), []
+        return deque(), deque()
     ones = torch.ones_like(losses)
     try:
         every: Gradients = [*torch.autograd.grad(losses, edges, ones, allow_unused=True)]
@@ -125,7 +128,9 @@ def _backward(
         gradients: Gradients = [next(found) for _ in call.edges]
         if any(g is not None for g in gradients):
             passed.append((call, gradients))
-    met = [(use, g) for use, g in zip(tape.follow.uses, found, strict=True) if g is not None]
+    pairs = zip(tape.follow.uses, found, strict=True)
+    met = deque((use, gradient) for use, gradient in pairs if gradient is not None)
+    tape.follow.uses.clear()
     for use, _ in met:
         use.check()
     return passed, met

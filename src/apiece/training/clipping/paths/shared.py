@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from apiece.training.clipping.paths.functional import vectorised
-from apiece.training.clipping.paths.meeting import Use
 from apiece.training.clipping.paths.tape import SharedCall, Tape
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.rules.contributions import Contribution, Rows
@@ -18,20 +17,20 @@ Part = tuple[torch.Tensor, Contribution]  # of a parameter
 
 
 def parts_of_uses(
-    tape: Tape, given: Iterable[tuple[Use, Contribution]], trained: dict[int, nn.Parameter]
+    tape: Tape, given: Iterable[tuple[torch.Tensor, Contribution]], trained: dict[int, nn.Parameter]
 ) -> list[Part]:
     """Return what each parameter gets by the uses of what is shared.
 
-    given: what each use makes of the shared tensor. What was computed from parameters by layers is
+    given: shared tensors, and what their uses make of them. What was computed from parameters by layers is
     taken back through them, once for each record.
     """
     found: list[Part] = []
     computed: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for use, part in given:
-        if id(use.shared) in trained:
-            found.append((use.shared, part))
+    for shared, part in given:
+        if id(shared) in trained:
+            found.append((shared, part))
         else:
-            computed.append((use.shared, part.per_record()))
+            computed.append((shared, part.per_record()))
     if not computed:
         return found
     roots = list(tape.follow.roots.values())
