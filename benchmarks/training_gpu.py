@@ -1,263 +1,185 @@
-"""Samples per second and memory of large models beside non-private PyTorch and Opacus' ghost norms.
+"""Time and memory of one clipped sum on a GPU, beside plain steps and others' ways of clipping.
 
-WRN-16-4 on images of CIFAR's shape, and a transformer of GPT-2's size, fine-tuned in full and by
-low-rank adapters. Each contender makes the same steps from the same batch, in turn.
+WRN-16-4, ViT-B, GPT-2 in full and with LoRA, BERT in full, all with random weights; in single
+precision and in bf16 (autocast). Beside it: non-private PyTorch (as it is, channels last,
+compiled), Opacus' hooks and ghost norms, fastDP and `torch.func`. Clipping is over all parameters
+together, never by layer. Noise and the optimizer's step, which all have in common, are left out.
+Contenders take turns; medians over rounds. Last, shadow models in one stack against one by one.
 
-    python benchmarks/training_gpu.py --device cuda --out benchmarks/results/training-gpu.json
-    python benchmarks/training_gpu.py --device cpu --tiny       # does it run at all
+What is not installed, or cannot run a network or fit it, is named in the result with its reason.
+On a processor it is a test of the script, not a measurement.
+
+    python benchmarks/training_gpu.py --out benchmarks/results/training_gpu.json
+    python benchmarks/training_gpu.py --device cpu --tiny
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import shadows
 import torch
-from torch import nn
-from torch.nn import functional
+from gpu_contenders import CONTENDERS
+from gpu_networks import NETWORKS, Made
+from network_contenders import Step
+from network_models import torchvision
+from networks import losses, peak, ratio, versions
 
-from apiece.training import add_noise, clip_and_sum
+from apiece.training.clipping.selection import paths_of
 
-Step = Callable[[], None]
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class Block(nn.Module):
-    """A wide residual block with group norms (Zagoruyko and Komodakis 2016; De et al. 2022)."""
-
-    def __init__(self, channels: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.GroupNorm(16, channels), nn.GroupNorm(16, width)
-        self.one = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
-        self.two = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        same = stride == 1 and channels == width
-        self.skip = nn.Identity() if same else nn.Conv2d(channels, width, 1, stride, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = functional.relu(self.first(x))
-        return self.skip(x) + self.two(functional.relu(self.second(self.one(h))))
+PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
+WARM = 6  # looks at whether records keep apart come in the first steps
+PLAIN = "plain"
 
 
-def wide_resnet(depth: int = 16, factor: int = 4) -> nn.Module:
-    """WRN-depth-factor for images of 32 by 32."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False)]
-    channels = 16
-    for width, stride in ((16, 1), (32, 2), (64, 2)):
-        for k in range((depth - 4) // 6):
-            layers.append(Block(channels, width * factor, stride if k == 0 else 1))
-            channels = width * factor
-    layers += [nn.GroupNorm(16, channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(channels, 10))
+def on(device: str, tree: Any) -> Any:
+    """Return tensors, or a dict of them, on a device."""
+    if isinstance(tree, dict):
+        return {name: value.to(device) for name, value in tree.items()}
+    return tree.to(device)
 
 
-class Adapted(nn.Module):
-    """A frozen linear layer with a trainable low-rank adapter (Hu et al. 2021)."""
-
-    def __init__(self, layer: nn.Linear, rank: int = 8) -> None:
-        super().__init__()
-        self.layer = layer.requires_grad_(False)
-        self.down = nn.Linear(layer.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, layer.out_features, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) + self.up(self.down(x))
-
-
-class Layer(nn.Module):
-    """A decoder layer, norms first."""
-
-    def __init__(self, width: int, heads: int, *, adapters: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        make = (lambda i, o: Adapted(nn.Linear(i, o))) if adapters else nn.Linear
-        self.mix, self.out = make(width, 3 * width), make(width, width)
-        self.wide, self.narrow = make(width, 4 * width), make(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        parts = self.mix(self.before(x)).view(batch, length, 3, self.heads, -1)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.narrow(functional.gelu(self.wide(self.between(x))))
-
-
-class Decoder(nn.Module):
-    """A language model of GPT-2's shape: 124 million parameters by default."""
-
-    def __init__(
-        self,
-        *,
-        adapters: bool,
-        words: int = 50257,
-        length: int = 256,
-        width: int = 768,
-        layers: int = 12,
-        heads: int = 12,
-    ) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-        made = [Layer(width, heads, adapters=adapters) for _ in range(layers)]
-        self.layers, self.last = nn.ModuleList(made), nn.LayerNorm(width)
-        self.head = nn.Linear(width, words, bias=False)
-        if adapters:
-            for part in (self.words, self.places, self.last, self.head):
-                part.requires_grad_(False)
-            for layer in made:
-                layer.before.requires_grad_(False)
-                layer.between.requires_grad_(False)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        place = torch.arange(tokens.shape[1], device=tokens.device).repeat(len(tokens), 1)
-        x = self.words(tokens) + self.places(place)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.last(x))
-
-
-def classify(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def predict(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    each = functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
-    return each.view(targets.shape).mean(1)
-
-
-def tasks(device: str, *, tiny: bool) -> dict[str, tuple[Callable[[], nn.Module], Loss, list]]:
-    """Return for each task a maker of the model, its loss, and a batch."""
-    images, texts, length, words = (4, 4, 8, 50) if tiny else (256, 16, 256, 50257)
-    small = {"width": 16, "layers": 1, "heads": 2} if tiny else {}
-    size = {"words": words, "length": length, **small}
-    x, y = torch.randn(images, 3, 32, 32), torch.randint(0, 10, (images,))
-    tokens = torch.randint(0, words, (texts, length + 1))
-    text = [tokens[:, :-1].contiguous().to(device), tokens[:, 1:].contiguous().to(device)]
-    resnet = (lambda: wide_resnet(10, 1)) if tiny else wide_resnet
-    return {
-        "WRN-16-4": (resnet, classify, [x.to(device), y.to(device)]),
-        "transformer, full": (lambda: Decoder(adapters=False, **size), predict, text),
-        "transformer, adapters": (lambda: Decoder(adapters=True, **size), predict, text),
-    }
-
-
-def plain(model: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor) -> Step:
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-
-    def step() -> None:
-        loss(model(x), y).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def private(model: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor) -> Step:
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    optimizer = torch.optim.SGD(list(named.values()), lr=1e-3)
-    bounds = torch.linspace(0.1, 2, len(x), device=x.device)
-    generator = torch.Generator(x.device)
-
-    def step() -> None:
-        clipped = clip_and_sum(model, loss, x, y, bounds)
-        for name, noisy in add_noise(clipped, 1.0, generator=generator).items():
-            named[name].grad = noisy.div_(len(x))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def opacus_ghost(model: nn.Module, loss: Loss, x: torch.Tensor, y: torch.Tensor) -> Step:
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-    wrapped = GradSampleModuleFastGradientClipping(model, loss_reduction="sum", max_grad_norm=1.0)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=1e-3)
-    bounds = torch.linspace(0.1, 2, len(x), device=x.device)
-
-    def step() -> None:
-        losses = loss(wrapped(x), y)
-        losses.sum().backward(retain_graph=True)
-        optimizer.zero_grad()
-        factors = (bounds / wrapped.get_norm_sample()).clamp(max=1)
-        wrapped.disable_hooks()
-        (losses * factors).sum().backward()
-        wrapped.enable_hooks()
-        for parameter in trained:
-            parameter.grad.add_(torch.randn_like(parameter)).div_(len(x))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-CONTENDERS = {"pytorch, not private": plain, "apiece": private, "opacus, ghost": opacus_ghost}
-
-
-def timed(step: Step, device: str) -> tuple[float, float]:
-    """Return the seconds of a step, and its peak megabytes above what was held on a GPU."""
-    held = 0
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
+def seconds(step: Step, device: str) -> float:
+    """Return how long a step takes until the device has done it."""
+    shadows.wait(device)
     begun = time.perf_counter()
     step()
-    if device != "cuda":
-        return time.perf_counter() - begun, 0.0
+    shadows.wait(device)
+    return time.perf_counter() - begun
+
+
+def memory(step: Step, device: str) -> float:
+    """Return the megabytes that a step adds at most to what is held."""
+    if device == "cpu":
+        return peak(step)
     torch.cuda.synchronize()
-    return time.perf_counter() - begun, (torch.cuda.max_memory_allocated() - held) / 2**20
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return round((torch.cuda.max_memory_allocated() - held) / 2**20, 1)
 
 
-def measure(make: Callable[[], nn.Module], loss: Loss, batch: list, device: str, rounds: int):
-    """Return samples per second, the ratio of times and the memory of a step, by contender."""
-    steps = {who: begin(make().to(device), loss, *batch) for who, begin in CONTENDERS.items()}
+def ready(
+    made: Made, device: str, kind: torch.dtype | None, chosen: list[str]
+) -> tuple[dict[str, Step], dict[str, str]]:
+    """Return the steps of those that can run a network, and why the others cannot."""
+    model, inputs, targets = (on(device, each) for each in made)
+    steps: dict[str, Step] = {}
+    failed: dict[str, str] = {}
+    for who in chosen:
+        try:
+            step = CONTENDERS[who](model, losses, inputs, targets)
+            steps[who] = cast(step, device, kind)
+            for _ in range(WARM):
+                steps[who]()
+        except Exception as error:  # a contender that cannot run this network is named, not hidden
+            steps.pop(who, None)
+            failed[who] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            torch.cuda.empty_cache()
+    return steps, failed
+
+
+def cast(step: Step, device: str, kind: torch.dtype | None) -> Step:
+    """Return the step under autocast to `kind`; None leaves it in single precision."""
+
+    def run() -> dict[str, torch.Tensor]:
+        with torch.autocast(device, dtype=kind, enabled=kind is not None):
+            return step()
+
+    return run
+
+
+def measure(
+    made: Made, device: str, precision: str, chosen: list[str], rounds: int
+) -> dict[str, Any]:
+    """Return the figures of one network in one precision."""
+    steps, failed = ready(made, device, PRECISIONS[precision], chosen)
     took: dict[str, list[float]] = {who: [] for who in steps}
-    peaks: dict[str, float] = {}
-    for turn in range(rounds + 2):
+    for _ in range(rounds):
         for who, step in steps.items():
-            seconds, peak = timed(step, device)
-            if turn >= 2:
-                took[who].append(seconds)
-                peaks[who] = max(peaks.get(who, 0.0), peak)
-    base = statistics.median(took["pytorch, not private"])
+            took[who].append(seconds(step, device))
+    medians = {who: statistics.median(some) for who, some in took.items()}
+    fastest = min((who for who in took if who.startswith(PLAIN)), key=medians.__getitem__)
+    model, _, targets = made
     return {
-        who: {
-            "samples_per_second": round(len(batch[0]) / statistics.median(values), 1),
-            "ratio": round(statistics.median(values) / base, 3),
-            "peak_megabytes": round(peaks[who]),
-        }
-        for who, values in took.items()
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "records": len(targets),
+        "paths": sorted({part.path for part in paths_of(model)}),
+        "fastest plain": fastest,
+        "contenders": {
+            who: {
+                "milliseconds": round(medians[who] * 1e3, 2),
+                "records per second": round(len(targets) / medians[who], 1),
+                "to the fastest plain": ratio(took[who], took[fastest]),
+                "to the usual plain": ratio(took[who], took[PLAIN]),
+                "megabytes": memory(steps[who], device),
+            }
+            for who in steps
+        },
+        "cannot": failed,
     }
+
+
+def stacks(device: str, models: int, steps: int) -> dict[str, Any]:
+    """Return the model-steps per second of shadow models in one stack, and one by one."""
+    found = {"stacked": shadows.stacked(models, steps, device), "alone": None}
+    found["alone"] = shadows.stacked(1, steps, device)
+    found["opacus, alone"] = shadows.opacus(steps, device)
+    runs = {who: run for who, run in found.items() if run is not None}
+    for run in runs.values():
+        run()
+    rates = {who: statistics.median(run() for _ in range(3)) for who, run in runs.items()}
+    alone = max(rate for who, rate in rates.items() if who != "stacked")
+    return {"models": models, "model-steps per second": rates, "times": rates["stacked"] / alone}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", help="some networks only")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="small networks and batches")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--models", type=int, default=4096, help="shadow models in one stack")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    torch.manual_seed(0)
-    name = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
-    info = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
-    found = {
-        task: measure(*given, options.device, options.rounds)
-        for task, given in tasks(options.device, tiny=options.tiny).items()
-    }
-    text = json.dumps({"machine": info, "tiny": options.tiny, "tasks": found}, indent=2)
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+        with contextlib.suppress(ImportError):
+            torchvision()
+    device, tiny = options.device, options.tiny
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    machine = {"device": name, "python": platform.python_version()} | versions()
+    found: dict[str, Any] = {"machine": machine, "tiny": tiny, "networks": {}, "not here": []}
+    chosen = [PLAIN, *(who for who in options.contenders if who != PLAIN)]
+    for network in options.networks or NETWORKS:
+        rows = found["networks"].setdefault(network, {})
+        for precision in options.precisions:
+            torch.manual_seed(0)
+            try:
+                made = NETWORKS[network](tiny)
+            except ImportError as error:
+                found["not here"].append(f"{network}: {error.name}")
+                break
+            rows[precision] = measure(made, device, precision, chosen, options.rounds)
+            print(network, precision, json.dumps(rows[precision]), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
+    found["shadows"] = stacks(device, *((8, 10) if tiny else (options.models, 60)))
+    print("shadows", json.dumps(found["shadows"]))
     if options.out:
-        options.out.write_text(text + "\n")
-    print(text)
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

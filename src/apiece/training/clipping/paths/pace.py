@@ -15,7 +15,9 @@ from apiece.training.clipping import records
 _CACHE = 1 << 22  # values that a part of a batch may leave behind: half of a third-level cache
 _WORTH = 4  # a part must leave this many values for each parameter, which it has to pass over
 _EACH = 1 << 19  # values for each layer, whose handling costs the same for any number of records
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, int]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, tuple[int, int]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def records_at_a_time(model: nn.Module, parameters: int, inputs: Any, size: int) -> int:
@@ -34,12 +36,12 @@ def most_at_a_time(model: nn.Module, parameters: int, inputs: Any) -> int:
     if any(t.device.type != "cpu" for t in tensors):
         return sys.maxsize
     shapes = tuple(t.shape[1:] for t in tensors)
-    cells = _known.setdefault(model, {})
-    if shapes not in cells:
-        cells[shapes] = max(1, _cells_of_one(model, inputs))
-    layers = sum(1 for module in model.modules() if module._parameters)
-    least = max(_CACHE, _WORTH * parameters, _EACH * layers)
-    return max(1, least // cells[shapes])
+    known = _known.setdefault(model, {})
+    if shapes not in known:
+        layers = sum(1 for module in model.modules() if module._parameters)
+        known[shapes] = max(1, _cells_of_one(model, inputs)), layers
+    cells, layers = known[shapes]
+    return max(1, max(_CACHE, _WORTH * parameters, _EACH * layers) // cells)
 
 
 def _cells_of_one(model: nn.Module, inputs: Any) -> int:

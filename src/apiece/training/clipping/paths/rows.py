@@ -58,6 +58,8 @@ _PUTTING = {
 }
 _BRACKETS = named("__getitem__ __setitem__", _Tensor)
 _MASKING = named("__getitem__", _Tensor)
+_DECIDING = _UNEVEN | _PACKING | _BRACKETS | _CUTTING.keys() | _JOINING.keys() | {torch.where}
+_DECIDING |= _PICKING.keys() | _PUTTING.keys()  # those after which rows may not be the records
 _PLAIN = named("clone contiguous to type_as long int float double half bfloat16", _Tensor)
 
 
@@ -102,7 +104,8 @@ class RowOrder:
 
     def note(self, func: Function, args: Any, kwargs: Any, out: Any, given: Any) -> None:
         """Note what a call makes of its tensors, `given`: it is lost where one of them is."""
-        if self._size < 2:
+        clean = not (self._lost or self._written or self._counts)
+        if self._size < 2 or (clean and func not in _DECIDING):
             return
         if func in _PLAIN and id(given[0]) in self._counts:
             self._counts[id(out)] = self._counts[id(given[0])]
