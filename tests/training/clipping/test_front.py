@@ -454,6 +454,34 @@ def test_channels_last_and_compiled():
     assert all(torch.equal(got["_orig_mod." + name], want[name]) for name in want)
 
 
+def in_place(module):
+    module.compile(backend="eager")
+
+
+def part_wrapped(module):
+    module[0] = torch.compile(module[0], backend="eager")
+
+
+def part_in_place(module):
+    module[0].compile(backend="eager")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("compiles", [in_place, part_wrapped, part_in_place])
+def test_compiled_before_and_clipped_the_same(compiles):
+    model, inputs, targets, clip_norms = case(
+        lambda: Wrapped(nn.Sequential(nn.Linear(7, 5), nn.LayerNorm(5), nn.Tanh())), normal(7)
+    )
+    want = clip_and_sum(model, loss_fn, inputs, targets, clip_norms).gradients
+    compiled = copy.deepcopy(model)
+    compiles(next(m for m in compiled.modules() if isinstance(m, nn.Sequential)))
+    with torch.no_grad():
+        compiled(inputs)  # the compiled forward is there, and knows nothing of hooks
+    got = clip_and_sum(compiled, loss_fn, inputs, targets, clip_norms, method="book-keeping")
+    for found, total in zip(got.gradients.values(), want.values(), strict=True):
+        torch.testing.assert_close(found, total)
+
+
 def test_bfloat16_autocast_keeps_norms_in_single_precision():
     model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
     with torch.autocast("cpu", dtype=torch.bfloat16):

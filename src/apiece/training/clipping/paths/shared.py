@@ -21,8 +21,8 @@ def parts_of_uses(
 ) -> list[Part]:
     """Return what each parameter gets by the uses of what is shared.
 
-    given: shared tensors, and what their uses make of them. What was computed from parameters by layers is
-    taken back through them, once for each record.
+    given: shared tensors, and what their uses make of them. What was computed from parameters by
+    layers is taken back through them, once for each record.
     """
     found: list[Part] = []
     computed: list[tuple[torch.Tensor, torch.Tensor]] = []
