@@ -23,8 +23,7 @@ import torch
 from scipy import special
 
 from apiece.assignment import Uniform, assign
-from apiece.audit import ShadowScores, biregular, lira, roc
-from apiece.audit.shadows import Pool, ShadowJob, train_shadows
+from apiece.audit import Pool, ShadowJob, ShadowScores, biregular, lira, roc, train_shadows
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.datasets import PACKAGED, encode, encode_labels, load, packaged_schema

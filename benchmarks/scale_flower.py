@@ -48,7 +48,7 @@ class Here(ClientProxy):  # type: ignore[misc]
         return FitRes(status, ndarrays_to_parameters(arrays), examples, metrics)
 
     def evaluate(self, *_: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # the run below trains only
 
     get_parameters = get_properties = reconnect = evaluate
 
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--probability", type=float, default=0.2)
     parser.add_argument("--noise", type=float, default=2.0, help="Multiplier, over clip_norm.")
+    parser.add_argument("--learning-rate", type=float, default=8.0)
     parser.add_argument("--dies", type=float, default=0.05)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -174,10 +175,12 @@ def main() -> None:
         ]
     )
     begun = time.process_time()
-    strategy = FederatedStrategy(zeros, federation, learning_rate=8.0)
+    strategy = FederatedStrategy(zeros, federation, learning_rate=given.learning_rate)
     found = run(strategy, ours, given.rounds)
     took = time.process_time() - begun
-    theirs = Everyone([Here(str(k), Local(x[i], y[i], 8.0), 0.0) for k, i in enumerate(parts)])
+    theirs = Everyone(
+        [Here(str(k), Local(x[i], y[i], given.learning_rate), 0.0) for k, i in enumerate(parts)]
+    )
     sampled = round(given.probability * given.clients)
     multiplier = federation.noise_stddev / float(federation.client_clip or 1)
     fedavg = FedAvg(
@@ -195,6 +198,7 @@ def main() -> None:
         "rounds": given.rounds,
         "client_probability": given.probability,
         "dropped_out": given.dies,
+        "learning_rate": given.learning_rate,
         "rates": federation.rates,
         "planning_seconds": round(planned, 1),
         "rounds_seconds": round(took, 1),

@@ -23,8 +23,18 @@ from kaiser_2026_data import mnist
 from scipy import stats
 
 from apiece.assignment import Sample, assign
-from apiece.audit import Roc, ShadowScores, biregular, lira_each, roc, roc_by_group, student_t
-from apiece.audit.shadows import Pool, ShadowJob, train_shadows
+from apiece.audit import (
+    Pool,
+    Roc,
+    ShadowJob,
+    ShadowScores,
+    biregular,
+    lira_each,
+    roc,
+    roc_by_group,
+    student_t,
+    train_shadows,
+)
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.plan import Plan

@@ -21,11 +21,10 @@ from kaiser_2026_data import tabular
 
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign
-from apiece.audit import one_plan
+from apiece.audit import Pool, ShadowJob, one_plan, train_shadows
 from apiece.audit.likelihood import lira_each
 from apiece.audit.practice import target_job, target_scores
 from apiece.audit.records import ShadowScores, positions
-from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.stacked_training import Recipe
 from apiece.audit.trend import jonckheere_terpstra, share_that_rises
 from apiece.budgets import Budgets

@@ -30,9 +30,9 @@ from kaiser_2026_data import mnist, tabular
 from scipy import stats
 
 from apiece.assignment import Sample, Scale, Uniform, assign
+from apiece.audit import Pool, ShadowJob, train_shadows
 from apiece.audit.likelihood import privacy_scores, world
 from apiece.audit.records import ShadowScores
-from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import Recipe
 from apiece.audit.trend import jonckheere_terpstra

@@ -22,9 +22,16 @@ from apiece.audit.stacked import StackedMlp
 from click.testing import CliRunner
 from kaiser_2026_data import tabular
 
-from apiece.audit import Side, audit_scores, lower_bound, one_run, one_run_by_group
+from apiece.audit import (
+    Pool,
+    Side,
+    audit_scores,
+    lower_bound,
+    one_run,
+    one_run_by_group,
+    train_shadows,
+)
 from apiece.audit.practice import target_job
-from apiece.audit.shadows import Pool, train_shadows
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
 from apiece.cli.audit import command

@@ -23,11 +23,14 @@ class World:
         self.rows = dump(self.engine)
 
     def gives_away(self, edit: Edit) -> list[str] | None:
-        """Return what an edit bought; None where the database refused to make it."""
+        """Return what an edit bought; None where the database did not make it.
+
+        SQLite refuses some, and writes the next whole number for a key that is NULL.
+        """
         live = Ledger.open(self.url, create=False)
         live.spent([100])
         try:
-            if not edit.apply(self.engine):
+            if not edit.apply(self.engine) or dump(self.engine) == self.rows:
                 return None
             found, opened = missed(live), {"live": live}
             with contextlib.suppress(ApieceError):

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from apiece.adapters.ray import cluster
     from apiece.adapters.scikit.account import Account, Spending
     from apiece.adapters.scikit.classifier import PrivateClassifier
     from apiece.adapters.scikit.images import PrivateImageClassifier
@@ -18,17 +19,19 @@ __all__ = [
     "PrivateImageClassifier",
     "PrivateRegressor",
     "Spending",
+    "cluster",
 ]
 _MODULE_OF = {
-    "Account": "account",
-    "PrivateClassifier": "classifier",
-    "PrivateImageClassifier": "images",
-    "PrivateRegressor": "regressor",
-    "Spending": "account",
+    "Account": "scikit.account",
+    "PrivateClassifier": "scikit.classifier",
+    "PrivateImageClassifier": "scikit.images",
+    "PrivateRegressor": "scikit.regressor",
+    "Spending": "scikit.account",
+    "cluster": "ray",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'apiece.adapters' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"apiece.adapters.scikit.{_MODULE_OF[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from apiece.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from apiece.audit.shadows import Arrays, Mapper, Work
+    from apiece.audit import Arrays, Mapper, Work
 
 
 def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0) -> Mapper:

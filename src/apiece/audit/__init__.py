@@ -1,5 +1,8 @@
 """What a trained model really leaks, and about whom."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.findings import Findings, GroupDifference, GroupScores
 from apiece.audit.likelihood import VARIANTS, PrivacyScores, lira, lira_each, privacy_scores
@@ -21,40 +24,91 @@ from apiece.audit.trend import (
     student_t,
 )
 
+if TYPE_CHECKING:
+    from apiece.audit.models import exported_model, model_confidences
+    from apiece.audit.shadows import (
+        Arrays,
+        Mapper,
+        Pool,
+        ShadowJob,
+        Work,
+        claim,
+        processes,
+        serially,
+        train_shadows,
+    )
+    from apiece.audit.tables import half_plan, table_job
+
 __all__ = [
     "LEAST_MODELS",
     "VARIANTS",
+    "Arrays",
     "Difference",
     "Findings",
     "GroupDifference",
     "GroupScores",
     "LowerBound",
+    "Mapper",
+    "Pool",
     "PrivacyScores",
     "Rise",
     "Roc",
+    "ShadowJob",
     "ShadowScores",
     "Side",
     "Trend",
+    "Work",
     "audit_scores",
     "biregular",
     "by_person",
+    "claim",
+    "exported_model",
+    "half_plan",
     "join",
     "jonckheere_terpstra",
     "lira",
     "lira_each",
     "loss_scores",
     "lower_bound",
+    "model_confidences",
     "one_a_person",
     "one_plan",
     "one_run",
     "one_run_by_group",
     "one_target",
     "privacy_scores",
+    "processes",
     "read_arrays",
     "rmia",
     "roc",
     "roc_by_group",
+    "serially",
     "shadow_findings",
     "share_that_rises",
     "student_t",
+    "table_job",
+    "train_shadows",
 ]
+
+# Imported on first use: they need torch.
+_MODULE_OF = {
+    "Arrays": "shadows",
+    "Mapper": "shadows",
+    "Pool": "shadows",
+    "ShadowJob": "shadows",
+    "Work": "shadows",
+    "claim": "shadows",
+    "exported_model": "models",
+    "half_plan": "tables",
+    "model_confidences": "models",
+    "processes": "shadows",
+    "serially": "shadows",
+    "table_job": "tables",
+    "train_shadows": "shadows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -212,7 +212,7 @@ def train_shadows(
 
     folder: where each finished block is written (whole or not at all); started again, only what
     is missing is trained, and the result is the same as without interruption. mapper: who trains
-    the blocks: `serially`, `processes(n)`, or `apiece.adapters.ray.cluster()` for many machines;
+    the blocks: `serially`, `processes(n)`, or `apiece.adapters.cluster()` for many machines;
     the result does not depend on it. progress: called with (blocks done, blocks in all).
 
     Raises `DataError` where the folder holds another job's blocks or cannot be written to.

@@ -195,8 +195,7 @@ def of_model(
     """The loss-threshold test of a model of torch.export, with one-run bounds."""
     import numpy as np
 
-    from apiece.audit import Side, audit_scores, read_arrays
-    from apiece.audit.models import exported_model, model_confidences
+    from apiece.audit import Side, audit_scores, exported_model, model_confidences, read_arrays
 
     if members is None or others is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")
@@ -216,8 +215,7 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
     """The loss-threshold test of a run's model by group, with one-run bounds."""
     import numpy as np
 
-    from apiece.audit import Side, audit_scores, roc
-    from apiece.audit.models import model_confidences
+    from apiece.audit import Side, audit_scores, model_confidences, roc
     from apiece.jobs import load_model, read_job, read_people
 
     job = read_job(run / "config.toml")

@@ -10,8 +10,7 @@ from apiece import _check
 from apiece.errors import unknown
 
 if TYPE_CHECKING:
-    from apiece.audit import Findings, ShadowScores
-    from apiece.audit.shadows import Mapper, ShadowJob
+    from apiece.audit import Findings, Mapper, ShadowJob, ShadowScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,7 @@ def _shadow_job(asked: Asked) -> ShadowJob:
     """The shadow models of a run's table; what is wrong with them is found before training."""
     import numpy as np
 
-    from apiece.audit import LEAST_MODELS, VARIANTS
-    from apiece.audit.tables import half_plan, table_job
+    from apiece.audit import LEAST_MODELS, VARIANTS, half_plan, table_job
     from apiece.budgets import Budgets
     from apiece.cli._findings import of_classes
     from apiece.jobs import read_job, read_people
@@ -89,7 +87,7 @@ def _shadow_job(asked: Asked) -> ShadowJob:
 
 def _trained(job: ShadowJob, asked: Asked) -> ShadowScores:
     """The scores of all models of `job`; with --out, what an earlier call left is not repeated."""
-    from apiece.audit.shadows import claim, train_shadows
+    from apiece.audit import claim, train_shadows
     from apiece.cli import Interrupted
     from apiece.cli._progress import Bar
 
@@ -111,7 +109,7 @@ def _trained(job: ShadowJob, asked: Asked) -> ShadowScores:
 
 
 def _interrupted(job: ShadowJob, out: Path | None) -> str:
-    from apiece.audit.shadows import claim
+    from apiece.audit import claim
 
     if out is None:
         return "interrupted; nothing is kept: with --out FOLDER the next call would go on"
@@ -123,10 +121,10 @@ def _interrupted(job: ShadowJob, out: Path | None) -> str:
 
 
 def _mapper(asked: Asked) -> Mapper:
-    from apiece.audit.shadows import processes, serially
+    from apiece.audit import processes, serially
 
     if asked.ray:
-        from apiece.adapters.ray import cluster
+        from apiece.adapters import cluster
 
         return cluster(asked.address)
     return serially if asked.processes == 1 else processes(asked.processes)
