@@ -69,13 +69,28 @@ def test_no_edit_buys_anything(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["apiece_entry[3].number = 0.5", "apiece_payload[2, 0].block = 0.5"]
+    "name",
+    [
+        "apiece_entry[0].number = 0.5",
+        "apiece_entry[3].number = 0.5",
+        "apiece_payload[2, 0].block = 0.5",
+    ],
 )
 def test_edits_that_once_passed(tmp_path: Path, name: str) -> None:
     """SQLite takes a fraction where a whole number belongs."""
     world = World(f"sqlite:///{tmp_path}/p.db")
     (edit,) = [edit for edit in edits(world.rows) if edit.name == name]
     assert world.gives_away(edit) == []
+
+
+@pytest.mark.parametrize("table", ["apiece_entry", "apiece_head", "apiece_payload"])
+def test_a_fraction_is_not_rounded_away(tmp_path: Path, table: str) -> None:
+    """2.5 would be read as 2, in the right place."""
+    world = World(f"sqlite:///{tmp_path}/p.db")
+    with world.engine.execution_options(apiece_writes=True).begin() as connection:
+        last = f"number = (SELECT max(number) FROM {table})"
+        connection.exec_driver_sql(f"UPDATE {table} SET number = number + 0.5 WHERE {last}")
+    assert missed(Ledger.open(world.url, create=False)) == []
 
 
 @pytest.mark.slow

@@ -163,9 +163,9 @@ def _walk(connection: sa.Connection, salt: bytes, kept: Mapping[int, str], fold:
 def _entries(
     connection: sa.Connection,
 ) -> Iterator[tuple[int, str, bytes, bytes, dict[int, bytes]]]:
-    numbers = {int(n) for (n,) in connection.execute(sa.select(PAYLOAD.c.number).distinct())}
+    numbers = {_whole(n) for (n,) in connection.execute(sa.select(PAYLOAD.c.number).distinct())}
     for row in connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all():
-        number = int(row.number)
+        number = _whole(row.number)
         arrays = payloads(connection, number) if number in numbers else {}
         numbers.discard(number)
         yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), arrays
@@ -173,11 +173,18 @@ def _entries(
         raise StateError(f"entry {min(numbers)}: has charges but is missing")
 
 
+def _whole(number: object) -> int:
+    """Return a number that was stored as a whole one: SQLite keeps a fraction, and text, as given."""
+    if type(number) is not int:
+        raise StateError(f"number {number!r}: is not a whole one")
+    return number
+
+
 def _compare(connection: sa.Connection, salt: bytes, last: Head, fold: _Fold) -> None:
     """Compare the tables with what the history adds up to."""
     problems = fold.problems
     head = connection.execute(sa.select(HEAD)).all()
-    stored = [(int(r.number), bytes(r.digest).hex(), int(r.people)) for r in head]
+    stored = [(_whole(r.number), bytes(r.digest).hex(), _whole(r.people)) for r in head]
     if stored != [(last.number, last.digest, sum(ids.size for ids in fold.ids))]:
         problems.append("head: not the last entry of the history")
     body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
