@@ -174,7 +174,7 @@ def _entries(
 
 
 def _whole(number: object) -> int:
-    """Return a number that was stored as a whole one: SQLite keeps a fraction, and text, as given."""
+    """Return a number that is stored as a whole one: SQLite keeps a fraction as it is given."""
     if type(number) is not int:
         raise StateError(f"number {number!r}: is not a whole one")
     return number
