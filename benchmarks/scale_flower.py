@@ -6,7 +6,8 @@ Flower's strategies promise clients, not records: the comparison is at the clien
 (client_clip and the server's fixed clipping have one noise multiplier), and the record's promises
 are what apiece has besides.
 
-python benchmarks/scale_flower.py src/apiece/datasets/data/adult.parquet --rounds 30 --learning-rate 10 --out FILE
+python benchmarks/scale_flower.py src/apiece/datasets/data/adult.parquet --rounds 30 \\
+    --learning-rate 10 --out FILE
 """
 
 from __future__ import annotations
