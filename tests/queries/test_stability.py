@@ -111,7 +111,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", range(2))
 def test_others_are_unchanged_to_the_bit(block: int, tmp_path: Path, quiet: None) -> None:
-    """28 tables × 4 queries."""
+    """16 tables × 4 queries."""
     for seed in range(block * 1000, block * 1000 + 8):
         assert not violations(seed, tmp_path, 4)
 
