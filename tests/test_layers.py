@@ -37,6 +37,7 @@ LAYERS = [
     "numerics",
     "_files",
     "_json",
+    "_lazy",
     "_check",
     "_text",
     "_types",

@@ -3,8 +3,9 @@
 What needs another tool is loaded when it is first asked for.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from apiece import _lazy
 
 if TYPE_CHECKING:
     from apiece.adapters.ray import cluster
@@ -21,17 +22,13 @@ __all__ = [
     "Spending",
     "cluster",
 ]
-_MODULE_OF = {
-    "Account": "scikit.account",
-    "PrivateClassifier": "scikit.classifier",
-    "PrivateImageClassifier": "scikit.images",
-    "PrivateRegressor": "scikit.regressor",
-    "Spending": "scikit.account",
-    "cluster": "ray",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'apiece.adapters' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+__getattr__ = _lazy.names_of(
+    __name__,
+    {
+        "ray": ("cluster",),
+        "scikit.account": ("Account", "Spending"),
+        "scikit.classifier": ("PrivateClassifier",),
+        "scikit.images": ("PrivateImageClassifier",),
+        "scikit.regressor": ("PrivateRegressor",),
+    },
+)

@@ -14,13 +14,21 @@ if TYPE_CHECKING:
 def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0) -> Mapper:
     """Return a mapper for `train_shadows` that trains each block as one Ray task.
 
-    address: of a running cluster ("auto" for the one around), None to start one on this machine;
-    a connection that is already open is used and left open. cpus, gpus: what one block takes.
-    The data set is sent to each node once. Blocks come back as they finish and are written by the
-    caller alone, so no file system need be shared; a task that is lost with its machine is run
-    again by Ray, with the same result.
+    A connection that is already open is used and left open. The data set is sent to each node
+    once. Blocks come back as they finish and are written by the caller alone, so no file system
+    need be shared; a task that is lost with its machine is run again by Ray, with the same result.
 
-    Raises `UnsupportedError` where Ray is not installed.
+    Args:
+        address: Of a running cluster ("auto" for the one around), None to start one on this
+            machine.
+        cpus: What one block takes.
+        gpus: What one block takes.
+
+    Raises:
+        UnsupportedError: Where Ray is not installed; at the first block.
+
+    Example:
+        >>> mapper = cluster(cpus=1.0)  # for train_shadows(job, mapper=mapper)
     """
 
     def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:

@@ -1,8 +1,8 @@
 """What a trained model really leaks, and about whom."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from apiece import _lazy
 from apiece.audit.bounds import LowerBound, lower_bound
 from apiece.audit.findings import Findings, GroupDifference, GroupScores
 from apiece.audit.likelihood import VARIANTS, PrivacyScores, lira, lira_each, privacy_scores
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         serially,
         train_shadows,
     )
+    from apiece.audit.stacked_training import Recipe
     from apiece.audit.tables import half_plan, table_job
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "Mapper",
     "Pool",
     "PrivacyScores",
+    "Recipe",
     "Rise",
     "Roc",
     "ShadowJob",
@@ -91,24 +93,13 @@ __all__ = [
 ]
 
 # Imported on first use: they need torch.
-_MODULE_OF = {
-    "Arrays": "shadows",
-    "Mapper": "shadows",
-    "Pool": "shadows",
-    "ShadowJob": "shadows",
-    "Work": "shadows",
-    "claim": "shadows",
-    "exported_model": "models",
-    "half_plan": "tables",
-    "model_confidences": "models",
-    "processes": "shadows",
-    "serially": "shadows",
-    "table_job": "tables",
-    "train_shadows": "shadows",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+__getattr__ = _lazy.names_of(
+    __name__,
+    {
+        "models": ("exported_model", "model_confidences"),
+        "shadows": ("Arrays", "Mapper", "Pool", "ShadowJob", "Work", "claim", "processes",
+                    "serially", "train_shadows"),
+        "stacked_training": ("Recipe",),
+        "tables": ("half_plan", "table_job"),
+    },
+)  # fmt: skip

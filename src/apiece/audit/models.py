@@ -26,8 +26,23 @@ def model_confidences(
 ) -> Floats:
     """Return φ = log(p/(1−p)) of the true class for each record, (n,).
 
-    model: maps (n, …) to logits (n, classes ≥ 2). It is left in the mode that it was in.
-    Raises `DataError` where the model does not take the inputs, or its logits have another shape.
+    Args:
+        model: Maps (n, …) to logits (n, classes), of at least 2 classes. It is left in the mode
+            that it was in.
+        inputs: (n, …).
+        targets: (n,) classes.
+        batch_size: How many records pass at once.
+
+    Raises:
+        DataError: Where the model does not take the inputs, its logits have another shape, or a
+            target is none of its classes.
+
+    References:
+        Carlini et al. 2022, Section V: the logit-scaled confidence.
+
+    Example:
+        >>> model_confidences(nn.Flatten(), np.array([[0.0, 2.0]]), np.array([1])).round(3)
+        array([2.])
     """
     inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
     found: list[npt.NDArray[np.float32]] = []
@@ -70,12 +85,27 @@ class _Exported(nn.Module):
 def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
     """Return the model in a file that `torch.export.save` wrote (.pt2), with a dynamic batch.
 
-    trusted: such a file can run any code when it is loaded: its constants are pickled, and the
-    expressions in it are evaluated. Say True for a file whose writer you would let run programs as
-    you. Without it nothing of the file is read.
+    Such a file can run any code when it is loaded: its constants are pickled, and the expressions
+    in it are evaluated.
 
-    Raises `UnsupportedError` for a file that is not said to be trusted, `DataError` for one that
-    is not there or holds something else.
+    Args:
+        path: The file.
+        trusted: True for a file whose writer you would let run programs as you. Without it nothing
+            of the file is read.
+
+    Raises:
+        DataError: For a file that is not there or holds something else.
+        UnsupportedError: For a file that is not said to be trusted.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> path, batch = Path(mkdtemp()) / "model.pt2", torch.export.Dim("batch")
+        >>> program = torch.export.export(
+        ...     nn.Linear(3, 2), (torch.ones(4, 3),), dynamic_shapes=({0: batch},)
+        ... )
+        >>> torch.export.save(program, path)
+        >>> exported_model(path, trusted=True)(torch.ones(7, 3)).shape
+        torch.Size([7, 2])
     """
     if not trusted:
         raise UnsupportedError(

@@ -41,9 +41,20 @@ Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
 class Pool:
     """The records that shadow models are trained on and tested with, held in memory once.
 
-    ids (n,), inputs (n, …) float, targets (n,) classes, groups (n,): positions in the plan's
-    groups. people: where records are persons, whose each row of inputs and targets is; these are
-    then as many as rows. Raises `DataError` where lengths differ or an input is not finite.
+    Attributes:
+        ids: (n,), of records or of persons, each once.
+        inputs: (n, …) floats, finite; (rows, …) with `people`.
+        targets: (n,) classes; (rows,) with `people`.
+        groups: (n,) positions in the plan's groups.
+        people: Where records are persons, whose each row is.
+
+    Raises:
+        DataError: Where lengths differ, an id is there twice, or an input is not finite.
+
+    Example:
+        >>> pool = Pool(np.arange(4), torch.ones(4, 3), torch.zeros(4).long(), np.zeros(4, int))
+        >>> len(pool)
+        4
     """
 
     ids: npt.NDArray[Any]
@@ -75,7 +86,34 @@ class Pool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShadowJob:
-    """All that decides K shadow models. included: (K, n). groups: the pool's, or (K, n)."""
+    """All that decides K shadow models.
+
+    Attributes:
+        pool: The n records.
+        plan: How each model is trained.
+        model: What is trained, K of them at once.
+        included: (K, n), whether a model's training set has a record.
+        recipe: How a model is updated.
+        seed: Of all randomness: members apart, the same seed gives the same models.
+        block: How many models are trained as one computation.
+        groups: (K, n) positions in the plan's groups, where budgets differ between models; else
+            the pool's.
+
+    Raises:
+        DataError: Where `included` has another shape.
+        InputError: For a position that the plan has no group for, or a plan for persons with a
+            pool of rows.
+
+    Example:
+        >>> from apiece.audit import half_plan, table_job
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
+        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
+        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
+        >>> job = table_job(x, y, budgets, plan, models=32, seed=0)
+        >>> job.included.shape, job.blocks
+        ((32, 8), 2)
+    """
 
     pool: Pool
     plan: Plan
@@ -115,7 +153,11 @@ class ShadowJob:
         return -(-int(self.included.shape[0]) // self.block)
 
     def rows(self, block: int) -> slice:
-        """Return the models of `block`."""
+        """Return the models of a block.
+
+        Args:
+            block: In 0 … blocks − 1.
+        """
         return slice(block * self.block, min((block + 1) * self.block, self.included.shape[0]))
 
     def digest(self) -> str:
@@ -140,7 +182,14 @@ class ShadowJob:
         return state.hexdigest()
 
     def train_block(self, block: int) -> Arrays:
-        """Train the models of `block` and return their confidences and accuracies."""
+        """Return the confidences of a block's models, trained here.
+
+        Args:
+            block: In 0 … blocks − 1.
+
+        Returns:
+            "confidences", (models of the block, n) in single precision.
+        """
         rows, pool = self.rows(block), self.pool
         groups = self.budget_groups if self.groups is None else self.groups[rows]
         flat = stacked_training.train(
@@ -161,13 +210,34 @@ class ShadowJob:
 
 
 def serially(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
-    """Train the blocks here, one after the other: the default mapper."""
+    """Yield each block, trained here, one after the other: the default mapper.
+
+    Args:
+        work: Trains a block and returns its arrays.
+        blocks: Which.
+
+    Example:
+        >>> list(serially(lambda block: {"twice": np.array(2 * block)}, [3]))
+        [(3, {'twice': array(6)})]
+    """
     for block in blocks:
         yield block, work(block)
 
 
 def processes(count: int) -> Mapper:
-    """Return a mapper over `count` processes of this machine, each with one thread."""
+    """Return a mapper over processes of this machine, each with one thread.
+
+    Interrupted, it ends what runs and begins nothing more.
+
+    Args:
+        count: How many processes, at least 1.
+
+    Raises:
+        InputError: For another count.
+
+    Example:
+        >>> mapper = processes(2)  # for train_shadows(job, mapper=mapper)
+    """
     count = _check.count("processes", count)
 
     def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
@@ -208,14 +278,28 @@ def train_shadows(
 ) -> ShadowScores:
     """Return the confidences of all models of `job` on all records of its pool.
 
-    Where records are persons, a person's confidence is the mean over all of their rows.
+    Where records are persons, a person's confidence is the mean over all of their rows. The result
+    does not depend on who trains a block, when, or after how many interruptions.
 
-    folder: where each finished block is written (whole or not at all); started again, only what
-    is missing is trained, and the result is the same as without interruption. mapper: who trains
-    the blocks: `serially`, `processes(n)`, or `apiece.adapters.cluster()` for many machines;
-    the result does not depend on it. progress: called with (blocks done, blocks in all).
+    Args:
+        job: What is trained.
+        folder: Where each finished block is written, whole or not at all; started again, only what
+            is missing is trained.
+        mapper: Who trains the blocks: `serially`, `processes(n)`, or `apiece.adapters.cluster()`
+            for many machines.
+        progress: Called with (blocks done, blocks in all).
 
-    Raises `DataError` where the folder holds another job's blocks or cannot be written to.
+    Raises:
+        DataError: Where the folder holds another job's blocks or cannot be written to.
+
+    Example:
+        >>> from apiece.audit import half_plan, table_job
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
+        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
+        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
+        >>> train_shadows(table_job(x, y, budgets, plan, models=4, seed=0)).confidences.shape
+        (4, 8)
     """
     todo = list(range(job.blocks)) if folder is None else claim(job, folder)
     done, held = job.blocks - len(todo), {}
@@ -240,9 +324,24 @@ def train_shadows(
 
 
 def claim(job: ShadowJob, folder: Path) -> list[int]:
-    """Return the blocks that `folder` lacks, after checking that it is this job's folder.
+    """Return the blocks that a folder lacks; an empty folder becomes this job's.
 
-    Raises as `train_shadows`.
+    Args:
+        job: Whose blocks.
+        folder: Where they are written.
+
+    Raises:
+        DataError: Where it holds another job's blocks or cannot be written to.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> from apiece.audit import half_plan, table_job
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
+        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
+        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
+        >>> claim(table_job(x, y, budgets, plan, models=20, seed=0), Path(mkdtemp()))
+        [0, 1]
     """
     manifest, models = folder / "job.json", int(job.included.shape[0])
     own = {"digest": job.digest(), "models": models, "blocks": job.blocks}

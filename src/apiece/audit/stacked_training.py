@@ -13,7 +13,7 @@ from torch import Tensor
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.audit import poisson
-from apiece.errors import DataError, UnsupportedError, unknown
+from apiece.errors import InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
 from apiece.training import SUMS, PeopleRows, StackedModel, add_noise, normalise
 
@@ -26,6 +26,23 @@ class Recipe:
     """How a model is updated; the defaults are Kaiser et al.'s (AdamW, weight decay 5e-4, cosine).
 
     Privacy does not depend on it: it only processes what the noisy gradients show.
+
+    Attributes:
+        learning_rate: Positive.
+        optimizer: "adamw" or "sgd".
+        weight_decay: At least 0.
+        schedule: Of the learning rate: "cosine", to zero, or "constant".
+
+    Raises:
+        InputError: For a learning rate or weight decay outside its bounds.
+        OptionError: For an unknown optimizer or schedule.
+
+    References:
+        Kaiser et al. 2026.
+
+    Example:
+        >>> Recipe(learning_rate=0.1).rate(5, 10)
+        0.05
     """
 
     learning_rate: float = 0.01
@@ -36,14 +53,18 @@ class Recipe:
     def __post_init__(self) -> None:
         _check.positive("learning_rate", self.learning_rate)
         if not _check.finite("weight_decay", self.weight_decay) >= 0:
-            raise DataError(f"weight_decay = {self.weight_decay}: must not be negative")
+            raise InputError(f"weight_decay = {self.weight_decay}: must not be negative")
         if self.optimizer not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
 
     def start(self, flat: Tensor) -> torch.optim.Optimizer:
-        """Return an optimizer of the matrix `flat`; entrywise, so the models do not mix."""
+        """Return an optimizer of all models; it works entry by entry, so they do not mix.
+
+        Args:
+            flat: (models, parameters).
+        """
         if self.optimizer == "sgd":
             return torch.optim.SGD([flat], lr=self.learning_rate, weight_decay=self.weight_decay)
         return torch.optim.AdamW(
@@ -51,7 +72,12 @@ class Recipe:
         )
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate at `step` of `steps`."""
+        """Return the learning rate of a step.
+
+        Args:
+            step: In 0 … steps − 1.
+            steps: How many in all.
+        """
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2

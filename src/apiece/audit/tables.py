@@ -31,7 +31,29 @@ def half_plan(
 ) -> Plan:
     """Return the one plan for all shadow models, each trained on half of every budget group.
 
-    It is made from public sizes: half of each group, rounded up, whoever is in which model.
+    Its groups have half of the records, the odd one more, whoever is in which model.
+
+    Args:
+        budgets: Of all n records.
+        strategy: As for `assign`.
+        steps: How many.
+        expected_batch_size: In records of a half, or persons.
+        clip_norm: As for `assign`.
+
+    Raises:
+        InfeasibleError: Where no plan meets the budgets; further errors as `assign`.
+
+    Guarantee:
+        For each group, that of the plan: it holds for every record whose budget is its group's,
+        whichever model it is in.
+
+    Example:
+        >>> plan = half_plan(
+        ...     Budgets([1.0] * 5 + [3.0] * 4, 1e-5), "scale", steps=2, expected_batch_size=2.0,
+        ...     clip_norm=1.0,
+        ... )
+        >>> plan.budget_groups.records.tolist()
+        [3, 2]
     """
     groups = budgets.groups
     count = (groups.records + 1) // 2
@@ -61,10 +83,28 @@ def table_job(
 ) -> ShadowJob:
     """Return the job of `models` MLPs (features, 128, 64, classes) on biregular halves.
 
-    features (n, d), targets (n,), budgets: of the same n records in the same order; or, with
-    people, the id of each row's person, budgets of the persons. The halves are then of persons,
-    and in each step a person brings at most `rows_per_person` rows, None for all.
-    Raises `DataError` where they differ in length or in their persons.
+    With `people` the halves are of persons.
+
+    Args:
+        features: (n, d).
+        targets: (n,) classes.
+        budgets: Of the same n records in the same order; with `people`, of the persons.
+        plan: As from `half_plan`.
+        models: How many, at least 2.
+        seed: Of the halves and of the training.
+        recipe: How a model is updated.
+        people: (n,), the id of each row's person.
+        rows_per_person: How many rows a person brings in a step at most, None for all.
+
+    Raises:
+        DataError: Where they differ in length or in their persons.
+
+    Example:
+        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
+        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
+        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
+        >>> table_job(x, y, budgets, plan, models=4, seed=0).included.sum(axis=1)
+        array([4, 4, 4, 4])
     """
     if not len(features) == len(targets) == len(budgets if people is None else people):
         raise DataError(

@@ -3,9 +3,9 @@
 What needs torch is loaded when it is first asked for, so that commands start at once.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from apiece import _lazy
 from apiece.jobs.accuracies import Accuracies
 from apiece.jobs.config import PARTS, Job, job_from_dict, read_job
 from apiece.jobs.folder import free_folder
@@ -67,16 +67,13 @@ __all__ = [
     "student",
     "totalled",
 ]
-_MODULE_OF = {
-    **dict.fromkeys(("TabularModel", "build", "load_model"), "model"),
-    **dict.fromkeys(("Prepared", "prepare", "prepare_again"), "prepared"),
-    "run": "running",
-    "student": "taught",
-    **dict.fromkeys(("Amount", "Classes", "Target"), "target"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'apiece.jobs' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"apiece.jobs.{_MODULE_OF[name]}"), name)
+__getattr__ = _lazy.names_of(
+    __name__,
+    {
+        "model": ("TabularModel", "build", "load_model"),
+        "prepared": ("Prepared", "prepare", "prepare_again"),
+        "running": ("run",),
+        "target": ("Amount", "Classes", "Target"),
+        "taught": ("student",),
+    },
+)

@@ -3,9 +3,9 @@
 What needs torch is loaded when it is first asked for.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from apiece import _lazy
 from apiece.pate.planning import Noise, Phase, VotePlan, plan_votes
 from apiece.pate.strategies import VOTERS, Seats, Strictest, Upsample, Voters, Weight
 
@@ -28,10 +28,4 @@ __all__ = [
     "plan_votes",
     "teach",
 ]
-_MODULE_OF = {"Lessons": "lessons", "Taught": "teaching", "teach": "teaching"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'apiece.pate' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"apiece.pate.{_MODULE_OF[name]}"), name)
+__getattr__ = _lazy.names_of(__name__, {"lessons": ("Lessons",), "teaching": ("Taught", "teach")})
