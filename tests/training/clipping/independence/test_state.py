@@ -88,3 +88,22 @@ def test_nothing_changed_is_nothing_said():
     with State(model=model, loss_fn=nn.MSELoss()).kept(contents=True):
         model.layer(torch.ones(1, 2))
     assert model.kept.isnan().all()
+
+
+def test_what_cannot_be_compared_is_refused():
+    class Held:
+        """Shows the same whatever it holds, and is not pickled."""
+
+        def __init__(self):
+            self.seen = 0
+
+        def __reduce__(self):
+            raise TypeError("not this one")
+
+    model = Keeping()
+    model.more = Held()
+    with (
+        pytest.raises(UnsupportedError, match=r"model.get_extra_state\(\): cannot be pickled"),
+        State(model=model).kept(contents=True),
+    ):
+        model.more.seen += 1

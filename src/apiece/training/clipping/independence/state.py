@@ -97,7 +97,7 @@ class State:
     def _extra(self) -> dict[str, bytes]:
         plain = nn.Module.get_extra_state
         return {
-            path: _bytes_of(module.get_extra_state())
+            path: _bytes_of(path, module.get_extra_state())
             for path, module in self._modules
             if type(module).get_extra_state is not plain
         }
@@ -111,11 +111,14 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN stays NaN
 
 
-def _bytes_of(what: Any) -> bytes:
+def _bytes_of(path: str, what: Any) -> bytes:
     try:
         return pickle.dumps(what)
-    except Exception:  # an object may refuse to be pickled by any error: what it shows, then
-        return repr(what).encode()
+    except Exception as error:  # an object may refuse to be pickled by any error
+        raise UnsupportedError(
+            f"{path}.get_extra_state(): cannot be pickled ({type(error).__name__}), so nobody sees "
+            "what a forward pass keeps there; return plain values and tensors"
+        ) from None
 
 
 def _changed(path: str) -> UnsupportedError:
