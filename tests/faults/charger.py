@@ -18,21 +18,27 @@ import numpy as np
 import pandas as pd  # noqa: F401  imported before the forks
 
 from apiece.errors import StateError
-from apiece.ledger import Ledger
+from apiece.ledger import Ledger, accounts, chain
 
-PEOPLE = 9000
+PEOPLE, WRITERS = 9000, 10
 IDS = np.arange(PEOPLE)
 
 
 def charge_until_killed(url: str, child: int, releases: Path, ready: int) -> None:
     """Reserve, compute, commit, release; over and over."""
     rng = np.random.default_rng(child)
+    accounts.CHUNK = chain.CHUNK = 1
     ledger = Ledger.open(url)
     os.write(ready, b"!")
     with releases.open("a") as out:
         for k in range(10_000):
             analysis = f"{child}-{k}"
-            admitted = ledger.reserve(analysis, IDS, rng.random(PEOPLE), 30.0)
+            norms = rng.random(PEOPLE)
+            if k % 2:  # a list, or everyone, block by block
+                admitted = ledger.reserve(analysis, IDS, norms, 30.0)
+            else:
+                ledger.reserve_everyone(analysis, lambda ids, of=norms: of[ids], 30.0)
+                admitted = np.concatenate([IDS[:0], *ledger.admitted(analysis)])
             answer = ledger.commit(analysis, float(admitted.sum()))
             out.write(json.dumps([analysis, answer]) + "\n")
             out.flush()
@@ -76,29 +82,32 @@ def kill(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
 
 
 def crowd(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
-    """Charge from eight processes at once, `count` analyses each, in different orders."""
+    """Charge from ten processes at once, `count` analyses each: lists in any order, or everyone."""
     ledger = Ledger.open(url)
     ledger.enroll(IDS, 0.3, 1e-6)
     children = []
-    for child in range(8):
+    for child in range(WRITERS):
         pid = os.fork()
         if pid == 0:
             admitted = 0
             mine, order = Ledger.open(url), np.random.default_rng(seed + child).permutation(IDS)
             for k in range(count):
-                admitted += mine.reserve(f"{child}-{k}", order, 1.0, 40.0).size
+                if child % 2:
+                    admitted += mine.reserve(f"{child}-{k}", order, 1.0, 40.0).size
+                else:
+                    admitted += mine.reserve_everyone(f"{child}-{k}", 1.0, 40.0)
             (folder / f"admitted-{child}").write_text(str(admitted))
             os._exit(0)
         children.append(pid)
     statuses = [os.waitpid(pid, 0)[1] for pid in children]
     spent = ledger.spent(IDS)
-    total = sum(int((folder / f"admitted-{c}").read_text()) for c in range(8))
+    total = sum(int((folder / f"admitted-{c}").read_text()) for c in range(WRITERS))
     fits = int((spent[0] + ledger.remaining(IDS[:1])[0]) * 40.0**2)
     return {
         "failed": sum(s != 0 for s in statuses),
         "admitted": total,
         "admitted_by_balance": round(float(spent.sum()) * 40.0**2),
-        "expected": PEOPLE * min(fits, 8 * count),
+        "expected": PEOPLE * min(fits, WRITERS * count),
         "over_budget": int((ledger.remaining(IDS) < 0).sum()),
         "problems": list(ledger.verify().problems),
     }

@@ -49,7 +49,7 @@ def test_killed_200_times_while_charging(ledger_url: str, tmp_path: Path) -> Non
     assert found["committed"] > 20  # many kills came after some work
 
 
-def test_eight_processes_at_once(ledger_url: str, tmp_path: Path) -> None:
+def test_ten_processes_at_once(ledger_url: str, tmp_path: Path) -> None:
     found = charger("crowd", ledger_url, 3, tmp_path)
     assert found["failed"] == found["over_budget"] == 0
     assert found["admitted"] == found["admitted_by_balance"] == found["expected"]

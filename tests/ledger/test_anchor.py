@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from apiece.errors import StateError
 from apiece.ledger import Ledger, read_head, schema
 from apiece.ledger.anchor import VARIABLE, Anchor
-from apiece.ledger.chain import Head, Last, payload_root, state_root
-from apiece.ledger.digests import block_digest, entry_digest
+from apiece.ledger.chain import Head, Last, state_root
+from apiece.ledger.digests import block_digest, entry_digest, payload_root
 
 
 def rewrite(path: Path) -> None:
@@ -30,7 +30,7 @@ def rewrite(path: Path) -> None:
         previous = connection.execute(
             sa.select(schema.ENTRY.c.digest).where(schema.ENTRY.c.number == 0)
         ).scalar_one()
-        arrays = schema.payloads(connection, 1)
+        arrays = dict(schema.payloads(connection, 1))
         root = payload_root(salt, arrays.items())
         assert state_root(connection, salt) in last.body
         assert entry_digest(salt, previous, last.body, root) == last.digest

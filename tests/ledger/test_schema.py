@@ -40,8 +40,8 @@ def test_payloads_are_in_the_order_of_their_blocks_which_are_whole(tables: sa.Co
     for block in (7, 0, 3):
         row = {"number": 1, "block": block, "data": bytes([block])}
         tables.execute(sa.insert(schema.PAYLOAD), [row, {**row, "number": 2}])
-    assert list(schema.payloads(tables, 1).items()) == [(0, b"\0"), (3, b"\3"), (7, b"\7")]
-    assert schema.payloads(tables, 9) == {}
+    assert list(schema.payloads(tables, 1)) == [(0, b"\0"), (3, b"\3"), (7, b"\7")]
+    assert list(schema.payloads(tables, 9)) == []
     tables.exec_driver_sql("UPDATE apiece_payload SET block = 0.5 WHERE block = 3")
     with pytest.raises(TypeError):  # SQLite lets it in
-        schema.payloads(tables, 1)
+        list(schema.payloads(tables, 1))

@@ -12,9 +12,7 @@ from apiece._types import Integers
 from apiece.errors import StateError
 from apiece.ledger.codec import BLOCK, TERMS, Ids, Terms, by_block, pack_ids, unpack_ids
 from apiece.ledger.digests import block_digest
-from apiece.ledger.schema import BALANCE, PEOPLE
-
-CHUNK = 200  # blocks a query: below every database's limit on parameters
+from apiece.ledger.schema import BALANCE, CHUNK, PEOPLE, pages
 
 
 def _damaged(what: str, block: int) -> StateError:
@@ -24,17 +22,16 @@ def _damaged(what: str, block: int) -> StateError:
     )
 
 
-def _chunks(blocks: list[int]) -> Iterator[list[int]]:
+def chunks(blocks: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield blocks, or what belongs to them, as many at a time as one query asks for."""
     for start in range(0, len(blocks), CHUNK):
         yield blocks[start : start + CHUNK]
 
 
 def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
     """Yield the ids of the blocks from `first_block` on."""
-    rows = connection.execute(
-        sa.select(PEOPLE).where(PEOPLE.c.block >= first_block).order_by(PEOPLE.c.block)
-    )
-    for row in rows:
+    later = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
+    for row in pages(connection, later, PEOPLE.c.block):
         _check_people(salt, row)
         yield unpack_ids(bytes(row.ids), row.size)
 
@@ -47,21 +44,23 @@ def _check_people(salt: bytes, row: Any) -> None:
 
 
 def read_people(
-    connection: sa.Connection, salt: bytes, blocks: list[int]
+    connection: sa.Connection, salt: bytes, blocks: Sequence[int]
 ) -> dict[int, tuple[bytes, Terms]]:
     """Return the packed ids and the terms of each block."""
     found: dict[int, tuple[bytes, Terms]] = {}
-    for part in _chunks(blocks):
+    for part in chunks(blocks):
         for row in connection.execute(sa.select(PEOPLE).where(PEOPLE.c.block.in_(part))):
             _check_people(salt, row)
             found[row.block] = bytes(row.ids), np.frombuffer(bytes(row.terms), TERMS)
     return found
 
 
-def read_spent(connection: sa.Connection, salt: bytes, blocks: list[int]) -> dict[int, Integers]:
+def read_spent(
+    connection: sa.Connection, salt: bytes, blocks: Sequence[int]
+) -> dict[int, Integers]:
     """Return what the people of each block have spent, in units."""
     found: dict[int, Integers] = {}
-    for part in _chunks(blocks):
+    for part in chunks(blocks):
         for row in connection.execute(sa.select(BALANCE).where(BALANCE.c.block.in_(part))):
             spent = bytes(row.spent)
             if block_digest(salt, "balance", row.block, spent) != bytes(row.digest):
@@ -110,7 +109,7 @@ def write_spent(connection: sa.Connection, salt: bytes, rows: list[tuple[int, In
 
 def _replace(connection: sa.Connection, table: sa.Table, values: list[dict[str, Any]]) -> None:
     blocks = [v["block"] for v in values]
-    for part in _chunks(blocks):
+    for part in chunks(blocks):
         connection.execute(sa.delete(table).where(table.c.block.in_(part)))
     if values:
         connection.execute(sa.insert(table), values)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -18,8 +19,8 @@ import sqlalchemy as sa
 from apiece._types import Json
 from apiece.errors import ApieceError, StateError
 from apiece.ledger.codec import DAMAGE
-from apiece.ledger.digests import entry_digest, keyed, payload_root, root
-from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE
+from apiece.ledger.digests import entry_digest, keyed, root
+from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE
 
 REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"
 
@@ -106,9 +107,31 @@ def append(
     salt: bytes,
     last: Last,
     body: Json,
-    payloads: list[tuple[int, bytes]],
+    payloads: Iterable[tuple[int, bytes]],
 ) -> Last:
-    """Add an entry after `last`, with the state as it now is; return it as the last one."""
+    """Add an entry with its packed arrays after `last`; return it as the last one."""
+    return close(connection, salt, last, body, write_arrays(connection, salt, last, payloads))
+
+
+def write_arrays(
+    connection: sa.Connection, salt: bytes, last: Last, payloads: Iterable[tuple[int, bytes]]
+) -> bytes:
+    """Write the packed arrays of the entry after `last`, some at a time; return their digest.
+
+    What makes them may change balances on the way.
+    """
+    digests, left = [], iter(payloads)
+    while part := list(islice(left, CHUNK)):
+        connection.execute(
+            sa.insert(PAYLOAD),
+            [{"number": last.number + 1, "block": block, "data": data} for block, data in part],
+        )
+        digests += [(block, keyed(salt, data)) for block, data in part]
+    return root(salt, digests)
+
+
+def close(connection: sa.Connection, salt: bytes, last: Last, body: Json, arrays: bytes) -> Last:
+    """Add an entry after `last`, whose arrays are written, with the state as it now is."""
     number = last.number + 1
     full = {
         **body,
@@ -118,15 +141,9 @@ def append(
         "state": state_root(connection, salt),
     }
     text = json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    arrays = payload_root(salt, payloads)
     digest = entry_digest(salt, last.digest, text, arrays)
     connection.execute(
         sa.insert(ENTRY).values(number=number, body=text, digest=digest, payload_root=arrays)
     )
-    if payloads:
-        connection.execute(
-            sa.insert(PAYLOAD),
-            [{"number": number, "block": block, "data": data} for block, data in payloads],
-        )
     connection.execute(sa.update(HEAD).values(number=number, digest=digest, people=last.people))
     return Last(number, digest, last.people)

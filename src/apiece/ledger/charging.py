@@ -1,15 +1,24 @@
-"""Charging an analysis, and finding again whom it admitted."""
+"""Charging an analysis, and finding again whom it admitted: some blocks of people at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Integers, Mask
-from apiece.errors import AnalysisError
-from apiece.ledger import accounts, codec
-from apiece.ledger.codec import BLOCK
+from apiece._types import Floats, Integers, Mask
+from apiece.errors import AnalysisError, InputError
+from apiece.ledger import accounts, codec, units
+from apiece.ledger.accounts import chunks
+from apiece.ledger.codec import BLOCK, Ids
+from apiece.ledger.digests import begin
 from apiece.ledger.trail import Trail
+
+Record = Iterator[tuple[int, bytes]]  # what each block was charged
+Losses = Callable[[Ids], Floats]
 
 
 def charge(
@@ -37,10 +46,33 @@ def charge(
     return admitted, payloads
 
 
+def charge_listed(
+    connection: sa.Connection, salt: bytes, ordinals: Integers, charges: Integers, admitted: Mask
+) -> Record:
+    """Charge these people as the record is read; `admitted` says afterwards who could pay."""
+    for groups in chunks(codec.by_block(ordinals)):
+        part = np.concatenate([each for _, each in groups])
+        admitted[part], record = charge(connection, salt, ordinals[part], charges[part])
+        yield from record
+
+
 def replay(
     connection: sa.Connection, trail: Trail, analysis_id: str, request: str, ordinals: Integers
 ) -> Mask:
     """Return whom an earlier, identical reservation admitted; what it left is checked first."""
+    number = reserved(connection, trail, analysis_id, request)
+    admitted = np.zeros(ordinals.size, dtype=bool)
+    digests = trail.array_digests(connection, number)
+    for groups in chunks(codec.by_block(ordinals)):
+        stored = trail.arrays(connection, number, {block: digests[block] for block, _ in groups})
+        for block, part in groups:
+            mask, _ = codec.unpack_masked(stored[block], "<i8")
+            admitted[part] = mask[ordinals[part] % BLOCK]
+    return admitted
+
+
+def reserved(connection: sa.Connection, trail: Trail, analysis_id: str, request: str) -> int:
+    """Return the entry that reserved this and is not committed; else raise `AnalysisError`."""
     number = trail.reserved[analysis_id]
     if analysis_id in trail.committed:
         raise AnalysisError(
@@ -50,9 +82,63 @@ def replay(
         raise AnalysisError(
             f"analysis {analysis_id!r}: reserved with other people or norms; use a new id"
         )
-    admitted = np.zeros(ordinals.size, dtype=bool)
-    stored = trail.arrays(connection, number)
-    for block, part in codec.by_block(ordinals):
-        mask, _ = codec.unpack_masked(stored[block], "<i8")
-        admitted[part] = mask[ordinals[part] % BLOCK]
-    return admitted
+    return number
+
+
+@dataclass
+class Everyone:
+    """A charge of the first `people` accounts, of which a few thousand are in memory at a time.
+
+    Args:
+        salt: Of the ledger.
+        people: How many, in the order of enrolment.
+        losses: From some ids to the losses of these people, not yet rounded.
+    """
+
+    salt: bytes = field(repr=False)
+    people: int
+    losses: Losses = field(repr=False)
+    paid: int = field(default=0, init=False, repr=False)
+    _asked: Any = field(default=None, init=False, repr=False)
+
+    def charges(self, connection: sa.Connection) -> Iterator[tuple[Integers, Integers]]:
+        """Yield places and charges; afterwards `request` tells them from all others."""
+        self._asked = begin(self.salt, b"everyone", str(self.people).encode())
+        for blocks in chunks(range(-(-self.people // BLOCK))):
+            rows = accounts.read_people(connection, self.salt, blocks)
+            charges = [self._charges(*rows[block], self.people - block * BLOCK) for block in blocks]
+            places = blocks[0] * BLOCK + np.arange(sum(each.size for each in charges))
+            yield places, np.concatenate(charges)
+
+    def _charges(self, packed: bytes, terms: codec.Terms, most: int) -> Integers:
+        ids = codec.unpack_ids(packed, terms.size)[:most]
+        loss = units.nonnegative("losses", self.losses(ids))
+        if loss.shape != ids.shape:
+            raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
+        charges = units.to_units(loss)
+        self._asked.update(charges.astype("<i8").tobytes())
+        return charges
+
+    def charge(self, connection: sa.Connection) -> Record:
+        """Charge them as the record is read; `paid` says afterwards how many could pay."""
+        for places, charges in self.charges(connection):
+            admitted, record = charge(connection, self.salt, places, charges)
+            self.paid += int(admitted.sum())
+            yield from record
+
+    def replay(self, connection: sa.Connection, trail: Trail, analysis_id: str) -> int:
+        """Return how many an earlier, identical reservation admitted; it is checked first."""
+        for _ in self.charges(connection):
+            pass
+        number, paid = reserved(connection, trail, analysis_id, self.request), 0
+        digests = trail.array_digests(connection, number)
+        for blocks in chunks(list(digests)):
+            some = {block: digests[block] for block in blocks}
+            for data in trail.arrays(connection, number, some).values():
+                paid += int(codec.unpack_masked(data, "<i8")[0].sum())
+        return paid
+
+    @property
+    def request(self) -> str:
+        """What was asked, for another call to be compared with."""
+        return str(self._asked.hexdigest())

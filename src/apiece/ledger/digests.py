@@ -14,13 +14,18 @@ from typing import Final
 SIZE: Final = 32
 
 
-def keyed(salt: bytes, *parts: bytes) -> bytes:
-    """Return the keyed hash of parts, each preceded by its length."""
+def begin(salt: bytes, *parts: bytes) -> hashlib.blake2b:
+    """Begin a keyed hash with parts, each preceded by its length."""
     state = hashlib.blake2b(key=salt, digest_size=SIZE)
     for part in parts:
         state.update(struct.pack("<Q", len(part)))
         state.update(part)
-    return state.digest()
+    return state
+
+
+def keyed(salt: bytes, *parts: bytes) -> bytes:
+    """Return the keyed hash of parts, each preceded by its length."""
+    return begin(salt, *parts).digest()
 
 
 def root(salt: bytes, digests: Iterable[tuple[int, bytes]]) -> bytes:

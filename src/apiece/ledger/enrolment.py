@@ -12,7 +12,6 @@ from apiece.errors import BudgetError
 from apiece.ledger import accounts, chain, codec, units
 from apiece.ledger.chain import Last
 from apiece.ledger.codec import BLOCK, Ids, Terms
-from apiece.ledger.directory import Directory
 
 
 def amend(
@@ -50,7 +49,6 @@ def amend(
 def add(
     connection: sa.Connection,
     salt: bytes,
-    directory: Directory,
     head: Last,
     ids: Ids,
     terms: Terms,
@@ -65,8 +63,8 @@ def add(
         new_ids, new_terms = ids[part], terms[part]
         spent = np.zeros(part.size, dtype=np.int64)
         if ordinals[part[0]] % BLOCK:  # the last block has room
-            old_ids = directory.ids[block * BLOCK :]
-            _, old_terms = accounts.read_people(connection, salt, [block])[block]
+            packed, old_terms = accounts.read_people(connection, salt, [block])[block]
+            old_ids = codec.unpack_ids(packed, old_terms.size)
             new_ids = np.concatenate([old_ids, new_ids])
             new_terms = np.concatenate([old_terms, new_terms])
             old_spent = accounts.read_spent(connection, salt, [block])[block]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.ledger import accounts, analyses, chain, codec, enrolment, export, opening, units
 from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Entry, Head, Last
-from apiece.ledger.charging import charge, replay
+from apiece.ledger.charging import Everyone, charge_listed, replay
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, transaction
 from apiece.ledger.digests import keyed
@@ -73,7 +73,7 @@ class Ledger:
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
         self.engine, self._anchor = engine, anchor
         salt, (self.method, self.order) = opening.read(engine)
-        self._trail, self._directory, self._mutex = Trail(salt), Directory(), threading.RLock()
+        self._trail, self._directory, self._mutex = Trail(salt), Directory(salt), threading.RLock()
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -204,16 +204,14 @@ class Ledger:
         ids = codec.checked_ids(ids)
         terms = units.terms(self.method, self.order, ids, epsilon, delta)
         with self._writing() as writing:
-            self._directory.refresh(writing.connection, self._salt, writing.last.people)
+            self._directory.refresh(writing.connection, writing.last.people)
             found = self._directory.find(ids)
             known = found >= 0
             at, salt = writing.connection, self._salt
             writing.last = enrolment.amend(
                 at, salt, writing.last, ids[known], found[known], terms[known]
             )
-            writing.last = enrolment.add(
-                at, salt, self._directory, writing.last, ids[~known], terms[~known]
-            )
+            writing.last = enrolment.add(at, salt, writing.last, ids[~known], terms[~known])
         return int((~known).sum())
 
     def reserve(self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float) -> Ids:
@@ -255,6 +253,89 @@ class Ledger:
             The ids of those who paid, in the order given. Data about people.
         """
         return self._reserve(analysis_id, ids, units.nonnegative("losses", losses), {})
+
+    def reserve_everyone(
+        self, analysis_id: str, norms: float | Callable[[Ids], Any], noise_stddev: float
+    ) -> int:
+        """Charge a Gaussian sum over all accounts, as `reserve` with everyone's id would.
+
+        A few hundred thousand people are in memory at a time, however many there are; all are
+        charged in one transaction, or none. `admitted` yields who paid. Repeated, it charges those
+        who had accounts at the first call, and therefore nobody again.
+
+        Args:
+            analysis_id: A name that no other analysis has.
+            norms: Bound on each person's contribution (ℓ2): one for all, or a function from some
+                ids to a norm for each. It is called with the ledger locked, and has to return the
+                same norms for the same ids when the call is repeated.
+            noise_stddev: Of the noise on the sum.
+
+        Returns:
+            How many paid. Data about people.
+
+        Raises:
+            AnalysisError: As `reserve`.
+            InputError: As `reserve`, and where the function returns another number of norms.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.make(f"{folder}/p.db", ["ann", "bob"], [0.1, 1.0], 1e-6)
+            ...     paid = ledger.reserve_everyone("census", 1.0, noise_stddev=10.0)
+            ...     paid, [ids.tolist() for ids in ledger.admitted("census")]
+            (1, [['bob']])
+        """
+        analyses.check_id(analysis_id)
+
+        every = 0.0 if callable(norms) else norms
+        if np.ndim(every):
+            raise InputError("norms: give one number for all, or a function from ids to norms")
+        one = units.losses(self.method, self.order, every, noise_stddev)
+
+        def losses(ids: Ids) -> Floats:
+            if not callable(norms):
+                return np.full(ids.shape, one)
+            return units.losses(self.method, self.order, norms(ids), noise_stddev)
+
+        with self._writing() as writing:
+            at, salt, trail, last = writing.connection, self._salt, self._trail, writing.last
+            earlier = trail.reserved.get(analysis_id)
+            if earlier is not None:
+                people = int(trail.body(at, earlier)["people"])
+                return Everyone(salt, people, losses).replay(at, trail, analysis_id)
+            asked = Everyone(salt, last.people, losses)
+            arrays = chain.write_arrays(at, salt, last, asked.charge(at))
+            what = {"kind": "reserve", "analysis": analysis_id, "request": asked.request}
+            body: Json = {**what, "noise_stddev": float(noise_stddev)}
+            writing.last = chain.close(at, salt, last, body, arrays)
+            return asked.paid
+
+    def admitted(self, analysis_id: str) -> Iterator[Ids]:
+        """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
+
+        In the order of enrolment, whoever was asked. Data about people.
+
+        Args:
+            analysis_id: Of a reserved or committed analysis.
+
+        Raises:
+            AnalysisError: Where nothing was reserved under this id.
+            StateError: Where what was stored is damaged.
+        """
+        analyses.check_id(analysis_id)
+        with self._reading() as reading:
+            self._trail.require(analysis_id)
+            number = self._trail.reserved[analysis_id]
+            digests = self._trail.array_digests(reading.connection, number)
+        for blocks in accounts.chunks(sorted(digests)):
+            with self._reading() as reading:
+                some = {block: digests[block] for block in blocks}
+                stored = self._trail.arrays(reading.connection, number, some)
+                people = accounts.read_people(reading.connection, self._salt, blocks)
+            for block in blocks:
+                mask, _ = codec.unpack_masked(stored[block], "<i8")
+                packed, terms = people[block]
+                yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
 
     def commit(self, analysis_id: str, result: Any = None) -> Any:
         """Record that the analysis is being released; return the result to release.
@@ -345,7 +426,7 @@ class Ledger:
     def id_kind(self) -> str | None:
         """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
         with self._reading() as reading:
-            self._directory.refresh(reading.connection, self._salt, reading.last.people)
+            self._directory.refresh(reading.connection, reading.last.people)
             return self._directory.kind
 
     def enrolled(self, ids: Any) -> Mask:
@@ -448,20 +529,21 @@ class Ledger:
         charges = np.broadcast_to(units.to_units(loss), ids.shape)
         with self._writing() as writing:
             connection, salt = writing.connection, self._salt
-            self._directory.refresh(connection, salt, writing.last.people)
+            self._directory.refresh(connection, writing.last.people)
             ordinals = self._directory.numbers(ids)
             request = keyed(salt, ordinals.tobytes(), charges.tobytes()).hex()
             if analysis_id in self._trail.reserved:
                 admitted = replay(connection, self._trail, analysis_id, request, ordinals)
             else:
-                admitted, payloads = charge(connection, salt, ordinals, charges)
+                admitted = np.zeros(ids.size, dtype=bool)
+                record = charge_listed(connection, salt, ordinals, charges, admitted)
                 body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
-                writing.last = chain.append(connection, salt, writing.last, body, payloads)
+                writing.last = chain.append(connection, salt, writing.last, body, record)
         return np.asarray(ids[admitted])
 
     def _balance(self, ids: Any) -> tuple[Integers, Integers]:
         ids = codec.checked_ids(ids)
         with self._reading() as reading:
-            self._directory.refresh(reading.connection, self._salt, reading.last.people)
+            self._directory.refresh(reading.connection, reading.last.people)
             ordinals = self._directory.numbers(ids)
             return accounts.read_balances(reading.connection, self._salt, ordinals)

@@ -47,9 +47,8 @@ def make(engine: sa.Engine, asked: Settings, people: Enrolment | None) -> Last |
         body = {"kind": "init", "filter": asked[0], "order": asked[1], "unit": units.UNIT}
         last = chain.append(connection, salt, Last(-1, b"", 0), body, [])
         if people is not None:
-            directory = Directory()
-            directory.find(people[0])  # refuses an id that occurs twice
-            last = enrolment.add(connection, salt, directory, last, *people)
+            Directory(salt).find(people[0])  # refuses an id that occurs twice
+            last = enrolment.add(connection, salt, last, *people)
         return last
 
 

@@ -101,15 +101,17 @@ def receipt(ledger: Ledger, person: Any) -> Receipt:
     ids = codec.checked_ids([person])
     with ledger._reading() as reading:
         connection, trail = reading.connection, ledger._trail
-        ledger._directory.refresh(connection, trail.salt, reading.last.people)
+        ledger._directory.refresh(connection, reading.last.people)
         block, at = divmod(int(ledger._directory.numbers(ids)[0]), BLOCK)
         terms = accounts.read_people(connection, trail.salt, [block])[block][1][at]
         balance = int(accounts.read_spent(connection, trail.salt, [block])[block][at])
         charged = []
         for body, _ in trail.bodies(connection):
             if body["kind"] == "reserve":
-                stored = trail.arrays(connection, body["number"]).get(block)
-                charged.append((body, 0 if stored is None else _of(stored, at)))
+                digests = trail.array_digests(connection, body["number"])
+                own = {block: digests[block]} if block in digests else {}
+                stored = trail.arrays(connection, body["number"], own)
+                charged.append((body, _of(stored[block], at) if stored else 0))
         committed = set(trail.committed)
     if sum(units for _, units in charged) != balance:
         raise StateError("ledger: charges do not add up to the balance; run `apiece ledger verify`")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import index
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -11,6 +12,7 @@ from apiece.errors import StateError
 from apiece.ledger.digests import payload_root
 
 VERSION: Final = 3
+CHUNK: Final = 200  # rows a query: below every database's limit on parameters, and a few MB
 
 _tables = sa.MetaData()
 _bytes = sa.LargeBinary
@@ -114,7 +116,7 @@ def migrate(connection: sa.Connection, salt: bytes) -> None:
         kind = ENTRY.c.payload_root.type.compile(connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {ENTRY.name} ADD COLUMN payload_root {kind}")
     for (number,) in connection.execute(sa.select(ENTRY.c.number)).all():
-        root = payload_root(salt, payloads(connection, number).items())
+        root = payload_root(salt, payloads(connection, number))
         connection.execute(
             sa.update(ENTRY).where(ENTRY.c.number == number).values(payload_root=root)
         )
@@ -122,12 +124,20 @@ def migrate(connection: sa.Connection, salt: bytes) -> None:
     connection.execute(sa.update(META).where(META.c.key == "schema").values(value=str(VERSION)))
 
 
-def payloads(connection: sa.Connection, number: int) -> dict[int, bytes]:
-    """Return an entry's packed arrays, by block."""
-    rows = connection.execute(
-        sa.select(PAYLOAD.c.block, PAYLOAD.c.data)
-        .where(PAYLOAD.c.number == number)
-        .order_by(PAYLOAD.c.block)
-    )
+def payloads(connection: sa.Connection, number: int) -> Iterator[tuple[int, bytes]]:
+    """Yield an entry's packed arrays by block."""
+    arrays = sa.select(PAYLOAD.c.block, PAYLOAD.c.data).where(PAYLOAD.c.number == number)
     # SQLite keeps 0.5 in a column of whole numbers; `index` refuses it where `int` would not.
-    return {index(block): bytes(data) for block, data in rows}
+    for block, data in pages(connection, arrays, PAYLOAD.c.block):
+        yield index(block), bytes(data)
+
+
+def pages(connection: sa.Connection, query: sa.Select[Any], *by: sa.Column[Any]) -> Iterator[Any]:
+    """Yield a query's rows in order: some hundred are in memory, and no cursor stays open."""
+    ordered = query.order_by(*by).limit(CHUNK)
+    rows = connection.execute(ordered).all()
+    while rows:
+        yield from rows
+        last = [sa.literal(getattr(rows[-1], column.name)) for column in by]
+        after = by[0] > last[0] if len(by) == 1 else sa.tuple_(*by) > sa.tuple_(*last)
+        rows = connection.execute(ordered.where(after)).all() if len(rows) == CHUNK else []

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 
 from apiece._types import Json
 from apiece.errors import AnalysisError, StateError
+from apiece.ledger.accounts import chunks
 from apiece.ledger.chain import REMEDY, Last, state_root
-from apiece.ledger.digests import entry_digest, payload_root
-from apiece.ledger.schema import ENTRY, HEAD, payloads
+from apiece.ledger.digests import entry_digest, keyed, root
+from apiece.ledger.schema import ENTRY, HEAD, PAYLOAD, payloads
 from apiece.ledger.units import METHODS
 
 KINDS = ("init", "migrate", "enroll", "amend", "reserve", "commit")
@@ -84,12 +85,25 @@ class Trail:
         ):
             yield self._checked(row, number), self.digests[number]
 
-    def arrays(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
-        """Return the packed arrays of an entry that was met, checked again."""
+    def array_digests(self, connection: sa.Connection, number: int) -> dict[int, bytes]:
+        """Return the digests of the packed arrays of an entry that was met, all checked again."""
         row = self._row(connection, number)
         self._checked(row, number)
-        found = payloads(connection, number)
-        if payload_root(self.salt, found.items()) != bytes(row.payload_root):
+        found = {block: keyed(self.salt, data) for block, data in payloads(connection, number)}
+        if root(self.salt, found.items()) != bytes(row.payload_root):
+            raise _damaged(number)
+        return found
+
+    def arrays(
+        self, connection: sa.Connection, number: int, digests: Mapping[int, bytes]
+    ) -> dict[int, bytes]:
+        """Return an entry's packed arrays of some blocks, if these are their digests."""
+        found: dict[int, bytes] = {}
+        for part in chunks(list(digests)):
+            here = sa.and_(PAYLOAD.c.number == number, PAYLOAD.c.block.in_(part))
+            for row in connection.execute(sa.select(PAYLOAD).where(here)):
+                found[row.block] = bytes(row.data)
+        if {block: keyed(self.salt, data) for block, data in found.items()} != digests:
             raise _damaged(number)
         return found
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,7 +18,19 @@ from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK, TERMS
 from apiece.ledger.database import transaction
 from apiece.ledger.digests import block_digest, entry_digest, payload_root
-from apiece.ledger.schema import BALANCE, ENTRY, HEAD, PAYLOAD, PEOPLE, VERSION, meta, payloads
+from apiece.ledger.schema import (
+    BALANCE,
+    ENTRY,
+    HEAD,
+    PAYLOAD,
+    PEOPLE,
+    VERSION,
+    meta,
+    pages,
+    payloads,
+)
+
+SPAN: Final = 256  # blocks folded at a time: a million people
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,86 +61,102 @@ class Verification:
 
 
 @dataclass(slots=True, repr=False)
-class _Fold:
-    """Everyone's ids, terms and spending, as the history alone tells them."""
+class _Block:
+    """Ids, terms and spending of a block of people, as the history alone tells them."""
 
-    ids: list[codec.Ids] = field(default_factory=list)
-    terms: list[codec.Terms] = field(default_factory=list)
-    spent: list[Integers] = field(default_factory=list)
+    ids: codec.Ids
+    terms: codec.Terms
+    spent: Integers
+
+
+@dataclass(slots=True, repr=False)
+class _Fold:
+    """What the entries say, and some blocks at a time what their arrays add up to."""
+
+    kinds: dict[int, str] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
+    blocks: dict[int, _Block] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def apply(self, number: int, body: Json, payloads: list[tuple[int, bytes]]) -> None:
+    def meet(self, number: int, body: Json) -> None:
+        """Note what an entry is; its arrays come later."""
         kind = body["kind"]
         match kind:
-            case "enroll":
-                for block, data in payloads:
-                    self._enroll(block, data)
-            case "amend":
-                for block, data in payloads:
-                    self._amend(number, block, data)
+            case "enroll" | "amend" | "init" | "migrate":
+                pass
             case "reserve":
-                self._reserve(number, body["analysis"], payloads)
+                if body["analysis"] in self.reserved:
+                    self.problems.append(
+                        f"entry {number}: analysis {body['analysis']!r} is reserved twice"
+                    )
+                self.reserved.add(body["analysis"])
             case "commit":
                 if body["analysis"] not in self.reserved or body["analysis"] in self.committed:
                     self.problems.append(f"entry {number}: commits what is not reserved")
                 self.committed.add(body["analysis"])
-            case "init" | "migrate":
-                pass
             case _:
                 self.problems.append(f"entry {number}: unknown kind {kind!r}")
+        self.kinds[number] = kind
+
+    def apply(self, number: int, block: int, data: bytes) -> None:
+        """Add an entry's array of one block to what the earlier ones made of it."""
+        match self.kinds.get(number):
+            case "enroll":
+                self._enroll(block, data)
+            case "amend":
+                self._amend(number, block, data)
+            case "reserve":
+                self._charge(number, block, data)
 
     def _enroll(self, block: int, data: bytes) -> None:
         ids, terms = codec.unpack_enrolled(data)
-        if block == len(self.ids):
-            self.ids.append(ids[:0])
-            self.terms.append(terms[:0])
-            self.spent.append(np.zeros(0, dtype=np.int64))
-        self.ids[block] = np.concatenate([self.ids[block], ids])
-        self.terms[block] = np.concatenate([self.terms[block], terms])
-        self.spent[block] = np.concatenate([self.spent[block], np.zeros(ids.size, np.int64)])
+        spent = np.zeros(ids.size, dtype=np.int64)
+        if block in self.blocks:
+            old = self.blocks[block]
+            ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
+            spent = np.concatenate([old.spent, spent])
+        self.blocks[block] = _Block(ids, terms, spent)
 
     def _amend(self, number: int, block: int, data: bytes) -> None:
         mask, new = codec.unpack_masked(data, TERMS)
-        terms = self.terms[block].copy()
+        terms = self.blocks[block].terms.copy()
         terms[mask] = new
-        self.terms[block] = terms
+        self.blocks[block].terms = terms
         self._check_limits(number, block)
 
-    def _reserve(self, number: int, analysis: str, payloads: list[tuple[int, bytes]]) -> None:
-        if analysis in self.reserved:
-            self.problems.append(f"entry {number}: analysis {analysis!r} is reserved twice")
-        self.reserved.add(analysis)
-        for block, data in payloads:
-            mask, charges = codec.unpack_masked(data, "<i8")
-            if (charges < 0).any() or (charges > units.CAP).any():
-                self.problems.append(f"entry {number}: charges of block {block} out of range")
-            self.spent[block][mask] += charges
-            self._check_limits(number, block)
+    def _charge(self, number: int, block: int, data: bytes) -> None:
+        mask, charges = codec.unpack_masked(data, "<i8")
+        if (charges < 0).any() or (charges > units.CAP).any():
+            self.problems.append(f"entry {number}: charges of block {block} out of range")
+        self.blocks[block].spent[mask] += charges
+        self._check_limits(number, block)
 
     def _check_limits(self, number: int, block: int) -> None:
-        if (self.spent[block] > self.terms[block]["limit"]).any():
+        if (self.blocks[block].spent > self.blocks[block].terms["limit"]).any():
             self.problems.append(f"entry {number}: someone in block {block} is over budget")
 
 
 def verify(engine: sa.Engine, salt: bytes, kept: Mapping[int, str]) -> Verification:
     """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
 
+    The entries are read once for their digests and once more, a million people at a time, for what
+    they add up to, so that memory does not grow with the people.
+
     kept: digests of entries that were kept outside the database.
     """
     fold = _Fold()
-    last = Head(-1, "")
+    last, people = Head(-1, ""), 0
     try:
         with transaction(engine, writes=False) as connection:
             _check_file(connection, fold.problems)
             last = _walk(connection, salt, kept, fold)
-            _compare(connection, salt, last, fold)
+            people = _compare(connection, salt, fold)
+            _compare_head(connection, salt, last, people, fold.problems)
     except (StateError, DBAPIError, *codec.DAMAGE) as error:
         said = str(error).splitlines() or [type(error).__name__]
         fold.problems.append(f"stopped: {said[0]}")
-    people = sum(ids.size for ids in fold.ids)
-    return Verification(last.number + 1, people, last, tuple(fold.problems))
+    return Verification(last.number + 1, people, last, tuple(dict.fromkeys(fold.problems)))
 
 
 def _check_file(connection: sa.Connection, problems: list[str]) -> None:
@@ -137,20 +166,19 @@ def _check_file(connection: sa.Connection, problems: list[str]) -> None:
 
 
 def _walk(connection: sa.Connection, salt: bytes, kept: Mapping[int, str], fold: _Fold) -> Head:
-    """Recompute the chain of digests, folding each entry; return the last one's."""
+    """Recompute the chain of digests, noting each entry; return the last one's."""
     previous, expected = b"", 0
     wanted = dict(kept)
-    for number, body, digest, stored, arrays in _entries(connection):
+    for number, body, digest, stored, root in _entries(connection, salt):
         if number != expected:
             fold.problems.append(f"entry {expected}: missing")
-        root = payload_root(salt, arrays.items())
         if root != stored or digest != entry_digest(salt, previous, body, root):
             fold.problems.append(f"entry {number}: its digest is not that of its content")
         try:
             content = json.loads(body)
             if content["number"] != number:
                 fold.problems.append(f"entry {number}: says it is entry {content['number']}")
-            fold.apply(number, content, list(arrays.items()))
+            fold.meet(number, content)
         except codec.DAMAGE as error:
             fold.problems.append(f"entry {number}: cannot be read ({type(error).__name__})")
         previous, expected = digest, number + 1
@@ -161,14 +189,15 @@ def _walk(connection: sa.Connection, salt: bytes, kept: Mapping[int, str], fold:
 
 
 def _entries(
-    connection: sa.Connection,
-) -> Iterator[tuple[int, str, bytes, bytes, dict[int, bytes]]]:
+    connection: sa.Connection, salt: bytes
+) -> Iterator[tuple[int, str, bytes, bytes, bytes]]:
+    """Yield number, body, digest, and the digest of the arrays as stored and as recomputed."""
     numbers = {_whole(n) for (n,) in connection.execute(sa.select(PAYLOAD.c.number).distinct())}
     for row in connection.execute(sa.select(ENTRY).order_by(ENTRY.c.number)).all():
         number = _whole(row.number)
-        arrays = payloads(connection, number) if number in numbers else {}
+        root = payload_root(salt, payloads(connection, number) if number in numbers else ())
         numbers.discard(number)
-        yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), arrays
+        yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), root
     if numbers:
         raise StateError(f"entry {min(numbers)}: has charges but is missing")
 
@@ -180,48 +209,71 @@ def _whole(number: object) -> int:
     return number
 
 
-def _compare(connection: sa.Connection, salt: bytes, last: Head, fold: _Fold) -> None:
-    """Compare the tables with what the history adds up to."""
-    problems = fold.problems
-    head = connection.execute(sa.select(HEAD)).all()
-    stored = [(_whole(r.number), bytes(r.digest).hex(), _whole(r.people)) for r in head]
-    if stored != [(last.number, last.digest, sum(ids.size for ids in fold.ids))]:
-        problems.append("head: not the last entry of the history")
-    body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
-    if json.loads(str(body))["state"] != chain.state_root(connection, salt):
-        problems.append("balances: their digests are not those of the last entry")
-    if meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
-        problems.append("settings: not those with which the ledger was opened")
-    _compare_people(connection, salt, fold)
-    _compare_balances(connection, salt, fold)
+def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
+    """Compare people and balances with what the history adds up to; return how many people."""
+    there = [
+        {_whole(n) for (n,) in connection.execute(sa.select(table.c.block).distinct())}
+        for table in (PAYLOAD, PEOPLE, BALANCE)
+    ]
+    numbers = sorted(set().union(*there))
+    sizes: list[int] = []
+    for start in range(0, len(numbers), SPAN):
+        part = numbers[start : start + SPAN]
+        fold.blocks = {}
+        _apply(connection, part, fold)
+        _compare_people(connection, salt, part, fold)
+        _compare_balances(connection, salt, part, fold)
+        sizes += [fold.blocks[b].ids.size if b in fold.blocks else 0 for b in part]
+    filled = len(sizes) - sizes.count(0)
+    if numbers[:filled] != list(range(filled)) or any(n != BLOCK for n in sizes[: filled - 1]):
+        fold.problems.append("people: the history leaves places free between them")
+    for name, found in zip(("people", "balances"), there[1:], strict=True):
+        if len(found) != filled:
+            fold.problems.append(f"{name}: {len(found)} blocks, {filled} in the history")
+    return sum(sizes)
 
 
-def _compare_people(connection: sa.Connection, salt: bytes, fold: _Fold) -> None:
-    blocks = 0
-    for row in connection.execute(sa.select(PEOPLE).order_by(PEOPLE.c.block)):
-        blocks += 1
+def _apply(connection: sa.Connection, part: Sequence[int], fold: _Fold) -> None:
+    """Fold what the entries say about some blocks, oldest first."""
+    rows = sa.select(PAYLOAD).where(PAYLOAD.c.block.between(part[0], part[-1]))
+    for row in pages(connection, rows, PAYLOAD.c.number, PAYLOAD.c.block):
+        try:
+            fold.apply(row.number, row.block, bytes(row.data))
+        except codec.DAMAGE as error:
+            said = f"entry {row.number}: cannot be read ({type(error).__name__})"
+            fold.problems.append(said)
+
+
+def _between(connection: sa.Connection, table: sa.Table, part: Sequence[int]) -> Iterator[Any]:
+    block = table.c.block
+    return pages(connection, sa.select(table).where(block.between(part[0], part[-1])), block)
+
+
+def _compare_people(
+    connection: sa.Connection, salt: bytes, part: Sequence[int], fold: _Fold
+) -> None:
+    for row in _between(connection, PEOPLE, part):
         size, ids, terms = str(row.size).encode(), bytes(row.ids), bytes(row.terms)
+        own = fold.blocks.get(row.block)
         good = (
-            row.block < len(fold.ids)
-            and row.size == fold.ids[row.block].size
-            and ids == codec.pack_ids(fold.ids[row.block])
-            and terms == fold.terms[row.block].tobytes()
+            own is not None
+            and row.size == own.ids.size
+            and ids == codec.pack_ids(own.ids)
+            and terms == own.terms.tobytes()
             and bytes(row.digest) == block_digest(salt, "people", row.block, size, ids, terms)
         )
         if not good:
             fold.problems.append(f"people: block {row.block} is not as in the history")
-    if blocks != len(fold.ids):
-        fold.problems.append(f"people: {blocks} blocks, {len(fold.ids)} in the history")
 
 
-def _compare_balances(connection: sa.Connection, salt: bytes, fold: _Fold) -> None:
-    blocks = 0
-    for row in connection.execute(sa.select(BALANCE).order_by(BALANCE.c.block)):
-        blocks += 1
-        spent = bytes(row.spent)
+def _compare_balances(
+    connection: sa.Connection, salt: bytes, part: Sequence[int], fold: _Fold
+) -> None:
+    for row in _between(connection, BALANCE, part):
+        spent, own = bytes(row.spent), fold.blocks.get(row.block)
         good = (
-            row.block < len(fold.spent)
-            and spent == fold.spent[row.block].astype("<i8").tobytes()
+            own is not None
+            and spent == own.spent.astype("<i8").tobytes()
             and bytes(row.digest) == block_digest(salt, "balance", row.block, spent)
         )
         if not good:
@@ -229,5 +281,18 @@ def _compare_balances(connection: sa.Connection, salt: bytes, fold: _Fold) -> No
                 f"balances: block {row.block} (people {row.block * BLOCK} to "
                 f"{row.block * BLOCK + BLOCK - 1}) is not what the history adds up to"
             )
-    if blocks != len(fold.spent):
-        fold.problems.append(f"balances: {blocks} blocks, {len(fold.spent)} in the history")
+
+
+def _compare_head(
+    connection: sa.Connection, salt: bytes, last: Head, people: int, problems: list[str]
+) -> None:
+    """Compare the head, the settings and the digest of all balances with the last entry."""
+    head = connection.execute(sa.select(HEAD)).all()
+    stored = [(_whole(r.number), bytes(r.digest).hex(), _whole(r.people)) for r in head]
+    if stored != [(last.number, last.digest, people)]:
+        problems.append("head: not the last entry of the history")
+    body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
+    if json.loads(str(body))["state"] != chain.state_root(connection, salt):
+        problems.append("balances: their digests are not those of the last entry")
+    if meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
+        problems.append("settings: not those with which the ledger was opened")
