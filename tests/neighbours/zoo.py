@@ -198,6 +198,12 @@ MIXING = {
     },
     **{f"keeps: {how}": case(lambda how=how: Net(_Stateful(how))) for how in STATES},
     **{
+        f"packed in another order at {place}": case(
+            lambda place=place: Net(_PacksInAnotherOrder(), place)
+        )
+        for place in (0, 1)
+    },
+    **{
         f"loss: {name}, {kind}": case(lambda w=w: Net(wrap=w), _loss(reweigh))
         for name, reweigh in LOSSES.items()
         for kind, w in list(WRAPS.items())[:: 1 if len(name) % 2 else 2]
@@ -233,6 +239,7 @@ LAYERS = {
     "counter": lambda: _Counts(),
     "bags": lambda: _Bags(),
     "packed": lambda: _Packs(),
+    "packed and padded": lambda: _PacksAndPads(),
     "checkpointed": lambda: _Checkpointed(nn.Linear(6, 6)),
     "checkpointed parameter": lambda: _Checkpointed(_Own()),
 }
@@ -368,6 +375,31 @@ class _Packs(nn.Module):
         pack = nn.utils.rnn.pack_padded_sequence
         given = pack(h.unsqueeze(2), lengths, batch_first=True, enforce_sorted=False)
         return self.layer(given)[1][0]
+
+
+class _PacksAndPads(_Packs):
+    """Gives the mean over the places that each record has, both ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(1, 3, batch_first=True, bidirectional=True)
+
+    def forward(self, h):
+        lengths = (h > 0).sum(1).clamp(min=1)
+        pack = nn.utils.rnn.pack_padded_sequence
+        given = pack(h.unsqueeze(2), lengths, batch_first=True, enforce_sorted=False)
+        out, _ = nn.utils.rnn.pad_packed_sequence(self.layer(given)[0], batch_first=True)
+        return out.sum(1) / lengths.unsqueeze(1)
+
+
+class _PacksInAnotherOrder(_Packs):
+    """Gives each record what another one has, by length."""
+
+    def forward(self, h):
+        lengths = (h > 0).sum(1).clamp(min=1)
+        pack = nn.utils.rnn.pack_padded_sequence
+        given = pack(h.unsqueeze(2), lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(given._replace(sorted_indices=None, unsorted_indices=None))[1][0]
 
 
 class _Checkpointed(nn.Module):

@@ -106,7 +106,7 @@ class FilteredTrainer:
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.accounts = accounts
-        processes = Processes.current()
+        processes = Processes.current(self.model)
         if processes.world > 1:
             raise UnsupportedError(
                 f"FilteredTrainer: {processes.world} processes, and accounts are charged in one; "

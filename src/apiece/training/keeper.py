@@ -12,6 +12,7 @@ from apiece.errors import InputError, StateError
 from apiece.plan import Plan
 from apiece.training.checkpoints import Folder, Journal
 from apiece.training.clipping import selection
+from apiece.training.fully_sharded import gathered, spread, spread_updates
 from apiece.training.loop import Loop
 from apiece.training.randomness import Streams
 
@@ -90,9 +91,13 @@ class Keeper:
         loop = self._loop
         loop.updates.check_whole(loop.step_number)
         self._folder, self._begun = place, True
-        if loop.processes.rank == 0 and not self._finished:
-            self._data = self._data or self._fingerprint(self._streams)
-            place.save(self._state(), self._streams.key)
+        if not self._finished:
+            first = loop.processes.rank == 0
+            self._data = self._data or (self._fingerprint(self._streams) if first else None)
+            loop.processes.settle()
+            state = self._state()
+            if first:
+                place.save(state, self._streams.key)
         loop.processes.wait()
         return place.path
 
@@ -107,8 +112,8 @@ class Keeper:
             "world": loop.processes.world,
             "rejected": loop.rejected,
             "paths": selection.chosen(loop.sums.model),
-            "model": loop.sums.model.state_dict(),
-            "updates": loop.updates.state_dict(),
+            "model": gathered(loop.sums.model.state_dict()),
+            "updates": gathered(loop.updates.state_dict()),
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
         }
 
@@ -140,10 +145,11 @@ class Keeper:
                 )
         self._data = state["data"]
         try:
-            loop.sums.model.load_state_dict(state["model"])
+            model = loop.sums.model
+            model.load_state_dict(spread(state["model"], model.state_dict()))
         except RuntimeError as error:
             raise StateError(f"checkpoint: its model is another ({error})") from None
-        loop.updates.load_state_dict(state["updates"])
+        loop.updates.load_state_dict(spread_updates(state["updates"], loop.updates.optimizer))
         if loop.restarts is not None:
             loop.restarts.load_state_dict(state["restarts"])
         loop.step_number = loop.updates.begun = int(state["step"])

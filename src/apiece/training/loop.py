@@ -76,6 +76,7 @@ class Loop:
             UnsupportedError: Where the model keeps something of the records.
         """
         self.updates.check_whole(self.step_number)
+        self.processes.settle()
         if self.unfreezing is not None:
             self.unfreezing.enter(self.step_number, self.sums)
         self.sums.check_same()
@@ -83,7 +84,7 @@ class Loop:
         draw = self.sampler.draw(self.step_number, self.streams)
         if self.restarts is not None:
             self.restarts.enter(draw.stage)
-        with self.sums.unchanged():
+        with self.sums.unchanged(), self.processes.whole():
             clipped = self.charger.charge(draw, self._sum_over)
         self.rejected += clipped.rejected
         update = self._released(clipped, draw)
@@ -111,11 +112,13 @@ class Loop:
         """Return the noisy sum over all processes, divided by the expected batch size."""
         total = self.processes.gather(clipped)
         noisy = total.gradients
-        if self.processes.rank == 0:
+        if self.processes.adds_noise:
             generator = self.streams.noise(self.step_number)
             noisy = add_noise(total, draw.noise_stddev, generator=generator)
         update = self.processes.share(noisy)
         normalise(update, draw.expected_batch_size)
-        if self.journal is not None and self.processes.rank == 0:
-            self.journal(self.step_number, update.values())
+        if self.journal is not None:
+            noted = self.processes.noted(update)
+            if self.processes.rank == 0:
+                self.journal(self.step_number, noted)
         return update

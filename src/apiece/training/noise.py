@@ -9,7 +9,8 @@ import torch
 
 from apiece import _check
 from apiece.errors import InputError
-from apiece.training.clipping import ClippedSum
+from apiece.training.clipping import ClippedSum, guards
+from apiece.training.fully_sharded import part_of
 from apiece.training.randomness import Generator, normals
 
 _BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance
@@ -66,8 +67,13 @@ def add_noise(
     sizes = [total.numel() for total in totals]
     flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
     noisy = _pieces(flat, sizes, totals)
-    torch._foreach_add_(noisy, totals)
-    _to_grid(flat, stddev)
+    if any(guards.is_sharded(total) for total in totals):  # of the same noise in every process
+        noisy = [part_of(one, total).add_(total) for one, total in zip(noisy, totals, strict=True)]
+        for one in noisy:
+            _to_grid(one, stddev)
+    else:
+        torch._foreach_add_(noisy, totals)
+        _to_grid(flat, stddev)
     if any(total.dtype != flat.dtype for total in totals):
         noisy = [one.to(total.dtype) for one, total in zip(noisy, totals, strict=True)]
     return dict(zip(sums, noisy, strict=True))

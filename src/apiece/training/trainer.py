@@ -15,7 +15,7 @@ from torch import nn
 
 from apiece import _check
 from apiece._types import Integers, Mask
-from apiece.errors import InputError, StateError
+from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.training.batches import taking_part
 from apiece.training.callbacks import Callback, Progress
@@ -125,7 +125,12 @@ class Trainer:
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
-        source, processes = source_of(dataset), Processes.current()
+        source, processes = source_of(dataset), Processes.current(self.model)
+        if processes.sharded is not None and plan.combine == "average":
+            raise UnsupportedError(
+                "model: sharded by fully_shard, and the plan averages the models of its stages, "
+                "each kept whole; use DistributedDataParallel"
+            )
         streams = Streams.from_seed(seed)
         streams = replace(streams, key=processes.share_key(streams.key))
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)

@@ -111,6 +111,6 @@ def test_sharded_parameters_are_refused_with_what_to_do_instead():
         with pytest.raises(
             UnsupportedError, match=r"model.0.weight: is sharded .* DistributedData"
         ):
-            guards.trainable(model)
+            guards.fit_parameters(model)
     finally:
         torch.distributed.destroy_process_group()

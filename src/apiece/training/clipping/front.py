@@ -120,7 +120,7 @@ def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
     first = next(iter(parameters.values()))
     none = torch.zeros(0, device=first.device)
     zeros = {
-        name: torch.zeros_like(p, dtype=wide(p.dtype), requires_grad=False)
+        name: torch.zeros(p.shape, dtype=wide(p.dtype), device=p.device)
         for name, p in parameters.items()
     }
     return ClippedSum(zeros, none, none, none.to(torch.float64))

@@ -56,7 +56,19 @@ def fit_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     modules = modules_of(model)
     found = _trainable(model, modules)
     _check_modules(modules)
+    for name, parameter in found.items():
+        if is_sharded(parameter):
+            raise UnsupportedError(
+                f"model.{name}: is sharded over processes (fully_shard, tensor parallelism), and "
+                "a record's norm needs whole parameters; Trainer takes a model under fully_shard "
+                "or DistributedDataParallel, clip_and_sum whole ones"
+            )
     return found
+
+
+def is_sharded(tensor: object) -> bool:
+    """Whether a tensor is spread over processes: a DTensor, which is slow to import."""
+    return getattr(tensor, "placements", None) is not None
 
 
 def _trainable(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> dict[str, nn.Parameter]:
@@ -86,12 +98,6 @@ def _is_trained(name: str, parameter: nn.Parameter) -> bool:
         )
     if not parameter.requires_grad:
         return False
-    if getattr(parameter, "placements", None) is not None:  # a DTensor, slow to import
-        raise UnsupportedError(
-            f"model.{name}: is sharded over processes (fully_shard, tensor parallelism), and a "
-            "record's norm needs whole parameters; give the model unsharded to every process, or "
-            "in DistributedDataParallel: records are shared out and noise is added once"
-        )
     if parameter.dtype not in _REAL:
         raise UnsupportedError(
             f"model: parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}; "

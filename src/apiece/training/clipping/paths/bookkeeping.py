@@ -173,8 +173,16 @@ def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
     rule = _rule_of(call, gradients)
     if rule is None:
         return []
-    first, back = call.args[0].detach(), [g for g in gradients if g is not None]
+    first, others = call.args[0], call.args[1:]
     output = records.leaves(call.outputs)[0] if rule.remakes else None
+    if call.packing is not None:
+        first, output = (
+            call.packing.padded(t) for t in (first.data, records.leaves(call.outputs)[0])
+        )
+        of_rows, *states = gradients
+        gradients = [None if of_rows is None else call.packing.padded(of_rows), *states]
+        others = (call.packing.lengths.to(first.device),)
+    first, back = first.detach(), [g for g in gradients if g is not None]
     if rule.positions and first.dim() and first.shape[0] > size:  # several rows for each record
         first, output, *gradients = [_rows(t, size) for t in (first, output, *gradients)]
         back = [g for g in gradients if g is not None]
@@ -189,7 +197,7 @@ def _by_rule(call: Call, gradients: Gradients, size: int) -> list[Part]:
         [None if g is None else g.to(exact) for g in gradients],
         call.kwargs,
         output,
-        call.args[1:],
+        others,
     )
     found = rule.gives(call.unit.module, use)
     return [(call.unit.module.get_parameter(name), part) for name, part in found.items()]

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 
 from apiece.training.clipping import records
+from apiece.training.clipping.paths.packing import PACKING, Packing, Packs
 from apiece.training.clipping.rules.rule import NotBookable
 
 Function = Callable[..., Any]
@@ -32,7 +34,6 @@ def _each(names: str, arguments: str) -> dict[Function, tuple[str, ...]]:
 
 _REPEATING = named("repeat_interleave", torch, _Tensor)
 _UNEVEN = _REPEATING | named("masked_select nonzero argwhere unique", torch, _Tensor)
-_PACKING = named("_pack_padded_sequence", torch, torch._C._VariableFunctions)
 _CUTTING = {
     **_each("unbind", "input dim"),
     **_each("select narrow", "input dim index"),
@@ -58,7 +59,7 @@ _PUTTING = {
 }
 _BRACKETS = named("__getitem__ __setitem__", _Tensor)
 _MASKING = named("__getitem__", _Tensor)
-_DECIDING = _UNEVEN | _PACKING | _BRACKETS | _CUTTING.keys() | _JOINING.keys() | {torch.where}
+_DECIDING = _UNEVEN | PACKING | _BRACKETS | _CUTTING.keys() | _JOINING.keys() | {torch.where}
 _DECIDING |= _PICKING.keys() | _PUTTING.keys()  # those after which rows may not be the records
 _PLAIN = named("clone contiguous to type_as long int float double half bfloat16", _Tensor)
 
@@ -80,6 +81,7 @@ class RowOrder:
         self._size, self._shared = size, shared
         self._lost: dict[int, torch.Tensor] = {}
         self._written: dict[int, torch.Tensor] = {}  # by storage: all views of them are lost
+        self._packs = Packs(size)
         self._counts: dict[int, torch.Tensor] = {}  # of what a mask picked: rows of each record
 
     def refuse(self, where: str, tensors: Iterable[torch.Tensor]) -> None:
@@ -102,6 +104,19 @@ class RowOrder:
             if not torch.equal(starts, (counts.cumsum(0) - counts).to(starts.dtype)):
                 raise NotBookable(f"{where}: a bag holds places of several records")
 
+    def packing(self, packed: nn.utils.rnn.PackedSequence) -> Packing | None:
+        """Return whose each row of packed sequences is, None where that is not known."""
+        if self._size < 2:
+            found: Packing | None = Packing(packed.batch_sizes, torch.zeros(1, dtype=torch.long))
+        else:
+            found = self._packs.packing(packed.data)
+        return found if found is not None and found.is_of(packed) else None
+
+    def keep_packed(self, rows: torch.Tensor, packing: Packing) -> None:
+        """Note that rows are packed so, and not the records."""
+        self._lost[id(rows)] = rows
+        self._packs.keep(rows, packing)
+
     def note(self, func: Function, args: Any, kwargs: Any, out: Any, given: Any) -> None:
         """Note what a call makes of its tensors, `given`: it is lost where one of them is."""
         clean = not (self._lost or self._written or self._counts)
@@ -111,6 +126,9 @@ class RowOrder:
             self._counts[id(out)] = self._counts[id(given[0])]
         elif func in _MASKING and not any(map(self._is_lost, given)):
             self._count(out, *args[:2])
+        in_order = self._packs.note(func, args, kwargs, out, self._is_lost)
+        if in_order:
+            return
         if any(map(self._is_lost, given)) or self._loses(func, args, kwargs, given):
             self._lost |= {id(t): t for t in records.leaves(out)}
             if out is None or any(out is t for t in given):  # written in place
@@ -144,7 +162,7 @@ class RowOrder:
             return self._by_index(call)
         if func in _UNEVEN:
             return func not in _REPEATING or len(given) > 1
-        return func in _PACKING or (func is torch.where and len(args) + len(kwargs) == 1)
+        return func in PACKING or (func is torch.where and len(args) + len(kwargs) == 1)
 
     def _by_index(self, call: dict[str, Any]) -> bool:
         """Whether the records decide which rows are picked, or written to."""

@@ -17,6 +17,7 @@ from apiece.training.clipping import records
 from apiece.training.clipping.guards import modules_of
 from apiece.training.clipping.paths.following import Following
 from apiece.training.clipping.paths.meeting import nodes
+from apiece.training.clipping.paths.packing import Packing
 from apiece.training.clipping.rules.rule import LayerRule, NotBookable
 from apiece.training.clipping.rules.table import rule_for
 
@@ -44,6 +45,7 @@ class Call:
 
     outputs: kept where the unit is run again, else None, so that their memory is free again.
     past: the nodes of autograd's graph at which its arguments came in.
+    packing: whose each row is, where the argument and the first output are packed sequences.
     """
 
     unit: Unit
@@ -53,6 +55,7 @@ class Call:
     edges: tuple[GradientEdge, ...]
     versions: tuple[int, ...]
     past: tuple[Node, ...]
+    packing: Packing | None = None
 
     def check(self) -> None:
         """Refuse a call whose input was overwritten later in the forward pass."""
@@ -89,8 +92,10 @@ class Tape:
             raise NotBookable(f"{unit.path}: called with {len(args)} arguments and {list(kwargs)}")
         edges = tuple(get_gradient_edge(t) for t in tensors)
         given = records.leaves((args, kwargs))
-        offsets = _offsets(unit, args, kwargs)
-        if offsets is None:
+        offsets, packing = _offsets(unit, args, kwargs), self._packing(unit, args, kwargs)
+        if packing is not None:
+            self.follow.rows.keep_packed(tensors[0], packing)
+        elif offsets is None:
             self.follow.rows.refuse(unit.path, given)
         else:
             places = [t for t in given if t is not offsets]
@@ -98,7 +103,15 @@ class Tape:
             self.follow.rows.check_bags(unit.path, places, offsets[:-1] if last else offsets)
         versions = tuple(t._version for t in given)
         kept = None if unit.is_plain else out
-        self.calls.append(Call(unit, args, kwargs, kept, edges, versions, nodes(given)))
+        past = nodes(given)
+        self.calls.append(Call(unit, args, kwargs, kept, edges, versions, past, packing))
+
+    def _packing(self, unit: Unit, args: Any, kwargs: Any) -> Packing | None:
+        """Return whose the rows of packed sequences are, where the layer takes such."""
+        if unit.rule is None or not unit.rule.packs or kwargs or len(args) != 1:
+            return None
+        packed = isinstance(args[0], nn.utils.rnn.PackedSequence)
+        return self.follow.rows.packing(args[0]) if packed else None
 
     @property
     def edges(self) -> list[GradientEdge]:

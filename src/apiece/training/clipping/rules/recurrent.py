@@ -40,10 +40,14 @@ class _Way:
 def recurrent(module: nn.RNNBase, use: LayerUse) -> Contributions:
     """Return the contributions of every layer's two maps.
 
-    use.input: (B, T, I); use.gradients: of the output and the last states, None where unused.
+    use.input: (B, T, I); use.gradients: of the output and the last states, None where unused;
+    use.others: the records' lengths, where they differ.
     """
+    there = None
+    if use.others:
+        there = torch.arange(use.input.shape[1], device=use.input.device) < use.others[0][:, None]
     with torch.enable_grad():
-        outputs, uses = _unrolled(module, use.input)
+        outputs, uses = _unrolled(module, use.input, there)
     zeros = [zero for each in uses for zero in (each.of_inputs, each.of_hidden)]
     pairs = [(o, g) for o, g in zip(outputs, use.gradients, strict=True) if g is not None]
     made, given = [o for o, _ in pairs], [g for _, g in pairs]
@@ -61,13 +65,16 @@ def recurrent(module: nn.RNNBase, use: LayerUse) -> Contributions:
     return found
 
 
-def _unrolled(module: nn.RNNBase, values: torch.Tensor) -> tuple[list[torch.Tensor], list[_Way]]:
+def _unrolled(
+    module: nn.RNNBase, values: torch.Tensor, there: torch.Tensor | None
+) -> tuple[list[torch.Tensor], list[_Way]]:
     uses: list[_Way] = []
     last: list[tuple[torch.Tensor, torch.Tensor]] = []
     for layer in range(module.num_layers):
         sides = []
         for side in ("", "_reverse")[: 1 + module.bidirectional]:
-            out, state, use = _one_way(module, f"_l{layer}{side}", values, backwards=bool(side))
+            own = module, f"_l{layer}{side}"
+            out, state, use = _one_way(*own, values, there, backwards=bool(side))
             sides.append(out)
             last.append(state)
             uses.append(use)
@@ -79,8 +86,15 @@ def _unrolled(module: nn.RNNBase, values: torch.Tensor) -> tuple[list[torch.Tens
 
 
 def _one_way(
-    module: nn.RNNBase, suffix: str, values: torch.Tensor, *, backwards: bool
+    module: nn.RNNBase,
+    suffix: str,
+    values: torch.Tensor,
+    there: torch.Tensor | None,
+    *,
+    backwards: bool,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor], _Way]:
+    """Run one layer in one direction; a state stands still where its record is not `there`."""
+
     def own(name: str) -> Any:
         found = module._parameters.get(name + suffix)
         return None if found is None else found.detach().to(values.dtype)
@@ -97,8 +111,13 @@ def _one_way(
     for time in range(length - 1, -1, -1) if backwards else range(length):
         before[time] = hidden
         kept = nn.functional.linear(hidden, weight, bias) + of_hidden[:, time]
+        last = hidden, cell
         hidden, cell = _cell(module, shown[:, time], kept, hidden, cell)
         after[time] = hidden
+        if there is not None:
+            now = there[:, time].unsqueeze(1)
+            after[time] = hidden.where(now, hidden.new_zeros(()))
+            hidden, cell = hidden.where(now, last[0]), cell.where(now, last[1])
     use = _Way(suffix, values, torch.stack(before, 1), of_inputs, of_hidden)
     return torch.stack(after, 1), (hidden, cell), use
 
@@ -125,19 +144,19 @@ def _cell(
 
 
 def _suits(module: nn.RNNBase) -> bool:
-    """Whether records come first, and nothing is projected or dropped between layers."""
-    return (
-        module.batch_first
-        and module.proj_size == 0
-        and not (module.training and module.dropout > 0 and module.num_layers > 1)
+    """Whether nothing is projected or dropped between layers."""
+    return module.proj_size == 0 and not (
+        module.training and module.dropout > 0 and module.num_layers > 1
     )
 
 
-def _is_padded(_module: Any, args: Any, kwargs: dict[str, Any], _gradients: Gradients) -> bool:
-    """Whether a call is of padded sequences, from states of zero."""
-    return (
-        len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].dim() == 3
-    )
+def _takes(module: Any, args: Any, kwargs: dict[str, Any], _gradients: Gradients) -> bool:
+    """Whether a call is of padded sequences, records first, or of packed ones, from zero states."""
+    if len(args) != 1 or kwargs:
+        return False
+    if isinstance(args[0], nn.utils.rnn.PackedSequence):
+        return True
+    return isinstance(args[0], torch.Tensor) and args[0].dim() == 3 and module.batch_first
 
 
-RECURRENT = LayerRule(recurrent, _suits, _is_padded, remakes=True)
+RECURRENT = LayerRule(recurrent, _suits, _takes, remakes=True, packs=True)

@@ -76,6 +76,8 @@ class LayerRule:
     and compares the two (`same_output`); such a rule is not differentiated.
     positions: whether the layer does the same at every place of all dimensions but its last ones,
     so that a record may have several rows of the first dimension.
+    packs: whether a call may be of packed sequences; the rule gets them padded, and their lengths
+    as `others`.
     more: whether a call may have further arguments; the records are then those of its output.
     """
 
@@ -85,6 +87,7 @@ class LayerRule:
     remakes: bool = False
     positions: bool = False
     more: bool = False
+    packs: bool = False
 
 
 def trains(module: nn.Module, name: str) -> bool:
