@@ -3,6 +3,7 @@
 What one process makes of the plan is made here; two processes with `fully_shard` must make it too.
 """
 
+import dataclasses
 import functools
 import os
 import socket
@@ -226,6 +227,16 @@ def test_what_is_sharded_otherwise_is_refused(one_process):
         FullySharded(model, 2)
     with pytest.raises(UnsupportedError, match=r"0\.weight: is sharded .*DistributedData"):
         clip_and_sum(model, nn.MSELoss(reduction="none"), torch.ones(1, 3), torch.ones(1, 2), 1.0)
+
+
+def test_plans_that_average_the_models_of_their_stages_are_refused(one_process):
+    from torch.distributed.fsdp import fully_shard
+
+    model, optimizer, loss, plan, data, _ = setting("sum")
+    fully_shard(model, mesh=one_process)
+    average = dataclasses.replace(plan, combine="average")
+    with pytest.raises(UnsupportedError, match="averages the models of its stages"):
+        Trainer(model, optimizer(model), loss, average, data, seed=0)
 
 
 def test_the_model_is_an_ordinary_one_meanwhile_and_itself_again_after_an_error(one_process):

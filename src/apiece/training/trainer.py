@@ -126,11 +126,6 @@ class Trainer:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, processes = source_of(dataset), Processes.current(self.model)
-        if processes.sharded is not None and plan.combine == "average":
-            raise UnsupportedError(
-                "model: sharded by fully_shard, and the plan averages the models of its stages, "
-                "each kept whole; use DistributedDataParallel"
-            )
         streams = Streams.from_seed(seed)
         streams = replace(streams, key=processes.share_key(streams.key))
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
@@ -161,8 +156,7 @@ class Trainer:
         )
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
-        if plan.combine == "average":
-            self._loop.restarts = Restarts(self.model, updates)
+        self._loop.restarts = _restarts(plan, self.model, updates, processes)
 
     @property
     def steps(self) -> int:
@@ -288,6 +282,19 @@ class Trainer:
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
         trainer._keeper.resume(place, state, key)
         return trainer
+
+
+def _restarts(
+    plan: Plan, model: nn.Module, updates: Updates, processes: Processes
+) -> Restarts | None:
+    if plan.combine != "average":
+        return None
+    if processes.sharded is not None:
+        raise UnsupportedError(
+            "model: sharded by fully_shard, and the plan averages the models of its stages, each "
+            "kept whole; use DistributedDataParallel"
+        )
+    return Restarts(model, updates)
 
 
 def _unfreezing(
