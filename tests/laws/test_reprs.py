@@ -101,6 +101,7 @@ HOLDS = {
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
     "training.clipping.people.Owners": "owner order",
     "training.clipping.paths.meeting.Use": "shared edge gives met",
+    "training.clipping.paths.packing.Packing": "sizes order",
     "training.clipping.rules.attention.Projection": "weight bias values out",
     "training.clipping.paths.tape.SharedCall": "given output",
     "training.clipping.rules.joined.Joined": "part persons",
