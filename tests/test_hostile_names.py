@@ -36,6 +36,8 @@ NAMES = [
     "\ud800", "\ue000", "[bold]x[/bold]", "[/]", "%s%n", "x" * 5000, " ", "\x7f", "\ufffe",
 ]  # fmt: skip
 
+TAGS = re.compile(r"<(?!svg|g\b|path|use|text|defs|clipPath|rect|style|/)[a-z0-9]+")
+
 
 def page_of(run: Run) -> str:
     return report(run).html
@@ -86,11 +88,21 @@ def test_plain_is_one_harmless_line_and_changes_nothing_harmless(text: str) -> N
         assert plain(text) == text
 
 
+@cache
+def lines_of_a_good_name() -> int:
+    return len(closing_table(run_of("good")).split("\n"))
+
+
+@cache
+def tags_of_a_good_name() -> list[str]:
+    return TAGS.findall(page_of(run_of("good")))
+
+
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_tables(name: str) -> None:
     closing = closing_table(run_of(name))
     assert harmless(closing)
-    assert len(closing.split("\n")) == len(closing_table(run_of("good")).split("\n"))
+    assert len(closing.split("\n")) == lines_of_a_good_name()
     found, good = (
         Findings(audit="one run", rocs={each: roc([1.0, 0.0], [True, False])})
         for each in (name, "good")
@@ -119,10 +131,7 @@ def test_pages(name: str) -> None:
     page = page_of(run_of(name))
     page.encode()
     assert harmless(page)
-    # The same elements as for a good name: no name is markup.
-    tags = re.compile(r"<(?!svg|g\b|path|use|text|defs|clipPath|rect|style|/)[a-z0-9]+")
-    good = page_of(run_of("good"))
-    assert tags.findall(page) == tags.findall(good)
+    assert TAGS.findall(page) == tags_of_a_good_name()  # no name is markup
 
 
 def texts(svg: str) -> list[str]:

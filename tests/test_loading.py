@@ -20,10 +20,7 @@ MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "subp
 REASONS = {
     ("cli/__init__.py", "import_module"): "a command of this package, from the list of its files",
     ("__init__.py", "import_module"): "a public name's own module",
-    ("jobs/__init__.py", "import_module"): "a public name's own module",
-    ("adapters/__init__.py", "import_module"): "a public name's own module",
-    ("audit/__init__.py", "import_module"): "a public name's own module",
-    ("pate/__init__.py", "import_module"): "a public name's own module",
+    ("_lazy.py", "import_module"): "a public name's own module",
     ("sensitivity/__init__.py", "import_module"): "a public name's own module",
     ("audit/models.py", "torch.export.load"): "behind trusted=True",
     ("datasets/cifar.py", "import pickle"): "an unpickler that knows four names",

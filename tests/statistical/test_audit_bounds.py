@@ -102,7 +102,7 @@ def test_one_group_that_is_not_private_is_found(method: str) -> None:
 
 @pytest.mark.parametrize(("method", "threshold"), TWO_WORLDS)
 def test_bound_holds_for_a_gaussian_mechanism(method: str, threshold: str | float) -> None:
-    mu, runs = 1.0, 150
+    mu, runs = 1.0, 100
     truth = gaussian.epsilon_from_mu(mu, DELTA)
     generator = np.random.default_rng(13)
     wrong, largest = 0, 0.0
@@ -119,7 +119,7 @@ def test_bound_holds_for_a_gaussian_mechanism(method: str, threshold: str | floa
 
 @pytest.mark.parametrize("method", ["dp", "gdp"])
 def test_one_run_holds_for_independent_gaussian_canaries(method: str) -> None:
-    mu, runs = 1.0, 100
+    mu, runs = 1.0, 60
     truth = gaussian.epsilon_from_mu(mu, DELTA)
     generator = np.random.default_rng(14)
     found = []
