@@ -27,13 +27,20 @@ def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
+def taken(own: dict[str, nn.Parameter]) -> dict[str, torch.Tensor]:
+    """Return the gradients, which are left with nobody: memory is then every contender's own."""
+    found = {name: p.grad for name, p in own.items() if p.grad is not None}
+    for parameter in own.values():
+        parameter.grad = None
+    return found
+
+
 def plain(model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor) -> Step:
     own = trained(model)
 
     def step() -> dict[str, torch.Tensor]:
-        model.zero_grad()
         losses(run(model, inputs), targets).mean().backward()
-        return {name: p.grad for name, p in own.items() if p.grad is not None}
+        return taken(own)
 
     return step
 
@@ -52,9 +59,8 @@ def compiled(model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tenso
     own = trained(model)
 
     def step() -> dict[str, torch.Tensor]:
-        model.zero_grad()
         fast().backward()
-        return {name: p.grad for name, p in own.items() if p.grad is not None}
+        return taken(own)
 
     return step
 
@@ -99,7 +105,7 @@ def opacus_ghost(model: nn.Module, losses: Losses, inputs: Any, targets: torch.T
         wrapped.disable_hooks()
         (each * factors).sum().backward()
         wrapped.enable_hooks()
-        return {name: p.grad for name, p in own.items() if p.grad is not None}
+        return taken(own)
 
     return step
 

@@ -36,7 +36,7 @@ from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.rules.kernels import row_squares
 
-_CELLS = 1 << 24  # entries of per-record gradients at a time
+_CELLS = 1 << 21  # entries of per-record gradients at a time
 _CLOSELY = 32  # records of which a close look takes the gradients in double precision
 _PARTS = 16  # in which it takes the losses of all, in another order
 

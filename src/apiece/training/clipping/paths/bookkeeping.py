@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -91,8 +91,7 @@ def clip_batch(batch: Batch) -> ClippedSum:
                 seen.append((use.shared, use.gives(gradient)))
         trained = {id(p): p for p in batch.parameters.values()}
         apart += parts_of_uses(tape, seen, trained)
-        named = _contributions(passed, apart, batch)
-        return _clip(named, batch, losses.detach())
+        return _clip(_contributions(passed, apart, batch), batch, losses.detach())
 
 
 def _refuse_the_unseen(tape: Tape, losses: torch.Tensor, batch: Batch) -> None:
@@ -141,16 +140,17 @@ def _contributions(
 ) -> dict[str, Contribution]:
     """Return each parameter's contribution, by name; `apart` holds those that no rule gives.
 
-    Empties `passed`, so that no call's tensors are kept longer than its contribution is made of.
+    Empties both, so that no call's tensors are kept longer than its contribution is made of.
     """
-    found = list(apart)
+    found = apart
     while passed:
         found += _by_rule(*passed.popleft(), len(batch))
     names = {id(p): name for name, p in batch.parameters.items()}
     parts: dict[str, list[Contribution]] = {}
     for parameter, part in found:
         parts.setdefault(names[id(parameter)], []).append(part)
-    return {name: join(several) for name, several in parts.items()}
+    found.clear()
+    return {name: join(parts.pop(name)) for name in list(parts)}
 
 
 def _without_rule(passed: deque[Passed], size: int) -> list[Part]:
@@ -253,7 +253,8 @@ def _by_vmap(
 def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) -> ClippedSum:
     owner, bounds = batch.owner, batch.clip_norms
     together, shapes = beside.together(named)
-    held: Mapping[str, Contribution | Joined] = together
+    named.clear()  # what a contribution holds is let go of with its sum
+    held: dict[str, Contribution | Joined] = dict(together)
     if owner is not None:
         persons = Persons(owner)
         held = {name: Joined(part, persons) for name, part in together.items()}
@@ -266,7 +267,8 @@ def _clip(named: dict[str, Contribution], batch: Batch, losses: torch.Tensor) ->
     if not math.isfinite(float(norms.sum())):
         bad = ~torch.isfinite(norms)
         held = {name: part.without(bad) for name, part in held.items()}
-    sums = {name: part.weighted(factors) for name, part in held.items()}
+    together.clear()
+    sums = {name: held.pop(name).weighted(factors) for name in list(held)}
     if shapes:
         sums |= beside.apart(sums.pop(beside.ALL), shapes)
     for name, parameter in batch.parameters.items():
