@@ -1,6 +1,7 @@
 """The trainer runs the plan: rates, bounds, one noise, the expected batch size, every step."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -229,3 +230,52 @@ def test_each_stage_has_its_own_noise():
         run.step()
         moves.append(float((flat(run.model) - before).std()) * 60 * rare / 0.3)
     assert moves == pytest.approx([5.0, 5.0, 0.2, 0.2], rel=0.6)
+
+
+def wrapped(model):
+    return torch.compile(model, backend="eager")
+
+
+def in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+def in_part(model):
+    model[0] = torch.compile(model[0], backend="eager")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("compiles", [wrapped, in_place, in_part])
+def test_a_compiled_model_is_trained_as_it_is_without_and_runs_with_its_new_parameters(
+    compiles, tmp_path
+):
+    def made(compiles=None):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+        model = model if compiles is None else compiles(model)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    the_plan, (x, y) = plan(noise=0.1), data()
+    model, optimizer = made()
+    Trainer(model, optimizer, loss_fn, the_plan, (x, y), seed=0).fit()
+    fast, optimizer = made(compiles)
+    seen = []
+    looks = [lambda _: seen.append(fast(x).detach())]  # by the compiled code, between steps
+    half = Trainer(
+        fast, optimizer, loss_fn, the_plan, (x, y), seed=0, checkpoint=tmp_path, callbacks=looks
+    )
+    half.fit(3)
+    assert {part.path for part in half.paths} == {"book-keeping"}
+    fast, optimizer = made(compiles)
+    Trainer.resume(tmp_path, fast, optimizer, loss_fn, the_plan, (x, y), callbacks=looks).fit()
+    room = 0 if compiles is not in_part else 1e-6  # in part, no chain of plain layers
+    torch.testing.assert_close(flat(fast), flat(model), rtol=room, atol=room)
+    assert torch.equal(seen[-1], fast(x))
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    if compiles is not in_part:  # whose names are others
+        again, optimizer = made()
+        done = Trainer.resume(tmp_path, again, optimizer, loss_fn, the_plan, (x, y))
+        assert done.step_number == the_plan.steps
+        assert torch.equal(flat(again), flat(model))

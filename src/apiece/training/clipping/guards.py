@@ -179,8 +179,14 @@ def told_of_checkpoints() -> Iterator[None]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module inside DistributedDataParallel, whose own reduction is not used."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        inner: nn.Module = model.module
-        return inner
-    return model
+    """Return the module inside DistributedDataParallel and torch.compile's wrapper.
+
+    The one's reduction is not used, and what the other compiled is run by whoever calls it.
+    """
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif "_orig_mod" in model._modules:
+            model = model.get_submodule("_orig_mod")
+        else:
+            return model

@@ -35,7 +35,7 @@ _chosen: weakref.WeakKeyDictionary[nn.Module, dict[How, str]] = weakref.WeakKeyD
 
 def chosen(model: nn.Module) -> list[tuple[How, str]]:
     """Return which path the model took, in which state: what a resumed run must take again."""
-    return list(_chosen.get(_inner(model), {}).items())
+    return list(_chosen.get(inner(model), {}).items())
 
 
 def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
@@ -49,7 +49,7 @@ def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
         >>> paths_of(nn.Linear(2, 1))
         ()
     """
-    model = _inner(model)
+    model = inner(model)
     taken = list(_chosen.get(model, {}).values())
     return parts(model, method if method != "auto" else taken[-1] if taken else None)
 
@@ -57,7 +57,7 @@ def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
 def choose(model: nn.Module, paths: Iterable[tuple[Iterable[bool | str], str]]) -> None:
     """Let the model take the paths that `chosen` gave, without trying others."""
     known = {tuple(how): path for how, path in paths if path in _PATHS}
-    _chosen.setdefault(_inner(model), {}).update(known)
+    _chosen.setdefault(inner(model), {}).update(known)
 
 
 def clip_by(method: str, batch: Batch) -> ClippedSum:
@@ -207,6 +207,7 @@ def _not_exact(reason: str) -> UnsupportedError:
     )
 
 
-def _inner(model: nn.Module) -> nn.Module:
+def inner(model: nn.Module) -> nn.Module:
     """Return the module inside torch.compile's wrapper, which is what is run."""
-    return model._modules.get("_orig_mod") or model
+    found = model._modules.get("_orig_mod")
+    return model if found is None else found

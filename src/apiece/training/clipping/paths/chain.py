@@ -66,7 +66,8 @@ def _collect(module: nn.Module, layers: list[nn.Module]) -> bool:
         return False
     kind = type(module)
     if kind is nn.Sequential:
-        return all(_collect(child, layers) for child in module._modules.values() if child)
+        children = [child for child in module._modules.values() if child is not None]
+        return all(_collect(child, layers) for child in children)
     layers.append(module)
     if kind is nn.Linear:
         for name, held in module._parameters.items():
