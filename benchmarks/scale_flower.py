@@ -17,6 +17,7 @@ import json
 import logging
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping, Fed
 from torch import nn
 
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
+from apiece.adapters.federation import Federation
 from apiece.adapters.flower import FederatedClient, FederatedStrategy, plan_federation
 
 DELTA, ASKED, SHARE = 1e-5, (1.0, 2.0, 4.0), (0.34, 0.43, 0.23)
@@ -133,7 +135,36 @@ def adult(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(x.astype(np.float32)), torch.tensor(y)
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class Data:
+    """The people to train on and those to test with."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    x_test: torch.Tensor
+    y_test: torch.Tensor
+
+    @classmethod
+    def of(cls, path: Path, rng: np.random.Generator) -> Data:
+        x, y = adult(path)
+        order, cut = torch.from_numpy(rng.permutation(len(x))), int(0.8 * len(x))
+        return cls(x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]])
+
+    @property
+    def width(self) -> int:
+        return int(self.x.shape[1])
+
+    def zeros(self) -> list[Any]:
+        return [p.detach().numpy() for p in linear(self.width).parameters()]
+
+    def dealt(self, clients: int) -> list[Any]:
+        return np.array_split(np.arange(len(self.x)), clients)
+
+    def part(self, rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[rows], self.y[rows]
+
+
+def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--clients", type=int, default=1000)
@@ -143,15 +174,40 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=8.0)
     parser.add_argument("--dies", type=float, default=0.05)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    return parser.parse_args()
+
+
+def ours(given: argparse.Namespace, data: Data, levels: Any, federation: Federation) -> list[Any]:
+    """Train with record and client budgets; some answers are lost."""
+    clients = [
+        FederatedClient(linear(data.width), losses, data.part(i), levels[i], federation)
+        for i in data.dealt(given.clients)
+    ]
+    everyone = Everyone([Here(str(k), each, given.dies) for k, each in enumerate(clients)])
+    strategy = FederatedStrategy(data.zeros(), federation, learning_rate=given.learning_rate)
+    return run(strategy, everyone, given.rounds)
+
+
+def theirs(given: argparse.Namespace, data: Data, multiplier: float) -> list[Any]:
+    """Train with Flower's server-side fixed clipping."""
+    clients = [Local(*data.part(i), given.learning_rate) for i in data.dealt(given.clients)]
+    everyone = Everyone([Here(str(k), each, 0.0) for k, each in enumerate(clients)])
+    fedavg = FedAvg(
+        fraction_fit=given.probability,
+        fraction_evaluate=0.0,
+        min_available_clients=1,
+        initial_parameters=ndarrays_to_parameters(data.zeros()),
+    )
+    sampled = round(given.probability * given.clients)
+    beside = DifferentialPrivacyServerSideFixedClipping(fedavg, multiplier, 0.5, sampled)
+    return run(beside, everyone, given.rounds)
+
+
+def compared(given: argparse.Namespace) -> dict[str, Any]:
+    """Plan, train both, and say what each reached and promised."""
     rng = np.random.default_rng(0)
-    x, y = adult(given.data)
-    order = torch.from_numpy(rng.permutation(len(x)))
-    cut = int(0.8 * len(x))
-    x, y, x_test, y_test = x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]
-    levels = rng.choice(3, len(x), p=SHARE)
+    data = Data.of(given.data, rng)
+    levels = rng.choice(3, len(data.x), p=SHARE)
     begun = time.process_time()
     federation = plan_federation(
         ASKED,
@@ -162,40 +218,16 @@ def main() -> None:
         noise_multiplier=given.noise,
         client_clip=2 * given.noise,
     )
-    planned = time.process_time() - begun
-    parts = np.array_split(np.arange(len(x)), given.clients)
-    zeros = [p.detach().numpy() for p in linear(x.shape[1]).parameters()]
-    ours = Everyone(
-        [
-            Here(
-                str(k),
-                FederatedClient(linear(x.shape[1]), losses, (x[i], y[i]), levels[i], federation),
-                given.dies,
-            )
-            for k, i in enumerate(parts)
-        ]
-    )
-    begun = time.process_time()
-    strategy = FederatedStrategy(zeros, federation, learning_rate=given.learning_rate)
-    found = run(strategy, ours, given.rounds)
+    planned, begun = time.process_time() - begun, time.process_time()
+    found = ours(given, data, levels, federation)
     took = time.process_time() - begun
-    theirs = Everyone(
-        [Here(str(k), Local(x[i], y[i], given.learning_rate), 0.0) for k, i in enumerate(parts)]
-    )
-    sampled = round(given.probability * given.clients)
     multiplier = federation.noise_stddev / float(federation.client_clip or 1)
-    fedavg = FedAvg(
-        fraction_fit=given.probability,
-        fraction_evaluate=0.0,
-        min_available_clients=1,
-        initial_parameters=ndarrays_to_parameters(zeros),
-    )
-    beside = DifferentialPrivacyServerSideFixedClipping(fedavg, multiplier, 0.5, sampled)
-    flower = run(beside, theirs, given.rounds)
+    flower = theirs(given, data, multiplier)
     one = Repeated(Sampled(Gaussian(multiplier), given.probability), given.rounds)
-    result = {
+    share = float(data.y_test.mean())
+    return {
         "clients": given.clients,
-        "records": len(x),
+        "records": len(data.x),
         "rounds": given.rounds,
         "client_probability": given.probability,
         "dropped_out": given.dies,
@@ -203,14 +235,14 @@ def main() -> None:
         "rates": federation.rates,
         "planning_seconds": round(planned, 1),
         "rounds_seconds": round(took, 1),
-        "majority": round(max(float(y_test.mean()), 1 - float(y_test.mean())), 4),
+        "majority": round(max(share, 1 - share), 4),
         "apiece": {
-            "accuracy": accuracy(found, x_test, y_test),
+            "accuracy": accuracy(found, data.x_test, data.y_test),
             "record_epsilon": [round(federation.record_epsilon(k, DELTA), 3) for k in range(3)],
             "client_epsilon": round(federation.client_epsilon(DELTA), 3),
         },
         "flower, server-side fixed clipping": {
-            "accuracy": accuracy(flower, x_test, y_test),
+            "accuracy": accuracy(flower, data.x_test, data.y_test),
             "record_epsilon": None,
             "client_epsilon, were its clients drawn by coins": round(
                 float(privacy_curve(one).epsilon(DELTA).upper), 3
@@ -218,7 +250,13 @@ def main() -> None:
             "note": "no answer is dropped here: a round with one failure is thrown away by it",
         },
     }
-    text = json.dumps(result, indent=1) + "\n"
+
+
+def main() -> None:
+    given = asked()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    text = json.dumps(compared(given), indent=1) + "\n"
     if given.out:
         given.out.write_text(text)
     print(text, end="")

@@ -1,7 +1,8 @@
 """How planning, the ledger, shards and queries grow with people: processor time and peak memory.
 
 Each stage and size runs in a process of its own, so that its peak memory is its own; the slope is
-that of log time over log people between the two largest sizes.
+that of log time, or of log memory, over log people between the two largest sizes. The ledger is
+SQLite's, or with APIECE_SCALE_LEDGER=postgresql://user@host/name{size} one of those databases.
 
 python benchmarks/scale_growth.py --sizes 4 5 6 --out benchmarks/results/scale_growth.json
 """
@@ -37,7 +38,10 @@ def people_file(size: int, folder: Path, group: int = CHUNK) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path, writer = folder / "people.parquet", None
+    path, writer = folder / f"people-{group}" / "people.parquet", None
+    if path.exists():
+        return path
+    path.parent.mkdir()
     for start in range(0, size, CHUNK):
         rng, rows = np.random.default_rng(start), min(CHUNK, size - start)
         table = pa.table(
@@ -69,10 +73,15 @@ def plan(size: int, folder: Path) -> float:
     return took
 
 
+URL = os.environ.get("APIECE_SCALE_LEDGER", "sqlite:///{folder}/people.db")
+
+
 def _ledger(size: int, folder: Path) -> Any:
     from apiece.ledger import Ledger
 
-    ledger = Ledger.open(f"sqlite:///{folder}/people.db")
+    ledger = Ledger.open(URL.format(folder=folder, size=size))
+    if ledger.people == size:
+        return ledger
     for start in range(0, size, CHUNK):
         ids = np.arange(start, min(start + CHUNK, size))
         epsilon = np.random.default_rng(start).choice([0.5, 1.0, 4.0], ids.size)
@@ -93,8 +102,8 @@ def ledger_charge_list(size: int, folder: Path) -> float:
     ledger = _ledger(size, folder)
     norms = np.random.default_rng(1).random(size)
     start = time.process_time()
-    paid = ledger.reserve("sum", np.arange(size), norms, 20.0)
-    ledger.commit("sum")
+    paid = ledger.reserve("list", np.arange(size), norms, 20.0)
+    ledger.commit("list")
     took = time.process_time() - start
     assert paid.size == size
     return took
@@ -118,7 +127,6 @@ def _norms(ids: Any) -> Any:
 @stage
 def ledger_verify(size: int, folder: Path) -> float:
     ledger = _ledger(size, folder)
-    ledger.reserve_everyone("sum", _norms, 20.0)
     start = time.process_time()
     assert ledger.verify().ok
     return time.process_time() - start
@@ -131,8 +139,8 @@ def shard_batches(size: int, folder: Path) -> float:
     from apiece.training import ChaCha20Stream, ParquetShards
     from apiece.training.batches import PoissonSampler
 
-    people_file(size, folder, group=1000)
-    of = ParquetShards(folder, inputs=["income", "x"], target="y")
+    path = people_file(size, folder, group=1000)
+    of = ParquetShards(path.parent, inputs=["income", "x"], target="y")
     rates = np.array([64.0 / size])
     sampler = PoissonSampler(Stage(20, 64.0, 1.0, rates, np.ones(1)), np.zeros(size, np.int64))
     stream = ChaCha20Stream()
@@ -178,40 +186,61 @@ def query_spark(size: int, folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def one(name: str, size: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = STAGES[name](size, Path(folder))
+def one(name: str, size: int, folder: Path) -> dict[str, float]:
+    seconds = STAGES[name](size, folder)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"seconds": round(seconds, 4), "peak_megabytes": round(peak, 1)}
+
+
+def apart(name: str, size: int, folder: Path) -> dict[str, Any]:
+    """Run a stage in a process of its own; return what it took, or why it failed."""
+    words = [sys.executable, "-W", "ignore", __file__, "--one", name, str(size), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1:]
+    return {"failed": lines} if done.returncode else dict(json.loads(lines[0]))
+
+
+def slopes(sizes: dict[str, Any]) -> dict[str, float]:
+    """Growth from each size to the next, as the exponent of people; of seconds and of memory."""
+    rows = [row for row in sizes.values() if "seconds" in row]
+    return (
+        {
+            what: round(math.log10(last[what] / before[what]), 2)
+            for before, last in [rows[-2:]]
+            for what in ("seconds", "peak_megabytes")
+            if before[what] > 0 < last[what]
+        }
+        if len(rows) > 1
+        else {}
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4, 5, 6], help="Powers of ten.")
     parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--one", nargs=2, metavar=("STAGE", "SIZE"), help="Run it here.")
+    parser.add_argument("--out", type=Path, help="Adds to what is there.")
+    parser.add_argument("--one", nargs=3, metavar=("STAGE", "SIZE", "FOLDER"), help="Run it here.")
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(one(given.one[0], int(given.one[1]))))
+        print(json.dumps(one(given.one[0], int(given.one[1]), Path(given.one[2]))))
         return
     found: dict[str, Any] = {}
-    for name in given.stages:
-        rows = {}
-        for power in given.sizes:
-            words = [sys.executable, "-W", "ignore", __file__, "--one", name, str(10**power)]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            if done.returncode:
-                rows[f"10^{power}"] = {"failed": done.stderr.strip().splitlines()[-1:]}
-                continue
-            rows[f"10^{power}"] = json.loads(done.stdout.strip().splitlines()[-1])
-        times = [row["seconds"] for row in rows.values() if "seconds" in row]
-        slope = math.log10(times[-1] / times[-2]) if len(times) > 1 and times[-2] > 0 else None
-        found[name] = {"sizes": rows, "slope": None if slope is None else round(slope, 2)}
-        machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
-        text = json.dumps({"machine": machine, "query": QUERY, "stages": found}, indent=1) + "\n"
-        if given.out:
-            given.out.write_text(text)
+    if given.out and given.out.exists():
+        found = json.loads(given.out.read_text())["stages"]
+    for power in given.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            for name in given.stages:
+                stage = found.setdefault(name, {"sizes": {}})
+                load = round(os.getloadavg()[0], 1)
+                stage["sizes"][f"10^{power}"] = apart(name, 10**power, Path(folder)) | {
+                    "load": load
+                }
+                stage["slope"] = slopes(stage["sizes"])
+                document = {"cores": os.cpu_count(), "query": QUERY, "stages": found}
+                text = json.dumps(document, indent=1) + "\n"
+                if given.out:
+                    given.out.write_text(text)
     print(text, end="")
 
 
