@@ -1,6 +1,6 @@
 """Another number of processes goes on with a run only where no step is made a second time.
 
-The slow test starts two processes as `torchrun` does, kills one, and starts them again.
+The slow tests start two processes, kill one, and start them again: by hand, and by `torchrun`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 parts = (model, optimizer, nn.CrossEntropyLoss(reduction="none"), plan, of)
 
 def die(done):
-    if done.step == kill_at and dist.get_rank() == 1:
+    if done.step == kill_at and dist.get_rank() == 1 and not os.path.exists(folder + ".died"):
+        open(folder + ".died", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
 
 if os.path.exists(folder):
@@ -84,13 +85,42 @@ def trained(folder: Path, world: int, steps: int, kill_at: int = -1) -> torch.Te
     return found
 
 
-@pytest.mark.slow
-def test_a_killed_process_changes_nothing_and_a_run_goes_on_with_fewer(tmp_path: Path) -> None:
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
     for number in range(4):
         rows = {"a": rng.normal(size=50), "b": rng.normal(size=50), "y": rng.integers(0, 2, 50)}
         pd.DataFrame(rows).to_parquet(tmp_path / "data" / f"{number}.parquet", row_group_size=10)
+    return tmp_path / "data"
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_was_killed(shards: Path, tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", 2, steps=8)
+    folder = tmp_path / "run"
+    (tmp_path / "child.py").write_text(CHILD)
+    # Else torchrun hands new processes the store of the old ones, with addresses of the dead.
+    env = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    child = ["--max-restarts", "1", str(tmp_path / "child.py"), str(folder), str(shards), "5", "8"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *words, *child],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(f"{folder}.died").exists()
+    assert whole is not None
+    assert torch.equal(whole, torch.load(f"{folder}.pt", weights_only=True))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shards")
+def test_a_killed_process_changes_nothing_and_a_run_goes_on_with_fewer(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", 2, steps=8)
     trained(tmp_path / "killed", 2, steps=8, kill_at=5)
     with pytest.raises(AssertionError, match="last number of processes, 2"):
