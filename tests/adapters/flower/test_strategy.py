@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +92,41 @@ def test_no_round_is_begun_twice_whatever_dies(tmp_path: Path) -> None:
         (tmp_path / "rounds").write_text(damage)
         with pytest.raises(StateError):
             FederatedStrategy(*parts, journal=tmp_path / "rounds")
+
+
+CLIENT = """
+import os, signal, sys
+import numpy as np
+from federations import client, plan
+
+arrays, *_ = client([0, 0], plan(rounds=2)).fit([np.zeros((1, 2), np.float32)], {})
+sent = arrays[0].astype("<f8").tobytes()
+os.write(1, sent[:8] if sys.argv[1] == "dies" else sent)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def heard_from(fate: str) -> bytes:
+    """Return what a client says that trains in a process of its own, and is killed."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    words = [sys.executable, "-W", "ignore", "-c", CLIENT, fate]
+    env = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(words, env=env, capture_output=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_clients_killed_in_mid_answer_change_neither_noise_nor_divisor() -> None:
+    """Half an answer is none; who comes back in the next round is heard again."""
+    server = FederatedStrategy([np.zeros((1, 2))], plan(rounds=2), learning_rate=1.0)
+    for number, fates in ((1, ("dies", "answers")), (2, ("answers", "answers"))):
+        assert len(server.configure_fit(number, None, Clients(2))) == 2
+        heard = [heard_from(fate) for fate in fates]
+        whole = [answer(np.frombuffer(each).reshape(1, 2)) for each in heard if len(each) == 16]
+        failures = [OSError("gone") for each in heard if len(each) != 16]
+        found, _ = server.aggregate_fit(number, whole, failures)
+        assert len(failures) == fates.count("dies")
+    # three answers in all, each (1, 1), over the fixed divisor 4
+    np.testing.assert_allclose(shown(found), np.full((1, 2), -0.75), atol=1e-4)
+    assert (server.begun, server.released) == (2, 2)
