@@ -166,7 +166,7 @@ def parts(strategy: Any) -> tuple[Any, ...]:
 def stopped(of: tuple[Any, ...], folder: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Two processes train up to step `at`, and saved the last time after two steps."""
     with monkeypatch.context() as patched:
-        patched.setattr(Processes, "current", classmethod(lambda _cls: Pretended(0, 2)))
+        patched.setattr(Processes, "current", classmethod(lambda _cls, _model: Pretended(0, 2)))
         trainer = Trainer(*of, seed=0, checkpoint=folder, save_every=2)
         for _ in range(at):
             trainer.step()

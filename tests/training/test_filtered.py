@@ -304,7 +304,7 @@ def test_after_a_torn_update_nothing_more_is_made() -> None:
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would charge its own accounts, and release a sum with noise of its own."""
     two = Processes(0, 2)
-    monkeypatch.setattr("apiece.training.filtered.Processes.current", lambda: two)
+    monkeypatch.setattr("apiece.training.filtered.Processes.current", lambda _model: two)
     with pytest.raises(UnsupportedError, match="2 processes"):
         trainer(GaussianFilter([2.0] * 2, 1e-5), torch.ones(2, 1), torch.ones(2))
 
