@@ -68,8 +68,8 @@ def setting(what):
     return model, lambda m: make(m.parameters()), loss, plan, (x, y), options
 
 
-SLOW = ("momentum", "unfreeze")
-NAMES = ("sum", "nobody", "people")
+SLOW = ("momentum", "unfreeze", "people")
+NAMES = ("sum", "nobody")
 
 
 def sharded(what):

@@ -1,6 +1,8 @@
 """Persons with many rows: their gradients are added before the norm, and clipped as one."""
 
 import copy
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,18 @@ from apiece.training.clipping.people import owners
 
 PATHS = ("book-keeping", "functional", "loop")
 COUNTS = (1, 5, 1, 2, 17, 3, 1, 8)  # rows of the persons, ragged
+
+
+def each(names: Iterable[str]) -> list[Any]:
+    """Return every model by every path; the loop is slow, and the first model stands for it."""
+    first, *_ = names
+    return [
+        pytest.param(
+            name, path, marks=[pytest.mark.slow] if path == "loop" and name != first else []
+        )
+        for name in names
+        for path in PATHS
+    ]
 
 
 class Pooled(nn.Module):
@@ -115,8 +129,7 @@ def in_double(model: nn.Module, inputs, targets, people, clip_norms):
     return dict(zip(dict(model.named_parameters()), total, strict=True)), norms
 
 
-@pytest.mark.parametrize("method", PATHS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "method"), each(MODELS))
 def test_the_sum_is_that_of_a_loop_over_persons(name: str, method: str) -> None:
     if name in ("recurrent", "gru") and method == "functional":
         pytest.skip("vmap has no rule for it; auto takes another path")
@@ -159,8 +172,9 @@ def test_persons_may_be_split_and_come_in_any_order(method: str, width: int) -> 
         assert torch.allclose(found.gradients[key], value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", PATHS)
-@pytest.mark.parametrize("name", ["chain", "convolution", "embedding", "positions"])
+@pytest.mark.parametrize(
+    ("name", "method"), each(["chain", "convolution", "embedding", "positions"])
+)
 def test_a_persons_share_is_at_most_their_bound(name: str, method: str) -> None:
     """Rows that agree, and rows that differ: what is clipped is the person, not the row."""
     for counts in [(24 if method == "loop" else 500,), (20, 1), (2, 2, 2)]:
