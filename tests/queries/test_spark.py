@@ -275,6 +275,16 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
         sources.row_group(path, 0, ["id"], (about.st_size, about.st_mtime_ns - 1))
 
 
+@pytest.mark.usefixtures("session")
+def test_its_workers_run_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    spark.start_spark("local[2]")
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "another")
+    spark.start_spark("local[2]")
+    assert os.environ["PYSPARK_PYTHON"] == "another"
+
+
 def test_the_command_asks_spark(
     session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,8 @@ def register_on_spark(
 def start_spark(master: str) -> Any:
     """Return a Spark session without pages and logs, which could quote rows.
 
+    On this machine its workers run the Python that runs this, unless PYSPARK_PYTHON names another.
+
     Args:
         master: "local[*]" for this machine, or a cluster's address, spark://host:port.
 
@@ -180,6 +182,8 @@ def start_spark(master: str) -> Any:
     try:
         from pyspark.sql import SparkSession
 
+        if master.startswith("local"):  # else its workers are the first python3 of the path
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
         made = SparkSession.builder.master(master).appName("apiece")
         made = made.config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
