@@ -15,7 +15,7 @@ from apiece.training.clipping.clipped import ClippedSum, add_up
 from apiece.training.clipping.people import owners
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import LossFunction as LossFunction
-from apiece.training.clipping.selection import clip_by, clip_large, inner
+from apiece.training.clipping.selection import clip_by, clip_large
 
 METHODS = ("auto", "book-keeping", "functional", "loop")
 
@@ -75,7 +75,7 @@ def clip_and_sum(
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     parameters = guards.fit_parameters(model)
-    model = inner(model)
+    model = guards.inner(model)
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
     found = None if people is None else owners(people, size)

@@ -184,9 +184,14 @@ def unwrap(model: nn.Module) -> nn.Module:
     The one's reduction is not used, and what the other compiled is run by whoever calls it.
     """
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif "_orig_mod" in model._modules:
-            model = model.get_submodule("_orig_mod")
-        else:
+        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+        found = model.module if wrapped else inner(model)
+        if found is model:
             return model
+        model = found
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """Return the module inside torch.compile's wrapper, which is what is run."""
+    found = model._modules.get("_orig_mod")
+    return model if found is None else found

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, StateError, UnsupportedError
+from apiece.training.clipping import guards
 from apiece.training.clipping.ambient import put_back, states
 from apiece.training.clipping.clipped import ClippedSum
 from apiece.training.clipping.independence.check import examine
@@ -35,7 +36,7 @@ _chosen: weakref.WeakKeyDictionary[nn.Module, dict[How, str]] = weakref.WeakKeyD
 
 def chosen(model: nn.Module) -> list[tuple[How, str]]:
     """Return which path the model took, in which state: what a resumed run must take again."""
-    return list(_chosen.get(inner(model), {}).items())
+    return list(_chosen.get(guards.inner(model), {}).items())
 
 
 def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
@@ -49,7 +50,7 @@ def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
         >>> paths_of(nn.Linear(2, 1))
         ()
     """
-    model = inner(model)
+    model = guards.inner(model)
     taken = list(_chosen.get(model, {}).values())
     return parts(model, method if method != "auto" else taken[-1] if taken else None)
 
@@ -57,7 +58,7 @@ def paths_of(model: nn.Module, method: str = "auto") -> tuple[PartPath, ...]:
 def choose(model: nn.Module, paths: Iterable[tuple[Iterable[bool | str], str]]) -> None:
     """Let the model take the paths that `chosen` gave, without trying others."""
     known = {tuple(how): path for how, path in paths if path in _PATHS}
-    _chosen.setdefault(inner(model), {}).update(known)
+    _chosen.setdefault(guards.inner(model), {}).update(known)
 
 
 def clip_by(method: str, batch: Batch) -> ClippedSum:
@@ -205,9 +206,3 @@ def _not_exact(reason: str) -> UnsupportedError:
         f"method: book-keeping does not give this model's gradients ({reason}); use "
         "method='functional', or 'auto'"
     )
-
-
-def inner(model: nn.Module) -> nn.Module:
-    """Return the module inside torch.compile's wrapper, which is what is run."""
-    found = model._modules.get("_orig_mod")
-    return model if found is None else found
