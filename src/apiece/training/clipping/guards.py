@@ -184,11 +184,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     The one's reduction is not used, and what the other compiled is run by whoever calls it.
     """
     while True:
-        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
-        found = model.module if wrapped else inner(model)
-        if found is model:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif (found := inner(model)) is not model:
+            model = found
+        else:
             return model
-        model = found
 
 
 def inner(model: nn.Module) -> nn.Module:
