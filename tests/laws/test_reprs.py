@@ -125,6 +125,8 @@ HOLDS = {
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
     "recipes.features.LeafPatches",
+    "recipes.features.Pixels",
+    "recipes.network.LeafNetwork",
     "recipes.recipe.Recipe",
     "recipes.scattering.Scattering",
     "reproduce.experiment.Done",

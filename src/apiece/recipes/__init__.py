@@ -10,9 +10,11 @@ The wavelets need the `recipes` extra.
 """
 
 from apiece.recipes.averaging import WeightAverage
-from apiece.recipes.features import LeafPatches, Transform, normalised, transformed
+from apiece.recipes.equivariant import TurnedConvolution, equivariant_cnn
+from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
 from apiece.recipes.heads import HEADS, linear, small_cnn
 from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
+from apiece.recipes.network import LeafNetwork
 from apiece.recipes.order import loss_ordered_weights
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
@@ -20,12 +22,16 @@ from apiece.recipes.scattering import Scattering
 __all__ = [
     "HEADS",
     "RECIPES",
+    "LeafNetwork",
     "LeafPatches",
+    "Pixels",
     "Recipe",
     "Scattering",
     "Transform",
+    "TurnedConvolution",
     "WeightAverage",
     "dead_leaves",
+    "equivariant_cnn",
     "linear",
     "loss_ordered_weights",
     "normalised",

@@ -30,6 +30,24 @@ class Transform(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Pixels:
+    """The image as it is: for a head that turns and mirrors, or to compare with.
+
+    Example:
+        >>> Pixels()(torch.ones(1, 3, 2, 2)).shape
+        torch.Size([1, 3, 2, 2])
+    """
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the images.
+
+        Args:
+            images: (n, c, side, side).
+        """
+        return images
+
+
+@dataclass(frozen=True, slots=True)
 class LeafPatches:
     """How like each place of an image is to patches that a random process drew.
 

@@ -1,4 +1,4 @@
-"""What is trained on frozen features: a linear layer, or a small convolutional network."""
+"""What is trained on frozen features: a linear layer, or small convolutional networks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from torch import nn
+
+from apiece.recipes.equivariant import equivariant_cnn
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -53,5 +55,5 @@ def small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
 
 
 HEADS: MappingProxyType[str, Callable[[Shape, int], nn.Module]] = MappingProxyType(
-    {"linear": linear, "small-cnn": small_cnn}
+    {"linear": linear, "small-cnn": small_cnn, "equivariant-cnn": equivariant_cnn}
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -20,12 +20,18 @@ from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, unknown
 from apiece.plan import BoundPlan
 from apiece.recipes.averaging import WeightAverage
-from apiece.recipes.features import LeafPatches, Transform, normalised, transformed
+from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
 from apiece.recipes.heads import HEADS, Shape
+from apiece.recipes.network import LeafNetwork
 from apiece.recipes.scattering import Scattering
 from apiece.training import Streams, Trainer
 
-TRANSFORMS = ("scattering", "leaf-patches")
+TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
+    "scattering": lambda side, colours: Scattering(side),
+    "leaf-patches": LeafPatches,
+    "leaf-network": LeafNetwork,
+    "pixels": lambda side, colours: Pixels(),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +39,9 @@ class Recipe:
     """A transform of images, a head, and the settings of its private training.
 
     Args:
-        transform: "scattering" or "leaf-patches".
+        transform: "scattering", "leaf-patches", "leaf-network" or "pixels".
         groups: By which the features' channels are normalised.
-        head: "linear" or "small-cnn".
+        head: "linear", "small-cnn" or "equivariant-cnn".
         batch_size: Expected; of fewer records, all of them.
         epochs: Expected passes over the records.
         clip_norm: The mean bound on a record's gradient.
@@ -121,9 +127,7 @@ class Recipe:
             colours: Channels of an image.
             side: Pixels of a side.
         """
-        if self.transform == "scattering":
-            return Scattering(side)
-        return LeafPatches(side, colours)
+        return TRANSFORMS[self.transform](side, colours)
 
     def features(self, images: Any, *, cache: str | Path | None = None) -> Tensor:
         """Return features (n, views, channels, places, places), each view at norm 1.
