@@ -27,7 +27,9 @@ def test_features_come_from_the_seed_and_the_record_alone() -> None:
     assert torch.allclose(together, alone, atol=1e-5)
     trained.cache_clear()
     assert torch.equal(SMALL(images()), together)
-    assert not torch.equal(LeafNetwork(side=8, steps=3, batch=8, places=2, seed=1)(images()), together)
+    assert not torch.equal(
+        LeafNetwork(side=8, steps=3, batch=8, places=2, seed=1)(images()), together
+    )
 
 
 def test_training_brings_views_of_an_image_together_and_spreads_the_others() -> None:

@@ -104,7 +104,9 @@ def trained(of: LeafNetwork) -> nn.Sequential:
         layers = nn.Sequential(*(
             _layer(before, after) for before, after in zip((of.colours, *WIDTHS), WIDTHS, strict=False)
         ))  # fmt: skip
-        head = nn.Sequential(nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64))
+        head = nn.Sequential(
+            nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64)
+        )
     whole = nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
     whole.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(whole.parameters(), lr=1e-3)
