@@ -52,8 +52,8 @@ class TurnedConvolution(nn.Module):
 def equivariant_cnn(shape: tuple[int, int, int], classes: int, *, width: int = 24) -> nn.Module:
     """Return two turned convolutions, the mean over places, and a linear layer.
 
-    Outputs are the same for an image, its quarter turns and its mirror images, where these only move
-    the features: so for "pixels". Channels of wavelets have directions, which a turn exchanges.
+    Outputs are the same for an image, its quarter turns and its mirror images, where these only
+    move the features: so for "pixels". Channels of wavelets have directions, which turns exchange.
 
     Args:
         shape: Of one record's features: channels, and an even number of places twice.

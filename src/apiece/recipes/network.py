@@ -101,9 +101,8 @@ def trained(of: LeafNetwork) -> nn.Sequential:
     source = torch.Generator().manual_seed(of.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(of.seed)
-        layers = nn.Sequential(*(
-            _layer(before, after) for before, after in zip((of.colours, *WIDTHS), WIDTHS, strict=False)
-        ))  # fmt: skip
+        pairs = zip((of.colours, *WIDTHS), WIDTHS, strict=False)
+        layers = nn.Sequential(*(_layer(before, after) for before, after in pairs))
         head = nn.Sequential(
             nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64)
         )
