@@ -87,9 +87,19 @@ def test_images_become_features_with_their_mirror_image() -> None:
             recipe.features(bad)
 
 
+def test_whitened_features_are_of_the_record_alone_and_at_norm_one() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 12, 12), dtype=np.uint8)
+    recipe = Recipe(transform="pixels", groups=1, whiten=True)
+    found = recipe.features(pixels)
+    assert torch.allclose(found.flatten(1).norm(dim=1), torch.ones(3))
+    assert torch.equal(recipe.features(pixels[1:2])[0], found[1])
+    plain = Recipe(transform="pixels", groups=1).features(pixels)
+    assert not torch.allclose(found, plain, atol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("epochs", 0), ("clip_norm", float("nan")), ("momentum", 1.0), ("average", -1), ("flips", 1)],
+    [("epochs", 0), ("clip_norm", float("nan")), ("momentum", 1.0), ("average", -1), ("flips", 1), ("whiten", 1)],
 )
 def test_bad_settings_are_refused(setting: str, value: object) -> None:
     with pytest.raises(InputError, match=setting):

@@ -18,6 +18,7 @@ from apiece.recipes.network import LeafNetwork
 from apiece.recipes.order import loss_ordered_weights
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
+from apiece.recipes.whitened import leaf_whitening, whitened
 
 __all__ = [
     "HEADS",
@@ -32,6 +33,7 @@ __all__ = [
     "WeightAverage",
     "dead_leaves",
     "equivariant_cnn",
+    "leaf_whitening",
     "linear",
     "loss_ordered_weights",
     "normalised",
@@ -41,5 +43,6 @@ __all__ = [
     "small_cnn",
     "transformed",
     "unit",
+    "whitened",
     "whitening",
 ]

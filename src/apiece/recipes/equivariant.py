@@ -45,7 +45,7 @@ class TurnedConvolution(nn.Module):
         sides = (self.weight, self.weight.flip(3))
         forms = torch.cat([torch.rot90(w, turn, (2, 3)) for w in sides for turn in range(4)])
         replies = nn.functional.conv2d(x, forms, stride=self.stride, padding=self.padding)
-        best = replies.unflatten(1, (8, -1)).amax(dim=1)
+        best: Tensor = replies.view(len(x), 8, -1, *replies.shape[2:]).amax(dim=1)
         return best + self.bias[:, None, None]
 
 

@@ -107,7 +107,6 @@ def trained(of: LeafNetwork) -> nn.Sequential:
             nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64)
         )
     whole = nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    whole.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(whole.parameters(), lr=1e-3)
     pace = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, of.steps)
     for _ in range(of.steps):
@@ -156,7 +155,8 @@ def view(images: Tensor, generator: torch.Generator) -> Tensor:
     seen = torch.where(coins(1, 1, 1) < 0.2, grey, seen)
     middle = seen.mean(dim=(2, 3), keepdim=True)
     gain, shift = 0.5 + coins(1, 1, 1), 0.4 * coins(images.shape[1], 1, 1) - 0.2
-    return (middle + (seen - middle) * gain + shift).clamp(0, 1)
+    changed: Tensor = middle + (seen - middle) * gain + shift
+    return changed.clamp(0, 1)
 
 
 def spread_loss(first: Tensor, second: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, 
 from apiece.recipes.heads import HEADS, Shape
 from apiece.recipes.network import LeafNetwork
 from apiece.recipes.scattering import Scattering
+from apiece.recipes.whitened import leaf_whitening, whitened
 from apiece.training import Streams, Trainer
 
 TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
@@ -41,6 +42,7 @@ class Recipe:
     Args:
         transform: "scattering", "leaf-patches", "leaf-network" or "pixels".
         groups: By which the features' channels are normalised.
+        whiten: Whether channels are then whitened by the covariance that dead leaves give them.
         head: "linear", "small-cnn" or "equivariant-cnn".
         batch_size: Expected; of fewer records, all of them.
         epochs: Expected passes over the records.
@@ -62,6 +64,7 @@ class Recipe:
 
     transform: str = "scattering"
     groups: int = 27
+    whiten: bool = False
     head: str = "linear"
     batch_size: float = 8192.0
     epochs: float = 40.0
@@ -80,8 +83,9 @@ class Recipe:
             _check.positive(name, getattr(self, name))
         for name in ("momentum", "average"):
             _check.probability(name, getattr(self, name), high_open=True)
-        if not isinstance(self.flips, bool):
-            raise InputError(f"flips = {self.flips!r}: must be true or false")
+        for name in ("whiten", "flips"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} = {getattr(self, name)!r}: must be true or false")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
@@ -147,8 +151,11 @@ class Recipe:
             )
         transform = self.transform_of(pixels.shape[1], pixels.shape[2])
         views = [pixels, pixels[..., ::-1]] if self.flips else [pixels]
-        found = [transformed(transform, view, cache) for view in views]
-        return torch.stack([normalised(view, self.groups) for view in found], dim=1)
+        found = [normalised(transformed(transform, view, cache), self.groups) for view in views]
+        if self.whiten:
+            like = leaf_whitening(transform, pixels.shape[2], pixels.shape[1], self.groups)
+            found = [whitened(view, like) for view in found]
+        return torch.stack(found, dim=1)
 
     def plan(self, budgets: Budgets, strategy: Any = "sample", *, method: str = "pld") -> BoundPlan:
         """Return the verified plan for these budgets.

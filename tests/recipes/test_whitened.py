@@ -1,0 +1,38 @@
+"""Whitening by dead leaves: theirs becomes even, no record's features depend on another."""
+
+import torch
+
+from apiece.recipes import LeafPatches, leaf_whitening, normalised, whitened
+from apiece.recipes.leaves import dead_leaves
+
+PATCHES = LeafPatches(side=8, filters=8, size=3, places=2)
+
+
+def leaves(size: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return normalised(PATCHES(dead_leaves(size, 8, generator=generator)), 2)
+
+
+def share_of_the_first(features: torch.Tensor) -> float:
+    """Of all variance of the channels, how much lies in one direction."""
+    rows = features.movedim(1, -1).flatten(0, 2)
+    values = torch.linalg.eigvalsh(torch.cov(rows.T))
+    return float(values[-1] / values.sum())
+
+
+def test_the_variance_of_fresh_leaves_is_spread_over_directions() -> None:
+    like = leaf_whitening(PATCHES, 8, 3, 2)
+    before = leaves(500, 5)
+    after = whitened(before, like)
+    assert share_of_the_first(after) < 0.7 * share_of_the_first(before)
+    assert torch.allclose(after.flatten(1).norm(dim=1), torch.ones(500))
+
+
+def test_a_record_s_features_are_its_own() -> None:
+    like = leaf_whitening(PATCHES, 8, 3, 2)
+    features = leaves(4, 6)
+    changed = features.clone()
+    changed[0] *= -3
+    assert torch.equal(whitened(changed, like)[1:], whitened(features, like)[1:])
+    again = leaf_whitening(PATCHES, 8, 3, 2)
+    assert all(torch.equal(a, b) for a, b in zip(like, again, strict=True))
