@@ -99,7 +99,14 @@ def test_whitened_features_are_of_the_record_alone_and_at_norm_one() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("epochs", 0), ("clip_norm", float("nan")), ("momentum", 1.0), ("average", -1), ("flips", 1), ("whiten", 1)],
+    [
+        ("epochs", 0),
+        ("clip_norm", float("nan")),
+        ("momentum", 1.0),
+        ("average", -1),
+        ("flips", 1),
+        ("whiten", 1),
+    ],
 )
 def test_bad_settings_are_refused(setting: str, value: object) -> None:
     with pytest.raises(InputError, match=setting):
