@@ -28,6 +28,9 @@ class Transform(Protocol):
             images: In [0, 1].
         """
 
+    def __hash__(self) -> int:
+        """Return the same for equal transforms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
