@@ -133,6 +133,15 @@ def ledger_verify(size: int, folder: Path) -> float:
 
 
 @stage
+def ledger_export(size: int, folder: Path) -> float:
+    """Everyone's account, to a Parquet file."""
+    ledger = _ledger(size, folder)
+    start = time.process_time()
+    assert ledger.export(folder / "accounts.parquet") == size
+    return time.process_time() - start
+
+
+@stage
 def shard_batches(size: int, folder: Path) -> float:
     """Twenty batches of 64 expected records, read from row groups of 1,000."""
     from apiece.plan import Stage

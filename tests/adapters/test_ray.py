@@ -1,6 +1,8 @@
 """Blocks trained as Ray tasks are those trained here; runs where ray is installed."""
 
+import socket
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import Recipe
 from apiece.budgets import Budgets
-from apiece.errors import UnsupportedError
+from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.training.stacked import StackedMlp
 
 
@@ -20,8 +22,18 @@ def squares(block: int) -> dict[str, np.ndarray]:
     return {"confidences": np.full((1, 2), float(block**2))}
 
 
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    pass
+
+
 class FakeRay:
     """As much of Ray as the mapper uses; tasks come back last first."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 
     def __init__(self) -> None:
         self.open, self.log = False, list[str]()
@@ -101,6 +113,45 @@ def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnsupportedError, match=r"apiece\[ray\]"):
         list(cluster()(squares, range(1)))
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_where_nobody_listens_ray_is_not_left_to_wait(scheme: str, fake: FakeRay) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"{scheme}127.0.0.1:{free.getsockname()[1]}"
+        assert len(list(cluster(address)(squares, range(1)))) == 1
+    fake.log.clear()
+    with pytest.raises(StateError, match=f"no cluster answers at {address}.*ray start --head"):
+        list(cluster(address)(squares, range(1)))
+    assert fake.log == []
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("address", ["", "here", "host:", "host:many", "ray://host", "host:99999"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(InputError, match=f"address = '{address}': give host:port"):
+        list(cluster(address)(squares, range(1)))
+
+
+def test_a_block_that_no_worker_survives_is_named(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(task: tuple[object, object, int]) -> object:
+        raise RayError
+
+    monkeypatch.setattr(fake, "get", lost)
+    with pytest.raises(StateError, match=r"block 1 was lost with its worker \(RayError\)"):
+        list(cluster()(squares, range(2)))
+    assert fake.log[-1] == "shutdown"
+
+
+def test_what_training_raises_is_raised(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raised(task: tuple[object, object, int]) -> object:
+        raise RayTaskError
+
+    monkeypatch.setattr(fake, "get", raised)
+    with pytest.raises(RayTaskError):
+        list(cluster()(squares, range(2)))
 
 
 @pytest.mark.slow

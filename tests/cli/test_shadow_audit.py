@@ -66,6 +66,8 @@ def test_shadow_models_in_a_folder_that_is_of_no_use(
         (["--out", str(tmp_path / "file")], "file/job.json: cannot be written"),
         (["--variant", "onlin"], "did you mean 'online'"),
         (["--processes", "0"], "processes = 0"),
+        (["--processes", "2", "--cluster"], "--processes: are of this machine"),
+        (["--address", "127.0.0.1:1"], "add --cluster to train there"),
     ):
         assert main([*arguments, str(mine), *changed]) == 2
         captured = capsys.readouterr()
@@ -73,6 +75,22 @@ def test_shadow_models_in_a_folder_that_is_of_no_use(
         assert captured.err.count("\n") == 1
         assert words in captured.err
     assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
+
+
+def test_what_is_said_in_training_is_no_part_of_the_answer(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ShadowJob.train_block
+
+    def talking(self: ShadowJob, block: int) -> Arrays:
+        print("(raylet) a worker died")
+        return original(self, block)
+
+    monkeypatch.setattr(ShadowJob, "train_block", talking)
+    assert main(["audit", str(run_folder), "--models", "6", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["models"] == 6
+    assert "a worker died" in said.err
 
 
 def test_an_interrupted_shadow_audit_says_what_is_kept_and_goes_on(

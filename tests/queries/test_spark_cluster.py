@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from random_worlds import SCHEMA
 from test_spark import rows, sums, written
 
-from apiece.queries import register, register_on_spark, spark
+from apiece.ledger import Ledger
+from apiece.queries import Session, register, register_on_spark, spark
 
 pytestmark = [
     pytest.mark.slow,
@@ -134,3 +136,25 @@ def test_an_executor_killed_between_norms_and_sums_changes_no_bit(
     monkeypatch.setattr(spark.Contributions, "totals", lambda *args: killed(*args))
     assert sums(there, text) == expected
     assert killed.times == 2
+
+
+def test_an_executor_killed_in_mid_query_charges_nobody_twice(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Charges, answer and history are those without Spark; asked again, nothing is charged."""
+    here, there = tables(cluster, tmp_path, 5)
+    ids, killed, found = here.people.tolist()[1:], Killed(), []
+    monkeypatch.setattr(spark.Contributions, "totals", lambda *args: killed(*args))
+    for number, table in enumerate((here, there)):
+        ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
+        ledger.enroll(ids, np.where(np.arange(len(ids)) % 2, 0.1, 2.0), 1e-6)
+        for _ in range(2):
+            asking = Session(table, SCHEMA, ledger, bits=random.Random(1).getrandbits)
+            answer = asking.ask("count()", epsilon=0.4, delta=1e-6, analysis_id="q").groups
+            kinds = [entry.kind for entry in ledger.history()]
+            found.append((answer, ledger.spent(ids).tolist(), kinds, ledger.verify().ok))
+    assert killed.times == 1
+    assert found[0] == found[1] == found[2] == found[3]
+    spent, kinds = found[0][1:3]
+    assert min(spent) == 0 < max(spent)
+    assert kinds == ["init", "enroll", "reserve", "commit"]

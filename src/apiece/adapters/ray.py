@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from apiece.errors import UnsupportedError
+from apiece.errors import InputError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
     from apiece.audit import Arrays, Mapper, Work
+
+
+PATIENCE = 10.0  # seconds for a cluster to answer
 
 
 def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0) -> Mapper:
@@ -19,13 +24,16 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
     need be shared; a task that is lost with its machine is run again by Ray, with the same result.
 
     Args:
-        address: Of a running cluster ("auto" for the one around), None to start one on this
-            machine.
+        address: Of a running cluster (host:port, or ray://host:port of its client server; "auto"
+            for the one around), None to start one on this machine.
         cpus: What one block takes.
         gpus: What one block takes.
 
     Raises:
         UnsupportedError: Where Ray is not installed; at the first block.
+        InputError: For an address that is none; at the first block.
+        StateError: Where no cluster answers there, and for a block that was lost with its worker
+            as often as Ray tries; what is finished is kept.
 
     Example:
         >>> mapper = cluster(cpus=1.0)  # for train_shadows(job, mapper=mapper)
@@ -35,14 +43,15 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
         ray = _ray()
         opened = not ray.is_initialized()
         if opened:
-            ray.init(address=address, log_to_driver=False, include_dashboard=False)
+            _connect(ray, address)
         try:
             held = ray.put(work)
             train = ray.remote(num_cpus=cpus, num_gpus=gpus)(_train)
             waiting = {train.remote(held, block): block for block in blocks}
             while waiting:
                 (done, *_), _ = ray.wait(list(waiting), num_returns=1)
-                yield waiting.pop(done), ray.get(done)
+                block = waiting.pop(done)
+                yield block, _got(ray, done, block)
         finally:
             if opened:
                 ray.shutdown()
@@ -55,6 +64,46 @@ def _train(work: Work, block: int) -> Arrays:
 
     torch.set_num_threads(1)
     return work(block)
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Connect, or start a cluster; Ray itself would wait for one that is not there for long."""
+    if address not in (None, "auto", "local"):
+        _knock(str(address))
+    try:
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+    except ConnectionError as error:
+        raise StateError(f"ray: no cluster at {address or 'this machine'} ({error})") from None
+
+
+def _knock(address: str) -> None:
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or port is None:
+        raise InputError(f"address = {address!r}: give host:port or ray://host:port of a cluster")
+    try:
+        socket.create_connection((host, port), timeout=PATIENCE).close()
+    except OSError as error:
+        raise StateError(
+            f"ray: no cluster answers at {address} ({error.strerror or error}); start one there "
+            "with `ray start --head`, or give no address to start one here"
+        ) from None
+
+
+def _got(ray: Any, task: Any, block: int) -> Arrays:
+    try:
+        found: Arrays = ray.get(task)
+    except ray.exceptions.RayTaskError:  # what training itself raised
+        raise
+    except ray.exceptions.RayError as error:
+        raise StateError(
+            f"ray: block {block} was lost with its worker ({type(error).__name__}) as often as Ray "
+            "tries; what is finished is kept, and the same call goes on from there"
+        ) from None
+    return found
 
 
 def _ray() -> Any:

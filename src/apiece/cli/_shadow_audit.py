@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apiece import _check
-from apiece.errors import unknown
+from apiece.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from apiece.audit import Findings, Mapper, ShadowJob, ShadowScores
@@ -52,6 +54,10 @@ def _shadow_job(asked: Asked) -> ShadowJob:
 
     models = _check.count("models", asked.models, least=LEAST_MODELS)
     _check.count("processes", asked.processes)
+    if asked.ray and asked.processes > 1:
+        raise InputError("--processes: are of this machine; with --cluster Ray decides")
+    if asked.address is not None and not asked.ray:
+        raise InputError("--address: is of a Ray cluster; add --cluster to train there")
     if asked.variant not in VARIANTS:
         raise unknown("variant", asked.variant, VARIANTS)
     job = read_job(asked.run / "config.toml")
@@ -93,7 +99,8 @@ def _trained(job: ShadowJob, asked: Asked) -> ShadowScores:
 
     out = asked.out
     done = 0 if out is None else job.blocks - len(claim(job, out))
-    with Bar(job.blocks, done=done) as bar:
+    # what Ray says of a worker that died would be part of the answer
+    with Bar(job.blocks, done=done) as bar, redirect_stdout(sys.stderr):
         try:
             scores = train_shadows(
                 job,

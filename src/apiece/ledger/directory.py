@@ -1,17 +1,17 @@
 """From a person's id to their place: people are only ever added, so a directory can be kept.
 
-It holds sorted keys and places: 12 bytes a person for whole numbers, 20 for text, of which two
-keyed hashes of 64 bits stand for each id: that two people of a ledger share both is less likely
-than 10⁻²⁰ for 10⁹ people, and nobody without the ledger's salt can look for such a pair.
+It keeps sorted keys and places: 12 bytes a person for whole numbers, 20 for text, in memory while
+they are few, else in temporary files (`runs`). Of text, two keyed hashes of 64 bits stand for each
+id: that two people of a ledger share both is less likely than 10⁻²⁰ for 10⁹ people, and nobody
+without the ledger's salt can look for such a pair.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import sqlalchemy as sa
 
 from apiece._types import Integers
@@ -20,37 +20,9 @@ from apiece.ledger.accounts import read_ids
 from apiece.ledger.chain import REMEDY
 from apiece.ledger.codec import BLOCK, Ids, kind
 from apiece.ledger.digests import keyed
+from apiece.ledger.runs import Keys, Part, Run
 
-Keys = tuple[npt.NDArray[Any], ...]  # by which ids are ordered, and for text what tells them apart
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Run:
-    """Some people, in the order of their keys."""
-
-    keys: Keys
-    places: npt.NDArray[Any]
-
-    def merged(self, other: _Run) -> _Run:
-        at = np.searchsorted(self.keys[0], other.keys[0])
-        keys = tuple(np.insert(a, at, b) for a, b in zip(self.keys, other.keys, strict=True))
-        places = self.places.astype(other.places.dtype)  # later places may need wider numbers
-        return _Run(keys, np.insert(places, at, other.places))
-
-    def find(self, keys: Keys) -> Integers:
-        """Return the place of each key, or −1."""
-        found = np.full(keys[0].size, -1, dtype=np.int64)
-        at, left = np.searchsorted(self.keys[0], keys[0]), np.arange(keys[0].size)
-        while left.size:  # once, but for texts whose first hash several people share
-            left = left[at[left] < self.places.size]
-            left = left[self.keys[0][at[left]] == keys[0][left]]
-            same = np.ones(left.size, dtype=bool)
-            for own, wanted in zip(self.keys[1:], keys[1:], strict=True):
-                same &= own[at[left]] == wanted[left]
-            found[left[same]] = self.places[at[left[same]]]
-            left = left[~same]
-            at[left] += 1
-        return found
+SPAN: Final = 256  # blocks that are sorted at a time: a million people
 
 
 class Directory:
@@ -59,26 +31,30 @@ class Directory:
     def __init__(self, salt: bytes) -> None:
         self.people = 0
         self.kind: str | None = None  # of the ids: "integer" or "text"
-        self._salt, self._runs = salt, list[_Run]()
+        self._salt, self._runs = salt, list[Run]()
 
     def refresh(self, connection: sa.Connection, people: int) -> None:
         """Read the people enrolled since the last refresh."""
         if people == self.people:
             return
-        parts, known, found = list[Keys](), self.people % BLOCK, self.kind
-        for ids in read_ids(connection, self._salt, self.people // BLOCK):
-            parts.append(self._keys(ids[known:]))
-            known, found = 0, kind(ids)
-        keys = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
-        size = self.people + (keys[0].size if keys else 0)
-        if size != people:
-            raise StateError(f"ledger: {size} people where its history has {people}; {REMEDY}")
-        order = np.argsort(keys[0], kind="stable")
-        places = (self.people + order).astype(np.result_type(np.uint32, np.min_scalar_type(people)))
-        runs = [*self._runs, _Run(tuple(each[order] for each in keys), places)]
-        while len(runs) > 1 and runs[-2].places.size < 2 * runs[-1].places.size:
-            last = runs.pop()
-            runs[-1] = runs[-1].merged(last)
+        runs, place, found = list(self._runs), self.people, self.kind
+        blocks = read_ids(connection, self._salt, self.people // BLOCK)
+        known = self.people % BLOCK
+        while some := list(islice(blocks, SPAN)):
+            parts = [self._keys(ids[known if n == 0 else 0 :]) for n, ids in enumerate(some)]
+            keys = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+            known, found = 0, kind(some[-1])
+            if keys[0].size:
+                order = np.argsort(keys[0], kind="stable")
+                least = np.min_scalar_type(place + order.size)
+                places = (place + order).astype(np.result_type(np.uint32, least))
+                runs.append(Run.of(Part(tuple(each[order] for each in keys), places)))
+                place += order.size
+            while len(runs) > 1 and runs[-2].size < 2 * runs[-1].size:
+                last = runs.pop()
+                runs[-1] = runs[-1].merged(last)
+        if place != people:
+            raise StateError(f"ledger: {place} people where its history has {people}; {REMEDY}")
         self.people, self.kind, self._runs = people, found, runs
 
     def find(self, ids: Ids) -> Integers:

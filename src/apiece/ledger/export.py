@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,47 +22,55 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLES = ("accounts", "history")
+GROUP: Final = 64  # blocks in one of a file's row groups: a quarter of a million people
 
 
-def write(rows: pa.Table, path: str | Path) -> int:
-    """Write the rows to a Parquet file; return how many. `DataError` where it cannot be written."""
+def write(parts: Iterable[pa.Table], path: str | Path) -> int:
+    """Write the rows to a Parquet file as they come; return how many.
+
+    Raises `DataError` where it cannot be written.
+    """
     import pyarrow.parquet as pq
 
-    target = Path(path)
+    target, rows = Path(path), 0
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)
         temporary = Path(name)
         try:
-            pq.write_table(rows, temporary)
+            with ExitStack() as opened:
+                writer = None
+                for part in parts:
+                    writer = writer or opened.enter_context(pq.ParquetWriter(name, part.schema))
+                    writer.write_table(part)
+                    rows += part.num_rows
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None
-    return int(rows.num_rows)
+    return rows
 
 
-def accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> pa.Table:
-    """Return id, epsilon, delta, limit and spent (in the filter's unit) of everyone's account."""
+def accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table]:
+    """Yield id, epsilon, delta, limit and spent (in the filter's unit), some accounts at a time."""
     import pyarrow as pa
 
-    parts = []
-    for ids, rows, spent in blocks:
-        parts.append(
-            pa.table(
-                {
-                    "id": pa.array(ids),
-                    "epsilon": np.ascontiguousarray(rows["epsilon"]),
-                    "delta": np.ascontiguousarray(rows["delta"]),
-                    "limit": rows["limit"] * units.UNIT,
-                    "spent": spent * units.UNIT,
-                }
-            )
+    several, none = iter(blocks), True
+    while some := list(islice(several, GROUP)):
+        ids, rows, spent = (np.concatenate(each) for each in zip(*some, strict=True))
+        none = False
+        yield pa.table(
+            {
+                "id": pa.array(ids),
+                "epsilon": np.ascontiguousarray(rows["epsilon"]),
+                "delta": np.ascontiguousarray(rows["delta"]),
+                "limit": rows["limit"] * units.UNIT,
+                "spent": spent * units.UNIT,
+            }
         )
-    if not parts:
+    if none:
         raise DataError("ledger: it has no accounts to export; enroll people first")
-    return pa.concat_tables(parts)
 
 
 def history(entries: Iterable[Entry]) -> pa.Table:

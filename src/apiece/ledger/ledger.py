@@ -436,9 +436,11 @@ class Ledger:
             ids: Of any persons.
         """
         ids = codec.checked_ids(ids, least=0)
-        if self.id_kind is None:
-            return np.zeros(ids.size, dtype=bool)
-        return self._directory.find(ids) >= 0
+        with self._reading() as reading:
+            self._directory.refresh(reading.connection, reading.last.people)
+            if self._directory.kind is None:
+                return np.zeros(ids.size, dtype=bool)
+            return self._directory.find(ids) >= 0
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
@@ -450,14 +452,18 @@ class Ledger:
             )
 
     def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
-        """Yield everyone's ids, terms and spending in units, some thousands at a time."""
+        """Yield everyone's ids, terms and spending in units, some thousands at a time.
+
+        All as they are at one moment: the ledger is being read until the last is yielded, and who
+        would write to it (on SQLite) or use this object (in another thread) waits for that.
+        """
         with self._reading() as reading:
-            blocks = list(range(-(-reading.last.people // BLOCK)))
-            people = accounts.read_people(reading.connection, self._salt, blocks)
-            spent = accounts.read_spent(reading.connection, self._salt, blocks)
-        for block in blocks:
-            packed, terms = people[block]
-            yield codec.unpack_ids(packed, terms.size), terms, spent[block]
+            for blocks in accounts.chunks(range(-(-reading.last.people // BLOCK))):
+                people = accounts.read_people(reading.connection, self._salt, blocks)
+                spent = accounts.read_spent(reading.connection, self._salt, blocks)
+                for block in blocks:
+                    packed, terms = people[block]
+                    yield codec.unpack_ids(packed, terms.size), terms, spent[block]
 
     def verify(self, head: Head | None = None) -> Verification:
         """Recompute every digest, and every balance from the history.
@@ -497,7 +503,7 @@ class Ledger:
             raise unknown("table", table, export.TABLES)
         if table == "accounts":
             return export.write(export.accounts(self.account_blocks()), path)
-        return export.write(export.history(self.history()), path)
+        return export.write([export.history(self.history())], path)
 
     @property
     def _salt(self) -> bytes:
