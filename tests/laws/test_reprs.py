@@ -63,7 +63,7 @@ HOLDS = {
     "ledger.verify._Fold": "kinds reserved committed blocks problems",
     "ledger.verify._Block": "ids terms spent",
     "ledger.charging.Everyone": "salt losses paid _asked",
-    "ledger.directory._Run": "keys places",
+    "ledger.runs.Part": "keys places",
     "plan.model.BoundPlan": "budget_groups group_index ids stages",
     "plan.model.Plan": "budget_groups stages",
     "pate.planning.Phase": "voting",
