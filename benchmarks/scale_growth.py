@@ -133,6 +133,43 @@ def ledger_verify(size: int, folder: Path) -> float:
 
 
 @stage
+def ledger_writers(size: int, folder: Path) -> float:
+    """Ten processes at once, each charging everyone; seconds by the clock until the last is done.
+
+    Nothing is lost and nobody overdrawn: each person has paid as often as their budget allows.
+    """
+    from apiece.ledger import units
+
+    ledger = _ledger(size, folder)
+    once = int(units.to_units(units.losses(ledger.method, ledger.order, 1.0, 20.0)))
+    words = [sys.executable, "-W", "ignore", __file__, "--write", str(size), str(folder)]
+    start = time.perf_counter()
+    writers = [subprocess.Popen([*words, str(number)]) for number in range(WRITERS)]
+    failed = [writer.wait() for writer in writers]
+    took = time.perf_counter() - start
+    assert failed == [0] * WRITERS
+    paid = 0
+    for _, terms, spent in ledger.account_blocks():
+        times = np.minimum(WRITERS, terms["limit"] // once)
+        assert (spent == times * once).all()
+        paid += int(times.sum())
+    names = [f"writer {number}" for number in range(WRITERS)]
+    assert paid == sum(ids.size for name in names for ids in ledger.admitted(name))
+    assert ledger.verify().ok
+    return took
+
+
+WRITERS = 10
+
+
+def write(size: int, folder: Path, number: int) -> None:
+    """Charge everyone once."""
+    ledger = _ledger(size, folder)
+    ledger.reserve_everyone(f"writer {number}", 1.0, 20.0)
+    ledger.commit(f"writer {number}")
+
+
+@stage
 def ledger_export(size: int, folder: Path) -> float:
     """Everyone's account, to a Parquet file."""
     ledger = _ledger(size, folder)
@@ -230,7 +267,11 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
     parser.add_argument("--out", type=Path, help="Adds to what is there.")
     parser.add_argument("--one", nargs=3, metavar=("STAGE", "SIZE", "FOLDER"), help="Run it here.")
+    parser.add_argument("--write", nargs=3, metavar=("SIZE", "FOLDER", "NUMBER"), help="Charge it.")
     given = parser.parse_args()
+    if given.write:
+        write(int(given.write[0]), Path(given.write[1]), int(given.write[2]))
+        return
     if given.one:
         print(json.dumps(one(given.one[0], int(given.one[1]), Path(given.one[2]))))
         return
