@@ -24,7 +24,9 @@ def test_the_variance_of_fresh_leaves_is_spread_over_directions() -> None:
     like = leaf_whitening(PATCHES, 8, 3, 2)
     before = leaves(500, 5)
     after = whitened(before, like)
+    half = whitened(before, leaf_whitening(PATCHES, 8, 3, 2, 0.5))
     assert share_of_the_first(after) < 0.7 * share_of_the_first(before)
+    assert share_of_the_first(after) < share_of_the_first(half) < share_of_the_first(before)
     assert torch.allclose(after.flatten(1).norm(dim=1), torch.ones(500))
 
 

@@ -42,7 +42,8 @@ class Recipe:
     Args:
         transform: "scattering", "leaf-patches", "leaf-network" or "pixels".
         groups: By which the features' channels are normalised.
-        whiten: Whether channels are then whitened by the covariance that dead leaves give them.
+        whiten: By which share channels are then whitened with the covariance that dead leaves give
+            them: 0 leaves them as they are, 1 undoes all of it.
         head: "linear", "small-cnn" or "equivariant-cnn".
         batch_size: Expected; of fewer records, all of them.
         epochs: Expected passes over the records.
@@ -64,7 +65,7 @@ class Recipe:
 
     transform: str = "scattering"
     groups: int = 27
-    whiten: bool = False
+    whiten: float = 0.0
     head: str = "linear"
     batch_size: float = 8192.0
     epochs: float = 40.0
@@ -83,9 +84,9 @@ class Recipe:
             _check.positive(name, getattr(self, name))
         for name in ("momentum", "average"):
             _check.probability(name, getattr(self, name), high_open=True)
-        for name in ("whiten", "flips"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} = {getattr(self, name)!r}: must be true or false")
+        _check.probability("whiten", self.whiten)
+        if not isinstance(self.flips, bool):
+            raise InputError(f"flips = {self.flips!r}: must be true or false")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
@@ -153,7 +154,8 @@ class Recipe:
         views = [pixels, pixels[..., ::-1]] if self.flips else [pixels]
         found = [normalised(transformed(transform, view, cache), self.groups) for view in views]
         if self.whiten:
-            like = leaf_whitening(transform, pixels.shape[2], pixels.shape[1], self.groups)
+            colours, side = pixels.shape[1:3]
+            like = leaf_whitening(transform, side, colours, self.groups, self.whiten)
             found = [whitened(view, like) for view in found]
         return torch.stack(found, dim=1)
 

@@ -39,7 +39,7 @@ def whitened(features: Tensor, like: tuple[Tensor, Tensor]) -> Tensor:
 
 @functools.lru_cache(maxsize=4)
 def leaf_whitening(
-    transform: Transform, side: int, colours: int, groups: int
+    transform: Transform, side: int, colours: int, groups: int, share: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Return mean and whitening matrix of the channels that dead leaves have.
 
@@ -48,6 +48,7 @@ def leaf_whitening(
         side: Pixels of a side.
         colours: Channels of the images.
         groups: By which channels are normalised first.
+        share: Power of the matrix in [0, 1]: at 1 the leaves' covariance is undone.
 
     Example:
         >>> from apiece.recipes.features import Pixels
@@ -58,4 +59,6 @@ def leaf_whitening(
     source = torch.Generator().manual_seed(1)
     leaves = dead_leaves(LEAVES, side, channels=colours, generator=source)
     rows = normalised(transform(leaves), groups).movedim(1, -1).flatten(0, 2)
-    return whitening(rows[:, :, None, None], floor=FLOOR * float(rows.var(dim=0).mean()))
+    mean, matrix = whitening(rows[:, :, None, None], floor=FLOOR * float(rows.var(dim=0).mean()))
+    values, vectors = torch.linalg.eigh(matrix)
+    return mean, vectors @ torch.diag(values**share) @ vectors.T
