@@ -54,14 +54,25 @@ def addresses() -> Iterator[list[str]]:
         "object-store-memory": 80 * 2**20,
     }
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    given = [f"--{name}={value}" for name, value in words.items()]
-    head = subprocess.Popen([*command, "--disable-usage-stats", *given], env=ENV, **quiet)  # type: ignore[call-overload]
-    for port in (main, client):
-        waited_for(lambda port=port: not free(port))
-    yield [f"127.0.0.1:{main}", f"ray://127.0.0.1:{client}"]
-    head.terminate()
-    head.wait(60)
+    command += ["--disable-usage-stats", *(f"--{name}={value}" for name, value in words.items())]
+
+    def started() -> subprocess.Popen[bytes]:
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(command, env=ENV, stdout=quiet, stderr=quiet)
+
+    head = [started()]
+
+    def well() -> bool:
+        if head[-1].poll() is not None:  # it gives itself half a minute, which a busy machine takes
+            head.append(started())
+        return not free(main) and not free(client)
+
+    try:
+        waited_for(well)
+        yield [f"127.0.0.1:{main}", f"ray://127.0.0.1:{client}"]
+    finally:
+        head[-1].terminate()
+        head[-1].wait(60)
 
 
 def free(port: int) -> bool:
