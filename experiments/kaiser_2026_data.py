@@ -1,6 +1,7 @@
-"""The data of the audits: packaged tables by their public schemas, and MNIST.
+"""The data of the audits: packaged tables by their public schemas, and what lies in a folder.
 
-MNIST is read from the folder named by APIECE_DATA (default: ../shared/data).
+MNIST, ISOLET and MedMNIST are read from the folder named by APIECE_DATA (default: ../shared/data):
+mnist/, isolet/isolet1+2+3+4.data as UCI has it, medmnist/NAME.npz as its authors have it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece.datasets import PACKAGED, encode, encode_labels, idx_folder, load, packaged_schema
+from apiece.errors import DataError
 
 DATA = Path(os.environ.get("APIECE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 CLASSES = {"german": ("good", "bad"), "credit_default": ("0", "1")}
@@ -48,3 +50,32 @@ def mnist(classes: int, per_class: int) -> Table:
     ids = np.sort(np.concatenate([generator.choice(d, per_class, replace=False) for d in digits]))
     pixels = images.scaled()[ids].reshape(ids.size, -1)
     return Table(ids, pixels, images.labels[ids], classes)
+
+
+@cache
+def isolet() -> Table:
+    """ISOLET's training part: 617 features in [-1, 1] of 26 spoken letters."""
+    path = there(DATA / "isolet" / "isolet1+2+3+4.data")
+    rows = np.loadtxt(path, delimiter=",", dtype=np.float32, ndmin=2)
+    targets = rows[:, -1].astype(np.int64) - 1
+    return Table(np.arange(len(rows)), rows[:, :-1], targets, 26)
+
+
+@cache
+def medical(name: str, classes: int, per_class: int) -> Table:
+    """A data set of MedMNIST v2: at most `per_class` images of each class, flat, in [0, 1]."""
+    with np.load(there(DATA / "medmnist" / f"{name}.npz"), allow_pickle=False) as file:
+        pixels, labels = file["train_images"], file["train_labels"][:, 0].astype(np.int64)
+    generator = np.random.default_rng(SUBSET_SEED)
+    found = [np.flatnonzero(labels == c) for c in range(classes)]
+    kept = [generator.choice(f, min(per_class, f.size), replace=False) for f in found]
+    ids = np.sort(np.concatenate(kept))
+    inputs = pixels[ids].reshape(ids.size, -1).astype(np.float32) / 255
+    return Table(ids, inputs, labels[ids], classes)
+
+
+def there(path: Path) -> Path:
+    """The path, or an error that names it."""
+    if not path.exists():
+        raise DataError(f"{path}: not there; this setting needs it")
+    return path

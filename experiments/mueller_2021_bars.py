@@ -224,9 +224,13 @@ def tables(done: Sequence[Done]) -> list[Table]:
             medians = [f"{np.median([v[key] for v in its]):.4f}"
                        for key in ("spread", "mean_on_other_bar")]  # fmt: skip
             ratio = f"{np.median([v['spread_over_mean'] for v in its]):.2f}"
-            rows.append([kind, c, f"{own[0]} of {own[1]}", medians[0], ratio, medians[1]])
+            fits = [r for r in runs if r["kind"] == kind]
+            fit = [f"{np.median([r['training_loss'] for r in fits]):.3f}",
+                   f"{min(r['test_accuracy'] for r in fits):g}"]  # fmt: skip
+            rows.append([kind, c, f"{own[0]} of {own[1]}", medians[0], ratio, medians[1], *fit])
     return [Table(["training", "class", "of the 4 largest pixels, on the other bar",
-                   "spread over records", "spread over mean", "mean on the other bar"], rows,
+                   "spread over records", "spread over mean", "mean on the other bar",
+                   "training loss", "least test accuracy"], rows,
                   "Medians over pixels, then seeds")]  # fmt: skip
 
 

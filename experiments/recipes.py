@@ -24,8 +24,8 @@ from apiece.reproduce import Done, Experiment, Place, Store, Table, Unit, interv
 
 DELTA = 1e-5
 HALF = {"batch_size": 4096.0, "epochs": 20.0}  # half the cost of twice both, 2 to 5 % more noise
-LOOSE = {"learning_rate": 200.0, **HALF}
-STRICT = {"learning_rate": 100.0, **HALF}
+LOOSE = {"learning_rate": 200.0, "whiten": 0.5, **HALF}
+STRICT = {"learning_rate": 100.0, "whiten": 0.5, **HALF}
 COLOURS = {"transform": "leaf-patches", "groups": 32, "whiten": 1.0, "learning_rate": 100.0,
            **HALF}  # fmt: skip
 # Task: data, budgets, settings of the recipe, strategies, and what was published and aimed at.
@@ -53,7 +53,22 @@ TASKS: Mapping[str, Mapping[str, Any]] = {
     "MNIST, 1.2": {"data": "mnist", "budgets": 1.2, "recipe": LOOSE, "published": 96.56,
                    "aim": 98.4},
 }  # fmt: skip
+# Other settings that were tried once, with Sample; "scale" is the share of the records taken.
+PIXELS = {"transform": "pixels", "groups": 1, "whiten": 0.0, "clip_norm": 0.1, "batch_size": 2048.0}
+TRIED: Sequence[tuple[str, Mapping[str, Any], float]] = (
+    ("MNIST, 1/2/3", {"batch_size": 2048.0}, 0.2),
+    ("MNIST, 1/2/3", {"batch_size": 2048.0, "head": "small-cnn", "learning_rate": 4.0}, 0.2),
+    ("Fashion-MNIST, [.5, 1]", {"batch_size": 2048.0}, 0.2),
+    ("Fashion-MNIST, [.5, 1]", {"batch_size": 2048.0, "head": "small-cnn", "learning_rate": 4.0},
+     0.2),
+    ("CIFAR-10 (JPEG), 1/2/3", {**PIXELS, "head": "small-cnn", "learning_rate": 4.0}, 0.2),
+    ("CIFAR-10 (JPEG), 1/2/3", {**PIXELS, "head": "equivariant-cnn", "learning_rate": 4.0}, 0.2),
+    ("CIFAR-10 (JPEG), 1/2/3", {"batch_size": 2048.0}, 0.2),
+    ("CIFAR-10 (JPEG), 1/2/3", {"batch_size": 2048.0, "flips": True}, 0.2),
+    ("CIFAR-10 (JPEG), 1/2/3", {"transform": "leaf-network"}, 1.0),
+)  # fmt: skip
 ADULT = (("0.3", 83.91, 84.6), ("0.5", 84.18, 84.8), ("1.2", 84.48, 85.1))
+PLAIN = Recipe().to_dict()
 STRATEGIES = ("uniform", "sample", "scale", "hybrid 0.02")
 
 
@@ -85,6 +100,13 @@ def budgets_of(kind: Any, size: int, seed: int) -> Budgets:
     return Budgets(np.full(size, kind), DELTA)
 
 
+def some(images: Images, scale: float) -> Images:
+    """A random share of the images, always the same."""
+    chosen = np.random.default_rng(8).permutation(len(images.labels))
+    chosen = chosen[: round(scale * len(chosen))]
+    return Images(images.pixels[chosen], images.labels[chosen])
+
+
 def images(data: Path, name: str, split: str) -> Images:
     if name == "cifar10-jpeg":
         return cifar_parquet(data / name / f"{split}.parquet")
@@ -93,9 +115,11 @@ def images(data: Path, name: str, split: str) -> Images:
 
 @functools.lru_cache(maxsize=2)
 def features(
-    data: Path, work: Path, name: str, split: str, own: Recipe
+    data: Path, work: Path, name: str, split: str, own: Recipe, scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     there = images(data, name, split)
+    if scale < 1:
+        there = some(there, scale)
     return own.features(there.pixels, cache=work), torch.from_numpy(there.labels)
 
 
@@ -106,7 +130,8 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
     recipe = Recipe(**unit["recipe"])
     own = Recipe(transform=recipe.transform, groups=recipe.groups, whiten=recipe.whiten,
                  flips=recipe.flips)  # fmt: skip
-    x, y = features(place.data, place.work, task["data"], "train", own)
+    x, y = features(place.data, place.work, task["data"], "train", own,
+                    unit.get("scale", 1.0))  # fmt: skip
     if unit.get("held out"):
         order = torch.from_numpy(np.random.default_rng(7).permutation(len(y)))
         cut = len(y) // 6
@@ -114,10 +139,6 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
         x, y = x[kept], y[kept]
     else:
         test = features(place.data, place.work, task["data"], "test", own)
-    scale = unit.get("scale", 1.0)
-    if scale < 1:
-        chosen = np.random.default_rng(8).permutation(len(y))[: round(scale * len(y))]
-        x, y = x[chosen], y[chosen]
     budgets = budgets_of(task["budgets"], len(y), unit["seed"])
     plan = recipe.plan(budgets, strategy(unit["strategy"]))
     head = recipe.train(plan, x, y, 10, seed=unit["seed"])
@@ -140,13 +161,21 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
 
 def units(seeds: int, scale: float) -> list[Unit]:
     small = {} if scale == 1 else {"scale": scale}
-    return [
+    found: list[Unit] = [
         {"task": task, "strategy": name, "seed": seed, "recipe": dict(TASKS[task]["recipe"])}
         | small
         for seed in range(seeds)
         for task in TASKS
         for name in strategies(task)
     ]
+    return found + [tried(*each, scale) for each in TRIED]
+
+
+def tried(task: str, changes: Mapping[str, Any], share: float, scale: float = 1.0) -> Unit:
+    """A unit of Sample with some of the task's settings changed, first seed."""
+    unit = {"task": task, "strategy": "sample", "seed": 0,
+            "recipe": {**TASKS[task]["recipe"], **changes}}  # fmt: skip
+    return unit if share * scale == 1 else unit | {"scale": share * scale}
 
 
 def found(done: Sequence[Done], task: str, name: str) -> dict[int, float]:
@@ -181,6 +210,8 @@ def tables(done: Sequence[Done]) -> list[Table]:
               "What individual budgets gain, points, paired by seed, 95 % interval"),
         Table(["task", "strategy", "members at the smallest ε", "at the largest"], members(done),
               "Accuracy of members by what they asked, in %, first seed: budgets are at random"),
+        Table(["task", "strategy", "what differs from the task's recipe", "accuracy in %",
+               "of the task's recipe"], others(done), "Other settings that were run"),
     ]  # fmt: skip
 
 
@@ -189,10 +220,30 @@ def members(done: Sequence[Done]) -> list[list[str]]:
     rows = []
     for one in done:
         by = one.result["members by budget"]
-        if one.unit["seed"] == 0 and len(by) == 2:
+        if one.unit["seed"] == 0 and len(by) == 2 and not changes_of(one.unit):
             ends = [f"{e}: {a:.2f}" for e, a in sorted(by.items(), key=lambda it: float(it[0]))]
             rows.append([one.unit["task"], one.unit["strategy"], *ends])
     return rows
+
+
+def changes_of(unit: Unit) -> str:
+    """In what a unit differs from its task's own, for people."""
+    own, its = PLAIN | TASKS[unit["task"]]["recipe"], PLAIN | unit["recipe"]
+    told = [f"{key} = {its[key]}" for key in own if its[key] != own[key]]
+    told += [f"{unit['scale']:g} of the records"] if "scale" in unit else []
+    return ", ".join(told)
+
+
+def others(done: Sequence[Done]) -> list[list[str]]:
+    """What runs with other settings gave, beside the same strategy with the task's own."""
+    by: dict[tuple[str, str, str], list[float]] = {}
+    for one in done:
+        where = (one.unit["task"], one.unit["strategy"], changes_of(one.unit))
+        by.setdefault(where, []).append(one.result["accuracy"])
+    return [
+        [task, name, told, interval(values), interval(by.get((task, name, ""), []))]
+        for (task, name, told), values in by.items() if told
+    ]  # fmt: skip
 
 
 def adult() -> str:

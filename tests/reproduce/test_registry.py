@@ -1,7 +1,9 @@
 """Experiments are found by their files, and only those are run."""
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from apiece.errors import DataError, OptionError
@@ -34,3 +36,26 @@ def test_every_experiment_of_the_repository_is_loaded_and_has_units() -> None:
         experiment = load(ROOT / "experiments", name)
         assert experiment.wanted(1, 0.1)
         assert experiment.cost
+
+
+def test_data_that_a_user_brings_is_read_from_its_files(tmp_path: Path) -> None:
+    load(ROOT / "experiments", "kaiser-2026-table1")
+    data = sys.modules["kaiser_2026_data"]
+    before, data.DATA = data.DATA, tmp_path  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(DataError, match="isolet"):
+            data.isolet()
+        (tmp_path / "isolet").mkdir()
+        rows = [[0.5] * 617 + [26.0], [-1.0] * 617 + [1.0]]
+        np.savetxt(tmp_path / "isolet" / "isolet1+2+3+4.data", rows, delimiter=", ")
+        found = data.isolet()
+        assert found.inputs.shape == (2, 617)
+        assert found.targets.tolist() == [25, 0]
+        (tmp_path / "medmnist").mkdir()
+        pixels, labels = np.full((6, 28, 28), 255, np.uint8), np.arange(6)[:, None] % 2
+        np.savez(tmp_path / "medmnist" / "organ.npz", train_images=pixels, train_labels=labels)
+        found = data.medical("organ", 2, 2)
+        assert found.inputs.shape == (4, 784)
+        assert sorted(found.targets.tolist()) == [0, 0, 1, 1]
+    finally:
+        data.DATA = before  # type: ignore[attr-defined]

@@ -267,6 +267,9 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
         "scattering-linear": Recipe(),
         "scattering-linear-mirrored": Recipe(flips=True),
         "scattering-small-cnn": Recipe(head="small-cnn", learning_rate=4.0),
-        "leaf-patches-linear": Recipe(transform="leaf-patches", groups=32),
+        "leaf-patches-linear": Recipe(transform="leaf-patches", groups=32, whiten=1.0),
+        "pixels-equivariant-cnn": Recipe(
+            transform="pixels", groups=1, head="equivariant-cnn", learning_rate=4.0
+        ),
     }
 )
