@@ -128,14 +128,17 @@ def test_a_file_that_was_cut_short_finds_nobody(monkeypatch: pytest.MonkeyPatch)
         found(run, [3])
 
 
-def test_memory_does_not_follow_the_people(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ordered", [True, False], ids=["ids in turn", "in no order"])
+def test_memory_does_not_follow_the_people(
+    ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of 12 bytes a person is merged and asked in less than four, most of it for pieces."""
     monkeypatch.setattr(runs, "HELD", 2**11)
     monkeypatch.setattr(runs, "PIECE", 2**11)
     rng = np.random.default_rng(0)
 
     def peak(size: int) -> int:
-        kept, keys = list[Run](), rng.permutation(size)
+        kept, keys = list[Run](), np.arange(size) if ordered else rng.permutation(size)
         tracemalloc.start()
         for start in range(0, size, 2**11):
             some = np.arange(start, min(start + 2**11, size), dtype=np.uint32)

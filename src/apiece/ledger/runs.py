@@ -115,8 +115,10 @@ def _zipped(left: Iterator[Part], right: Iterator[Part]) -> Iterator[Part]:
         (low, one), (high, two) = one.split(int(begins[0])), two.split(int(begins[1]))
         yield low.merged(high)
         one, two = one if one.size else next(left, None), two if two.size else next(right, None)
-    yield from ([] if one is None else [one, *left])
-    yield from ([] if two is None else [two, *right])
+    for part, rest in ((one, left), (two, right)):
+        if part is not None:
+            yield part
+            yield from rest
 
 
 def _pieces(part: Part) -> Iterator[Part]:
