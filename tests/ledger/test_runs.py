@@ -129,9 +129,7 @@ def test_a_file_that_was_cut_short_finds_nobody(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ids in turn", "in no order"])
-def test_memory_does_not_follow_the_people(
-    ordered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_follow_the_people(ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of 12 bytes a person is merged and asked in less than four, most of it for pieces."""
     monkeypatch.setattr(runs, "HELD", 2**11)
     monkeypatch.setattr(runs, "PIECE", 2**11)
