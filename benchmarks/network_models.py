@@ -212,6 +212,59 @@ def table() -> Made:
     return TableTransformer(20), torch.randn(64, 20), torch.randint(0, CLASSES, (64,))
 
 
+def long_texts(model: nn.Module) -> Made:
+    """Return a model with eight random texts of 128 words, of 30,000, a third of them shorter."""
+    words = torch.randint(5, 30_000, (8, 128))
+    seen = torch.ones_like(words)
+    seen[::3, 64:] = 0
+    return model, {"input_ids": words * seen, "attention_mask": seen}, torch.arange(8) % CLASSES
+
+
+def wide_bert() -> Made:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(num_hidden_layers=2, num_labels=CLASSES)
+    return long_texts(BertForSequenceClassification(config))
+
+
+def wide_gpt2() -> Made:
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    config = GPT2Config(n_layer=2, num_labels=CLASSES, pad_token_id=0)
+    return long_texts(GPT2ForSequenceClassification(config))
+
+
+def wide_llama() -> Made:
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    config = LlamaConfig(
+        vocab_size=30_000, hidden_size=768, intermediate_size=2048, num_hidden_layers=2,
+        num_attention_heads=12, num_labels=CLASSES, pad_token_id=0,
+    )  # fmt: skip
+    return long_texts(LlamaForSequenceClassification(config))
+
+
+def wide_vit() -> Made:
+    torchvision()
+    from timm.models import VisionTransformer
+
+    model = VisionTransformer(embed_dim=384, depth=2, num_heads=6, num_classes=CLASSES)
+    return pictures(model, 8, 224)
+
+
+def wide_resnet() -> Made:
+    model, _, _ = resnet_groups()
+    return pictures(model, 8, 128)
+
+
+WIDE: dict[str, Callable[[], Made]] = {  # as wide as people train them, with two layers
+    "BERT-base": wide_bert,
+    "GPT-2 small": wide_gpt2,
+    "LLaMA, 768": wide_llama,
+    "ViT-S/16, 224 pixels": wide_vit,
+    "ResNet-18, group norms, 128 pixels": wide_resnet,
+    "BERT-base, LoRA": functools.partial(adapted, wide_bert, ["query", "value"]),
+}
 NETWORKS: dict[str, Callable[[], Made]] = {
     "ResNet-18, group norms": resnet_groups,
     "ResNet-18, frozen batch norms": resnet_frozen,

@@ -9,6 +9,7 @@ is missing are left out, and the result says so.
 
 python benchmarks/networks.py --compile --out benchmarks/results/networks.json     # half an hour
 python benchmarks/networks.py --threads 2 --out benchmarks/results/networks_two_threads.json
+python benchmarks/networks.py --wide --out benchmarks/results/networks_wide.json
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 
 import torch
 from network_contenders import CONTENDERS, Step, run, trained
-from network_models import NETWORKS, torchvision
+from network_models import NETWORKS, WIDE, torchvision
 from torch import nn
 
 from apiece.training.clipping.selection import paths_of
@@ -144,7 +145,7 @@ def ready(
 def measure(name: str, rounds: int, *, compiles: bool = False) -> dict[str, Any]:
     """Return the figures of one network."""
     torch.manual_seed(0)
-    made = NETWORKS[name]()
+    made = (NETWORKS | WIDE)[name]()
     steps, failed, errors = ready(made, compiles)
     took = turns(steps, rounds)
     medians = {who: statistics.median(some) for who, some in took.items()}
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--compile", action="store_true", help="time compiled plain steps too")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--wide", action="store_true", help="as wide as people train them")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
@@ -209,7 +211,7 @@ def main() -> None:
     found: dict[str, Any] = {"machine": machine, "networks": {}, "not here": []}
     if options.out and options.out.exists() and options.names:  # measure these again
         found = json.loads(options.out.read_text()) | {"machine": machine}
-    for name in options.names or NETWORKS:
+    for name in options.names or (WIDE if options.wide else NETWORKS):
         try:
             found["networks"][name] = measure(name, options.rounds, compiles=options.compile)
             print(name, json.dumps(found["networks"][name]), flush=True)

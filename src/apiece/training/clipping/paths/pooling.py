@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from apiece.training.clipping.guards import modules_of
+
 _CHANNELS = 8  # below, the copies cost what is gained
 
 
@@ -46,5 +48,5 @@ def _is_plain(images: Any) -> bool:
 
 def fast_pooling(model: nn.Module) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which the model's max pooling layers run in the faster layout."""
-    pools = any(isinstance(module, nn.MaxPool2d) for module in model.modules())
+    pools = any(isinstance(module, nn.MaxPool2d) for _, module in modules_of(model))
     return _ChannelsLast() if pools else contextlib.nullcontext()

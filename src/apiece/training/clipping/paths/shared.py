@@ -35,13 +35,31 @@ def parts_of_uses(
         return found
     roots = list(tape.follow.roots.values())
     outputs = [call.output for call in tape.shared]
-    with torch.enable_grad():
-        back = _taken_back(computed, [*roots, *outputs])
+    first = {id(call.output) for call in tape.shared if not call.given.requires_grad}
+    back = _back_to([*roots, *outputs], computed, first)
     of_roots, of_outputs = back[: len(roots)], back[len(roots) :]
     found += [(p, Rows(g)) for p, g in zip(roots, of_roots, strict=True) if g is not None]
     for call, gradient in zip(tape.shared, of_outputs, strict=True):
         if gradient is not None:
             found += _by_rule(call, gradient)
+    return found
+
+
+def _back_to(
+    to: list[torch.Tensor], computed: list[tuple[torch.Tensor, torch.Tensor]], first: set[int]
+) -> list[torch.Tensor | None]:
+    """Return the gradients, (B, ...), of tensors from which others were computed.
+
+    first: the ids of those that were computed from no other; at them a gradient stays as it is.
+    """
+    further = [pair for pair in computed if id(pair[0]) not in first]
+    with torch.enable_grad():
+        found = _taken_back(further, to) if further else [None] * len(to)
+    places = {id(tensor): k for k, tensor in enumerate(to)}
+    for shared, gradient in computed:
+        if id(shared) in first:
+            before = found[places[id(shared)]]
+            found[places[id(shared)]] = gradient if before is None else before + gradient
     return found
 
 

@@ -187,8 +187,7 @@ class Products:
     @staticmethod
     def _ghost(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Return Σ_{s,t} (left_s·left_t)(right_s·right_t), made safe against cancellation."""
-        gram = (left @ left.mT).mul_(right @ right.mT)
-        return gram.flatten(1).sum(1).add_(cancellation(left, right))
+        return gram_sum(left @ left.mT, right @ right.mT, left.shape[2], right.shape[2])
 
     def smooth_squares(self) -> torch.Tensor:
         """Return the squared norms by whichever of the two forms costs less."""
@@ -233,9 +232,8 @@ class Lookups:
     @staticmethod
     def _ghost(left: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         same = index.unsqueeze(1) == index.unsqueeze(2)
-        gram = (left @ left.mT).mul_(same)
-        ones = torch.ones_like(left[..., :1])
-        return gram.flatten(1).sum(1).add_(cancellation(left, ones))
+        gram = left @ left.mT
+        return gram_sum(gram, same.to(gram.dtype), left.shape[2], 1)
 
     def smooth_squares(self) -> torch.Tensor:
         """Return Σ_{s,t: same row} left_s·left_t."""
@@ -305,14 +303,21 @@ def in_parts(
     return torch.cat([squares(a, b) for a, b in pairs])
 
 
-def cancellation(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return a bound on the round-off of a Gram sum whose terms may cancel, (B,).
+def gram_sum(left: torch.Tensor, right: torch.Tensor, *widths: int) -> torch.Tensor:
+    """Return Σ_{s,t} left_st·right_st and a bound on its round-off, (B,); overwrites `left`.
 
-    The terms are at most ‖left_s‖‖left_t‖‖right_s‖‖right_t‖, so that their sum is at most
-    (Σ_t ‖left_t‖‖right_t‖)²; the round-off is a few units of precision of that. Of the norms'
-    room for underflow, a unit must cover what products of two entries lose.
+    left, right: (B, T, T) Gram matrices, of which the first has positions of widths[0] values.
+
+    The terms may cancel. They are at most ‖left_s‖‖left_t‖‖right_s‖‖right_t‖, so that their sum is
+    at most (Σ_t ‖left_t‖‖right_t‖)², with norms from the diagonals; the round-off is a few units of
+    precision of that. Of the norms' room for underflow, a unit must cover what products of two
+    entries lose.
     """
-    return cancellation_of(term_sizes(left, right, underflow_room(left.dtype)), left.dtype)
+    lost = [underflow_room(left.dtype) * least_norm(width, left.dtype) for width in widths]
+    diagonals = (gram.diagonal(dim1=1, dim2=2).sqrt() for gram in (left, right))
+    one, other = (norms.add_(room) for norms, room in zip(diagonals, lost, strict=True))
+    room = cancellation_of(one.mul_(other).sum(1), left.dtype)
+    return left.mul_(right).flatten(1).sum(1).add_(room)
 
 
 def cancellation_of(sizes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -17,7 +17,7 @@ from apiece.training.clipping.rules.contributions import (
     Rows,
     Slices,
     blank,
-    cancellation,
+    gram_sum,
     made_again,
     term_sizes,
 )
@@ -153,8 +153,9 @@ class Convolution:
 
     def _ghost(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
-        gram = (left.mT @ left).mul_(right @ right.mT).flatten(1).sum(1)
-        return (gram + cancellation(left.mT, right)).view(end - start, -1).sum(1)
+        widths = left.shape[1], right.shape[2]
+        squares = gram_sum(left.mT @ left, right @ right.mT, *widths)
+        return squares.view(end - start, -1).sum(1)
 
     def _instantiated(self, start: int, end: int) -> torch.Tensor:
         left, right = self._matrices(start, end)
