@@ -228,7 +228,13 @@ PLANTED = {
         "float32",
     ),
     "round-off": ([clipped], "slack", nothing, "conv2d", "float32"),
-    "cancellation": ([contributions], "cancellation_of", nothing, "linear over few places", "float32"),
+    "cancellation": (
+        [contributions],
+        "cancellation_of",
+        nothing,
+        "linear over few places",
+        "float32",
+    ),
     "autocast": ([functional], "single", as_set, "linear", "bfloat16 autocast"),
     "products": (
         [bookkeeping, functional],
