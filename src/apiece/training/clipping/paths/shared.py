@@ -53,8 +53,10 @@ def _back_to(
     first: the ids of those that were computed from no other; at them a gradient stays as it is.
     """
     further = [pair for pair in computed if id(pair[0]) not in first]
-    with torch.enable_grad():
-        found = _taken_back(further, to) if further else [None] * len(to)
+    found: list[torch.Tensor | None] = [None] * len(to)
+    if further:
+        with torch.enable_grad():
+            found = _taken_back(further, to)
     places = {id(tensor): k for k, tensor in enumerate(to)}
     for shared, gradient in computed:
         if id(shared) in first:
