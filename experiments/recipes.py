@@ -204,7 +204,7 @@ def line(task: str, label: str, by: Mapping[str, Mapping[int, float]]) -> list[s
         of = [list(v.values()) for name, v in by.items() if name.startswith(kind) and v]
         tops.append(max(of, key=statistics.fmean, default=[]))
     most = max(map(len, tops))  # one seed of a strategy says nothing against five of another
-    best = max(statistics.fmean(values) for values in tops if len(values) == most)
+    best = max(statistics.fmean(values) for values in tops if len(values) >= min(3, most))
     about = TASKS[task]
     ends = [f"{about['published']:g}", f"{about['aim']:g}", f"{best:.2f}"]
     return [task + label, *(interval(values) for values in tops), *ends]
