@@ -13,6 +13,7 @@ from apiece.errors import InputError, UnsupportedError
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 Parameters = dict[str, nn.Parameter]
+_SEQUENCES = (tuple, list)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -93,10 +94,10 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     """Return the tensors of `tree` in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
-    if isinstance(tree, Mapping):
+    if not isinstance(tree, _SEQUENCES):  # asked first: whether something is a mapping takes long
+        if not isinstance(tree, Mapping):
+            return []
         tree = tree.values()
-    elif not isinstance(tree, tuple | list):
-        return []
     return [tensor for part in tree for tensor in leaves(part)]
 
 

@@ -49,6 +49,7 @@ _IN_PLACE = named(
 _BY_ROWS = named("clone contiguous to float double half bfloat16", _Tensor)  # repeat no row
 _TIMES = named("matmul mm __matmul__", torch, _Tensor)
 _JOINING = named("cat concat concatenate stack", torch)
+_TREES = (tuple, list, dict)
 _ATTENDING = nn.functional.scaled_dot_product_attention
 _ATTENTION = nn.functional.multi_head_attention_forward
 
@@ -154,7 +155,7 @@ class Following(TorchFunctionMode):
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor):
                 found.append(value)
-            elif isinstance(value, tuple | list | dict):
+            elif isinstance(value, _TREES):
                 found += records.leaves(value)
         return found
 
