@@ -26,7 +26,7 @@ from apiece.training.clipping.rules.kernels import (
 
 KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
 _CELLS = 1 << 22  # entries of a temporary at a time
-_IN_CACHE = 1 << 20  # entries of per-record gradients that stay in a processor's cache
+_IN_CACHE = 1 << 22  # entries of per-record gradients that stay in a processor's caches
 
 
 class Contribution(Protocol):
