@@ -41,7 +41,7 @@ PLAIN = {
     f"{BASE}, channels last",
     f"{BASE}, channels last, compiled",
 }
-QUICK = PLAIN | {"floor", "apiece", "apiece, release noise"}
+QUICK = PLAIN | {"floor", "apiece", "apiece, channels last", "apiece, release noise"}
 
 
 def bind(threads: int) -> None:

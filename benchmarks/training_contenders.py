@@ -87,11 +87,15 @@ def channels_last(
     make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, **options: bool
 ) -> Step:
     """The same with model and images in the layout that PyTorch's kernels for processors prefer."""
+    made, x = in_channels_last(make(), x)
+    return plain(lambda: made, x, y, **options)
+
+
+def in_channels_last(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
     if x.dim() != 4:
         raise ValueError("no images")
-    layout = torch.channels_last
-    made = make().to(memory_format=layout)
-    return plain(lambda: made, x.contiguous(memory_format=layout), y, **options)
+    layout: Any = torch.channels_last
+    return model.to(memory_format=layout), x.contiguous(memory_format=layout)
 
 
 def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
@@ -135,9 +139,11 @@ def noisy(sums: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str
     return {n: s + STDDEV * torch.randn(s.shape, generator=generator) for n, s in sums.items()}
 
 
-def ours(method: str, *, release: bool = False) -> Callable[..., Step]:
+def ours(method: str, *, release: bool = False, last: bool = False) -> Callable[..., Step]:
     def prepare(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
         model, generator = make(), ChaCha20Stream() if release else torch.Generator()
+        if last:
+            model, x = in_channels_last(model, x)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         bounds = torch.linspace(0.1, 2, len(x), dtype=torch.float64)  # as the trainer has them
 
@@ -285,6 +291,7 @@ CONTENDERS: dict[str, Callable[..., Step]] = {
     ),
     "floor": floor,
     "apiece": ours("auto"),
+    "apiece, channels last": ours("auto", last=True),
     "apiece, release noise": ours("auto", release=True),
     "torch.func": ours("functional"),
     "torch.func, compiled": compiled,

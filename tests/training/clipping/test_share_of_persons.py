@@ -96,7 +96,7 @@ PLANTED = {
     "cancellation": (joined, "cancellation_of", lambda *_: 0.0, "linear beside another"),
     "cancellation, places": (
         contributions,
-        "cancellation",
+        "cancellation_of",
         lambda *_: 0.0,
         "linear over few places",
     ),
