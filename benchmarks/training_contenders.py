@@ -106,7 +106,7 @@ def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> St
     model, generator = make(), torch.Generator()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     size = sum(p.numel() for p in model.parameters())
-    width = records_at_a_time(model, size, x, len(x))
+    width = records_at_a_time(model, x, len(x))
 
     def step() -> None:
         for start in range(0, len(x), width):

@@ -395,7 +395,7 @@ def test_parts_that_stay_in_the_cache_add_up(name, monkeypatch):
     monkeypatch.setattr(pace, "_CACHE", 1)
     monkeypatch.setattr(pace, "_WORTH", 0)
     monkeypatch.setattr(pace, "_EACH", 0)
-    assert pace.records_at_a_time(model, 1, inputs, 9) == 1
+    assert pace.records_at_a_time(model, inputs, 9) == 1
     parts = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
     for name, value in whole.gradients.items():
         atol = 1e-6 * float(value.abs().max())
@@ -408,9 +408,9 @@ def test_the_width_of_parts_follows_from_the_shape_of_a_record():
     some, more = torch.randn(2, 1, 14, 14), torch.randn(5000, 1, 14, 14)
     cells = pace._cells_of_one(model, some)
     assert cells == pace._cells_of_one(model, more) > 4 * 7 * 7
-    width = pace.records_at_a_time(model, 10, more, 5000)
+    width = pace.records_at_a_time(model, more, 5000)
     assert width * cells <= pace._CACHE
-    assert width == pace.records_at_a_time(cnn(), 10, more[:1], 5000)
+    assert width == pace.records_at_a_time(cnn(), more[:1], 5000)
 
 
 def test_leaves_no_trace_on_the_model():

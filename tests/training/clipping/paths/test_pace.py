@@ -11,41 +11,44 @@ from apiece.training.clipping.paths import pace
 
 def test_a_part_leaves_as_much_behind_as_the_cache_holds():
     model = nn.Sequential(nn.Linear(4, 1000), nn.ReLU())
-    assert pace.most_at_a_time(model, 5000, torch.randn(3, 4)) == pace._CACHE // 2000
+    assert pace.most_at_a_time(model, torch.randn(3, 4)) == pace._CACHE // 2000
 
 
 def test_many_parameters_want_wide_parts():
     model = nn.Sequential(nn.Linear(4, 1000), nn.ReLU())
-    assert pace.most_at_a_time(model, pace._CACHE, torch.randn(3, 4)) == 4 * pace._CACHE // 2000
+    model.table = nn.Parameter(torch.empty(pace._CACHE), requires_grad=False)  # read, if frozen
+    most = pace.most_at_a_time(model, torch.randn(3, 4))
+    assert most == pace._WORTH * (pace._CACHE + 5000) // 2000
 
 
 def test_many_layers_want_wide_parts():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(50)))
-    assert pace.most_at_a_time(model, 3600, torch.randn(3, 8)) == 50 * pace._EACH // 400
+    assert pace.most_at_a_time(model, torch.randn(3, 8)) == 50 * pace._EACH // 400
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 @pytest.mark.parametrize("short", [0, 1, 5])
 def test_parts_are_as_even_as_they_can_be(parts, short):
     model, inputs = nn.Linear(4, 5000), torch.randn(2, 4)
-    most = pace.most_at_a_time(model, 5000, inputs)
+    most = pace.most_at_a_time(model, inputs)
     size = parts * most - short
-    width = pace.records_at_a_time(model, 5000, inputs, size)
+    width = pace.records_at_a_time(model, inputs, size)
     assert width <= most
     assert -(-size // width) == parts
 
 
 def test_a_wide_record_is_a_part():
-    assert pace.records_at_a_time(nn.Linear(1, 5_000_000), 5, torch.randn(3, 1), 3) == 1
+    wide = nn.Sequential(nn.Linear(1, 1), nn.Upsample(scale_factor=5_000_000))
+    assert pace.records_at_a_time(wide, torch.randn(3, 1, 1), 3) == 1
 
 
 def test_on_an_accelerator_the_batch_is_one_part():
     inputs = torch.empty(10, 4, device="meta")
-    assert pace.most_at_a_time(nn.Linear(4, 4), 20, inputs) == sys.maxsize
-    assert pace.records_at_a_time(nn.Linear(4, 4), 20, inputs, 10) == 10
+    assert pace.most_at_a_time(nn.Linear(4, 4), inputs) == sys.maxsize
+    assert pace.records_at_a_time(nn.Linear(4, 4), inputs, 10) == 10
 
 
 def test_finding_out_draws_nothing():
     state = torch.get_rng_state()
-    pace.records_at_a_time(nn.Dropout(0.5), 1, torch.randn(3, 4, generator=torch.Generator()), 3)
+    pace.records_at_a_time(nn.Dropout(0.5), torch.randn(3, 4, generator=torch.Generator()), 3)
     assert torch.equal(torch.get_rng_state(), state)

@@ -55,17 +55,13 @@ def clip_in_parts(batch: Batch) -> ClippedSum:
 
 def parts_of(batch: Batch) -> Iterator[Batch]:
     """Yield the parts in which book-keeping takes a batch."""
-    width = records_at_a_time(batch.model, _size(batch), batch.inputs, len(batch))
+    width = records_at_a_time(batch.model, batch.inputs, len(batch))
     return iter([batch]) if width >= len(batch) else batch.parts(width)
 
 
 def most_together(batch: Batch) -> int:
     """Return how many records book-keeping runs together at most, in a batch of any size."""
-    return most_at_a_time(batch.model, _size(batch), batch.inputs)
-
-
-def _size(batch: Batch) -> int:
-    return sum(p.numel() for p in batch.parameters.values())
+    return most_at_a_time(batch.model, batch.inputs)
 
 
 def clip_batch(batch: Batch) -> ClippedSum:
