@@ -39,8 +39,9 @@ def most_at_a_time(model: nn.Module, inputs: Any) -> int:
     known = _known.setdefault(model, {})
     if shapes not in known:
         layers = sum(1 for module in model.modules() if module._parameters)
+        cells = max(1, _cells_of_one(model, inputs))  # which gives lazy layers their shapes
         parameters = sum(p.numel() for p in model.parameters())  # frozen ones are read as well
-        known[shapes] = max(1, _cells_of_one(model, inputs)), layers, parameters
+        known[shapes] = cells, layers, parameters
     cells, layers, parameters = known[shapes]
     return max(1, max(_CACHE, _WORTH * parameters, _EACH * layers) // cells)
 
