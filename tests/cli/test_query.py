@@ -62,6 +62,8 @@ def test_group_by_with_a_ledger(
         ("count() where income = 'a'", FLAGS, "declared numeric"),
         ("count()", [*FLAGS, "--sha256", "00"], "fingerprint"),
         ("count()", [*FLAGS, "--steward-log", "/none/there"], "cannot be written"),
+        ("count()", [*FLAGS, "--memory", "0"], "--memory"),
+        ("count()", [*FLAGS, "--memory", "1", "--engine", "spark"], "leave it out"),
     ],
 )
 def test_mistakes_are_one_line(

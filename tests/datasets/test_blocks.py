@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import UnclearLineError, blocks, read_columns
+from apiece.datasets import UnclearLineError, blocks, read_batches
 from apiece.datasets.lines import cell_text, line_cells
 
 NAMES = ["a", "b", "c"]
@@ -41,12 +41,15 @@ def one_by_one(data: bytes, wanted: list[str]) -> Found:
 def in_blocks(data: bytes, wanted: list[str], block: int) -> Found:
     log: list[str] = []
     try:
-        found = read_columns(io.BytesIO(data), NAMES, wanted, log.append, block=block)
+        found = list(read_batches(io.BytesIO(data), NAMES, wanted, log.append, block=block))
     except UnclearLineError as error:
         return str(error).split(":")[0], log
-    for column in found.values():
-        column.validate(full=True)
-    return {name: column.to_pylist() for name, column in found.items()}, log
+    for batch in found:
+        batch.validate(full=True)
+    columns = {
+        name: [cell for batch in found for cell in batch[name].to_pylist()] for name in wanted
+    }
+    return columns, log
 
 
 cells = st.lists(st.sampled_from(ATOMS), min_size=1, max_size=3).map(b"".join)

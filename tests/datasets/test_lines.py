@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from apiece.datasets import UnclearLineError, header_cells, read_columns
+from apiece.datasets import UnclearLineError, header_cells, read_batches
 from apiece.errors import DataError
 
 NAMES = ["id", "age"]
@@ -12,8 +12,8 @@ NAMES = ["id", "age"]
 
 def read(*lines: bytes) -> tuple[dict[str, list[str | None]], list[str]]:
     log: list[str] = []
-    found = read_columns(io.BytesIO(b"".join(lines)), NAMES, NAMES, log.append)
-    return {name: column.to_pylist() for name, column in found.items()}, log
+    found = list(read_batches(io.BytesIO(b"".join(lines)), NAMES, NAMES, log.append))
+    return {name: [c for batch in found for c in batch[name].to_pylist()] for name in NAMES}, log
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,11 @@ def build(url: str) -> Truth:
 def dump(engine: sa.Engine) -> Rows:
     with engine.connect() as connection:
         return {
-            t.name: [dict(r._mapping) for r in connection.execute(sa.select(t))] for t in TABLES
+            t.name: [
+                dict(r._mapping)
+                for r in connection.execute(sa.select(t).order_by(*t.primary_key.columns))
+            ]
+            for t in TABLES
         }
 
 

@@ -83,6 +83,39 @@ def test_the_database_reaches_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
+def test_what_memory_does_not_hold_lies_where_it_is_told(tmp_path: Path) -> None:
+    """Without a place for it more is an error: nothing is written where the process runs."""
+    much = "CREATE TABLE t AS SELECT hash(i) AS x FROM range(4000000) AS _(i)"
+    with pytest.raises(duckdb.OutOfMemoryException):
+        reading.connect(1, memory=2**24).execute(much)
+    place = tmp_path / "it's"
+    database = reading.connect(1, memory=2**24, spill=place)
+    database.execute(much)
+    assert list(place.iterdir())
+    database.close()
+    assert not place.exists()
+    setting = "SELECT current_setting('memory_limit')"
+    most = duckdb.connect().execute(setting).fetchone()
+    assert reading.connect(memory=2**60).execute(setting).fetchone() == most
+    assert reading.connect(memory=2**24).execute(setting).fetchone() == ("16.0 MiB",)
+
+
+def test_choosing_the_rows_of_each_person_is_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB's way of first choice holds a heap for each person; it is told to take another."""
+    chosen = (
+        "SELECT count(*) FROM (SELECT *, row_number() OVER (PARTITION BY p ORDER BY x) AS nth "
+        "FROM (SELECT i // 2 AS p, hash(i) AS x FROM range(600000) AS _(i))) WHERE nth <= 2"
+    )
+    database = reading.connect(1, memory=2**26, spill=tmp_path / "own")
+    assert database.execute(chosen).fetchone() == (600_000,)
+    if reading._UNBOUNDED in duckdb.sql("FROM duckdb_optimizers()").fetchall():
+        monkeypatch.setattr(reading, "_UNBOUNDED", ("none",))
+        with pytest.raises(duckdb.OutOfMemoryException):
+            reading.connect(1, memory=2**26, spill=tmp_path / "own").execute(chosen)
+
+
 def test_a_column_of_lists_is_named() -> None:
     columns = {name: pa.array(["a"]) for name in ("id", "t", "d", "g")}
     with pytest.raises(UnsupportedError, match=r"column 'x': .*; leave it out or convert it"):

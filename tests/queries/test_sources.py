@@ -1,15 +1,19 @@
 """Where a table comes from: one file, or one table in memory, read literally."""
 
+import functools
 import hashlib
+import os
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from apiece.datasets import read_batches
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema, register, sources
+from apiece.queries import Schema, cells, register, sources
 
 PEOPLE = pd.DataFrame({
     "id": [3, 1, 2], "x": [0.5, 2.0, 1.5], "g": ["u", "v", "u"], "other": ["never", "read", "x"],
@@ -19,6 +23,11 @@ SCHEMA = Schema("id", bounds={"x": (0, 8)}, groups={"g": ["u", "v"]})
 
 def quiet(_: str) -> None:
     pass
+
+
+def read(source: Any, wanted: list[str]) -> tuple[list[sources.Columns], str]:
+    with sources.read(source, wanted, quiet) as (parts, digest):
+        return list(parts), digest
 
 
 def test_every_source(tmp_path: Path) -> None:
@@ -47,10 +56,49 @@ def test_a_file_is_known_by_its_bytes_and_only_what_is_wanted_is_read(
 ) -> None:
     path = tmp_path / name
     PEOPLE.to_csv(path, index=False) if name == "p.csv" else PEOPLE.to_parquet(path)
-    columns, digest = sources.read(path, ["x", "id"], quiet)
-    assert list(columns) == ["x", "id"]
+    parts, digest = read(path, ["x", "id"])
+    assert [list(columns) for columns in parts] == [["x", "id"]]
     assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert sources.read(PEOPLE, ["x"], quiet)[1] == ""
+    assert read(PEOPLE, ["x"])[1] == ""
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 95])
+def test_a_file_is_read_in_parts(
+    kind: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row groups of 3 and blocks of 16 bytes, gathered to 10 rows of two columns."""
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr(sources, "CELLS", 20)
+    blocks = functools.partial(read_batches, block=16)
+    monkeypatch.setattr(sources, "read_batches", blocks)
+    ids = [f"p{i}" for i in range(count)]
+    table = pa.table({"id": ids, "x": ["7"] * count, "g": pa.array(ids).dictionary_encode()})
+    path = tmp_path / f"p.{kind}"
+    if kind == "csv":
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        pq.write_table(table, path, row_group_size=3)
+    parts, _ = read(path, ["g", "id"])
+    sizes = [len(part["id"]) for part in parts]
+    assert [cell for part in parts for cell in cells.texts(part["g"]).to_pylist()] == ids
+    assert [cell for part in parts for cell in part["id"].to_pylist()] == ids
+    assert all(10 <= size < 20 for size in sizes[:-1])
+    assert len(sizes) == max(1, sum(sizes[:-1]) // 10 + (sizes[-1] > 0))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    PEOPLE.to_parquet(path)
+
+    def changed() -> None:
+        with sources.read(path, ["x"], quiet) as (parts, _):
+            assert len(list(parts)) == 1
+            os.utime(path, (1, 1))
+
+    with pytest.raises(DataError, match="changed while it was read"):
+        changed()
 
 
 @pytest.mark.parametrize("form", ["frame", "arrow", "csv", "parquet"])
@@ -67,27 +115,27 @@ def test_each_wanted_column_is_there_once(form: str, tmp_path: Path) -> None:
 
         source = tmp_path / "t.parquet"
         pq.write_table(table, source)
-    assert list(sources.read(source, ["id"], quiet)[0]) == ["id"]
+    assert [list(columns) for columns in read(source, ["id"])[0]] == [["id"]]
     with pytest.raises(DataError, match=r"column 'x': twice in the source .*it has id, x, x"):
-        sources.read(source, ["id", "x"], quiet)
+        read(source, ["id", "x"])
     with pytest.raises(DataError, match="column 'ID': not in the source"):
-        sources.read(source, ["ID"], quiet)
+        read(source, ["ID"])
 
 
 @pytest.mark.parametrize("source", [None, 7, [[1, 2]], {"id": [1]}, b"p.csv"])
 def test_what_is_no_source(source: object) -> None:
     with pytest.raises(InputError, match="not a path, a pandas or an Arrow table"):
-        sources.read(source, ["id"], quiet)
+        read(source, ["id"])
 
 
 def test_files_that_cannot_be_read_or_whose_kind_is_not_said(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for path in (tmp_path / "none.csv", tmp_path / "folder.csv", f"{'x' * 300}.csv"):
         with pytest.raises(DataError, match=r"^source '.*cannot be read \("):
-            sources.read(path, ["id"], quiet)
+            read(path, ["id"])
     for name in ("t.txt", "t", "t.csv.gz", ".csv"):
         with pytest.raises(InputError, match=r"neither a \.parquet nor a \.csv file"):
-            sources.read(tmp_path / name, ["id"], quiet)
+            read(tmp_path / name, ["id"])
 
 
 def test_a_message_names_a_source_briefly() -> None:

@@ -1,16 +1,27 @@
 """Registering: what is read, what the steward is told, and what nobody else is."""
 
+import random
+import tempfile
 from datetime import date
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import random_worlds
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from apiece.datasets import read_batches
 from apiece.errors import DataError, InputError, OptionError
-from apiece.queries import Schema, Session, register
+from apiece.queries import Schema, Session, parse, reading, register, scratch, sources
+from apiece.queries import table as table_module
+from apiece.queries.features import features
 
 SCHEMA = Schema("id", bounds={"x": (0, 10)}, kinds={"since": "date"}, groups={"g": ["a", "b"]})
 LINES = [
@@ -49,6 +60,98 @@ def test_a_registered_table_is_frozen(tmp_path: Path) -> None:
     path.write_text("\n".join(LINES[:2]))
     found = session.ask("count()", epsilon=1e6, delta=0.5).groups[0]["estimate"]
     assert round(found, 1) == 3
+
+
+@settings(derandomize=True, max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 30))
+def test_read_in_parts_it_is_the_same_table(seed: int, size: int) -> None:
+    """Over random tables with hostile rows, down to a row at a time."""
+    some, found = random_worlds.world(random.Random(seed)), []
+    with tempfile.TemporaryDirectory() as folder:
+        source = some.source(Path(folder), mine=True, seed=seed)
+        for count in (sources.CELLS, size):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sources, "CELLS", count)
+                patch.setattr(sources, "read_batches", partial(read_batches, block=size))
+                said: list[str] = []
+                table = register(source, random_worlds.SCHEMA, log=said.append)
+                rows = table.database.execute("FROM rows ORDER BY person, place").fetchall()
+                found.append((said, rows, table.people.tolist(), table.fingerprint))
+    assert found[0] == found[1]
+
+
+def many(folder: Path) -> Path:
+    """300,000 rows of 150,000 people, some 150 MB when they are typed."""
+    path, numbers = folder / "many.parquet", np.arange(300_000)
+    ids = [f"{number:0110}" for number in numbers * 7919 % 150_000]
+    pq.write_table(pa.table({"id": ids, "x": numbers % 11, "g": ["a", "b"] * 150_000}), path)
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the next table puts what memory does not hold; one thread, so that little is needed."""
+    monkeypatch.setattr(scratch, "folder", lambda: tmp_path / "own")
+    monkeypatch.setattr(reading, "connect", partial(reading.connect, 1))
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def numbered(own: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether something was on disk when a table's people had been numbered."""
+    seen, real = list[bool](), table_module._number
+
+    def number(database: Any, schema: Schema) -> None:
+        real(database, schema)
+        seen.append(own.exists())
+
+    monkeypatch.setattr(table_module, "_number", number)
+    return seen
+
+
+def test_what_memory_does_not_hold_is_summed_to_the_bit(
+    tmp_path: Path, own: Path, numbered: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And lies nowhere but in its own folder, and there only while the table is open."""
+    schema = Schema("id", bounds={"x": (0, 10)}, groups={"g": ["a", "b"]}, rows_per_person=2)
+    path, found = many(tmp_path), []
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    asked = parse(f"mean(x) by g where id != '{7:0110}'")
+    for memory in (None, 128_000_000):
+        table = register(path, schema, memory=memory)
+        with table.contributions(asked, features(asked, schema), 2.0**-20) as shares:
+            ids, norms = shares.norms()
+            paid = np.array([i.endswith("3") for i in ids], dtype=bool)
+            sums = shares.totals(2, paid), shares.totals(2, None)
+        found.append((sums, sorted(zip(ids, norms, strict=True)), table.people.tolist()))
+        table.close()
+        assert not own.exists()
+    assert found[0] == found[1]
+    assert numbered == [False, True]
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_nothing_is_left_of_a_table_that_is_refused(
+    tmp_path: Path, own: Path, numbered: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it has been written to disk already."""
+    path, said = many(tmp_path), list[str]()
+
+    def failing(*_: Any) -> None:
+        raise OSError("HIV")
+
+    monkeypatch.setattr(table_module, "_report", failing)
+    with pytest.raises(DataError, match="steward's log") as caught:
+        register(path, Schema("id"), memory=128_000_000, log=said.append)
+    assert "HIV" not in str(caught.value)
+    assert numbered == [True]
+    assert not own.exists()
+    with pytest.raises(DataError, match="steward's log"):
+        register(path, Schema("id"), memory=1000, log=said.append)
+    assert "OutOfMemory" in said[-1]
+    with pytest.raises(InputError, match="memory"):
+        register(path, Schema("id"), memory=0)
 
 
 @pytest.mark.parametrize("damage", ["cast", "overflow", "parquet", "quote"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,11 @@ Example:
     help="duckdb; spark for one here; spark://HOST:PORT for a cluster.",
 )
 @click.option(
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With duckdb: GB of rows in memory, 4 by default; the rest lies in a folder of TMPDIR.",
+)
+@click.option(
     "--workspace",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="With a cluster: a folder that its machines see and only the steward may read.",
@@ -75,6 +81,7 @@ def command(
     analysis: str | None,
     sha256: str | None,
     engine: str,
+    memory: float | None,
     workspace: Path | None,
     steward_log: Path | None,
     as_json: bool,
@@ -102,7 +109,10 @@ def command(
     )
     ledger = None if url is None else Ledger.open(url, create=False)
     log = _log(steward_log)
-    with _registered(source, schema, engine, workspace, log, sha256) as table:
+    if memory is not None and engine != "duckdb":
+        raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
+    held = None if memory is None else math.ceil(memory * 1e9)
+    with _registered(source, schema, engine, held, workspace, log, sha256) as table:
         answer = Session(table, schema, ledger, log=log).ask(
             query, epsilon=epsilon, delta=delta, analysis_id=analysis
         )
@@ -111,13 +121,20 @@ def command(
 
 @contextmanager
 def _registered(
-    source: str, schema: Schema, engine: str, workspace: Path | None, log: Log, sha256: str | None
+    source: str,
+    schema: Schema,
+    engine: str,
+    memory: int | None,
+    workspace: Path | None,
+    log: Log,
+    sha256: str | None,
 ) -> Iterator[Any]:
-    """Register the table with an engine; what Spark keeps of it is gone afterwards."""
+    """Register the table with an engine; what it keeps of it is gone afterwards."""
     from apiece.queries import register, register_on_spark, start_spark
 
     if engine == "duckdb":
-        yield register(source, schema, log=log, fingerprint=sha256)
+        with closing(register(source, schema, log=log, fingerprint=sha256, memory=memory)) as table:
+            yield table
         return
     if engine != "spark" and not engine.startswith("spark://"):
         raise InputError(f"--engine {engine!r}: give duckdb, spark, or spark://HOST:PORT")

@@ -1,6 +1,6 @@
 """Packaged tables, public schemas, and readers of the files that people have."""
 
-from apiece.datasets.blocks import read_columns
+from apiece.datasets.blocks import read_batches
 from apiece.datasets.cells import as_numbers, column, positions, require, texts
 from apiece.datasets.cifar import cifar_folder, cifar_parquet
 from apiece.datasets.dates import Date
@@ -55,7 +55,7 @@ __all__ = [
     "matching",
     "packaged_schema",
     "positions",
-    "read_columns",
+    "read_batches",
     "read_header",
     "read_idx",
     "read_schema",

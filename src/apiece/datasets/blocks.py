@@ -42,10 +42,10 @@ class _Lines:
     first: Integers
 
 
-def read_columns(
+def read_batches(
     file: BinaryIO, names: Sequence[str], wanted: Sequence[str], log: Log, *, block: int = BLOCK
-) -> dict[str, Any]:
-    r"""Return the wanted columns of the lines after the header, as Arrow columns of text.
+) -> Iterator[Any]:
+    r"""Yield the wanted columns of the lines after the header, a block at a time, as Arrow text.
 
     Args:
         file: Binary, at the line after the header.
@@ -54,6 +54,9 @@ def read_columns(
         log: Told of every line with too few or too many cells, in order.
         block: How many bytes are read at a time.
 
+    Returns:
+        Record batches; none where no line is left.
+
     Raises:
         UnclearLineError: With the number of the first line that does not show where its record
             ends.
@@ -61,31 +64,29 @@ def read_columns(
     Example:
         >>> import io
         >>> lines = io.BytesIO(b"ann,7\nbob\n")
-        >>> read_columns(lines, ["person", "age"], ["age"], print)["age"].to_pylist()
+        >>> [batch] = read_batches(lines, ["person", "age"], ["age"], print)
         line 3: 1 fields, not 2; left out
+        >>> batch["age"].to_pylist()
         ['7']
     """
     import pyarrow as pa
 
     places = [names.index(name) for name in wanted]
-    parts: list[list[Any]] = [[] for _ in wanted]
     number = 2
     for data in _blocks(file, block):
         lines = _lines(np.frombuffer(data, dtype=np.uint8))
         good, cut = _read_odd(lines, data, len(names), number, log)
         plain = np.flatnonzero(~lines.odd & (lines.cells == len(names)))
         order = np.argsort(np.concatenate([plain, np.array(good, dtype=np.int64)]), kind="stable")
-        for part, place in zip(parts, places, strict=True):
+        columns = []
+        for place in places:
             column = _column(lines, plain, place, len(names))
             if good:
                 odd = pa.array([cell_text(cells[place]) for cells in cut], pa.large_string())
                 column = pa.concat_arrays([column, odd]).take(pa.array(order))
-            part.append(column)
+            columns.append(column)
+        yield pa.record_batch(columns, names=list(wanted))
         number += lines.begin.size
-    return {
-        name: pa.chunked_array(part, pa.large_string())
-        for name, part in zip(wanted, parts, strict=True)
-    }
 
 
 def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:

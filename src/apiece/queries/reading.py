@@ -6,6 +6,7 @@ function of that row, the storage types and the schema, so it does not matter wh
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from apiece.errors import UnsupportedError
@@ -15,12 +16,14 @@ from apiece.queries.schema import Schema
 from apiece.queries.sources import Columns
 
 ID_LENGTH: Final = 128
+MEMORY: Final = 4 * 2**30  # bytes
 _LOCKED: Final = {
-    "enable_external_access": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
 }
+# Turns the choice of each person's first rows into heaps, which are held in memory whatever it is.
+_UNBOUNDED: Final = ("top_n_window_elimination",)
 _PLAIN: Final = r"NOT regexp_matches(@, '[\x00-\x1f\x7f-\x9f]')"
 _AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has one sign
     "numeric": "CASE WHEN NOT isnan(TRY_CAST(@ AS DOUBLE)) THEN TRY_CAST(@ AS DOUBLE) + 0.0::DOUBLE"
@@ -32,14 +35,33 @@ _AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has 
 }
 
 
-def connect(threads: int | None = None) -> Any:
-    """Return a database in memory that reaches no file, network or extension."""
+def connect(threads: int | None = None, *, spill: Path | None = None, memory: int = MEMORY) -> Any:
+    """Return a database in memory that reaches no network or extension, and no file but its own.
+
+    It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest
+    lies in the folder `spill`, which it makes and removes. Without one, more is an error.
+    """
     import duckdb
 
     config: dict[str, Any] = {} if threads is None else {"threads": threads}
     database = duckdb.connect(":memory:", config=_LOCKED | config)
+    if memory < _bytes(database.execute("SELECT current_setting('memory_limit')")):
+        database.execute(f"SET memory_limit = '{memory}B'")
+    if _UNBOUNDED in database.execute("FROM duckdb_optimizers()").fetchall():
+        database.execute(f"SET disabled_optimizers = '{_UNBOUNDED[0]}'")
+    # Else it would write to a folder .tmp of wherever the process runs, for all to read.
+    place = "" if spill is None else str(spill).replace("'", "''")
+    database.execute(f"SET temp_directory = '{place}'")
+    database.execute("SET preserve_insertion_order = false")  # which would be held in memory
+    database.execute("SET enable_external_access = false")
     database.execute("SET lock_configuration = true")
     return database
+
+
+def _bytes(found: Any) -> int:
+    """Return a size that DuckDB writes as "18.8 GiB"."""
+    number, unit = found.fetchone()[0].split()
+    return int(float(number) * 2 ** (10 * ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)))
 
 
 def stored(columns: Columns, schema: Schema) -> dict[str, Any]:
@@ -77,10 +99,10 @@ def order(schema: Schema) -> str:
     return ", ".join(["tie", *(f"{name} NULLS FIRST" for name in types(schema))])
 
 
-def read(database: Any, given: dict[str, Any], schema: Schema) -> None:
+def read(database: Any, given: dict[str, Any], schema: Schema, *, more: bool = False) -> None:
     """Make the table `cells`: each cell as its kind or NULL, declared groups by number.
 
-    Its column `tie` is a hash of the row's content. The rows as they were stay beside it: `given`.
+    Its column `tie` is a hash of the row's content. With `more` the rows are added to those there.
     """
     import pyarrow as pa
 
@@ -101,9 +123,10 @@ def read(database: Any, given: dict[str, Any], schema: Schema) -> None:
         names.append(name)
     named = ", ".join(f"{c} AS {n}" for c, n in zip(content, names, strict=True))
     database.execute(
-        f"CREATE TABLE cells AS WITH texts AS (SELECT {', '.join(readings)} FROM given) "
+        f"{'INSERT INTO cells' if more else 'CREATE TABLE cells AS'} "
+        f"WITH texts AS (SELECT {', '.join(readings)} FROM given) "
         f"SELECT person, {named}, CAST(hash({', '.join(content)}) >> 1 AS BIGINT) AS tie "
         f"FROM texts{joins}"
     )
-    for column in schema.groups:
-        database.unregister(f"declared_{schema.stored_group(column)}")
+    for name in ["given", *(f"declared_{schema.stored_group(column)}" for column in schema.groups)]:
+        database.unregister(name)

@@ -1,57 +1,60 @@
 """Where a table comes from: one Parquet or CSV file, or a table in memory; read literally.
 
-A path is the name of one file: no pattern, no folder names that become columns, no address. Names
-of columns are matched exactly, and only declared columns are read.
+Of a file some rows are in memory at a time. A path is the name of one file: no pattern, no folder
+names that become columns, no address. Names of columns are matched exactly, and only declared
+columns are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
-from apiece.datasets import header_cells, read_columns
+from apiece.datasets import header_cells, read_batches
 from apiece.errors import DataError, InputError
 from apiece.queries import cells
 
 FILES: Final = (".parquet", ".csv")
+CELLS: Final = 2**21  # of a file, in memory at a time
 Log = Callable[[str], None]  # told what is for the steward's eyes only
 Columns = Mapping[str, Any]  # name → Arrow column, as stored
 
 
-def read(source: Any, wanted: Sequence[str], log: Log) -> tuple[Columns, str]:
-    """Return the wanted columns of a source, and the SHA-256 of its file ("" for one in memory).
+@contextmanager
+def read(source: Any, wanted: Sequence[str], log: Log) -> Iterator[tuple[Iterator[Columns], str]]:
+    """Yield the wanted columns of a source, in parts, and its file's SHA-256 ("" in memory).
 
-    Raises `DataError` for a file that is not there or lacks a column, `InputError` for what is no
-    source; these depend on no row. Anything else that is raised may speak of rows.
+    Raises `DataError` for a file that is not there, lacks a column, or is another one after its
+    parts were read, `InputError` for what is no source; these depend on no row. Anything else that
+    is raised may speak of rows.
     """
-    if isinstance(source, (str, Path)):
-        return _file(Path(source), wanted, log)
-    return _memory(source, wanted), ""
-
-
-def short(source: Any) -> str:
-    """Return what a message calls a source."""
-    text = str(source) if isinstance(source, (str, Path)) else type(source).__name__
-    return repr(text if len(text) <= 60 else text[:57] + "…")
-
-
-def _file(path: Path, wanted: Sequence[str], log: Log) -> tuple[Columns, str]:
+    if not isinstance(source, (str, Path)):
+        yield iter([_memory(source, wanted)]), ""
+        return
+    path = Path(source)
     if path.suffix.lower() not in FILES:
         raise InputError(
             f"source {short(path)}: neither a .parquet nor a .csv file; give one of them, or from "
             "Python a table, so that no type is guessed from rows"
         )
     with _opened(path) as file:
+        about = _about(file)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
-        if path.suffix.lower() == ".parquet":
-            return _parquet(file, path, wanted), digest
-        names = _named(path, header_cells(file.readline()), wanted)
-        return read_columns(file, names, wanted, log), digest
+        kind = _parquet if path.suffix.lower() == ".parquet" else _csv
+        yield kind(file, path, wanted, log), digest
+        _require_same(file, path, about)
+
+
+def short(source: Any) -> str:
+    """Return what a message calls a source."""
+    text = str(source) if isinstance(source, (str, Path)) else type(source).__name__
+    return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
 def _opened(path: Path) -> BufferedReader:
@@ -86,20 +89,58 @@ def row_group(path: Path, number: int, wanted: Sequence[str], about: tuple[int, 
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
-        found = os.fstat(file.fileno())
-        if (found.st_size, found.st_mtime_ns) != about:
-            raise DataError(f"source {short(path)}: changed while it was read")
-        table = pq.ParquetFile(file).read_row_group(number, columns=list(wanted))
-        return {name: table.column(name) for name in wanted}
+        _require_same(file, path, about)
+        return _columns(pq.ParquetFile(file).read_row_group(number, columns=list(wanted)))
 
 
-def _parquet(file: Any, path: Path, wanted: Sequence[str]) -> Columns:
+def _about(file: BufferedReader) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _require_same(file: BufferedReader, path: Path, about: tuple[int, int]) -> None:
+    if _about(file) != about:
+        raise DataError(f"source {short(path)}: changed while it was read")
+
+
+def _parquet(
+    file: BufferedReader, path: Path, wanted: Sequence[str], _log: Log
+) -> Iterator[Columns]:
     import pyarrow.parquet as pq
 
-    parquet = pq.ParquetFile(file)
+    parquet = pq.ParquetFile(file, buffer_size=2**20)  # else it holds a whole row group's bytes
     _named(path, parquet.schema_arrow.names, wanted)
-    table = parquet.read(columns=list(wanted))
-    return {name: table.column(name) for name in wanted}
+    empty = parquet.schema_arrow.empty_table().select(list(wanted))
+    rows = max(1, CELLS // len(wanted))
+    return _parts(parquet.iter_batches(rows, columns=list(wanted)), empty, rows)
+
+
+def _csv(file: BufferedReader, path: Path, wanted: Sequence[str], log: Log) -> Iterator[Columns]:
+    import pyarrow as pa
+
+    names = _named(path, header_cells(file.readline()), wanted)
+    empty = pa.schema([(name, pa.large_string()) for name in wanted]).empty_table()
+    rows = max(1, CELLS // len(wanted))
+    return _parts(read_batches(file, names, wanted, log), empty, rows)
+
+
+def _parts(batches: Iterator[Any], empty: Any, rows: int) -> Iterator[Columns]:
+    """Yield columns of at least so many rows each, but for the last; at least once."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    first = True
+    for batch in batches:
+        held.append(batch)
+        if sum(each.num_rows for each in held) >= rows:
+            yield _columns(pa.Table.from_batches(held))
+            held, first = [], False
+    if held or first:
+        yield _columns(pa.Table.from_batches(held) if held else empty)
+
+
+def _columns(table: Any) -> Columns:
+    return {name: table.column(name) for name in table.column_names}
 
 
 def _memory(source: Any, wanted: Sequence[str]) -> Columns:
@@ -113,7 +154,7 @@ def _memory(source: Any, wanted: Sequence[str]) -> Columns:
         raise InputError(f"source {short(source)}: not a path, a pandas or an Arrow table")
     table = pa.table(source)
     _named(source, table.column_names, wanted)
-    return {name: table.column(name) for name in wanted}
+    return _columns(table.select(list(wanted)))
 
 
 def _frame(frame: Any, wanted: Sequence[str]) -> Columns:

@@ -1,25 +1,29 @@
 """Registering a table: the steward's act, once, before any question; what is read then is frozen.
 
 Every declared column is read as its declared kinds, one cell at a time, into a table of a locked
-in-memory database whose columns have types that no row decided. Questions are sums over that table,
-so nothing that a question does can fail on a row.
+database of this process, whose columns have types that no row decided. Questions are sums over that
+table, so nothing that a question does can fail on a row. What it may not hold in memory lies in a
+private folder, which goes with the process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import ApieceError, DataError
-from apiece.queries import reading, scan, sources
+from apiece.queries import reading, scan, scratch, sources
 from apiece.queries.dialects import DUCKDB
 from apiece.queries.features import Features
 from apiece.queries.grammar import Query
@@ -38,8 +42,7 @@ class Table:
     Attributes:
         schema: What was declared.
         fingerprint: SHA-256 of the file, or of the columns read from memory.
-        people: The ids, as text, in the order of their numbers.
-        database: The rows, in a locked database in memory.
+        database: The rows, in a locked database of this process.
 
     Example:
         >>> import pandas as pd
@@ -50,8 +53,17 @@ class Table:
 
     schema: Schema
     fingerprint: str = field(repr=False)
-    people: npt.NDArray[np.object_] = field(repr=False)
     database: Any = field(repr=False)
+
+    @cached_property
+    def people(self) -> npt.NDArray[np.object_]:
+        """The ids, as text, in the order of their numbers; read when they are first asked for."""
+        ids = self.database.cursor().sql("SELECT person FROM people ORDER BY number")
+        return np.asarray(ids.to_arrow_table().column("person").to_pylist(), dtype=object)
+
+    def close(self) -> None:
+        """Let go of the rows, in memory and on disk; no more questions can be asked."""
+        self.database.close()
 
     @contextmanager
     def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
@@ -66,7 +78,7 @@ class Table:
         cursor = self.database.cursor()
         try:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
-            yield Contributions(self.people, cursor, len(what.columns))
+            yield Contributions(self, cursor, len(what.columns))
         finally:
             cursor.close()
 
@@ -75,7 +87,7 @@ class Table:
 class Contributions:
     """What everybody adds to one query's sums, in a cursor's table `contributions`."""
 
-    people: npt.NDArray[np.object_] = field(repr=False)
+    table: Table = field(repr=False)
     cursor: Any = field(repr=False)
     width: int
     _numbers: Integers | None = field(default=None, init=False, repr=False)
@@ -84,7 +96,7 @@ class Contributions:
         """Return every contributing person's id and ℓ2 norm in grid steps, rounded up."""
         found = self.cursor.sql(scan.squares_sql(self.width, DUCKDB)).to_arrow_table()
         self._numbers = found.column("person").to_numpy()
-        return self.people[self._numbers], scan.norms(found)
+        return self.table.people[self._numbers], scan.norms(found)
 
     def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
@@ -98,7 +110,12 @@ class Contributions:
 
 
 def register(
-    source: Any, schema: Schema, *, log: Log = nobody, fingerprint: str | None = None
+    source: Any,
+    schema: Schema,
+    *,
+    log: Log = nobody,
+    fingerprint: str | None = None,
+    memory: int | None = None,
 ) -> Table:
     """Read the declared columns of `source` once; return the table that questions are asked of.
 
@@ -109,14 +126,18 @@ def register(
         log: Called with each line of the steward's log, which speaks of rows and is not for
             analysts.
         fingerprint: Refuse a source with another one.
+        memory: How many bytes of rows, and of what is computed from them, are held in memory: 4
+            GiB by default, or four fifths of the machine's where that is less. The rest lies in a
+            private folder of TMPDIR until the table is closed or gone, or the process ends.
 
     Returns:
         The table.
 
     Raises:
-        DataError: For a file that is not there, lacks a declared column or has another fingerprint.
-            Where the source itself cannot be read (a CSV file outside the dialect, a damaged
-            Parquet file) the message does not depend on what is wrong; the log has the reason.
+        DataError: For a file that is not there, lacks a declared column, has another fingerprint
+            or changes while it is read. Where the source itself cannot be read (a CSV file outside
+            the dialect, a damaged Parquet file) the message does not depend on what is wrong; the
+            log has the reason.
         UnsupportedError: For a column of lists and the like.
 
     Guarantee:
@@ -131,11 +152,12 @@ def register(
         column 'age': 1 cells are not numeric
         registered: 2 rows of 2 people
     """
+    memory = reading.MEMORY if memory is None else _check.count("memory", memory)
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
-    with guarded(source, log):
-        columns, digest = sources.read(source, wanted, log)
-        table = _build(columns, digest, schema, log)
+    with guarded(source, log), sources.read(source, wanted, log) as (parts, digest):
+        table = _build(parts, digest, schema, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
+        table.close()
         raise DataError(
             f"source {sources.short(source)}: not the table with this fingerprint; give that table"
         )
@@ -157,45 +179,52 @@ def guarded(source: Any, log: Log) -> Iterator[None]:
         ) from None
 
 
-def _build(columns: sources.Columns, digest: str, schema: Schema, log: Log) -> Table:
-    given, database = reading.stored(columns, schema), reading.connect()
-    reading.read(database, given, schema)
-    _report(database, schema, log)
-    _number(database, schema)
-    database.unregister("given")
-    people = database.sql("SELECT person FROM people ORDER BY number").to_arrow_table()
-    names = np.asarray(people.column("person").to_pylist(), dtype=object)
-    return Table(schema, digest or _digest(given), names, database)
+def _build(
+    parts: Iterator[sources.Columns], digest: str, schema: Schema, log: Log, memory: int
+) -> Table:
+    database = reading.connect(spill=scratch.folder(), memory=memory)
+    try:
+        present = Counter[str]()
+        for number, columns in enumerate(parts):
+            given = reading.stored(columns, schema)
+            present.update({name: len(c) - c.null_count for name, c in given.items()})
+            reading.read(database, given, schema, more=number > 0)
+        _number(database, schema)
+        _report(database, schema, log, present)
+        database.execute("DROP TABLE cells")
+    except BaseException:
+        database.close()
+        raise
+    return Table(schema, digest or _digest(given), database)
 
 
 def _number(database: Any, schema: Schema) -> None:
     """Make the tables `people` and `rows`: persons by number, the rows of each in their order."""
     names = ", ".join(reading.types(schema))
+    # Numbered as they stream by, sorted: a window over all of them would be held at once.
     database.execute(
-        "CREATE TABLE people AS SELECT person, row_number() OVER (ORDER BY person) - 1 AS number "
-        "FROM (SELECT DISTINCT person FROM cells WHERE person IS NOT NULL)"
+        "CREATE TABLE people AS SELECT person, row_number() OVER () - 1 AS number "
+        "FROM (SELECT DISTINCT person FROM cells WHERE person IS NOT NULL ORDER BY person)"
     )
     database.execute(
         f"CREATE TABLE rows AS SELECT people.number AS person, {names}, row_number() OVER "
         f"(PARTITION BY person ORDER BY {reading.order(schema)}) AS place "
         "FROM cells JOIN people USING (person)"
     )
-    database.execute("DROP TABLE cells")
 
 
-def _report(database: Any, schema: Schema, log: Log) -> None:
-    """Tell the steward how much could not be read."""
+def _report(database: Any, schema: Schema, log: Log, given: Mapping[str, int]) -> None:
+    """Tell the steward how much could not be read of what was given."""
     names = {schema.stored(column, kind): (column, kind) for column, kind in schema.readings}
     counts = ", ".join(f"count({name})" for name in ["person", *names])
-    people = "count(DISTINCT person)"
-    given = database.execute(f"SELECT count(*), {people}, {counts} FROM given").fetchall()[0]
-    found = database.execute(f"SELECT count(*), {people}, {counts} FROM cells").fetchall()[0]
-    for (column, kind), before, after in zip(names.values(), given[3:], found[3:], strict=True):
-        if before > after:
-            log(f"column {column!r}: {before - after} cells are not {kind}")
-    if found[2] < found[0]:
-        log(f"{found[0] - found[2]} rows have no id that can be one; left out")
-    log(f"registered: {found[2]} rows of {found[1]} people")
+    rows, identified, *found = database.execute(f"SELECT count(*), {counts} FROM cells").fetchone()
+    for (name, (column, kind)), count in zip(names.items(), found, strict=True):
+        if given[name] > count:
+            log(f"column {column!r}: {given[name] - count} cells are not {kind}")
+    if identified < rows:
+        log(f"{rows - identified} rows have no id that can be one; left out")
+    people = database.execute("SELECT count(*) FROM people").fetchone()[0]
+    log(f"registered: {identified} rows of {people} people")
 
 
 def _digest(columns: Mapping[str, Any]) -> str:
