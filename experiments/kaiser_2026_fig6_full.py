@@ -7,6 +7,7 @@ it several times with other parts. In all 574 hours of a quiet thread, 1,600 and
 
 python experiments/kaiser_2026_fig6_full.py cost
 python experiments/kaiser_2026_fig6_full.py train FOLDER --address HOST:6379 --parts 0 50
+python experiments/kaiser_2026_fig6_full.py train TRIAL --parts 0 1 --targets 1 --steps 20
 """
 
 from __future__ import annotations
@@ -87,13 +88,16 @@ def cost(steps: int = 60) -> dict[str, float]:
     }
 
 
-def train(folder: Path, address: str | None, parts: range) -> None:
+def train(folder: Path, address: str | None, parts: range, targets: int, steps: int) -> None:
     """Train what is missing of these parts; each block is kept as it comes."""
     from apiece.adapters import cluster
 
     for part in parts:
         for others in OTHERS:
-            one, where = job(others, part), folder / f"{others:g}-{part}"
+            one, where = (
+                job(others, part, targets=targets, steps=steps),
+                folder / f"{others:g}-{part}",
+            )
             if (where / "scores.npz").exists():
                 continue
 
@@ -113,11 +117,13 @@ def main() -> None:
     training.add_argument("folder", type=Path)
     training.add_argument("--address", help="Of the Ray cluster; one is started here if not given.")
     training.add_argument("--parts", type=int, nargs=2, default=[0, TARGETS // PART])
+    training.add_argument("--targets", type=int, default=PART, help="Of each part; fewer to try.")
+    training.add_argument("--steps", type=int, default=STEPS, help="Fewer to try.")
     given = parser.parse_args()
     if given.command == "cost":
         print(json.dumps(cost(), indent=1))
     else:
-        train(given.folder, given.address, range(*given.parts))
+        train(given.folder, given.address, range(*given.parts), given.targets, given.steps)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,15 @@ def test_shards_split_the_records():
     assert np.array_equal(np.sort(np.concatenate(parts)), whole)
 
 
+@pytest.mark.parametrize("groups", [1, 5, 500])
+def test_a_record_is_held_in_four_bytes_and_drawn_as_eight(groups):
+    rng = np.random.default_rng(0)
+    rates = np.full(groups, 0.5) if groups < 500 else rng.uniform(0.1, 1, groups)
+    sampler = PoissonSampler(stage(rates), rng.integers(0, groups, 3000))
+    assert sum(bucket.records.nbytes for bucket in sampler.buckets) == 4 * 3000
+    assert sampler.draw(rng).dtype == np.int64
+
+
 def test_skips_of_nothing_are_empty():
     rng = np.random.default_rng(0)
     assert skips(0, 0.5, rng).size == 0

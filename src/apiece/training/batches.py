@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.training.randomness import Generator, uniforms
 
+Positions = npt.NDArray[np.signedinteger[Any]]  # of 4 bytes where they fit
 _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, without thinning
 
 
@@ -25,11 +28,11 @@ _PLAIN = 32  # up to so many distinct rates each gets a bucket of its own, witho
 class Bucket:
     """Records (positions in the data) visited together at one rate; rates: (m,), None if equal."""
 
-    records: Integers
+    records: Positions
     rate: float
     rates: Floats | None
 
-    def draw(self, generator: Generator) -> Integers:
+    def draw(self, generator: Generator) -> Positions:
         """Return the records that join, each independently with its own rate."""
         if self.rate >= 1:
             hits = np.arange(self.records.size)
@@ -37,7 +40,7 @@ class Bucket:
             hits = skips(self.records.size, self.rate, generator)
         if self.rates is not None and hits.size:
             hits = hits[uniforms(generator, hits.size) * self.rate < self.rates[hits]]
-        chosen: Integers = self.records[hits]
+        chosen: Positions = self.records[hits]
         return chosen
 
 
@@ -79,7 +82,8 @@ class PoissonSampler:
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         rank, world = shard
-        positions = np.arange(rank, group_index.size, world)
+        kind = np.int32 if group_index.size < 2**31 else np.int64
+        positions: Positions = np.arange(rank, group_index.size, world, dtype=kind)
         if joined is not None:
             positions = positions[joined[positions]]
         self.buckets = _buckets(positions, stage.sampling_probability, group_index)
@@ -89,26 +93,27 @@ class PoissonSampler:
         parts = [bucket.draw(generator) for bucket in self.buckets]
         if not parts:
             return np.empty(0, dtype=np.int64)
-        batch = np.concatenate(parts)
+        batch = np.concatenate(parts).astype(np.int64, copy=False)
         batch.sort()
         return batch
 
 
-def _buckets(positions: Integers, rates: Floats, group_index: Integers) -> list[Bucket]:
+def _buckets(positions: Positions, rates: Floats, group_index: Integers) -> list[Bucket]:
     distinct, rank_of_group = np.unique(rates, return_inverse=True)
-    ranks = rank_of_group[group_index[positions]]
-    order = np.argsort(ranks, kind="stable")
-    positions, ranks = positions[order], ranks[order]
+    ranks = rank_of_group.astype(np.min_scalar_type(distinct.size))[group_index][positions]
+    if distinct.size > 1:
+        order = np.argsort(ranks, kind="stable")
+        positions, ranks = positions[order], ranks[order]
+        del order  # 8 bytes a record
     edges = _edges(distinct)
-    starts = np.searchsorted(ranks, edges)
+    starts = np.searchsorted(ranks, edges.astype(ranks.dtype))  # else all ranks would be widened
     found = []
     for start, end, high in zip(starts[:-1], starts[1:], edges[1:], strict=True):
         top = float(distinct[high - 1])
         if end == start or top <= 0:
             continue
-        own = distinct[ranks[start:end]]
-        same = bool(own[0] == top)
-        found.append(Bucket(positions[start:end], top, None if same else own))
+        own = None if ranks[start] == high - 1 else distinct[ranks[start:end]]
+        found.append(Bucket(positions[start:end], top, own))
     return found
 
 

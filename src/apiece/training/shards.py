@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,37 +176,50 @@ class TarShards:
         if not self.files:
             raise DataError(f"{folder}: no *.tar files in it")
         names: list[str] = []
-        self._parts: list[list[tuple[int, str, int, int]]] = []
+        endings: dict[str, int] = {}
+        # Of each part its file, ending, place and size; of each record its first part.
+        held = [array(kind) for kind in "iiqqq"]
         for number, path in enumerate(self.files):
+            before = None
             for name, ending, offset, size in _members(path):
-                if not names or name != names[-1] or self._parts[-1][0][0] != number:
+                if name != before:
                     names.append(name)
-                    self._parts.append([])
-                self._parts[-1].append((number, ending, offset, size))
+                    held[4].append(len(held[0]))
+                before = name
+                known = endings.setdefault(ending, len(endings))
+                for kept, value in zip(held, (number, known, offset, size), strict=False):
+                    kept.append(value)
+        self._endings = list(endings)
+        self._parts = [np.asarray(kept) for kept in held[:4]]
+        self._starts = np.append(np.asarray(held[4]), self._parts[0].size)
         self.names = np.array(names, dtype=str)
         if np.unique(self.names).size < self.names.size:
             raise DataError(f"{folder}: two records have one name; write a record's files together")
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return self._starts.size - 1
 
     def __getitem__(self, position: int) -> Any:
         """Return the record at `position`, decoded."""
         if not 0 <= position < len(self):
             raise IndexError(f"position {position}: beyond the {len(self)} records")
         found = {}
-        for number, ending, offset, size in self._parts[position]:
+        own = slice(self._starts[position], self._starts[position + 1])
+        parts = (kept[own].tolist() for kept in self._parts)
+        for number, ending, offset, size in zip(*parts, strict=True):
             with self.files[number].open("rb") as file:
-                found[ending] = os.pread(file.fileno(), size, offset)
+                found[self._endings[ending]] = os.pread(file.fileno(), size, offset)
         return self.decode(found)
 
 
-def _members(path: Path) -> list[tuple[str, str, int, int]]:
-    """Return name, ending, offset and size of each file in a tar file."""
+def _members(path: Path) -> Iterator[tuple[str, str, int, int]]:
+    """Yield name, ending, offset and size of each file in a tar file."""
     try:
         with tarfile.open(path, "r:") as tar:
-            found = [m for m in tar if m.isreg()]
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+                if member.isreg():
+                    name, _, ending = member.name.partition(".")
+                    yield name, ending, member.offset_data, member.size
     except (OSError, tarfile.TarError) as error:
         raise DataError(f"{path}: not a plain tar file ({type(error).__name__})") from None
-    parts = [(*m.name.partition("."), m.offset_data, m.size) for m in found]
-    return [(name, ending, offset, size) for name, _, ending, offset, size in parts]
