@@ -92,7 +92,7 @@ def test_every_block_comes_back_once(fake: FakeRay) -> None:
         3: 9,
         4: 16,
     }
-    assert fake.log == ["init None", "put", "cpus 2", "shutdown"]
+    assert fake.log == ["init local", "put", "cpus 2", "shutdown"]
 
 
 def test_an_open_connection_is_left_open(fake: FakeRay) -> None:
@@ -156,8 +156,10 @@ def test_what_training_raises_is_raised(fake: FakeRay, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_a_cluster_of_one_machine() -> None:
+def test_a_cluster_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started here, whatever Ray remembers of others."""
     pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     groups = np.arange(12) % 2
     budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], 6, 1e-5)
     pool = Pool(np.arange(12), torch.randn(12, 4), torch.arange(12) % 3, groups)

@@ -44,7 +44,8 @@ def address() -> Iterator[str]:
     """A cluster of this machine, which this process is connected to."""
     ray = pytest.importorskip("ray", reason="ray is not installed")
     memory = 80 * 2**20
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=memory)
+    own = {"address": "local", "num_cpus": 2, "object_store_memory": memory}  # no other's
+    ray.init(**own, include_dashboard=False, log_to_driver=False)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers know no tests
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()

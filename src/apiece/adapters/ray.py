@@ -68,12 +68,14 @@ def _train(work: Work, block: int) -> Arrays:
 
 def _connect(ray: Any, address: str | None) -> None:
     """Connect, or start a cluster; Ray itself would wait for one that is not there for long."""
-    if address not in (None, "auto", "local"):
-        _knock(str(address))
+    if address is None:
+        address = "local"  # for None Ray takes the last one that ran here, if it is dead even
+    if address not in ("auto", "local"):
+        _knock(address)
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
     except ConnectionError as error:
-        raise StateError(f"ray: no cluster at {address or 'this machine'} ({error})") from None
+        raise StateError(f"ray: no cluster at {address} ({error})") from None
 
 
 def _knock(address: str) -> None:
