@@ -126,6 +126,18 @@ def test_where_nobody_listens_ray_is_not_left_to_wait(scheme: str, fake: FakeRay
     assert fake.log == []
 
 
+@pytest.mark.parametrize("ended", [ConnectionError, SystemExit])
+def test_the_cluster_around_that_is_dead_is_one_line(
+    ended: type[BaseException], fake: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        raise ended(1)
+
+    monkeypatch.setattr(fake, "init", init)
+    with pytest.raises(StateError, match="no cluster answers at auto"):
+        list(cluster("auto")(squares, range(1)))
+
+
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("address", ["", "here", "host:", "host:many", "ray://host", "host:99999"])
 def test_an_address_is_a_host_and_a_port(address: str) -> None:

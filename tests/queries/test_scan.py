@@ -37,7 +37,7 @@ def test_sums_are_whole_grid_steps_of_rows_that_count() -> None:
     with scanned("sum(x) by g") as (found, cells):  # of the bound 8: 1, ½, ¼, 1, 1 and nothing
         assert found.totals(cells, None) == [[1024 + 256], [512 + 2 * 1024]]
         people, norms = found.norms()
-    assert people.tolist() == ["a", "b", "c"]  # not d, who has no number
+    assert people.to_pylist() == ["a", "b", "c"]  # not d, who has no number
     exact = [math.hypot(1024, 512), 256, 2048]
     assert (norms >= exact).all()
     assert norms == pytest.approx(exact, rel=1e-11)

@@ -158,6 +158,26 @@ def test_each_person_pays_for_their_own_contribution(tmp_path: Path) -> None:
     assert ledger.verify().ok
 
 
+def test_a_question_that_was_charged_and_not_answered_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of so many that threads find them in another order each time; nobody pays twice."""
+    many = pd.DataFrame({"id": np.arange(300_000), "x": 1.0})
+    schema = Schema("id", bounds={"x": (0, 1)})
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/people.db")
+    ledger.enroll(many["id"].to_numpy(), 2.0, 1e-6)
+    terms = {"epsilon": 1.0, "delta": 1e-6, "analysis_id": "sum"}
+    with monkeypatch.context() as killed:
+        killed.setattr(Ledger, "commit", lambda *_: 1 / 0)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                session(many, schema=schema, ledger=ledger).ask("sum(x)", **terms)
+    spent = ledger.spent(many["id"].to_numpy())
+    found = session(many, schema=schema, ledger=ledger).ask("sum(x)", **terms)
+    assert found.groups[0]["estimate"] == pytest.approx(300_000, abs=100)
+    assert ledger.spent(many["id"].to_numpy()).tolist() == spent.tolist()
+
+
 def test_answers_come_from_those_still_active(tmp_path: Path, people: pd.DataFrame) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
     ledger.enroll(people["id"].to_numpy(), np.where(people["id"] < 1000, 0.1, 50.0), 1e-6)

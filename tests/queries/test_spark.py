@@ -94,10 +94,10 @@ def sums(table: Any, text: str) -> Any:
     groups = 1 if asked.by is None else len(SCHEMA.groups_of(asked.by))
     with table.contributions(asked, what, GRIDS[0]) as held:
         ids, norms = held.norms()
-        paid = np.array([len(i) % 3 > 0 for i in ids], dtype=bool)
+        paid = np.array([len(i) % 3 > 0 for i in ids.to_pylist()], dtype=bool)
         some = held.totals(groups * what.size, paid)
         everybody = held.totals(groups * what.size, None)
-    return dict(zip(ids.tolist(), norms.tolist(), strict=True)), some, everybody
+    return list(zip(ids.to_pylist(), norms.tolist(), strict=True)), some, everybody
 
 
 def differences(

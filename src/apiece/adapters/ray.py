@@ -74,8 +74,8 @@ def _connect(ray: Any, address: str | None) -> None:
         _knock(address)
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
-    except ConnectionError as error:
-        raise StateError(f"ray: no cluster at {address} ({error})") from None
+    except (ConnectionError, SystemExit) as error:  # Ray ends the process where "auto" is dead
+        raise StateError(f"ray: no cluster answers at {address} ({error})") from None
 
 
 def _knock(address: str) -> None:

@@ -12,26 +12,47 @@ from apiece._types import Mask
 from apiece.ledger import Ledger
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one way to write each number
+_SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
+_PART: Final = 2**20  # ids looked up at a time
+Texts = Any  # an Arrow array of text, in one chunk or several
 
 
-def with_account(ids: npt.NDArray[Any], ledger: Ledger) -> tuple[npt.NDArray[Any], Mask]:
+def with_account(ids: Texts, ledger: Ledger) -> tuple[npt.NDArray[Any], Mask]:
     """Return the ids as the ledger writes them, and who has an account; nobody's error.
 
     No two texts become one id: where the ledger's ids are whole numbers, "7" is 7, and "07" has
     no account. The ids returned are those with an account, in the order given.
     """
     kind = ledger.id_kind
-    if kind is None or not ids.size:
-        return np.zeros(0, dtype=np.int64), np.zeros(ids.size, dtype=bool)
-    can_be = np.ones(ids.size, dtype=bool)
-    values = ids.astype(str)
-    if kind == "integer":
-        can_be = np.array([_is_integer(text) for text in ids])
-        values = ids[can_be].astype(np.int64)
-    known = ledger.enrolled(values)
-    can_be[can_be] = known
-    return values[known], can_be
+    if kind is None:
+        return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
+    found: list[npt.NDArray[Any]] = []
+    masks: list[Mask] = []
+    for start in range(0, max(1, len(ids)), _PART):
+        part = ids.slice(start, _PART)
+        values, can_be = (_integers if kind == "integer" else _texts)(part)
+        known = ledger.enrolled(values)
+        can_be[can_be] = known
+        found.append(values[known])
+        masks.append(can_be)
+    return np.concatenate(found), np.concatenate(masks)
 
 
-def _is_integer(text: str) -> bool:
-    return _WHOLE.fullmatch(text) is not None and -(2**63) <= int(text) < 2**63
+def _texts(ids: Texts) -> tuple[npt.NDArray[Any], Mask]:
+    return np.array(ids.to_pylist(), dtype=str), np.ones(len(ids), dtype=bool)
+
+
+def _integers(ids: Texts) -> tuple[npt.NDArray[Any], Mask]:
+    """Return those that are whole numbers, written in the one way, and which they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    short = np.asarray(pc.match_substring_regex(ids, _SHORT)).astype(bool)
+    values = np.zeros(len(ids), dtype=np.int64)
+    values[short] = pc.cast(pc.filter(ids, pa.array(short)), pa.int64())
+    can_be = short.copy()
+    for place in np.flatnonzero(~short).tolist():
+        text = ids[place].as_py()
+        if _WHOLE.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+            values[place], can_be[place] = int(text), True
+    return values[can_be], can_be

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece._types import Floats, Mask
 from apiece.queries.conditions import condition_sql
@@ -23,14 +22,18 @@ from apiece.queries.features import Features
 from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 
+Texts = Any  # an Arrow array of text in chunks: a tenth of what Python's texts take
 _HALF = 2**53  # of a sum of squares, that both halves are exact as doubles
 
 
 class Contributions(Protocol):
     """What everybody adds to one query's sums, held by an engine while the query is answered."""
 
-    def norms(self) -> tuple[npt.NDArray[np.object_], Floats]:
-        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up."""
+    def norms(self) -> tuple[Texts, Floats]:
+        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up.
+
+        By the bytes of the id, so that a charge that is repeated after a crash is the same one.
+        """
         ...
 
     def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
@@ -100,7 +103,7 @@ def squares_sql(width: int, dialect: Dialect) -> str:
 
 
 def norms(squares: Any) -> Floats:
-    """Return norms from an Arrow table of sums of squares in two halves, rounded up."""
+    """Return norms from an Arrow table or batch of sums of squares in two halves, rounded up."""
     high, low = (squares.column(name).to_numpy().astype(np.float64) for name in ("high", "low"))
     return np.asarray(np.sqrt(high * _HALF + low) * (1 + 2.0**-40), dtype=np.float64)
 

@@ -207,7 +207,7 @@ class Session:
         ids, known = with_account(people, ledger)
         if not known.all():
             self.log(
-                f"analysis {analysis_id!r}: {int((~known).sum())} of {people.size} people have no "
+                f"analysis {analysis_id!r}: {int((~known).sum())} of {len(people)} people have no "
                 "account; left out"
             )
         try:
@@ -216,7 +216,8 @@ class Session:
             self.log(f"analysis {analysis_id!r}: {error}")
             raise _taken(analysis_id) from None
         paid = known.copy()
-        paid[known] = np.isin(ids, admitted)
+        if admitted.size < ids.size:
+            paid[known] = np.isin(ids, admitted)
         return paid
 
     def _estimates(self, query: Query, what: Features, sums: Any, stddev: float) -> list[Json]:

@@ -18,9 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import reading, scan, sources
@@ -88,11 +85,12 @@ class Contributions:
     width: int
     _people: Any = field(default=None, init=False, repr=False)
 
-    def norms(self) -> tuple[npt.NDArray[np.object_], Floats]:
-        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up."""
+    def norms(self) -> tuple[scan.Texts, Floats]:
+        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up; by id."""
         self.found.persist()
-        squares = self.spark.sql(scan.squares_sql(self.width, SPARK)).toArrow()
-        self._people = np.asarray(squares.column("person").to_pylist(), dtype=object)
+        sql = scan.squares_sql(self.width, SPARK)
+        squares = self.spark.sql(f"SELECT * FROM ({sql}) AS found ORDER BY person").toArrow()
+        self._people = squares.column("person")
         return self._people, scan.norms(squares)
 
     def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
@@ -100,7 +98,7 @@ class Contributions:
         if paid is not None:
             import pyarrow as pa
 
-            admitted = pa.table({"person": pa.array(self._people[paid], pa.string())})
+            admitted = pa.table({"person": self._people.filter(pa.array(paid))})
             self.spark.createDataFrame(admitted).createOrReplaceTempView("admitted")
         sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
         return scan.totals(self.spark.sql(sql).collect(), self.width, cells)

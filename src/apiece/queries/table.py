@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from apiece.queries.features import Features
 from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
+
+_BATCH: Final = 2**20  # rows
 
 
 def nobody(_message: str) -> None:
@@ -78,7 +80,7 @@ class Table:
         cursor = self.database.cursor()
         try:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
-            yield Contributions(self, cursor, len(what.columns))
+            yield Contributions(cursor, len(what.columns))
         finally:
             cursor.close()
 
@@ -87,16 +89,28 @@ class Table:
 class Contributions:
     """What everybody adds to one query's sums, in a cursor's table `contributions`."""
 
-    table: Table = field(repr=False)
     cursor: Any = field(repr=False)
     width: int
     _numbers: Integers | None = field(default=None, init=False, repr=False)
 
-    def norms(self) -> tuple[npt.NDArray[np.object_], Floats]:
-        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up."""
-        found = self.cursor.sql(scan.squares_sql(self.width, DUCKDB)).to_arrow_table()
-        self._numbers = found.column("person").to_numpy()
-        return self.table.people[self._numbers], scan.norms(found)
+    def norms(self) -> tuple[scan.Texts, Floats]:
+        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up; by id."""
+        import pyarrow as pa
+
+        found = self.cursor.sql(
+            f"SELECT people.person AS id, high, low, number FROM "
+            f"({scan.squares_sql(self.width, DUCKDB)}) AS s JOIN people ON s.person = number "
+            "ORDER BY id"
+        )
+        # Its name since DuckDB 1.4, and before.
+        reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+        ids, steps, numbers = [pa.array([], pa.string())], [np.zeros(0)], [np.zeros(0, np.int64)]
+        for batch in reader(_BATCH):
+            ids.append(batch.column("id"))
+            steps.append(scan.norms(batch))
+            numbers.append(batch.column("number").to_numpy())
+        self._numbers = np.concatenate(numbers)
+        return pa.chunked_array(ids), np.concatenate(steps)
 
     def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
