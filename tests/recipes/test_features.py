@@ -47,6 +47,12 @@ def test_normalised_by_the_record_s_own_values() -> None:
             normalised(features, groups)
 
 
+def test_a_power_keeps_signs_and_evens_sizes() -> None:
+    features = torch.tensor([[[[4.0, -1.0]], [[-9.0, 0.0]]]])
+    found = normalised(features, 1, 0.5)
+    assert torch.equal(found, normalised(torch.tensor([[[[2.0, -1.0]], [[-3.0, 0.0]]]]), 1))
+
+
 def test_the_cache_gives_the_same_and_tells_transforms_apart(tmp_path: Path) -> None:
     pixels = (images() * 255).numpy().astype(np.uint8)
     plain = transformed(PATCHES, pixels)

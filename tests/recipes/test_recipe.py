@@ -97,10 +97,28 @@ def test_whitened_features_are_of_the_record_alone_and_at_norm_one() -> None:
     assert not torch.allclose(found, plain, atol=1e-3)
 
 
+def test_mirrored_features_are_the_same_for_both_and_of_the_record_alone() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, 12, 12), dtype=np.uint8)
+    recipe = Recipe(transform="leaf-patches", mirrored=True, power=0.5, groups=1, whiten=1.0)
+    found = recipe.features(pixels)
+    assert found.shape == (3, 1, 512, 3, 3)
+    assert torch.allclose(found.flatten(1).norm(dim=1), torch.ones(3))
+    other = recipe.features(np.ascontiguousarray(pixels[..., ::-1]))
+    assert torch.allclose(found, other, atol=1e-5)
+    one_way = Recipe(transform="leaf-patches", power=0.5, groups=1, whiten=1.0)
+    assert not torch.allclose(found, one_way.features(pixels), atol=1e-3)
+    assert torch.allclose(recipe.features(pixels[1:2])[0], found[1], atol=1e-5)
+    with pytest.raises(InputError, match="mirrored"):
+        Recipe(flips=True, mirrored=True)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
         ("epochs", 0),
+        ("power", 0.0),
+        ("power", 1.5),
+        ("mirrored", "yes"),
         ("clip_norm", float("nan")),
         ("momentum", 1.0),
         ("average", -1),

@@ -139,7 +139,7 @@ def _filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
     return unit((patches[chosen] - mean) @ matrix), mean, matrix
 
 
-def normalised(features: Tensor, groups: int) -> Tensor:
+def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
     """Return features with each group of channels at mean 0 and variance 1, then at norm 1.
 
     A record is normalised by its own values alone, so this is no statistic of the data.
@@ -147,12 +147,15 @@ def normalised(features: Tensor, groups: int) -> Tensor:
     Args:
         features: (n, channels, height, width).
         groups: Into how many the channels fall, in order; a divisor of their number.
+        power: To which the size of each value is raised first, its sign kept: below 1 few strong
+            replies no longer outweigh many weak ones.
 
     Raises:
         InputError: For another number of groups.
 
     References:
-        Wu and He 2018; Tramèr and Boneh 2021 on scattering features.
+        Wu and He 2018; Tramèr and Boneh 2021 on scattering features; Perronnin, Sánchez and
+        Mensink 2010 for the power.
 
     Example:
         >>> norms = normalised(torch.rand(2, 6, 3, 3), 2).flatten(1).norm(dim=1)
@@ -162,6 +165,8 @@ def normalised(features: Tensor, groups: int) -> Tensor:
     channels = features.shape[1]
     if not 1 <= groups <= channels or channels % groups:
         raise InputError(f"groups = {groups}: must divide the {channels} channels")
+    if power != 1:
+        features = features.sign() * features.abs() ** power
     return unit(nn.functional.group_norm(features, groups))
 
 

@@ -41,6 +41,9 @@ class Recipe:
 
     Args:
         transform: "scattering", "leaf-patches", "leaf-network" or "pixels".
+        mirrored: Whether the transform's values of an image and of its mirror image are averaged:
+            a head on them cannot tell the two apart.
+        power: To which the size of each value is raised, in (0, 1]; at 1 it stays.
         groups: By which the features' channels are normalised.
         whiten: By which share channels are then whitened with the covariance that dead leaves give
             them: 0 leaves them as they are, 1 undoes all of it.
@@ -52,7 +55,8 @@ class Recipe:
         momentum: Of SGD.
         average: Decay of the parameters' average; 0 takes the last ones.
         flips: Whether a record comes with its mirror image too: gradients of both are averaged
-            before they are clipped as one.
+            before they are clipped as one, at twice the cost. Not with `mirrored`, which makes
+            both the same.
 
     Raises:
         InputError: For values out of their bounds.
@@ -64,6 +68,8 @@ class Recipe:
     """
 
     transform: str = "scattering"
+    mirrored: bool = False
+    power: float = 1.0
     groups: int = 27
     whiten: float = 0.0
     head: str = "linear"
@@ -85,8 +91,12 @@ class Recipe:
         for name in ("momentum", "average"):
             _check.probability(name, getattr(self, name), high_open=True)
         _check.probability("whiten", self.whiten)
-        if not isinstance(self.flips, bool):
-            raise InputError(f"flips = {self.flips!r}: must be true or false")
+        _check.probability("power", self.power, low_open=True)
+        for name in ("flips", "mirrored"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} = {getattr(self, name)!r}: must be true or false")
+        if self.flips and self.mirrored:
+            raise InputError("flips = True with mirrored = True: both views are the same; take one")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
@@ -150,12 +160,15 @@ class Recipe:
                 f"images: {pixels.dtype} of shape {pixels.shape}; give bytes (n, colours, side, "
                 "side), whose range [0, 255] is public"
             )
-        transform = self.transform_of(pixels.shape[1], pixels.shape[2])
-        views = [pixels, pixels[..., ::-1]] if self.flips else [pixels]
-        found = [normalised(transformed(transform, view, cache), self.groups) for view in views]
+        colours, side = pixels.shape[1:3]
+        transform = self.transform_of(colours, side)
+        both = [pixels, pixels[..., ::-1]] if self.flips or self.mirrored else [pixels]
+        values = [transformed(transform, view, cache) for view in both]
+        if self.mirrored:
+            values = [(values[0] + values[1]) / 2]
+        found = [normalised(view, self.groups, self.power) for view in values]
         if self.whiten:
-            colours, side = pixels.shape[1:3]
-            like = leaf_whitening(transform, side, colours, self.groups, self.whiten)
+            like = leaf_whitening(transform, side, colours, self.groups, self.whiten, self.power)
             found = [whitened(view, like) for view in found]
         return torch.stack(found, dim=1)
 
@@ -267,7 +280,9 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
         "scattering-linear": Recipe(),
         "scattering-linear-mirrored": Recipe(flips=True),
         "scattering-small-cnn": Recipe(head="small-cnn", learning_rate=4.0),
-        "leaf-patches-linear": Recipe(transform="leaf-patches", groups=32, whiten=1.0),
+        "leaf-patches-linear": Recipe(
+            transform="leaf-patches", mirrored=True, power=0.5, groups=1, whiten=1.0
+        ),
         "pixels-equivariant-cnn": Recipe(
             transform="pixels", groups=1, head="equivariant-cnn", learning_rate=4.0
         ),

@@ -40,7 +40,12 @@ def whitened(features: Tensor, like: tuple[Tensor, Tensor]) -> Tensor:
 
 @functools.lru_cache(maxsize=4)
 def leaf_whitening(
-    transform: Transform, side: int, colours: int, groups: int, share: float = 1.0
+    transform: Transform,
+    side: int,
+    colours: int,
+    groups: int,
+    share: float = 1.0,
+    power: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Return mean and whitening matrix of the channels that dead leaves have.
 
@@ -50,6 +55,7 @@ def leaf_whitening(
         colours: Channels of the images.
         groups: By which channels are normalised first.
         share: Power of the matrix in [0, 1]: at 1 the leaves' covariance is undone.
+        power: Of each value, as in `normalised`.
 
     Example:
         >>> from apiece.recipes.features import Pixels
@@ -59,7 +65,7 @@ def leaf_whitening(
     """
     source = torch.Generator().manual_seed(1)
     leaves = dead_leaves(LEAVES, side, channels=colours, generator=source)
-    rows = normalised(transform(leaves), groups).movedim(1, -1).flatten(0, 2)
+    rows = normalised(transform(leaves), groups, power).movedim(1, -1).flatten(0, 2)
     mean, matrix = whitening(rows[:, :, None, None], floor=FLOOR * float(rows.var(dim=0).mean()))
     values, vectors = torch.linalg.eigh(matrix)
     return mean, vectors @ torch.diag(values**share) @ vectors.T
