@@ -140,7 +140,7 @@ def run(unit: Unit, place: Place) -> dict[str, Any]:
     torch.set_num_threads(1)
     task = TASKS[unit["task"]]
     recipe = Recipe(**unit["recipe"])
-    seen = ("transform", "mirrored", "power", "groups", "whiten", "flips")
+    seen = ("transform", "mirrored", "turn", "power", "groups", "whiten", "flips")
     own = Recipe(**{name: getattr(recipe, name) for name in seen})
     x, y = features(place.data, place.work, task["data"], "train", own,
                     unit.get("scale", 1.0))  # fmt: skip

@@ -112,6 +112,15 @@ def test_mirrored_features_are_the_same_for_both_and_of_the_record_alone() -> No
         Recipe(flips=True, mirrored=True)
 
 
+def test_turned_features_are_the_mean_over_the_turned() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 1, 12, 12), dtype=np.uint8)
+    recipe = Recipe(transform="pixels", turn=90, groups=1)
+    both = [np.rot90(pixels, k, axes=(2, 3)) for k in (0, 1, 3)]
+    mean = np.mean(np.stack(both), axis=0) / 255
+    expected = normalised(torch.from_numpy(mean).float(), 1)
+    assert torch.allclose(recipe.features(pixels)[:, 0], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -119,6 +128,8 @@ def test_mirrored_features_are_the_same_for_both_and_of_the_record_alone() -> No
         ("power", 0.0),
         ("power", 1.5),
         ("mirrored", "yes"),
+        ("turn", 181),
+        ("turn", float("inf")),
         ("clip_norm", float("nan")),
         ("momentum", 1.0),
         ("average", -1),

@@ -18,6 +18,7 @@ from apiece.recipes.network import LeafNetwork
 from apiece.recipes.order import loss_ordered_weights
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
+from apiece.recipes.views import turned, views
 from apiece.recipes.whitened import leaf_whitening, whitened
 
 __all__ = [
@@ -42,7 +43,9 @@ __all__ = [
     "read_recipe",
     "small_cnn",
     "transformed",
+    "turned",
     "unit",
+    "views",
     "whitened",
     "whitening",
 ]

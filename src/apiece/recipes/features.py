@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from apiece import _check
 from apiece.errors import InputError
+from apiece.recipes._images import require_shape
 from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
 
 
@@ -105,11 +106,7 @@ class LeafPatches:
         Raises:
             InputError: For images of another shape.
         """
-        if images.ndim != 4 or images.shape[1:] != (self.colours, self.side, self.side):
-            raise InputError(
-                f"images of shape {tuple(images.shape)}: must be (n, {self.colours}, {self.side}, "
-                f"{self.side})"
-            )
+        require_shape(images, self.colours, self.side)
         filters, mean, matrix = self.filters_and_mean()
         # centring a patch, whitening it and comparing it are linear: one convolution makes all
         centred = torch.cat([matrix @ filters.T, matrix], dim=1).T

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from apiece import _check
 from apiece.errors import InputError
+from apiece.recipes._images import require_shape
 from apiece.recipes.leaves import dead_leaves
 
 WIDTHS = (64, 96, 160)
@@ -72,11 +73,7 @@ class LeafNetwork:
         Raises:
             InputError: For images of another shape.
         """
-        if images.ndim != 4 or images.shape[1:] != (self.colours, self.side, self.side):
-            raise InputError(
-                f"images of shape {tuple(images.shape)}: must be (n, {self.colours}, {self.side}, "
-                f"{self.side})"
-            )
+        require_shape(images, self.colours, self.side)
         layers = trained(self)
         pool = nn.AdaptiveAvgPool2d(self.places)
         found = []

@@ -24,6 +24,7 @@ from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, 
 from apiece.recipes.heads import HEADS, Shape
 from apiece.recipes.network import LeafNetwork
 from apiece.recipes.scattering import Scattering
+from apiece.recipes.views import views
 from apiece.recipes.whitened import leaf_whitening, whitened
 from apiece.training import Streams, Trainer
 
@@ -43,6 +44,8 @@ class Recipe:
         transform: "scattering", "leaf-patches", "leaf-network" or "pixels".
         mirrored: Whether the transform's values of an image and of its mirror image are averaged:
             a head on them cannot tell the two apart.
+        turn: Degrees in [0, 180] by which images are turned either way, to average the values of
+            these too; 0 for none.
         power: To which the size of each value is raised, in (0, 1]; at 1 it stays.
         groups: By which the features' channels are normalised.
         whiten: By which share channels are then whitened with the covariance that dead leaves give
@@ -69,6 +72,7 @@ class Recipe:
 
     transform: str = "scattering"
     mirrored: bool = False
+    turn: float = 0.0
     power: float = 1.0
     groups: int = 27
     whiten: float = 0.0
@@ -92,6 +96,8 @@ class Recipe:
             _check.probability(name, getattr(self, name), high_open=True)
         _check.probability("whiten", self.whiten)
         _check.probability("power", self.power, low_open=True)
+        if not 0 <= _check.finite("turn", self.turn) <= 180:
+            raise InputError(f"turn = {self.turn!r}: must be in [0, 180]; give degrees")
         for name in ("flips", "mirrored"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} = {getattr(self, name)!r}: must be true or false")
@@ -162,14 +168,16 @@ class Recipe:
             )
         colours, side = pixels.shape[1:3]
         transform = self.transform_of(colours, side)
-        both = [pixels, pixels[..., ::-1]] if self.flips or self.mirrored else [pixels]
-        values = [transformed(transform, view, cache) for view in both]
-        if self.mirrored:
-            values = [(values[0] + values[1]) / 2]
-        found = [normalised(view, self.groups, self.power) for view in values]
+        found = []
+        for image in [pixels, pixels[..., ::-1]] if self.flips else [pixels]:
+            seen = views(image, mirrored=self.mirrored, turn=self.turn)
+            values = transformed(transform, seen[0], cache)
+            for view in seen[1:]:
+                values += transformed(transform, view, cache)
+            found.append(normalised(values / len(seen), self.groups, self.power))
         if self.whiten:
             like = leaf_whitening(transform, side, colours, self.groups, self.whiten, self.power)
-            found = [whitened(view, like) for view in found]
+            found = [whitened(image, like) for image in found]
         return torch.stack(found, dim=1)
 
     def plan(self, budgets: Budgets, strategy: Any = "sample", *, method: str = "pld") -> BoundPlan:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from apiece import _check
 from apiece.errors import InputError
+from apiece.recipes._images import require_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,7 @@ class Scattering:
         Raises:
             InputError: For images of another shape.
         """
-        if images.ndim != 4 or images.shape[2:] != (self.side, self.side):
-            raise InputError(
-                f"images of shape {tuple(images.shape)}: must be (n, c, {self.side}, {self.side})"
-            )
+        require_shape(images, "c", self.side)
         transform = self._transform()
         with torch.no_grad():
             found = [transform(few.contiguous()).flatten(1, 2) for few in torch.split(images, part)]
