@@ -121,6 +121,23 @@ def test_turned_features_are_the_mean_over_the_turned() -> None:
     assert torch.allclose(recipe.features(pixels)[:, 0], expected, atol=1e-5)
 
 
+def test_features_beside_are_both_at_equal_norms() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 1, 12, 12), dtype=np.uint8)
+    own = Recipe(transform="pixels", groups=1)
+    both = Recipe(transform="pixels", groups=1, beside="leaf-patches-linear").features(pixels)
+    other = RECIPES["leaf-patches-linear"].features(pixels)
+    assert both.shape == (3, 1, 144 + other[0, 0].numel(), 1, 1)
+    half = torch.full((3,), 0.5**0.5)
+    assert torch.allclose(both[:, 0, :144].flatten(1).norm(dim=1), half)
+    assert torch.allclose(both[:, 0, 144:, 0, 0] / half[0], other[:, 0].flatten(1), atol=1e-6)
+    assert torch.allclose(both[:, 0, :144, 0, 0] / half[0], own.features(pixels)[:, 0].flatten(1))
+    with pytest.raises(OptionError, match="leaf-patches-linear"):
+        Recipe(beside="leaf-patches").features(pixels)
+    for other_settings in ({"flips": True}, {"head": "small-cnn"}):
+        with pytest.raises(InputError, match="beside"):
+            Recipe(beside="leaf-patches-linear", **other_settings)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -22,6 +22,7 @@ from apiece.plan import BoundPlan
 from apiece.recipes.averaging import WeightAverage
 from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
 from apiece.recipes.heads import HEADS, Shape
+from apiece.recipes.leaves import unit
 from apiece.recipes.network import LeafNetwork
 from apiece.recipes.scattering import Scattering
 from apiece.recipes.views import views
@@ -57,6 +58,8 @@ class Recipe:
         learning_rate: Of SGD.
         momentum: Of SGD.
         average: Decay of the parameters' average; 0 takes the last ones.
+        beside: Name in `RECIPES` of a recipe whose features are set beside these, at equal norms;
+            for a linear head, and not with `flips`. Empty for none.
         flips: Whether a record comes with its mirror image too: gradients of both are averaged
             before they are clipped as one, at twice the cost. Not with `mirrored`, which makes
             both the same.
@@ -83,6 +86,7 @@ class Recipe:
     learning_rate: float = 100.0
     momentum: float = 0.9
     average: float = 0.0
+    beside: str = ""
     flips: bool = False
 
     def __post_init__(self) -> None:
@@ -103,6 +107,11 @@ class Recipe:
                 raise InputError(f"{name} = {getattr(self, name)!r}: must be true or false")
         if self.flips and self.mirrored:
             raise InputError("flips = True with mirrored = True: both views are the same; take one")
+        if self.beside and (self.flips or self.head != "linear"):
+            raise InputError(
+                f"beside = {self.beside!r} with head = {self.head!r}, flips = {self.flips}: joined "
+                "features have no places; take a linear head without flips"
+            )
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> Recipe:
@@ -159,6 +168,7 @@ class Recipe:
 
         Raises:
             InputError: For images that are not square, or not bytes.
+            OptionError: For a name beside that there is not.
         """
         pixels = np.asarray(images)
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[2] != pixels.shape[3]:
@@ -166,6 +176,17 @@ class Recipe:
                 f"images: {pixels.dtype} of shape {pixels.shape}; give bytes (n, colours, side, "
                 "side), whose range [0, 255] is public"
             )
+        own = self._own_features(pixels, cache)
+        if not self.beside:
+            return own
+        if self.beside not in RECIPES:
+            raise unknown("beside", self.beside, RECIPES)
+        other = RECIPES[self.beside]._own_features(pixels, cache)
+        both = torch.cat([own.flatten(2), other.flatten(2)], dim=2)
+        return unit(both.flatten(0, 1)).view(*both.shape, 1, 1)
+
+    def _own_features(self, pixels: Any, cache: str | Path | None) -> Tensor:
+        """Return features without those beside, each view at norm 1."""
         colours, side = pixels.shape[1:3]
         transform = self.transform_of(colours, side)
         found = []
@@ -291,6 +312,7 @@ RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
         "leaf-patches-linear": Recipe(
             transform="leaf-patches", mirrored=True, power=0.5, groups=1, whiten=1.0
         ),
+        "wavelets-and-patches": Recipe(mirrored=True, whiten=0.5, beside="leaf-patches-linear"),
         "pixels-equivariant-cnn": Recipe(
             transform="pixels", groups=1, head="equivariant-cnn", learning_rate=4.0
         ),
