@@ -253,7 +253,8 @@ def own_of(unit: Unit) -> dict[str, Any]:
 def changes_of(unit: Unit) -> str:
     """In what a unit differs from its task's own, for people."""
     own, its = PLAIN | own_of(unit), PLAIN | unit["recipe"]
-    told = [f"{key} = {its[key]}" for key in own if its[key] != own[key]]
+    told = [f"{key} = {its[key] if its[key] != '' else 'none'}" for key in own
+            if its[key] != own[key]]  # fmt: skip
     told += [f"{unit['scale']:g} of the records"] if "scale" in unit else []
     return ", ".join(told)
 
