@@ -1,12 +1,16 @@
 """The scan by hand: one row a person and cell, in whole grid steps, and only so many rows each."""
 
 import math
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import random_worlds
 
 from apiece.errors import DataError
 from apiece.queries import Schema, parse, register, scan
@@ -41,6 +45,20 @@ def test_sums_are_whole_grid_steps_of_rows_that_count() -> None:
     exact = [math.hypot(1024, 512), 256, 2048]
     assert (norms >= exact).all()
     assert norms == pytest.approx(exact, rel=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_one_row_a_person_each_cell_is_there_once(seed: int, tmp_path: Path) -> None:
+    """Over random tables and queries: so that nothing has to be added up before it is squared."""
+    rng = random.Random(seed)
+    schema = replace(random_worlds.SCHEMA, rows_per_person=1)
+    table = register(random_worlds.world(rng).source(tmp_path, mine=True, seed=seed), schema)
+    pairs = "count(*), count(DISTINCT (person, cell))"
+    for text in ("quantile(x, 0.5) by city", *(random_worlds.query(rng) for _ in range(5))):
+        query = parse(text)
+        with table.contributions(query, features(query, schema), GRID) as found:
+            all_, distinct = found.cursor.execute(f"SELECT {pairs} FROM contributions").fetchone()
+        assert all_ == distinct
 
 
 def test_only_those_who_paid_are_summed() -> None:

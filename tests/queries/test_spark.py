@@ -11,6 +11,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def written(table: pa.Table, folder: Path, rng: random.Random) -> tuple[Path, Pa
 def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
     """Everybody's contributions."""
     asked = parse(text)
-    with table.contributions(asked, features(asked, SCHEMA), grid) as held:
+    with table.contributions(asked, features(asked, table.schema), grid) as held:
         if isinstance(table, spark.SparkTable):
             return sorted((p, c, *map(int, ks)) for p, c, *ks in held.found.collect())
         found = held.cursor.execute("FROM contributions").fetchall()
@@ -90,8 +91,8 @@ def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
 def sums(table: Any, text: str) -> Any:
     """What is charged and what the noise is added to: everybody's norm, sums with some left out."""
     asked = parse(text)
-    what = features(asked, SCHEMA)
-    groups = 1 if asked.by is None else len(SCHEMA.groups_of(asked.by))
+    what = features(asked, table.schema)
+    groups = 1 if asked.by is None else len(table.schema.groups_of(asked.by))
     with table.contributions(asked, what, GRIDS[0]) as held:
         ids, norms = held.norms()
         paid = np.array([len(i) % 3 > 0 for i in ids.to_pylist()], dtype=bool)
@@ -106,8 +107,9 @@ def differences(
     """The questions to one random table on which the engines differ: `first`, then random ones."""
     rng = random.Random(seed)
     one, several = written(rows(rng, rng.choice(["text", "typed"])), folder / str(seed), rng)
-    here = register(one, SCHEMA)
-    there = register_on_spark(several, SCHEMA, spark=session, workspace=folder)
+    schema = replace(SCHEMA, rows_per_person=1 + seed % 2)
+    here = register(one, schema)
+    there = register_on_spark(several, schema, spark=session, workspace=folder)
     for text in [*first, *(query(rng) for _ in range(questions))]:
         grid = rng.choice(GRIDS)
         if shares(here, text, grid) != shares(there, text, grid):

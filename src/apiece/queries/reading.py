@@ -16,7 +16,6 @@ from apiece.queries.schema import Schema
 from apiece.queries.sources import Columns
 
 ID_LENGTH: Final = 128
-MEMORY: Final = 4 * 2**30  # bytes
 _LOCKED: Final = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -35,7 +34,7 @@ _AS: Final = {  # kind → a cell as that kind or NULL, @ being the cell; 0 has 
 }
 
 
-def connect(threads: int | None = None, *, spill: Path | None = None, memory: int = MEMORY) -> Any:
+def connect(threads: int | None = None, *, spill: Path | None = None, memory: int = 2**62) -> Any:
     """Return a database in memory that reaches no network or extension, and no file but its own.
 
     It holds at most `memory` bytes, or four fifths of the machine's where that is less; the rest

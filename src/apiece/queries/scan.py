@@ -78,7 +78,11 @@ def contributions_sql(
         for i, sql in enumerate(features.columns)
     )
     cells = dialect.spread([f"({base}) + {cell}" for cell in features.cells])
-    sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in width)
+    if schema.rows_per_person == 1:  # a row's cells differ, so there is nothing to add up
+        sums, pairs = ", ".join(f"CAST(k{i} AS {wide}) AS k{i}" for i in width), ""
+    else:
+        sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in width)
+        pairs = "GROUP BY person, cell"
     # Without the alias Spark would read "WHERE (TRUE)" as one.
     return f"""
         WITH counted AS (
@@ -86,7 +90,7 @@ def contributions_sql(
             FROM rows AS given WHERE {" AND ".join(kept)}
         ), bounded AS (SELECT * FROM counted AS given WHERE nth <= {schema.rows_per_person}),
         spread AS (SELECT person, {steps}, {cells} AS cell FROM bounded)
-        SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM spread GROUP BY person, cell
+        SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM spread {pairs}
         """
 
 

@@ -30,6 +30,7 @@ from apiece.queries.grammar import Query
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 
+_MEMORY: Final = 4 * 2**30  # bytes
 _BATCH: Final = 2**20  # rows
 
 
@@ -102,7 +103,7 @@ class Contributions:
             f"({scan.squares_sql(self.width, DUCKDB)}) AS s JOIN people ON s.person = number "
             "ORDER BY id"
         )
-        # Its name since DuckDB 1.4, and before.
+        # Its name in newer releases of DuckDB, and in older ones.
         reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
         ids, steps, numbers = [pa.array([], pa.string())], [np.zeros(0)], [np.zeros(0, np.int64)]
         for batch in reader(_BATCH):
@@ -166,7 +167,7 @@ def register(
         column 'age': 1 cells are not numeric
         registered: 2 rows of 2 people
     """
-    memory = reading.MEMORY if memory is None else _check.count("memory", memory)
+    memory = _MEMORY if memory is None else _check.count("memory", memory)
     wanted = list(dict.fromkeys(column for column, _ in schema.readings))
     with guarded(source, log), sources.read(source, wanted, log) as (parts, digest):
         table = _build(parts, digest, schema, log, memory)
