@@ -28,6 +28,7 @@ LOOSE = {"learning_rate": 200.0, **HALF}
 STRICT = {"learning_rate": 100.0, **HALF}
 DIGITS = {"turn": 12.0, "whiten": 0.75, "learning_rate": 100.0, **HALF}
 STRICT_DIGITS = DIGITS | {"learning_rate": 50.0}
+LONG_DIGITS = DIGITS | {"learning_rate": 50.0, "epochs": 80.0}  # the noise hardly holds it back
 CLOTHES = {"mirrored": True, "whiten": 0.5, "beside": "leaf-patches-linear", **STRICT}
 PATCHES = {"transform": "leaf-patches", "groups": 32, "whiten": 1.0, "learning_rate": 100.0,
            **HALF}  # fmt: skip
@@ -35,7 +36,7 @@ COLOURS = PATCHES | {"mirrored": True, "power": 0.5, "groups": 1}
 # Task: data, budgets, settings of the recipe, strategies, and what was published and aimed at.
 TASKS: Mapping[str, Mapping[str, Any]] = {
     "MNIST, 1/2/3": {
-        "data": "mnist", "budgets": "three", "recipe": DIGITS, "published": 97.81,
+        "data": "mnist", "budgets": "three", "recipe": LONG_DIGITS, "published": 97.81,
         "aim": 98.7, "thresholds": (2.0, 3.0),
     },
     "Fashion-MNIST, [.5, 1]": {
@@ -68,6 +69,7 @@ TRIED: Sequence[tuple[str, Mapping[str, Any], float]] = (
     ("Fashion-MNIST, [.5, 1]", STRICT | FEW | SMALL_CNN, 0.2),
     ("MNIST, 1/2/3", LOOSE, 1.0),
     ("MNIST, 1/2/3", LOOSE | {"whiten": 0.5}, 1.0),
+    ("MNIST, 1/2/3", DIGITS, 1.0),
     ("MNIST, .3", STRICT, 1.0),
     ("MNIST, .3", STRICT | {"whiten": 0.5}, 1.0),
     ("Fashion-MNIST, [.5, 1]", STRICT, 1.0),
