@@ -10,6 +10,7 @@ The wavelets need the `recipes` extra.
 """
 
 from apiece.recipes.averaging import WeightAverage
+from apiece.recipes.bins import soft_bins
 from apiece.recipes.equivariant import TurnedConvolution, equivariant_cnn
 from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
 from apiece.recipes.heads import HEADS, linear, small_cnn
@@ -42,6 +43,7 @@ __all__ = [
     "patches_of",
     "read_recipe",
     "small_cnn",
+    "soft_bins",
     "transformed",
     "turned",
     "unit",
