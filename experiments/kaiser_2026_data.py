@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apiece.datasets import PACKAGED, encode, encode_labels, idx_folder, load, packaged_schema
+from apiece.datasets import (
+    PACKAGED,
+    cifar_parquet,
+    encode,
+    encode_labels,
+    idx_folder,
+    load,
+    packaged_schema,
+)
 from apiece.errors import DataError
 
 DATA = Path(os.environ.get("APIECE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -50,6 +58,16 @@ def mnist(classes: int, per_class: int) -> Table:
     ids = np.sort(np.concatenate([generator.choice(d, per_class, replace=False) for d in digits]))
     pixels = images.scaled()[ids].reshape(ids.size, -1)
     return Table(ids, pixels, images.labels[ids], classes)
+
+
+@cache
+def cifar(per_class: int) -> Table:
+    """CIFAR-10 (JPEG): a random `per_class` images of each class, flat, in [0, 1]."""
+    images = cifar_parquet(there(DATA / "cifar10-jpeg" / "train.parquet"))
+    generator = np.random.default_rng(SUBSET_SEED)
+    found = [np.flatnonzero(images.labels == c) for c in range(10)]
+    ids = np.sort(np.concatenate([generator.choice(f, per_class, replace=False) for f in found]))
+    return Table(ids, images.scaled()[ids].reshape(ids.size, -1), images.labels[ids], 10)
 
 
 @cache

@@ -26,7 +26,7 @@ import kaiser_2026_data
 import numpy as np
 import torch
 from kaiser_2026_data import Table as Data
-from kaiser_2026_data import isolet, medical, mnist, tabular
+from kaiser_2026_data import cifar, isolet, medical, mnist, tabular
 from scipy import stats
 
 from apiece.assignment import Sample, Scale, Uniform, assign
@@ -46,13 +46,15 @@ DELTA, SHARES, SEED, FOLDS = 1e-12, (0.2, 0.4, 0.6, 0.8), 1, 16
 STRATEGIES = ("sample", "scale", "hybrid")
 NAMES = {"german": "German Credit", "credit": "Credit Default", "mnist": "MNIST [4, 1000]",
          "isolet": "ISOLET", "organcmnist": "OrganCMNIST [2000]",
-         "organsmnist": "OrganSMNIST [2000]", "pneumoniamnist": "Pneumonia [2000]"}  # fmt: skip
+         "organsmnist": "OrganSMNIST [2000]", "pneumoniamnist": "Pneumonia [2000]",
+         "dermamnist": "HAM10k [2000]", "cifar": "CIFAR-10 (JPEG) [500]"}  # fmt: skip
 TABLE_IV = {  # mean accuracy at 20 / 40 / 60 / 80 %, with Sample
     "german": ".7144 / .7084 / .6826 / .6674", "credit": ".7198 / .7178 / .6914 / .6709",
     "mnist": ".9706 / .9705 / .9696 / .9689", "isolet": ".7351 / .7111 / .6580 / .5724",
     "organcmnist": ".7485 / .7391 / .7322 / .7233",
     "organsmnist": ".5940 / .5858 / .5731 / .5631",
     "pneumoniamnist": ".8531 / .8559 / .8560 / .8508",
+    "dermamnist": ".6883 / .6808 / .6832 / .6758", "cifar": ".4637 / .4577 / .4519 / .4427",
 }  # fmt: skip
 FIRST_LOOK = {"german": 256, "credit": 128, "mnist": 64}  # K when Sample's p was first looked at
 
@@ -76,12 +78,14 @@ SETTINGS = {
     "mnist5": Setting(16.0, 50.0, 128, 5, 64, 0.02),
     "mnist5slow": Setting(16.0, 50.0, 128, 5, 64, 0.02, 1e-3),  # gradients reach their clip norm
     "isolet": Setting(1.0, 10.0, 256, 25, 64, 0.02),
-    # an MLP on flat pixels in place of the published ResNet-9
+    # an MLP on flat pixels in place of the published CNN and ResNet-9
+    "cifar": Setting(16.0, 50.0, 128, 15, 64, 0.02),
     "organcmnist": Setting(8.0, 32.0, 128, 25, 64, 0.02, 0.005),
     "organsmnist": Setting(8.0, 32.0, 128, 25, 64, 0.02, 0.005),
     "pneumoniamnist": Setting(8.0, 32.0, 128, 25, 64, 0.02, 0.005),
+    "dermamnist": Setting(8.0, 32.0, 128, 25, 64, 0.02, 0.005),  # the images of HAM10k
 }
-MEDICAL = {"organcmnist": 11, "organsmnist": 11, "pneumoniamnist": 2}  # classes
+MEDICAL = {"organcmnist": 11, "organsmnist": 11, "pneumoniamnist": 2, "dermamnist": 7}  # classes
 
 
 def table(name: str) -> Data:
@@ -89,6 +93,8 @@ def table(name: str) -> Data:
         return mnist(4, 1000)
     if name == "isolet":
         return isolet()
+    if name == "cifar":
+        return cifar(500)
     if name in MEDICAL:
         return medical(name, MEDICAL[name], 2000)
     return tabular("german" if name.startswith("german") else "credit_default", 1000)
@@ -338,7 +344,9 @@ def notes(done: Sequence[Done]) -> str:
     ran = {one.unit["data"] for one in done}
     left = ", ".join(NAMES[name] for name in NAMES if name not in ran)
     text = "What the columns mean, and what is scaled down: [auditing](auditing.md)."
-    return text + (f" Not run: {left}; they run from files." if left else "")
+    return text + (
+        f" Not run: {left}; they run from files, CIFAR-10 from the data here." if left else ""
+    )
 
 
 EXPERIMENT = Experiment(
