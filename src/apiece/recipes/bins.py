@@ -26,7 +26,7 @@ def soft_bins(values: Tensor, count: int) -> Tensor:
         InputError: For fewer than two knots.
 
     References:
-        De Boor 1978: linear B-splines.
+        Hastie and Tibshirani 1990 §2: linear splines, one a column.
 
     Example:
         >>> soft_bins(torch.tensor([[-1.0], [0.5]]), 3).tolist()

@@ -246,8 +246,18 @@ PLANTED = {
 }
 
 
+def products_follow_the_setting():
+    """Whether this processor makes products of single precision in bfloat16 when it is let."""
+    values = torch.randn(20, 150, 150, generator=torch.Generator().manual_seed(0))
+    exact = values @ values[0]
+    with matmul_in_bfloat16(None):
+        return bool((values @ values[0] - exact).abs().max() > 1e-3)
+
+
 @pytest.mark.parametrize("fault", PLANTED)
 def test_the_search_finds_what_is_planted(fault, monkeypatch):
+    if fault == "products" and not products_follow_the_setting():
+        pytest.skip("this processor makes products in single precision whatever is set")
     modules, function, broken, name, mode = PLANTED[fault]
     for module in modules:
         monkeypatch.setattr(module, function, broken)
