@@ -93,13 +93,13 @@ TRIED: Sequence[tuple[str, Mapping[str, Any], float]] = (
     ("Fashion-MNIST, [.5, 1]", STRICT, 1.0),
     ("Fashion-MNIST, [.5, 1]", STRICT | {"whiten": 0.5}, 1.0),
     ("CIFAR-10 (JPEG), 1/2/3", PIXELS | SMALL_CNN, 0.2),
-    ("CIFAR-10 (JPEG), 1/2/3", PIXELS | {"head": "equivariant-cnn", "learning_rate": 4.0}, 0.05),
     ("CIFAR-10 (JPEG), 1/2/3", PATCHES | FEW, 0.2),
     ("CIFAR-10 (JPEG), 1/2/3", PATCHES | FEW | {"flips": True}, 0.2),
     ("CIFAR-10 (JPEG), 1/2/3", PATCHES, 1.0),
     ("CIFAR-10 (JPEG), 1/2/3", PATCHES | {"mirrored": True}, 1.0),
     ("CIFAR-10 (JPEG), 1/2/3", PATCHES | {"power": 0.5}, 1.0),
     ("CIFAR-10 (JPEG), 1/2/3", PATCHES | {"mirrored": True, "power": 0.5}, 1.0),
+    ("CIFAR-10 (JPEG), 1/2/3", PIXELS | {"head": "equivariant-cnn", "learning_rate": 4.0}, 0.05),
 )
 PLAIN = Recipe().to_dict()
 STRATEGIES = ("uniform", "sample", "scale", "hybrid 0.02")

@@ -133,6 +133,9 @@ def test_features_beside_are_both_at_equal_norms() -> None:
     assert torch.allclose(both[:, 0, :144, 0, 0] / half[0], own.features(pixels)[:, 0].flatten(1))
     with pytest.raises(OptionError, match="leaf-patches-linear"):
         Recipe(beside="leaf-patches").features(pixels)
+    for name in ("scattering-linear-mirrored", "wavelets-and-patches"):
+        with pytest.raises(InputError, match="beside"):
+            Recipe(transform="pixels", groups=1, beside=name).features(pixels)
     for other_settings in ({"flips": True}, {"head": "small-cnn"}):
         with pytest.raises(InputError, match="beside"):
             Recipe(beside="leaf-patches-linear", **other_settings)  # type: ignore[arg-type]

@@ -30,6 +30,14 @@ def test_the_variance_of_fresh_leaves_is_spread_over_directions() -> None:
     assert torch.allclose(after.flatten(1).norm(dim=1), torch.ones(500))
 
 
+def test_the_whitening_is_of_values_to_the_same_power() -> None:
+    images = dead_leaves(500, 8, generator=torch.Generator().manual_seed(5))
+    values = normalised(PATCHES(images), 1, 0.5)
+    own = whitened(values, leaf_whitening(PATCHES, 8, 3, 1, 1.0, 0.5))
+    other = whitened(values, leaf_whitening(PATCHES, 8, 3, 1))
+    assert share_of_the_first(own) < 0.95 * share_of_the_first(other)
+
+
 def test_a_record_s_features_are_its_own() -> None:
     like = leaf_whitening(PATCHES, 8, 3, 2)
     features = leaves(4, 6)

@@ -59,7 +59,7 @@ class Recipe:
         momentum: Of SGD.
         average: Decay of the parameters' average; 0 takes the last ones.
         beside: Name in `RECIPES` of a recipe whose features are set beside these, at equal norms;
-            for a linear head, and not with `flips`. Empty for none.
+            for a linear head, and on neither side with `flips`. Empty for none.
         flips: Whether a record comes with its mirror image too: gradients of both are averaged
             before they are clipped as one, at twice the cost. Not with `mirrored`, which makes
             both the same.
@@ -167,7 +167,8 @@ class Recipe:
             cache: A folder where what the transform gives is kept, and read another time.
 
         Raises:
-            InputError: For images that are not square, or not bytes.
+            InputError: For images that are not square, or not bytes, and a recipe beside that has
+                flips or others beside itself.
             OptionError: For a name beside that there is not.
         """
         pixels = np.asarray(images)
@@ -181,7 +182,12 @@ class Recipe:
             return own
         if self.beside not in RECIPES:
             raise unknown("beside", self.beside, RECIPES)
-        other = RECIPES[self.beside]._own_features(pixels, cache)
+        beside = RECIPES[self.beside]
+        if beside.flips or beside.beside:
+            raise InputError(
+                f"beside = {self.beside!r}: has flips, or others beside itself; name one without"
+            )
+        other = beside._own_features(pixels, cache)
         both = torch.cat([own.flatten(2), other.flatten(2)], dim=2)
         return unit(both.flatten(0, 1)).view(*both.shape, 1, 1)
 
