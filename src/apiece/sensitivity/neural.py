@@ -25,7 +25,7 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
-from apiece.training import Contribution, LayerUse, rule_for
+from apiece.training import Contribution, LayerUse, called_with, rule_for, unchanged
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 _SHOWN = 4  # records on which the fast method is compared
@@ -52,8 +52,9 @@ class ModelLoss:
         records_at_a_time: Bounds the memory.
 
     Raises:
-        UnsupportedError: For batch norm or dropout in training mode, because then a record's
-            gradient depends on the others or on chance.
+        UnsupportedError: For batch norm or dropout in training mode, and other models that write
+            to a buffer in the forward pass, because then a record's gradient depends on the others
+            or on chance.
         NotDifferentiableError: For integer inputs, such as tokens (give embeddings).
         InputError: Where no parameter is trainable or the loss is not one number a record.
         DataError: For inputs that are not finite.
@@ -91,7 +92,8 @@ class ModelLoss:
         x, y = _inputs(inputs).to(first), torch.as_tensor(targets).to(first.device)
         if len(x) != len(y):
             raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
-        with torch.enable_grad():
+        with torch.enable_grad(), unchanged(self.model):
+            _check_kept(self.model, x[:1])
             method = _choose(self.model, self.loss_fn, x[:_SHOWN], y[:_SHOWN])
             parts = [
                 method(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
@@ -137,6 +139,17 @@ def _check_model(model: nn.Module) -> nn.Parameter:
     return trainable[0]
 
 
+def _check_kept(model: nn.Module, one: Tensor) -> None:
+    """Refuse a model that keeps something of the record that it runs on."""
+    with unchanged(model) as written, torch.no_grad():
+        model(one)
+    if written:
+        raise UnsupportedError(
+            f"model: its forward pass writes to {written[0]!r}, so a record's gradient may depend "
+            "on the others; call model.eval() first, or take that out"
+        )
+
+
 def _choose(
     model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor
 ) -> Callable[[nn.Module, LossFn, Tensor, Tensor], Derivatives]:
@@ -173,13 +186,11 @@ def _losses(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Tensor:
 
 def by_torch_func(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
     """Differentiate one record's gradient norm, mapped over records; any model."""
-    frozen = {n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}
-    fixed = frozen | dict(model.named_buffers())
     trainable = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
 
     def norm(one: Tensor, target: Tensor) -> Tensor:
         def loss(parameters: dict[str, Tensor]) -> Tensor:
-            outputs = torch.func.functional_call(model, parameters | fixed, (one[None],))
+            outputs = called_with(model, parameters, one[None])
             return loss_fn(outputs, target[None]).sum()
 
         gradients = torch.func.grad(loss)(trainable).values()

@@ -21,7 +21,7 @@ from apiece.training.clipping import (
     rule_for,
 )
 from apiece.training.filtered import FilteredTrainer
-from apiece.training.modes import evaluating
+from apiece.training.modes import called_with, evaluating, unchanged
 from apiece.training.noise import add_noise, normalise
 from apiece.training.people import PeopleRows
 from apiece.training.randomness import ChaCha20Stream, Streams
@@ -54,6 +54,7 @@ __all__ = [
     "TensorBoard",
     "Trainer",
     "add_noise",
+    "called_with",
     "clip_and_sum",
     "clip_factors",
     "describe",
@@ -62,5 +63,6 @@ __all__ = [
     "poisson_batches",
     "public_numbers",
     "rule_for",
+    "unchanged",
     "write_atomically",
 ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.nn import functional
 
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.clipping import ClippedSum, clip_factors
+from apiece.training.modes import called_with
 from apiece.training.stacked import SUMS, added, row_squares
 
 
@@ -19,9 +21,9 @@ class StackedModule:
     """K copies of `module` with parameters of their own; records are scored one by one.
 
     module: maps (P, …) to logits (P, classes), every record on its own; a module with buffers
-    (batch norm) is refused, since its records share statistics. Its own values are not used:
-    `initial` calls each submodule's `reset_parameters`. block: models differentiated together,
-    which bounds the memory at block × P × parameters.
+    (batch norm) is refused, since its records share statistics. Its own values are neither used nor
+    changed: `initial` calls each submodule's `reset_parameters` in a copy. block: models
+    differentiated together, which bounds the memory at block × P × parameters.
 
     Raises `UnsupportedError` for buffers or for parameters that no `reset_parameters` sets.
     """
@@ -54,25 +56,25 @@ class StackedModule:
 
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
         """Return independently initialised parameters, (models, parameters)."""
-        rows = []
+        rows, module = [], copy.deepcopy(self.module)
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for _ in range(models):
-                _reset(self.module)
-                parts = [p.detach().reshape(-1).clone() for p in self.module.parameters()]
+                _reset(module)
+                parts = [p.detach().reshape(-1).clone() for p in module.parameters()]
                 rows.append(torch.cat(parts))
         return torch.stack(rows).to(generator.device)
 
     def _one(self, row: Tensor, record: Tensor) -> Tensor:
-        out: Tensor = functional_call(self.module, self._named(row), (record[None],))
+        out: Tensor = called_with(self.module, self._named(row), record[None])
         return out[0]
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """Return logits (K, P, classes) of inputs (K, P, …)."""
 
         def model(row: Tensor, records: Tensor) -> Tensor:
-            out: Tensor = functional_call(self.module, self._named(row), (records,))
+            out: Tensor = called_with(self.module, self._named(row), records)
             return out
 
         with torch.no_grad():
