@@ -116,7 +116,7 @@ def test_a_stranger_is_left_out_and_a_used_name_is_one_line(
     assert run([*asked, "--json"]) == 0
     assert capsys.readouterr().out == said.out
     assert run(["query", table, "sum(income)", *words, "--bounds", "income=0:9"]) == 2
-    assert "in use for another query" in capsys.readouterr().err
+    assert "in use for another analysis" in capsys.readouterr().err
 
 
 def test_a_nan_contributes_nothing_and_pays_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apiece.errors import AnalysisError
 from apiece.ledger import accounts, chain, codec
-from apiece.ledger.charging import charge, replay
+from apiece.ledger.charging import charge, check_request, replay, reserved
 from apiece.ledger.trail import Trail
 
 from .tables import SALT, START, terms
@@ -58,11 +58,26 @@ def test_an_earlier_charge_is_found_again_and_only_for_what_it_was(tables: sa.Co
     last = chain.append(tables, SALT, last, body, payloads)
     trail = Trail(SALT)
     trail.follow(tables, {})
-    assert replay(tables, trail, "q", "r", places).tolist() == admitted.tolist() == [True, False]
-    assert replay(tables, trail, "q", "r", places[::-1]).tolist() == [False, True]
+    assert admitted.tolist() == [True, False]
+    number, entry = reserved(tables, trail, "q", {})
+    for some, charges, expected in (
+        (places, [9, 6], [True, False]),
+        (places[::-1], [6, 9], [False, True]),
+        (places, [8, 0], [True, False]),  # who was charged more than this, and who was not at all
+        (places, [10, 6], [False, False]),  # who was charged less
+        (np.array([2, 1]), [9, 0], [True, False]),  # who was not asked
+        (np.array([7, 2, codec.BLOCK]), [0, 9, 0], [False, True, False]),  # who came later
+    ):
+        found = replay(tables, trail, number, some, np.array(charges))
+        assert found.tolist() == expected
+    check_request("q", entry, "r")
     with pytest.raises(AnalysisError, match="reserved with other people or norms"):
-        replay(tables, trail, "q", "other", places)
+        check_request("q", entry, "other")
+    with pytest.raises(AnalysisError, match="another analysis or other terms"):
+        reserved(tables, trail, "q", {"terms": "t"})
     chain.append(tables, SALT, last, {"kind": "commit", "analysis": "q", "result": 1}, [])
     trail.follow(tables, {})
     with pytest.raises(AnalysisError, match="already committed"):
-        replay(tables, trail, "q", "r", places)
+        reserved(tables, trail, "q", {})
+    with pytest.raises(AnalysisError, match="another analysis or other terms"):
+        reserved(tables, trail, "q", {"terms": "t"})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apiece.errors import ApieceError, DataError, StateError
+from apiece.errors import AnalysisError, ApieceError, DataError, StateError
 from apiece.ledger import Ledger, opening
 from apiece.ledger.database import make_engine
 from apiece.ledger.schema import VERSION
@@ -33,7 +33,7 @@ def test_missing_ledger_is_not_made_where_unwanted(ledger_url: str) -> None:
         Ledger.open(ledger_url, create=False)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_older_version_is_migrated(ledger_url: str, version: int) -> None:
     ledger = Ledger.open(ledger_url)
     ledger.enroll([1, 2], 1.0, 1e-6)
@@ -45,13 +45,19 @@ def test_an_older_version_is_migrated(ledger_url: str, version: int) -> None:
             connection.exec_driver_sql(
                 "CREATE TABLE apiece_analysis (id VARCHAR(200) PRIMARY KEY, reserved BIGINT)"
             )
-        connection.exec_driver_sql("ALTER TABLE apiece_entry DROP COLUMN payload_root")
+        if version < 3:
+            connection.exec_driver_sql("ALTER TABLE apiece_entry DROP COLUMN payload_root")
         connection.exec_driver_sql(
             f"UPDATE apiece_meta SET value = '{version}' WHERE key = 'schema'"
         )
     migrated = Ledger.open(ledger_url)
     assert migrated.result("q") == 4
     assert migrated.status("r") == "reserved"
+    for analysis in ("q", "r"):  # neither holds terms, and so neither stands for any
+        with pytest.raises(AnalysisError, match="another analysis or other terms"):
+            migrated.status(analysis, {"query": "count()"})
+        with pytest.raises(AnalysisError, match="another analysis or other terms"):
+            migrated.reserve(analysis, [1, 2], 1.0, 10.0, terms={"query": "count()"})
     assert migrated.reserve("r", [1, 2], 1.0, 10.0).tolist() == [1, 2]
     assert [e.kind for e in migrated.history()][-1] == "migrate"
     assert migrated.verify().ok

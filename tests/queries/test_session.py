@@ -186,7 +186,7 @@ def test_answers_come_from_those_still_active(tmp_path: Path, people: pd.DataFra
     assert answer.groups[0]["estimate"] == pytest.approx(3000, abs=10)
     again = session(people, seed=99, ledger=ledger)
     assert again.ask("count()", epsilon=5.0, delta=1e-6, analysis_id="c") == answer
-    with pytest.raises(StateError, match="in use for another query"):
+    with pytest.raises(StateError, match="in use for another analysis"):
         again.ask("sum(age)", epsilon=5.0, delta=1e-6, analysis_id="c")
     nobody = asking.ask("count() where age > 500", epsilon=1.0, delta=1e-6)
     assert abs(nobody.groups[0]["estimate"]) < 40

@@ -37,13 +37,13 @@ class Everyone:
     norms: dict[str, float] = field(default_factory=dict)
     id_kind = "text"
 
-    def status(self, _analysis: str) -> str:
+    def status(self, _analysis: str, _terms: Any) -> str:
         return "unknown"
 
     def enrolled(self, ids: Any) -> Any:
         return np.isin(ids, self.people)
 
-    def reserve(self, _analysis: str, ids: Any, norms: Any, _stddev: float) -> Any:
+    def reserve(self, _analysis: str, ids: Any, norms: Any, _stddev: float, *, terms: Any) -> Any:
         self.norms = dict(zip(ids.tolist(), norms.tolist(), strict=True))
         return ids
 

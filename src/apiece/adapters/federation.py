@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -192,7 +192,7 @@ def charge(ledger: Ledger, run: str, ids: Any, levels: Any, federation: Federati
     if ledger.order is None:
         raise InputError("ledger: a Gaussian one cannot count coins; make one with method='renyi'")
     losses = federation.losses(ledger.order)[np.asarray(levels)]
-    return ledger.reserve_losses(run, ids, losses)
+    return ledger.reserve_losses(run, ids, losses, terms={"federation": asdict(federation)})
 
 
 @functools.lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,12 +46,15 @@ class Charge:
         return digest
 
 
-def charge_training(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) -> Charge:
+def charge_training(
+    ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan, terms: Any = None
+) -> Charge:
     """Charge everyone in the plan for all of it, durably, and return who may take part.
 
     A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
     as it is, so that neither noise nor rates tell how many were left out. others: further plans
-    for the same records, trained in the same job; a plan counts as often as it is given.
+    for the same records, trained in the same job; a plan counts as often as it is given. terms:
+    what else is fixed in public, as of `reserve_plan`.
 
     Guarantee: each person's spending covers all models that the job can release, before its
     first step. A job that was killed and is started again, or resumed, under the same id is not
@@ -58,8 +62,8 @@ def charge_training(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan)
     are never given back.
 
     Raises `AnalysisError` where a model was released under this id already, or the id stands for
-    another plan or other people, or nobody's account can bear the plan; `DataError` for a person
-    without an account; `InputError` for a plan without ids.
+    another plan, other people or other terms, or nobody's account can bear the plan; `DataError`
+    for a person without an account; `InputError` for a plan without ids.
 
     >>> import tempfile
     >>> from apiece import Budgets, Ledger, Scale, Trainer, assign
@@ -78,7 +82,7 @@ def charge_training(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan)
     ...     charge.included.tolist(), ledger.status("model 1")
     ([False, True], 'committed')
     """
-    admitted = reserve_plan(ledger, analysis_id, plan, *others)
+    admitted = reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
     if admitted.size == 0:
         raise AnalysisError(
             f"analysis {analysis_id!r}: nobody's account can bear the plan; "

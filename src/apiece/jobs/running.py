@@ -7,7 +7,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import tomli_w
 import torch
 from torch import nn
 
+from apiece._types import Json
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import InputError
@@ -145,7 +146,17 @@ def _charge(prepared: Prepared) -> Charge | None:
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
         plans = [_with_whole_ids(plan) for plan in plans]
-    return charge_training(ledger, analysis, *plans)
+    return charge_training(ledger, analysis, *plans, terms=_terms(prepared))
+
+
+def _terms(prepared: Prepared) -> Json:
+    """Return what the ledger holds a training to beside its plans: settings and tables."""
+    job, people = prepared.job, prepared.people
+    sections = job.to_dict()
+    asked = {name: sections.get(name) for name in ("budgets", "training", "compare")}
+    teachers = {k: v for k, v in asdict(job.pate).items() if k != "public"}  # a path
+    tables = dict(people.fingerprints) or job.data.source
+    return {**asked, "pate": teachers, "label": people.label, "source": tables}
 
 
 def _with_whole_ids(plan: BoundPlan) -> BoundPlan:

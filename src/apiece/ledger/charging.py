@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Floats, Integers, Mask
+from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
-from apiece.ledger import accounts, codec, units
+from apiece.ledger import accounts, analyses, codec, units
 from apiece.ledger.accounts import chunks
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.digests import begin
@@ -57,32 +57,52 @@ def charge_listed(
 
 
 def replay(
-    connection: sa.Connection, trail: Trail, analysis_id: str, request: str, ordinals: Integers
+    connection: sa.Connection, trail: Trail, number: int, ordinals: Integers, charges: Integers
 ) -> Mask:
-    """Return whom an earlier, identical reservation admitted; what it left is checked first."""
-    number = reserved(connection, trail, analysis_id, request)
+    """Return whom an earlier reservation charged at least this; what it left is checked first.
+
+    Each one's place in the result follows from their own charges alone: nobody who was enrolled
+    since then, or contributes more, changes what is found of the others.
+    """
     admitted = np.zeros(ordinals.size, dtype=bool)
     digests = trail.array_digests(connection, number)
     for groups in chunks(codec.by_block(ordinals)):
-        stored = trail.arrays(connection, number, {block: digests[block] for block, _ in groups})
+        there = {block: digests[block] for block, _ in groups if block in digests}
+        stored = trail.arrays(connection, number, there)
         for block, part in groups:
-            mask, _ = codec.unpack_masked(stored[block], "<i8")
-            admitted[part] = mask[ordinals[part] % BLOCK]
+            if block not in stored:
+                continue
+            mask, charged = codec.unpack_masked(stored[block], "<i8")
+            most = np.full(BLOCK, -1, dtype=np.int64)
+            most[: mask.size][mask] = charged
+            admitted[part] = charges[part] <= most[ordinals[part] % BLOCK]
     return admitted
 
 
-def reserved(connection: sa.Connection, trail: Trail, analysis_id: str, request: str) -> int:
-    """Return the entry that reserved this and is not committed; else raise `AnalysisError`."""
+def reserved(
+    connection: sa.Connection, trail: Trail, analysis_id: str, about: Json
+) -> tuple[int, Json]:
+    """Return the entry that reserved this under these terms and is not committed, by its number.
+
+    Raises `AnalysisError` for other terms, before anything else is compared, and for an analysis
+    that is committed.
+    """
     number = trail.reserved[analysis_id]
+    entry = trail.body(connection, number)
+    analyses.check_terms(analysis_id, entry, about)
     if analysis_id in trail.committed:
         raise AnalysisError(
             f"analysis {analysis_id!r}: already committed; read its result, or use a new id"
         )
-    if trail.body(connection, number)["request"] != request:
+    return number, entry
+
+
+def check_request(analysis_id: str, entry: Json, request: str) -> None:
+    """Raise `AnalysisError` where a reservation's entry is about other people or norms."""
+    if entry["request"] != request:
         raise AnalysisError(
             f"analysis {analysis_id!r}: reserved with other people or norms; use a new id"
         )
-    return number
 
 
 @dataclass
@@ -126,11 +146,14 @@ class Everyone:
             self.paid += int(admitted.sum())
             yield from record
 
-    def replay(self, connection: sa.Connection, trail: Trail, analysis_id: str) -> int:
+    def replay(
+        self, connection: sa.Connection, trail: Trail, analysis_id: str, number: int, entry: Json
+    ) -> int:
         """Return how many an earlier, identical reservation admitted; it is checked first."""
         for _ in self.charges(connection):
             pass
-        number, paid = reserved(connection, trail, analysis_id, self.request), 0
+        check_request(analysis_id, entry, self.request)
+        paid = 0
         digests = trail.array_digests(connection, number)
         for blocks in chunks(list(digests)):
             some = {block: digests[block] for block in blocks}

@@ -18,7 +18,7 @@ from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.ledger import accounts, analyses, chain, codec, enrolment, export, opening, units
 from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Entry, Head, Last
-from apiece.ledger.charging import Everyone, charge_listed, replay
+from apiece.ledger.charging import Everyone, charge_listed, check_request, replay, reserved
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, transaction
 from apiece.ledger.digests import keyed
@@ -214,31 +214,43 @@ class Ledger:
             writing.last = enrolment.add(at, salt, writing.last, ids[~known], terms[~known])
         return int((~known).sum())
 
-    def reserve(self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float) -> Ids:
+    def reserve(
+        self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float, *, terms: Any = None
+    ) -> Ids:
         """Charge a Gaussian sum to everyone who can pay; only they may enter the sum.
 
-        Durable before it returns; all or nothing. Repeated with the same arguments it returns the
-        same ids and charges nothing, as long as the analysis is not committed: use that after a
-        crash.
+        Durable before it returns; all or nothing. Repeated under the same terms it returns the same
+        ids and charges nothing, as long as the analysis is not committed: use that after a crash.
 
         Args:
             analysis_id: A name that no other analysis has.
             ids: Of the persons in question.
             norms: Bound on each person's contribution to the sum (ℓ2), or one for all.
             noise_stddev: Of the noise on the sum.
+            terms: What is asked, as a JSON value made of public facts: question, schema, ε, δ,
+                source. It is compared before any id or norm is. Where it is the same, whoever was
+                not charged, or was charged less than they now contribute, is left out without an
+                error. Without terms, another list of ids or norms is an error.
 
         Returns:
             The ids of those who paid, in the order given. Data about people.
 
         Raises:
-            AnalysisError: Where the id stands for another analysis or a committed one.
+            AnalysisError: Where the id stands for an analysis under other terms, or a committed
+                one.
             DataError: For an unknown person.
-            InputError: For a norm that is negative or not finite, and noise that is not positive.
+            InputError: For a norm that is negative or not finite, noise that is not positive, and
+                terms that are no JSON.
+
+        Guarantee:
+            With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
+            and the terms alone.
         """
         loss = units.losses(self.method, self.order, norms, noise_stddev)
-        return self._reserve(analysis_id, ids, loss, {"noise_stddev": float(noise_stddev)})
+        about = {"noise_stddev": float(noise_stddev), **analyses.about(self._salt, terms)}
+        return self._reserve(analysis_id, ids, loss, about)
 
-    def reserve_losses(self, analysis_id: str, ids: Any, losses: Any) -> Ids:
+    def reserve_losses(self, analysis_id: str, ids: Any, losses: Any, *, terms: Any = None) -> Ids:
         """Charge losses in the filter's own unit to everyone who can pay; otherwise as `reserve`.
 
         For mechanisms that are not one Gaussian sum, such as a whole training. With the Gaussian
@@ -248,14 +260,21 @@ class Ledger:
             analysis_id: A name that no other analysis has.
             ids: Of the persons in question.
             losses: μ², or the Rényi divergence at `order`; one a person or one for all.
+            terms: As of `reserve`.
 
         Returns:
             The ids of those who paid, in the order given. Data about people.
         """
-        return self._reserve(analysis_id, ids, units.nonnegative("losses", losses), {})
+        about = analyses.about(self._salt, terms)
+        return self._reserve(analysis_id, ids, units.nonnegative("losses", losses), about)
 
     def reserve_everyone(
-        self, analysis_id: str, norms: float | Callable[[Ids], Any], noise_stddev: float
+        self,
+        analysis_id: str,
+        norms: float | Callable[[Ids], Any],
+        noise_stddev: float,
+        *,
+        terms: Any = None,
     ) -> int:
         """Charge a Gaussian sum over all accounts, as `reserve` with everyone's id would.
 
@@ -269,6 +288,7 @@ class Ledger:
                 ids to a norm for each. It is called with the ledger locked, and has to return the
                 same norms for the same ids when the call is repeated.
             noise_stddev: Of the noise on the sum.
+            terms: As of `reserve`; other norms under the same terms are an error.
 
         Returns:
             How many paid. Data about people.
@@ -286,11 +306,11 @@ class Ledger:
             (1, [['bob']])
         """
         analyses.check_id(analysis_id)
-
         every = 0.0 if callable(norms) else norms
         if np.ndim(every):
             raise InputError("norms: give one number for all, or a function from ids to norms")
         one = units.losses(self.method, self.order, every, noise_stddev)
+        about = {"noise_stddev": float(noise_stddev), **analyses.about(self._salt, terms)}
 
         def losses(ids: Ids) -> Floats:
             if not callable(norms):
@@ -299,14 +319,14 @@ class Ledger:
 
         with self._writing() as writing:
             at, salt, trail, last = writing.connection, self._salt, self._trail, writing.last
-            earlier = trail.reserved.get(analysis_id)
-            if earlier is not None:
-                people = int(trail.body(at, earlier)["people"])
-                return Everyone(salt, people, losses).replay(at, trail, analysis_id)
+            if analysis_id in trail.reserved:
+                number, entry = reserved(at, trail, analysis_id, about)
+                everyone = Everyone(salt, int(entry["people"]), losses)
+                return everyone.replay(at, trail, analysis_id, number, entry)
             asked = Everyone(salt, last.people, losses)
             arrays = chain.write_arrays(at, salt, last, asked.charge(at))
-            what = {"kind": "reserve", "analysis": analysis_id, "request": asked.request}
-            body: Json = {**what, "noise_stddev": float(noise_stddev)}
+            what: Json = {"kind": "reserve", "analysis": analysis_id, "request": asked.request}
+            body = {**what, **about}
             writing.last = chain.close(at, salt, last, body, arrays)
             return asked.paid
 
@@ -365,16 +385,26 @@ class Ledger:
             writing.last = chain.append(writing.connection, self._salt, writing.last, body, [])
         return result
 
-    def status(self, analysis_id: str) -> str:
+    def status(self, analysis_id: str, terms: Any = None) -> str:
         """Return "unknown", "reserved" or "committed".
 
         Args:
             analysis_id: Of any analysis.
+            terms: As of `reserve`, to be compared before anything private is read; None compares
+                nothing.
+
+        Raises:
+            AnalysisError: Where the analysis was reserved under other terms, or under none.
         """
         analyses.check_id(analysis_id)
-        with self._reading():
-            if analysis_id not in self._trail.reserved:
+        about = analyses.about(self._salt, terms)
+        with self._reading() as reading:
+            number = self._trail.reserved.get(analysis_id)
+            if number is None:
                 return "unknown"
+            if about:
+                entry = self._trail.body(reading.connection, number)
+                analyses.check_terms(analysis_id, entry, about)
             return "committed" if analysis_id in self._trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
@@ -534,12 +564,18 @@ class Ledger:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
         charges = np.broadcast_to(units.to_units(loss), ids.shape)
         with self._writing() as writing:
-            connection, salt = writing.connection, self._salt
+            connection, salt, trail = writing.connection, self._salt, self._trail
+            earlier = None
+            if analysis_id in trail.reserved:
+                earlier = reserved(connection, trail, analysis_id, about)
             self._directory.refresh(connection, writing.last.people)
             ordinals = self._directory.numbers(ids)
             request = keyed(salt, ordinals.tobytes(), charges.tobytes()).hex()
-            if analysis_id in self._trail.reserved:
-                admitted = replay(connection, self._trail, analysis_id, request, ordinals)
+            if earlier is not None:
+                number, entry = earlier
+                if "terms" not in about:
+                    check_request(analysis_id, entry, request)
+                admitted = replay(connection, trail, number, ordinals, charges)
             else:
                 admitted = np.zeros(ids.size, dtype=bool)
                 record = charge_listed(connection, salt, ordinals, charges, admitted)

@@ -55,7 +55,9 @@ class LedgerFilter:
                 positive.
         """
         step = f"{self.run}/{self.calls}"
-        admitted = self.ledger.reserve(step, self.ids, norms, noise_stddev)
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        terms = {"run": self.run, "step": self.calls, "noise_stddev": stddev}
+        admitted = self.ledger.reserve(step, self.ids, norms, stddev, terms=terms)
         self.ledger.commit(step)
         self.calls += 1
         return np.asarray(np.isin(self.ids, admitted))

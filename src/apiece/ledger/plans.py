@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,7 +56,9 @@ def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
     return total * (1 + 2.0**-48)
 
 
-def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) -> Ids:
+def reserve_plan(
+    ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan, terms: Any = None
+) -> Ids:
     """Charge everyone for all of a plan, or of several; return the ids of those who could pay.
 
     Whoever is not returned must be left out of every training; the plans' sizes and noise stay as
@@ -64,6 +70,8 @@ def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) ->
         analysis_id: A name that no other analysis has.
         plan: Bound to its records' ids (`Budgets(ids=…)`).
         *others: Plans bound to the same ids; give a plan as often as a model is trained by it.
+        terms: What else is fixed in public: settings, source. With the plans and who is bound to
+            them they are the terms of `Ledger.reserve`.
 
     Returns:
         The ids of those who paid. Data about people.
@@ -91,7 +99,15 @@ def reserve_plan(ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan) ->
         if not np.array_equal(each.ids, first.ids):
             raise InputError("plans: bound to different ids; charge them as separate analyses")
         total += plan_losses(ledger, each)[each.group_index]
-    return ledger.reserve_losses(analysis_id, first.ids, total * (1 + len(more) * 2.0**-50))
+    plans = (first, *more)
+    who = json.dumps([first.ids.tolist(), *(each.group_index.tolist() for each in plans)])
+    training = {
+        "plans": [each.hash() for each in plans],
+        "people": hashlib.sha256(who.encode()).hexdigest(),
+        "terms": terms,
+    }
+    losses = total * (1 + len(more) * 2.0**-50)
+    return ledger.reserve_losses(analysis_id, first.ids, losses, terms=training)
 
 
 def least_epsilon(order: float, delta: npt.ArrayLike) -> Floats:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from apiece.errors import StateError
 from apiece.ledger.digests import payload_root
 
-VERSION: Final = 3
+VERSION: Final = 4
 CHUNK: Final = 200  # rows a query: below every database's limit on parameters, and a few MB
 
 _tables = sa.MetaData()
@@ -110,16 +110,16 @@ def migrate(connection: sa.Connection, salt: bytes) -> None:
 
     Versions 1 and 2 had no digest of an entry's arrays beside it, so that to check an entry they
     had to be read; version 2 looked analyses up in a table that the history did not vouch for.
+    Up to version 3 reservations held no terms: they stay without, and stand for no terms asked now.
     """
     there = {str(column["name"]) for column in sa.inspect(connection).get_columns(ENTRY.name)}
     if "payload_root" not in there:
         kind = ENTRY.c.payload_root.type.compile(connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {ENTRY.name} ADD COLUMN payload_root {kind}")
-    for (number,) in connection.execute(sa.select(ENTRY.c.number)).all():
-        root = payload_root(salt, payloads(connection, number))
-        connection.execute(
-            sa.update(ENTRY).where(ENTRY.c.number == number).values(payload_root=root)
-        )
+        for (number,) in connection.execute(sa.select(ENTRY.c.number)).all():
+            root = payload_root(salt, payloads(connection, number))
+            here = ENTRY.c.number == number
+            connection.execute(sa.update(ENTRY).where(here).values(payload_root=root))
     connection.exec_driver_sql("DROP TABLE IF EXISTS apiece_analysis")
     connection.execute(sa.update(META).where(META.c.key == "schema").values(value=str(VERSION)))
 

@@ -43,9 +43,10 @@ class Contributions(Protocol):
 
 @runtime_checkable
 class Registered(Protocol):
-    """A table that some engine has registered."""
+    """A table that some engine has registered; another fingerprint is another table."""
 
     schema: Schema
+    fingerprint: str
 
     def contributions(
         self, query: Query, what: Features, grid: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +14,8 @@ from apiece.errors import DataError, InputError, unknown
 from apiece.queries.cells import text_of
 
 KINDS: Final = ("numeric", "text", "date")
+# Of bounds, and of what they are apart its inverse: no estimate from any noisy sums overflows.
+LARGEST: Final = 1e60
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class Schema:
             can be named.
 
     Raises:
-        InputError: Where low ≥ high, a group is declared twice, or a name or value carries control
-            characters.
+        InputError: Where low ≥ high or bounds are beyond ±1e60 (with which some answers could not
+            be recorded, depending on the noise), a group is declared twice, or a name or value
+            carries control characters.
         OptionError: For an unknown kind.
 
     Example:
@@ -52,8 +54,11 @@ class Schema:
         bounds = {}
         for name, (low, high) in self.bounds.items():
             low, high = _check.finite(f"{name} low", low), _check.finite(f"{name} high", high)
-            if not (low < high and 0 < (high - low) / 2 < math.inf):
-                raise InputError(f"bounds of {name!r}: {low:g} to {high:g}; low must be below high")
+            if not (-LARGEST <= low < high <= LARGEST and high - low >= 1 / LARGEST):
+                raise InputError(
+                    f"bounds of {name!r}: {low:g} to {high:g}; low must be below high, by "
+                    f"{1 / LARGEST:g} at least, and neither beyond {LARGEST:g}"
+                )
             bounds[name] = (low, high)
         groups = {name: tuple(map(_plain, values)) for name, values in self.groups.items()}
         for name, values in groups.items():

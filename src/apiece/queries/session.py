@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import secrets
 import uuid
@@ -120,8 +118,10 @@ class Session:
             text: The query.
             epsilon: Positive and finite.
             delta: In (0, 1).
-            analysis_id: The name under which the ledger charges it, once; asking the same query
-                under the same id again returns the recorded answer. A new id by default.
+            analysis_id: The name under which the ledger charges it, once. It stands for its terms:
+                query, schema, epsilon, delta and source. Asked again on the same terms, also by
+                several processes at once or after a crash, the answer is the one that was recorded
+                first. A new id by default.
 
         Returns:
             The answer, which may be published.
@@ -129,14 +129,15 @@ class Session:
         Raises:
             InputError: For what is not a query, and one whose answer would be too large.
             DataError: For a column that is not declared as the query uses it.
-            AnalysisError: For an analysis id that stands for something else.
+            AnalysisError: For an analysis id that stands for other terms; no row is read.
 
         Guarantee:
             (epsilon, delta)-DP under adding or removing all rows of a person. With a ledger also
             each person's own (ε_i, δ_i) over everything the ledger ever charged, for adaptively
             chosen queries. Sums are of whole grid steps and the noise is an exact Gaussian rounded
             to the grid, so no floating-point effect weakens either. What is raised depends on the
-            query, the schema and the ledger's record of `analysis_id`, on no row.
+            terms and those that the ledger has for `analysis_id`, on no row, wherever an earlier
+            call was interrupted.
         """
         query = parse(text)
         epsilon = _check.positive("epsilon", epsilon)
@@ -144,25 +145,46 @@ class Session:
         analysis_id = str(uuid.uuid4()) if analysis_id is None else analysis_id
         what = features(query, self.schema)
         self._check_size(query, what)
-        multiplier, stddev = _noise(what, self.schema.rows_per_person, epsilon, delta)
-        key = self._fingerprint(query, epsilon, delta)
-        if self.ledger is not None and self.ledger.status(analysis_id) == "committed":
-            return _recorded(self.ledger.result(analysis_id), key, analysis_id)
-        answer = Answer(
-            query.text,
-            analysis_id,
-            self._estimates(query, what, self._sums(query, what, stddev, analysis_id), stddev),
-            epsilon,
-            delta,
-            multiplier,
+        noise = _noise(what, self.schema.rows_per_person, epsilon, delta)
+        terms = {
+            "query": query.text,
+            "schema": asdict(self.schema),
+            "epsilon": epsilon,
+            "delta": delta,
+            "source": self.source.fingerprint,
+        }
+        asked = _Asked(query, what, epsilon, delta, *noise, analysis_id, terms)
+        if self.ledger is None:
+            return self._answer(asked)
+        return self._recorded(asked, self.ledger)
+
+    def _recorded(self, asked: _Asked, ledger: Ledger) -> Answer:
+        """Return the answer in the ledger, which is the first that was ever computed.
+
+        The terms are compared before a row is read. Whoever else asks on the same terms meanwhile
+        is answered with what was committed first, and so is the one who committed it.
+        """
+        if ledger.status(asked.analysis_id, asked.terms) != "committed":
+            try:
+                own = self._answer(asked)
+                return Answer(**ledger.commit(asked.analysis_id, own.to_dict()))
+            except AnalysisError:  # committed or taken since then
+                if ledger.status(asked.analysis_id, asked.terms) != "committed":
+                    raise
+        return Answer(**ledger.result(asked.analysis_id))
+
+    def _answer(self, asked: _Asked) -> Answer:
+        return Answer(
+            asked.query.text,
+            asked.analysis_id,
+            self._estimates(asked, self._sums(asked)),
+            asked.epsilon,
+            asked.delta,
+            asked.multiplier,
             CONFIDENCE,
             "add_remove",
-            _guarantee(epsilon, delta, self.ledger is not None),
+            _guarantee(asked.epsilon, asked.delta, self.ledger is not None),
         )
-        if self.ledger is None:
-            return answer
-        result = {"key": key, "answer": answer.to_dict()}
-        return _recorded(self.ledger.commit(analysis_id, result), key, analysis_id)
 
     def _check_size(self, query: Query, what: Features) -> None:
         """Refuse answers that are too large, or whose parts would share a name."""
@@ -178,16 +200,17 @@ class Session:
                 "'intercept'); rename the column"
             )
 
-    def _sums(self, query: Query, what: Features, stddev: float, analysis_id: str) -> Any:
+    def _sums(self, asked: _Asked) -> Any:
         """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
-        grid, width = math.ldexp(stddev, -BITS), len(what.columns)
+        query, what = asked.query, asked.what
+        grid, width = math.ldexp(asked.stddev, -BITS), len(what.columns)
         groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
         try:
             with self.source.contributions(query, what, grid) as held:
                 paid = None
                 if self.ledger is not None:
                     ids, steps = held.norms()
-                    paid = self._paid(self.ledger, analysis_id, ids, steps * grid, stddev)
+                    paid = self._paid(self.ledger, asked, ids, steps * grid)
                 sums = held.totals(groups * what.size, paid)
         except ApieceError:
             raise
@@ -200,46 +223,47 @@ class Session:
         noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
         return np.array(noisy).reshape(groups, what.size, width)
 
-    def _paid(
-        self, ledger: Ledger, analysis_id: str, people: Any, norms: Any, stddev: float
-    ) -> Mask:
+    def _paid(self, ledger: Ledger, asked: _Asked, people: Any, norms: Any) -> Mask:
         """Charge everyone with an account who can pay; return who they are."""
         ids, known = with_account(people, ledger)
         if not known.all():
             self.log(
-                f"analysis {analysis_id!r}: {int((~known).sum())} of {len(people)} people have no "
-                "account; left out"
+                f"analysis {asked.analysis_id!r}: {int((~known).sum())} of {len(people)} people "
+                "have no account; left out"
             )
-        try:
-            admitted = ledger.reserve(analysis_id, ids, norms[known], stddev)
-        except AnalysisError as error:
-            self.log(f"analysis {analysis_id!r}: {error}")
-            raise _taken(analysis_id) from None
+        admitted = ledger.reserve(
+            asked.analysis_id, ids, norms[known], asked.stddev, terms=asked.terms
+        )
         paid = known.copy()
         if admitted.size < ids.size:
             paid[known] = np.isin(ids, admitted)
         return paid
 
-    def _estimates(self, query: Query, what: Features, sums: Any, stddev: float) -> list[Json]:
+    def _estimates(self, asked: _Asked, sums: Any) -> list[Json]:
+        query = asked.query
         names: tuple[Any, ...] = (None,)
         if query.by is not None:
             names = self.schema.groups_of(query.by)
         found = []
         for name, values in zip(names, sums, strict=True):
             group = {} if query.by is None else {query.by: name}
-            found.append({**group, **estimate(query, self.schema, values, stddev, CONFIDENCE)})
+            made = estimate(query, self.schema, values, asked.stddev, CONFIDENCE)
+            found.append({**group, **made})
         return found
 
-    def _fingerprint(self, query: Query, epsilon: float, delta: float) -> str:
-        schema = {
-            "person": self.schema.person,
-            "bounds": dict(self.schema.bounds),
-            "groups": dict(self.schema.groups),
-            "rows": self.schema.rows_per_person,
-            "kinds": dict(self.schema.kinds),
-        }
-        text = json.dumps([query.text, schema, epsilon, delta], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question with its noise and what the ledger holds it to, fixed before a row is read."""
+
+    query: Query
+    what: Features
+    epsilon: float
+    delta: float
+    multiplier: float
+    stddev: float
+    analysis_id: str
+    terms: Json = field(repr=False)
 
 
 def _noise(what: Features, rows: int, epsilon: float, delta: float) -> tuple[float, float]:
@@ -270,15 +294,3 @@ def _guarantee(epsilon: float, delta: float, ledger: bool) -> str:
     if not ledger:
         return alone + "; this query alone"
     return alone + "; and each person's own budget over everything this ledger has charged"
-
-
-def _recorded(result: Any, key: str, analysis_id: str) -> Answer:
-    if not isinstance(result, dict) or result.get("key") != key:
-        raise _taken(analysis_id)
-    return Answer(**result["answer"])
-
-
-def _taken(analysis_id: str) -> AnalysisError:
-    return AnalysisError(
-        f"analysis {analysis_id!r}: in use for another query or other terms; use a new id"
-    )

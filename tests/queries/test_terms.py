@@ -1,0 +1,337 @@
+"""An analysis id stands for its terms: they are compared before a row is, and nothing else is told.
+
+Under the same terms everybody gets the one answer that was recorded first; under others a constant
+refusal, whatever was charged and wherever it was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apiece import Budgets, assign
+from apiece.cli import run
+from apiece.errors import AnalysisError, ApieceError, InputError
+from apiece.ledger import Ledger, LedgerFilter, reserve_plan
+from apiece.queries import Schema, Session, Table, parse, register, session
+from apiece.queries.estimates import estimate
+from apiece.queries.features import features
+from apiece.queries.schema import LARGEST
+
+SIZE = 30
+SCHEMA = Schema("id", bounds={"age": (0, 100)}, groups={"dx": ["flu", "HIV"]})
+COST = {"epsilon": 0.001, "delta": 1e-6}
+WORLDS = ("flu", "HIV", None)  # p7's diagnosis; None: no row of theirs
+Asking = Callable[[Session, Ledger], object]
+
+
+def people(diagnosis: str | None, age: float = 27.0) -> pd.DataFrame:
+    ids = [f"p{i}" for i in range(SIZE)]
+    frame = pd.DataFrame({"id": ids, "age": [20.0 + i for i in range(SIZE)], "dx": "flu"})
+    frame.loc[7, ["dx", "age"]] = diagnosis, age
+    return frame if diagnosis else frame.drop(index=7)
+
+
+def made(folder: Path, diagnosis: str | None, **more: Any) -> tuple[Session, Ledger]:
+    ledger = Ledger.open(f"sqlite:///{folder}/{diagnosis}.db")
+    ledger.enroll([f"p{i}" for i in range(SIZE)], 3.0, 1e-6)
+    return Session(people(diagnosis), SCHEMA, ledger, **more), ledger
+
+
+def ask(text: str, name: str = "a", **more: Any) -> Asking:
+    return lambda asking, _: asking.ask(text, analysis_id=name, **{**COST, **more})
+
+
+def interrupted(text: str, **more: Any) -> Asking:
+    """Ask, and interrupt when the charge is made and the answer is not."""
+
+    def asking(of: Session, ledger: Ledger) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(session, "rounded_gaussians", _stop)
+            with pytest.raises(KeyboardInterrupt):
+                ask(text, **more)(of, ledger)
+
+    return asking
+
+
+def _stop(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def trained(_: Session, ledger: Ledger) -> None:
+    ids = [f"p{i}" for i in range(SIZE)]
+    plan = assign(
+        Budgets(0.5, 1e-6, ids=ids), "scale", steps=1, expected_batch_size=SIZE, clip_norm=1.0
+    )
+    reserve_plan(ledger, "a", plan)
+
+
+def filtered(_: Session, ledger: Ledger) -> None:
+    accounts = LedgerFilter(ledger, [f"p{i}" for i in range(SIZE)], "a")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ledger, "commit", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            accounts.admit(1.0, 9.0)
+
+
+def outcome(asking: Asking, of: Session, ledger: Ledger) -> str:
+    try:
+        asking(of, ledger)
+    except ApieceError as error:
+        return f"{type(error).__name__}: {error}"
+    return "an answer"
+
+
+REFUSED = "AnalysisError: analysis {!r}: in use for another analysis or other terms; use a new id"
+ORACLE = "count() where not (id = 'p7' and dx = 'HIV')"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "name"),
+    [
+        (interrupted("histogram(age, 10000) by dx"), ask(ORACLE), "a"),
+        (interrupted("count()"), ask("count() where id != 'p7'"), "a"),
+        (interrupted("sum(age) by dx"), ask("sum(age) where dx = 'flu'"), "a"),
+        (interrupted("count()"), ask("count()", epsilon=0.002), "a"),
+        (interrupted("count()"), ask("count()", delta=2e-6), "a"),
+        (ask("count()"), ask(ORACLE), "a"),
+        (trained, ask(ORACLE), "a"),
+        (filtered, ask(ORACLE, "a/0"), "a/0"),
+        (interrupted(ORACLE), trained, "a"),
+        (
+            lambda _, ledger: ledger.reserve("a", [f"p{i}" for i in range(SIZE)], 1.0, 1e4),
+            ask(ORACLE),
+            "a",
+        ),
+        (
+            lambda _, ledger: ledger.reserve_everyone("a", 1.0, 1e4, terms={"census": 2026}),
+            ask(ORACLE),
+            "a",
+        ),
+    ],
+)
+def test_other_terms_are_refused_in_the_same_words_whatever_was_charged(
+    first: Asking, then: Asking, name: str, tmp_path: Path
+) -> None:
+    seen = set()
+    for diagnosis in WORLDS:
+        asking, ledger = made(tmp_path, diagnosis)
+        first(asking, ledger)
+        before = ledger.head()
+        with pytest.MonkeyPatch.context() as patched:  # before any row is read
+            patched.setattr(Table, "contributions", lambda *_: 1 / 0)
+            seen.add(outcome(then, asking, ledger))
+        assert ledger.head() == before
+    assert seen == {REFUSED.format(name)}
+
+
+@pytest.mark.parametrize("other", ["rows", "kinds", "source"])
+def test_schema_and_source_are_terms(other: str, tmp_path: Path) -> None:
+    asking, ledger = made(tmp_path, "flu")
+    interrupted("count()")(asking, ledger)
+    schema, frame = SCHEMA, people("flu")
+    if other == "rows":
+        schema = Schema("id", bounds=SCHEMA.bounds, groups=SCHEMA.groups, rows_per_person=2)
+    elif other == "kinds":
+        schema = Schema("id", bounds=SCHEMA.bounds, groups=SCHEMA.groups, kinds={"dx": "text"})
+    else:
+        frame = people("flu", age=28.0)
+    again = Session(frame, schema, ledger)
+    assert outcome(ask("count()"), again, ledger) == REFUSED.format("a")
+    assert outcome(ask("count()"), asking, ledger) == "an answer"
+
+
+def test_who_is_enrolled_since_the_interruption_shows_in_nothing(tmp_path: Path) -> None:
+    """The law of the same terms: their contributions differ, and nobody hears of it."""
+    seen = []
+    for diagnosis in WORLDS:
+        ledger = Ledger.open(f"sqlite:///{tmp_path}/{diagnosis}.db")
+        ids = [f"p{i}" for i in range(SIZE)]
+        ledger.enroll([i for i in ids if i != "p7"], 3.0, 1e-6)
+        noise = random.Random(5).getrandbits
+        asking = Session(people(diagnosis), SCHEMA, ledger, bits=noise)
+        interrupted("count() by dx")(asking, ledger)
+        ledger.enroll(["p7"], 3.0, 1e-6)
+        seen.append(asking.ask("count() by dx", analysis_id="a", **COST))
+        assert ledger.spent(["p7"]).tolist() == [0.0]
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("at", ["norms", "noise"])
+def test_whoever_comes_second_is_answered_with_what_was_first(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other asks all of it while this one scans, or when this one has charged already."""
+    asking, ledger = made(tmp_path, "flu", bits=random.Random(1).getrandbits)
+    url = f"sqlite:///{tmp_path}/flu.db"
+    other = Session(people("flu"), SCHEMA, Ledger.open(url), bits=random.Random(2).getrandbits)
+    answers, once = [], iter([True])
+    where, name = {
+        "norms": (session, "with_account"),
+        "noise": (session, "rounded_gaussians"),
+    }[at]
+    real = getattr(where, name)
+
+    def overtaken(*given: Any) -> Any:
+        if next(once, False):
+            answers.append(other.ask("count()", analysis_id="a", **COST))
+        return real(*given)
+
+    monkeypatch.setattr(where, name, overtaken)
+    own = asking.ask("count()", analysis_id="a", **COST)
+    monkeypatch.undo()
+    assert [own] == answers
+    assert asking.ask("count()", analysis_id="a", **COST) == own
+    assert [entry.kind for entry in ledger.history()].count("reserve") == 1
+    assert ledger.verify().ok
+
+
+def test_eight_processes_that_ask_at_once_hear_one_answer(ledger_url: str, tmp_path: Path) -> None:
+    program = Path(__file__).with_name("crowd_asking.py")
+    words = [sys.executable, str(program), ledger_url, str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["answers"]) == 8
+    assert len({json.dumps(answer, sort_keys=True) for answer in found["answers"]}) == 1
+    assert found["kinds"].count("reserve") == found["kinds"].count("commit") == 1
+    assert found["ok"]
+
+
+@pytest.mark.slow
+def test_of_eight_some_ask_on_other_terms(tmp_path: Path) -> None:
+    """Who is first decides; all the others hear of their own terms only."""
+    words = [sys.executable, str(Path(__file__).with_name("crowd_asking.py"))]
+    words += [f"sqlite:///{tmp_path}/p.db", str(tmp_path), "mixed"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    found = json.loads(done.stdout)
+    answers = [answer for answer in found["answers"] if isinstance(answer, dict)]
+    refused = {answer for answer in found["answers"] if isinstance(answer, str)}
+    assert answers
+    assert all(answer == answers[0] for answer in answers)
+    assert refused == {REFUSED.format("a").removeprefix("AnalysisError: ")}
+
+
+def test_a_question_that_is_killed_is_refused_to_others_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code and words are those of the terms, in each world; then its own answer comes."""
+    seen = set()
+    for diagnosis in WORLDS:
+        _, ledger = made(tmp_path, diagnosis)
+        source = tmp_path / "people.csv"
+        people(diagnosis).to_csv(source, index=False)
+        words = ["--person", "id", "--bounds", "age=0:100", "--values", "dx=flu,HIV"]
+        words += ["--epsilon", ".001", "--delta", "1e-6", "--analysis", "a"]
+        words += ["--ledger", f"sqlite:///{tmp_path}/{diagnosis}.db"]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(session, "rounded_gaussians", _stop)
+            first = run(["query", str(source), "histogram(age, 100) by dx", *words])
+        second = run(["query", str(source), ORACLE, *words])
+        said = capsys.readouterr()
+        seen.add((first, second, said.out, said.err))
+        assert ledger.status("a") == "reserved"
+        assert run(["query", str(source), "histogram(age, 100) by dx", *words]) == 0
+        assert ledger.status("a") == "committed"
+        capsys.readouterr()
+    assert len(seen) == 1
+    assert next(iter(seen))[1] == 2
+
+
+# No answer that is charged for fails to be recorded, whatever the noise is: an error that comes
+# of one draw of it, and another draw at the next call, would tell more than was charged.
+
+
+@pytest.mark.parametrize(
+    "bounds", [(0, 1.7e308), (-1e300, 0), (1.6e308, 1.7e308), (0, 1.01e60), (0, 1e-61), (0, 5e-324)]
+)
+def test_bounds_with_which_an_answer_could_not_be_recorded_are_refused(
+    bounds: tuple[float, float],
+) -> None:
+    with pytest.raises(InputError, match="low must be below high"):
+        Schema("id", bounds={"x": bounds})
+
+
+QUERIES = [
+    "count()", "sum(x)", "mean(x)", "variance(x)", "covariance(x, y)", "histogram(x, 4)",
+    "quantile(x, 0.3)", "regression(x ~ y)", "regression(y ~ x)",
+]  # fmt: skip
+EXTREMES = [(-LARGEST, LARGEST), (0, LARGEST), (0, 1 / LARGEST), (-1 / LARGEST, 1), (0, 1)]
+SUMS = st.sampled_from([0.0, 1.0, -1.0, 1e-9, 1e18, -1e18, 3.5, math.pi]) | st.floats(-1e18, 1e18)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    st.sampled_from(QUERIES),
+    st.sampled_from(EXTREMES),
+    st.sampled_from(EXTREMES),
+    st.lists(SUMS, min_size=6, max_size=6),
+    st.sampled_from([1e-6, 1.0, 1e9]),
+)
+def test_an_estimate_of_any_sums_can_be_recorded(
+    text: str, x: Any, y: Any, sums: list[float], stddev: float
+) -> None:
+    schema = Schema("id", bounds={"x": x, "y": y})
+    query = parse(text)
+    what = features(query, schema)
+    noisy = np.resize(np.array(sums), (what.size, len(what.columns)))
+    json.dumps(estimate(query, schema, noisy, stddev, 0.95), allow_nan=False)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_largest_bounds_are_answered_and_recorded(query: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": range(20), "x": [1e300, -1e300] * 10, "y": [1e-300, 0.5] * 10})
+    schema = Schema("id", bounds={"x": (-LARGEST, LARGEST), "y": (0, 1 / LARGEST)})
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    ledger.enroll(range(20), 3.0, 1e-6)
+    asking = Session(frame, schema, ledger)
+    answer = asking.ask(query, epsilon=0.01, delta=1e-6, analysis_id="a")
+    assert asking.ask(query, epsilon=0.01, delta=1e-6, analysis_id="a") == answer
+
+
+def test_terms_that_are_no_json_are_refused(tmp_path: Path) -> None:
+    _, ledger = made(tmp_path, "flu")
+    for terms in (math.nan, object(), {"a": {1, 2}}):
+        with pytest.raises(InputError, match=r"^terms: .*give a JSON value"):
+            ledger.reserve("a", ["p1"], 1.0, 9.0, terms=terms)
+    assert ledger.status("a") == "unknown"
+    # in whatever order a value's keys were written, they are the same terms
+    ledger.reserve("a", ["p1"], 1.0, 9.0, terms={"a": 1, "b": 2})
+    assert ledger.status("a", {"b": 2, "a": 1}) == "reserved"
+    assert ledger.reserve("a", ["p1"], 1.0, 9.0, terms={"b": 2, "a": 1}).tolist() == ["p1"]
+    with pytest.raises(AnalysisError, match="other terms"):
+        ledger.reserve("a", ["p1"], 1.0, 9.0)
+    assert not any("p1" in str(entry) for entry in ledger.history())
+
+
+def test_noise_is_drawn_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system gives decides the answer; the seed of Python's own generator does not."""
+    table = register(people("flu"), SCHEMA)
+
+    def answer(system: int, seed: int) -> Any:
+        monkeypatch.setattr(random, "_urandom", random.Random(system).randbytes)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        return Session(table, SCHEMA).ask("histogram(age, 20)", **COST).groups
+
+    assert answer(1, 0) == answer(1, 1)
+    assert answer(2, 0) != answer(1, 0)
+    monkeypatch.undo()
+    random.seed(0)
+    first = Session(table, SCHEMA).ask("count()", **COST).groups
+    random.seed(0)
+    assert Session(table, SCHEMA).ask("count()", **COST).groups != first
