@@ -36,16 +36,16 @@ def test_an_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for what it knows, and never contradicts the others."""
     from apiece.accounting import choose
 
-    names, laplace = run("class Pure"), Repeated(Laplace(3.0), 4)
+    names, laplace = run("class Concentrated"), Repeated(Laplace(3.0), 4)
     known = privacy_curve(laplace).epsilon([1e-5, 1e-300])
     monkeypatch.setattr(choose, "TABLE", names["table"])
-    (asked,) = [a for a in choose.choose(laplace, "best").answers if a.evaluator == "pure bound"]
-    assert 4 / 3 <= asked.profile.most <= 4 / 3 * (1 + 1e-12)
+    (asked,) = [a for a in choose.choose(laplace, "best").answers if a.evaluator == "concentrated"]
+    assert 2 / 9 <= asked.profile.rho <= 2 / 9 * (1 + 1e-12)
     found = privacy_curve(laplace, method="best").epsilon([1e-5, 1e-300])
     assert (known.lower <= found.upper).all()
     assert (found.upper <= known.upper).all()
     others = choose.choose(Gaussian(1.0), "best").answers
-    assert "pure bound" not in [answer.evaluator for answer in others]
+    assert "concentrated" not in [answer.evaluator for answer in others]
 
 
 def test_a_strategy() -> None:

@@ -1,12 +1,14 @@
 """The table of evaluators: who is asked for what, on every route, and how a curve says so."""
 
+import math
+
 import numpy as np
 import pytest
 
 from apiece import accounting
 from apiece.accounting import METHODS, PrivacyCurve, choose, privacy_curve
 from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.errors import BudgetError, InputError, UnsupportedError
+from apiece.errors import BudgetError, InputError, RangeError, UnsupportedError
 from apiece.mechanisms import (
     Composed,
     Finite,
@@ -39,7 +41,8 @@ FIRST: dict[str, tuple[Mechanism, str]] = {
 def test_who_is_asked_first(name: str) -> None:
     mechanism, evaluator = FIRST[name]
     curve = privacy_curve(mechanism)
-    assert curve.profile.answers[0].evaluator == evaluator  # type: ignore[attr-defined]
+    asked = [answer.evaluator for answer in curve.profile.answers]  # type: ignore[attr-defined]
+    assert asked[0] == evaluator or asked[:2] == ["pure ε", evaluator]
 
 
 def test_every_row_is_asked_by_some_method_and_has_a_name_of_its_own() -> None:
@@ -96,3 +99,72 @@ def test_all_routes_agree() -> None:
 def test_what_no_evaluator_of_a_method_knows_is_named() -> None:
     with pytest.raises(UnsupportedError, match=r"Laplace.*not a plain Gaussian"):
         privacy_curve(Composed(Gaussian(1.0), Laplace(2.0)), method="gdp")
+
+
+OUT_OF_RANGE: dict[str, Mechanism] = {
+    "little noise": Repeated(Sampled(Gaussian(0.01), 0.5), 10),
+    "laplace, hardly any": Composed(Repeated(Sampled(Laplace(1e-3), 0.5), 3), Gaussian(1.0)),
+    "one finite loss past it": Composed(Finite([0.5, 0.5], [1.0, 1e-310]), Gaussian(1.0)),
+    "rare beyond the lattice": Repeated(Sampled(Gaussian(1.0), 1e-260), 5),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_where_nobody_else_knows_renyi_answers(name: str) -> None:
+    """Past the range of the lattice and the contour there is an upper bound all the same."""
+    mechanism, deltas = OUT_OF_RANGE[name], np.array([1e-2, 1e-5])
+    curve = privacy_curve(mechanism)
+    lower, upper = curve.epsilon(deltas)
+    assert (lower <= upper).all()
+    assert np.isfinite(upper).all()
+    assert (upper <= privacy_curve(mechanism, method="rdp").epsilon(deltas).upper).all()
+    assert "Rényi" in curve.explain(1e-5) or "pure" in curve.explain(1e-5)
+
+
+def test_renyi_is_not_asked_where_others_answer() -> None:
+    mechanism = Composed(Repeated(STEP, 20), Laplace(3.0))
+    curve = privacy_curve(mechanism)
+    assert "Rényi" not in curve.explain(1e-5)
+    assert curve.profile.spare.cache_info().misses == 0  # type: ignore[attr-defined]
+
+
+def test_past_every_range_it_says_so() -> None:
+    with pytest.raises(RangeError, match="past the numerical range"):
+        privacy_curve(Sampled(Composed(Gaussian(1e-3), STEP), 0.5)).epsilon(1e-5)
+
+
+PURE: dict[str, tuple[Mechanism, float]] = {
+    "one laplace": (Laplace(2.0), 0.5),
+    "laplace": (Repeated(Laplace(3.0), 7), 7 / 3),
+    "sampled laplace": (
+        Composed(Repeated(Sampled(Laplace(1.0), 0.2), 4), Laplace(2.0)),
+        4 * math.log1p(0.2 * math.expm1(1)) + 0.5,
+    ),
+    "a coin before laplace": (
+        Sampled(Repeated(Laplace(2.0), 20), 1e-3),
+        math.log1p(1e-3 * math.expm1(10)),
+    ),
+    "randomized response": (Repeated(Finite.randomized_response(0.1, 3), 3000), 300.0),
+    "a coin and what Q alone shows": (
+        Repeated(Sampled(Finite([1.0, 0.0], [0.9, 0.1]), 0.25), 6),
+        -6 * math.log(0.75),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_nothing_is_left_of_delta_beyond_pure_epsilon(name: str) -> None:
+    """δ(ε) is 0 from the largest loss on, not below; ε(δ) is never above it."""
+    mechanism, most = PURE[name]
+    curve = privacy_curve(mechanism)
+    assert curve.delta(most * (1 + 1e-12)).upper == 0.0
+    assert curve.delta(2 * most).upper == 0.0
+    below = curve.delta(most * 0.9)
+    assert below.upper > 0
+    assert curve.epsilon(1e-15).upper <= most * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mechanism", [Gaussian(1.0), STEP, Finite([0.9, 0.1], [1.0, 0.0])])
+def test_unbounded_losses_have_no_pure_epsilon(mechanism: Mechanism) -> None:
+    asked = privacy_curve(Composed(mechanism, Laplace(3.0))).profile.answers  # type: ignore[attr-defined]
+    assert "pure ε" not in [answer.evaluator for answer in asked]

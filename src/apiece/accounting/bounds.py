@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -47,19 +47,30 @@ class Answer(NamedTuple):
     profile: Profile
 
 
+Question: TypeAlias = Literal["epsilon", "delta"]
+_TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
+"""The upper bound that says nothing; the lower one is 0."""
+
+
 @dataclass(frozen=True)
 class Answers:
     """A profile by several evaluators: the next is asked only where bounds are not close `enough`.
 
-    What several say together is the least upper and the greatest lower bound.
+    What several say together is the least upper and the greatest lower bound. Whatever an evaluator
+    says goes through one gate, `asked`: what are no bounds is not used and the next evaluator is
+    asked; where nobody else knows an upper bound, that is an error.
+
+    spare: who is asked in the end, where nobody has an upper bound.
     """
 
     answers: tuple[Answer, ...]
     enough: Callable[[Bounds], Mask]
+    spare: Callable[[], Answer | None] = lambda: None
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) by all evaluators."""
-        return tightest([answer.profile.delta(epsilon) for answer in self.answers])
+        none = nothing_known(epsilon, "delta")
+        return self._together("delta", self.answers, epsilon, none, lambda _: np.array(False))
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
@@ -67,37 +78,106 @@ class Answers:
 
     def closer(self, answers: Sequence[Answer], delta: Floats, known: Bounds) -> Bounds:
         """Return bounds on ε(δ) from what is `known` already and from some of the answers."""
+        return self._together("epsilon", answers, delta, known, self.enough)
+
+    def _together(
+        self,
+        question: Question,
+        answers: Sequence[Answer],
+        values: Floats,
+        known: Bounds,
+        enough: Callable[[Bounds], Mask],
+    ) -> Bounds:
         lower, upper = (np.array(end) for end in known)
+        errors: list[tuple[RangeError, float]] = []
+
+        def ask(answer: Answer, where: Mask) -> None:
+            found, wrong = asked(answer, question, values[where])
+            lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), found])
+            errors.extend(wrong)
+
         for answer in answers:
-            open_ = ~self.enough(Bounds(lower, upper))
+            open_ = np.broadcast_to(~enough(Bounds(lower, upper)), values.shape)
             if not open_.any():
                 break
-            found = answer.profile.epsilon(delta[open_])
-            lower[open_], upper[open_] = tightest([Bounds(lower[open_], upper[open_]), found])
+            ask(answer, open_)
+        unknown = upper >= _TRIVIAL[question]
+        if unknown.any() and (last := self.spare()) is not None:
+            ask(last, unknown)
+            unknown = upper >= _TRIVIAL[question]
+        for error, value in errors:
+            if value in values[unknown]:
+                raise error
         return Bounds(lower, upper)
 
     def explain(self, delta: float) -> str:
         """Return, in one line or two, which evaluator gave each end of ε(δ), and why it was asked.
 
-        Values are rounded outward to six digits.
+        Values are rounded outward to six digits. An evaluator whose answer could not be used has a
+        line of its own.
         """
-        at, asked = np.array([delta]), list[tuple[Answer, float, float]]()
+        at, told, unused = np.array([delta]), list[tuple[Answer, float, float]](), list[str]()
         known = nothing_known(at)
+
+        def ask(answer: Answer, known: Bounds) -> Bounds:
+            found, errors = asked(answer, "epsilon", at)
+            unused.extend(f"\nnot used: {error}" for error, _ in errors)
+            told.append((answer, float(found.lower[0]), float(found.upper[0])))
+            return tightest([known, found])
+
         for answer in self.answers:
-            if self.enough(known).all():
-                break
-            found = answer.profile.epsilon(at)
-            asked.append((answer, float(found.lower[0]), float(found.upper[0])))
-            known = tightest([known, found])
-        low, below, _ = max(asked, key=lambda row: row[1])
-        high, _, above = min(asked, key=lambda row: row[2])
+            if not self.enough(known).all():
+                known = ask(answer, known)
+        if np.isinf(known.upper).all() and (last := self.spare()) is not None:
+            ask(last, known)
+        high, _, above = min(told, key=lambda row: row[2])
+        low, below, _ = max(told, key=lambda row: (row[1], row[0] is high))
         lower, upper = _shown(below, math.floor), _shown(above, math.ceil)
         if low is high:
-            return f"{lower} ≤ ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}"
-        return (
-            f"ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}\n"
-            f"ε ≥ {lower}, by {low.evaluator}: {low.why}"
-        )
+            text = f"{lower} ≤ ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}"
+        else:
+            text = (
+                f"ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}\n"
+                f"ε ≥ {lower}, by {low.evaluator}: {low.why}"
+            )
+        return text + "".join(unused)
+
+
+Errors: TypeAlias = list[tuple[RangeError, float]]
+"""What could not be answered: why, and the value asked about."""
+
+
+def asked(answer: Answer, question: Question, values: Floats) -> tuple[Bounds, Errors]:
+    """Return what an evaluator says, as bounds everywhere, and where it said none.
+
+    There they are bounds that say nothing. A value past the range spoils no other value's answer.
+    """
+    try:
+        with within_range(lambda: answer.evaluator):
+            found = getattr(answer.profile, question)(values)
+    except RangeError as error:
+        if values.size == 1:
+            return nothing_known(values, question), [(error, float(values[0]))]
+        halves = [asked(answer, question, half) for half in np.array_split(values, 2)]
+        lower, upper = (np.concatenate(ends) for ends in zip(*(h[0] for h in halves), strict=True))
+        return Bounds(lower, upper), halves[0][1] + halves[1][1]
+    return gated(answer.evaluator, question, values, found)
+
+
+def gated(who: str, question: Question, values: Floats, found: Bounds) -> tuple[Bounds, Errors]:
+    """Return `found`, with bounds that say nothing where it has none, and the errors there.
+
+    No bounds are: NaN on either side, a lower one that is below 0 or above the upper one,
+    and a δ above 1.
+    """
+    lower, upper = (np.array(end, dtype=np.float64) for end in found)
+    good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _ordered(found)
+    errors: Errors = []
+    for low, high, value in zip(lower[~good], upper[~good], values[~good], strict=True):
+        text = f"{who}: [{low:g}, {high:g}] at {value:g} are no bounds on {question}"
+        errors.append((RangeError(f"{text}: past the numerical range; please report it"), value))
+    none = nothing_known(values, question)
+    return Bounds(np.where(good, lower, none.lower), np.where(good, upper, none.upper)), errors
 
 
 def _shown(value: float, rounded: Callable[[float], int]) -> str:
@@ -108,16 +188,21 @@ def _shown(value: float, rounded: Callable[[float], int]) -> str:
     return f"{rounded(value / unit) * unit:.6g}"
 
 
-def nothing_known(delta: Floats) -> Bounds:
-    """Return bounds on ε that always hold."""
-    return Bounds(np.zeros(delta.shape), np.full(delta.shape, np.inf))
+def nothing_known(values: Floats, question: Question = "epsilon") -> Bounds:
+    """Return bounds that always hold."""
+    return Bounds(np.zeros(values.shape), np.full(values.shape, _TRIVIAL[question]))
+
+
+def _ordered(bounds: Bounds) -> Mask:
+    """Return where the lower bound is not above the upper one, but for rounding."""
+    return np.asarray(bounds.lower <= bounds.upper * (1 + 1e-9) + 1e-12)
 
 
 def tightest(bounds: list[Bounds]) -> Bounds:
     """Return the intersection of bounds; raise `RangeError` where it is empty."""
     lower = np.max([b.lower for b in bounds], axis=0)
     upper = np.min([b.upper for b in bounds], axis=0)
-    if (lower > upper * (1 + 1e-9) + 1e-12).any():
+    if not _ordered(Bounds(lower, upper)).all():
         raise RangeError(
             "bounds contradict one another: past the numerical range; please report it"
         )
@@ -174,12 +259,16 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
 
     The upper end is an ε whose upper bound was evaluated and is at most δ, ∞ where none up to
     `LARGEST_EPSILON` is; the lower end is one whose lower bound exceeds δ, or 0. Both lie within
-    a factor 1 + 1e-13 of where the bounds cross δ.
+    a factor 1 + 1e-13 of where the bounds cross δ. NaN where a bound on the way is.
     """
+    broken = np.zeros(delta.shape, dtype=bool)
 
     def holds(epsilon: Floats) -> Mask:
         """Return whether δ(ε) ≤ δ by the lower and by the upper bound; (N, 1 or 2, K) ε."""
-        lower, upper = (end.reshape(epsilon.shape) <= delta for end in delta_at(epsilon.ravel()))
+        ends = tuple(end.reshape(epsilon.shape) for end in delta_at(epsilon.ravel()))
+        for end in ends:
+            broken[np.isnan(end).any(axis=(0, 1))] = True
+        lower, upper = (end <= delta for end in ends)
         return np.stack([lower[:, 0], upper[:, -1]], axis=1)
 
     ends = np.array([0.0, SMALLEST_EPSILON, LARGEST_EPSILON])
@@ -197,5 +286,5 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
         low, high = (np.take_along_axis(nodes, first + k, axis=0)[0] for k in (0, 1))
     low = np.where(at_zero | at_least, 0.0, low)
     high = np.where(at_zero, 0.0, np.where(at_least, SMALLEST_EPSILON, high))
-    upper = np.where(at_zero | at_most, high, np.inf)[1]
+    upper = np.where(broken, np.nan, np.where(at_zero | at_most, high, np.inf)[1])
     return Bounds(np.minimum(low[0], upper), upper)

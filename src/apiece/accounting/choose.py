@@ -2,12 +2,14 @@
 
 `TABLE` is read from top to bottom. A question is the normal form of a mechanism and a method; each
 evaluator that knows mechanisms of this form is asked in turn, until one is exact or bounds lie as
-close as is wanted. So
+close as is wanted. What it says goes through one gate (`bounds.gated`): numbers that are no bounds
+are not used, and the next one is asked. So
 
 - one plain Gaussian is answered by "Gaussian formula",
 - a thousand sampled Gaussians by "contour integral", all in one array, and by "loss lattice" where
   that is not close,
-- anything with Laplace noise in a composition by "loss lattice",
+- anything with Laplace noise in a composition by "loss lattice", and never above its "pure ε",
+- what is past the range of all of them by "Rényi divergences", if by anything,
 - a plan's million records by the same, in arrays (`bounds_of`); and where many records share a
   mechanism and their ε are known about, by "guided upper bounds" (`upper_bounds_of`).
 
@@ -18,6 +20,8 @@ forms. A new one is a file in a folder of its kind and a row here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,18 +34,21 @@ from apiece.accounting.bounds import (
     Answers,
     Bounds,
     Profile,
+    gated,
     nothing_known,
     within_range,
 )
+from apiece.accounting.closed import forms
 from apiece.accounting.closed.enumeration import enumerated
 from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased
+from apiece.accounting.closed.pure import pure
 from apiece.accounting.closed.single import OneStep
 from apiece.accounting.contour.profile import FEWEST, SampledGaussians, epsilon_bounds
 from apiece.accounting.curve import PrivacyCurve, short
 from apiece.accounting.lattice.guided import guided_upper
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi.profile import renyi
-from apiece.errors import InputError, UnsupportedError, unknown
+from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
 from apiece.mechanisms import (
     Gaussian,
     Laplace,
@@ -70,9 +77,9 @@ def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
         case ((Sampled(Gaussian(z), q), 1),):
             return OneStep(z, q)
         case ((Laplace(scale), 1),):
-            return OneStep.laplace(scale, 1.0)
+            return OneStep(scale, 1.0, forms.laplace)
         case ((Sampled(Laplace(scale), q), 1),):
-            return OneStep.laplace(scale, q)
+            return OneStep(scale, q, forms.laplace)
     return None
 
 
@@ -86,7 +93,8 @@ def _sampled_gaussians(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
 class Row(NamedTuple):
     """One evaluator: the methods that ask it, how it answers, whether exactly, and why it is asked.
 
-    answer: its profile of a normal form; None for one that it does not know.
+    answer: its profile of a normal form; None for one that it does not know. spare: the methods
+    that ask it where no other evaluator knows an upper bound.
     """
 
     evaluator: str
@@ -94,11 +102,19 @@ class Row(NamedTuple):
     answer: Callable[[NormalForm, Accuracy], Profile | None]
     exact: bool
     why: str
+    spare: tuple[str, ...] = ()
 
 
 _ALL = ("pld", "rdp", "gdp", "best")
 TABLE = (
     Row("nothing released", _ALL, _nothing, True, "no step ever sees the record"),
+    Row(
+        "pure ε",
+        ("pld", "best"),
+        lambda steps, _: pure(steps),
+        False,
+        "no outcome is likelier in one world by a larger factor",
+    ),
     Row(
         "Gaussian formula",
         ("pld", "gdp", "best"),
@@ -140,6 +156,7 @@ TABLE = (
         lambda steps, _: renyi(steps),
         False,
         "add up under composition, and bound from above alone",
+        spare=("pld",),
     ),
 )
 METHODS = ("pld", "rdp", "gdp", "best")
@@ -172,25 +189,41 @@ def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAU
 
 def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
     answers: list[Answer] = []
+    refused: list[ApieceError] = []
     for row in TABLE:
         if method not in row.methods:
             continue
         try:
-            profile = row.answer(steps, accuracy)
-        except UnsupportedError:
-            if not answers:
-                raise
-            continue  # "best" has asked others
+            with within_range(lambda: row.evaluator):  # noqa: B023
+                profile = row.answer(steps, accuracy)
+        except (UnsupportedError, RangeError) as error:
+            refused.append(error)  # others may know
+            continue
         if profile is not None:
             answers.append(Answer(row.evaluator, row.why, profile))
             if row.exact:
                 break
+    spare = cache(partial(_spare, steps, method, accuracy))
+    if not answers and (last := spare()) is not None:
+        answers.append(last)
+    if not answers and refused:
+        raise refused[0]
     if not answers:
         other = next(step for step, _ in steps if not isinstance(step, Gaussian))
         raise UnsupportedError(
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
-    return Answers(tuple(answers), _never if method == "best" else accuracy.reached)
+    return Answers(tuple(answers), _never if method == "best" else accuracy.reached, spare)
+
+
+def _spare(steps: NormalForm, method: str, accuracy: Accuracy) -> Answer | None:
+    """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
+    for row in TABLE:
+        if method in row.spare:
+            with suppress(UnsupportedError, RangeError), within_range(lambda: row.evaluator):  # noqa: B023
+                profile = row.answer(steps, accuracy)
+                return None if profile is None else Answer(row.evaluator, row.why, profile)
+    return None
 
 
 def _never(bounds: Bounds) -> Mask:
@@ -239,11 +272,10 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
         lower[some], upper[some] = epsilon_bounds(z, q, times, delta, accuracy)
         for start, size, each, first in zip(starts, sizes, asked, by_contour, strict=True):
             here = slice(start, start + size)
-            known = Bounds(lower[here], upper[here])
-            found = each.closer(each.answers[first:], columns[3, here], known)
-            lower[here], upper[here] = found
-    nothing = np.isnan(lower) | np.isnan(upper)
-    return Bounds(np.where(nothing, 0.0, lower), np.where(nothing, np.inf, upper))
+            delta, known = columns[3, here], Bounds(lower[here], upper[here])
+            known, _ = gated(each.answers[0].evaluator, "epsilon", delta, known)
+            lower[here], upper[here] = each.closer(each.answers[first:], delta, known)
+    return Bounds(lower, upper)
 
 
 def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:

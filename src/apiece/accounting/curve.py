@@ -15,6 +15,7 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.accounting.bounds import (
     LARGEST_EPSILON,
+    Answer,
     Answers,
     Bounds,
     Profile,
@@ -68,7 +69,7 @@ class PrivacyCurve:
             RangeError: Where no finite ε is known to hold.
         """
         deltas = _check.positive_array("delta", delta, below=1.0)
-        bounds = self._asked(self.profile.epsilon, deltas.ravel())
+        bounds = self._asked(self._gated.epsilon, deltas.ravel())
         if not np.isfinite(bounds.upper).all():
             worst = float(deltas.ravel()[~np.isfinite(bounds.upper)].min())
             raise RangeError(
@@ -91,7 +92,7 @@ class PrivacyCurve:
         values = _real_array("epsilon", epsilon)
         flat = values.ravel()
         far = np.abs(flat) > LARGEST_EPSILON  # where δ is known to be no larger, and no more
-        lower, upper = self._asked(self.profile.delta, np.minimum(np.abs(flat), LARGEST_EPSILON))
+        lower, upper = self._asked(self._gated.delta, np.minimum(np.abs(flat), LARGEST_EPSILON))
         lower = np.where(far, 0.0, lower)
         negative = flat < 0
         if negative.any():
@@ -101,18 +102,21 @@ class PrivacyCurve:
             upper = np.where(negative, np.minimum(gap + shrink * upper + ROUNDING, 1.0), upper)
         return _shaped(Bounds(lower, upper), values)
 
+    @property
+    def _gated(self) -> Answers:
+        """The profile, behind the gate that every evaluator's numbers go through."""
+        if isinstance(self.profile, Answers):
+            return self.profile
+        name = type(self.profile).__name__
+        only = Answer(name, "the profile that this curve was given", self.profile)
+        return Answers((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
+
     def _asked(self, ask: Callable[[Floats], Any], values: Floats) -> Any:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""
         if not values.size:
             return values if isinstance(ask, partial) else Bounds(values, values)
         with within_range(self._what):
-            answer = ask(values)
-        if np.isnan(answer).any():
-            raise RangeError(
-                f"{self._what()}: past the numerical range (not a number); use noise, "
-                "probabilities and counts of usual sizes"
-            )
-        return answer
+            return ask(values)
 
     def _what(self) -> str:
         return f"{short(self.mechanism)} by method {self.method!r}"
@@ -136,11 +140,8 @@ class PrivacyCurve:
 one, whose profile has a closed form
         """
         delta = _check.probability("delta", delta, low_open=True, high_open=True)
-        if not isinstance(self.profile, Answers):
-            return f"by {type(self.profile).__name__}, the profile that this curve was given"
-        profile = self.profile
         with within_range(self._what):
-            return profile.explain(delta)
+            return self._gated.explain(delta)
 
     def advantage(self) -> Bounds:
         """Return bounds on the largest TPR − FPR of any membership test: δ(0)."""
@@ -185,7 +186,7 @@ one, whose profile has a closed form
         if not ((rates >= 0) & (rates <= 1)).all():
             bad = float(rates[~((rates >= 0) & (rates <= 1))].ravel()[0])
             raise InputError(f"false_positive_rate = {bad!r}: must be in [0, 1]")
-        power = self._asked(partial(greatest_power, self.profile), rates.ravel())
+        power = self._asked(partial(greatest_power, self._gated), rates.ravel())
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
@@ -206,7 +207,7 @@ one, whose profile has a closed form
         flat = priors.ravel()
         rare = np.minimum(flat, 1 - flat)
         odds = np.log1p(-rare) - np.log(rare)
-        lower, upper = self._asked(self.profile.delta, odds)
+        lower, upper = self._asked(self._gated.delta, odds)
         bounds = Bounds(
             np.maximum(rare * (1 - upper) - ROUNDING, 0.0),
             np.minimum(rare * (1 - lower) + ROUNDING, rare),

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from apiece._types import Floats
+from apiece.numerics import after_coin
 
 
 class Atoms(NamedTuple):
@@ -15,12 +16,12 @@ class Atoms(NamedTuple):
     Attributes:
         log_ratio: log(P/Q), increasing and finite, one entry a point.
         mass: Of each point, under Q; under P it is mass·e^log_ratio.
-        only_p: Mass of P where Q has none, exactly.
-        only_q: Mass of Q where P has none, exactly.
+        only_p: Mass of P where Q has none.
+        only_q: Mass of Q where P has none.
         outside_p: Bound on the mass under P of points that are left out.
         outside_q: The same under Q.
-        error: Bound on the relative error of every mass, under P and Q, and on the absolute one of
-            every log-ratio.
+        error: Bound on the relative error of every mass above, under P and Q, and on the absolute
+            one of every log-ratio.
 
     Example:
         >>> Atoms(np.array([0.0]), np.array([1.0])).only_p
@@ -63,9 +64,9 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
     """
     if probability == 1:
         return atoms
-    log_ratio, mass = np.log1p(probability * np.expm1(atoms.log_ratio)), atoms.mass
+    log_ratio, mass = after_coin(atoms.log_ratio, probability), atoms.mass
     if atoms.only_q > 0:
-        log_ratio = np.append(np.log1p(-probability), log_ratio)
+        log_ratio = np.append(after_coin(-np.inf, probability), log_ratio)
         mass = np.append(atoms.only_q, mass)
     outside_p = (1 - probability) * atoms.outside_q + probability * atoms.outside_p
     return Atoms(
@@ -73,5 +74,5 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
         only_p=probability * atoms.only_p,
         outside_p=outside_p,
         outside_q=atoms.outside_q,
-        error=atoms.error + 2.0**-50,
+        error=atoms.error + 2.0**-50 * (1 + float(np.abs(log_ratio).max(initial=0.0))),
     )

@@ -1,5 +1,6 @@
-"""Roots with a safe end, and the Gaussian's δ(ε, μ) with both bounds."""
+"""Roots with a safe end, the Gaussian's δ(ε, μ) with both bounds, and what a coin does."""
 
+from apiece.numerics.coins import after_coin
 from apiece.numerics.gaussian import (
     gaussian_delta,
     gaussian_epsilon_above,
@@ -15,6 +16,7 @@ __all__ = [
     "LARGEST_LOG_RATIO",
     "UNIT",
     "Places",
+    "after_coin",
     "gaussian_delta",
     "gaussian_epsilon_above",
     "gaussian_epsilon_below",

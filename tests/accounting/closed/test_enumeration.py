@@ -3,6 +3,7 @@
 import json
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -154,3 +155,77 @@ def test_from_the_command_line() -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["results"][0]["epsilon"]["upper"]
     assert math.log(3) < found <= 4 * math.log(3)
+
+
+Two = tuple[float, float]
+
+
+def binomial(p: Two, q: Two, times: int, epsilon: float) -> mp.mpf:
+    """δ(ε) of two outcomes, `times` over, by how often the first one comes; 60 digits."""
+    with mp.workdps(60):
+        t, total = mp.exp(mp.mpf(epsilon)), [mp.mpf(0)] * 2
+        for k in range(times + 1):
+            ways, left = mp.binomial(times, k), times - k
+            one, other = (ways * mp.mpf(w[0]) ** k * mp.mpf(w[1]) ** left for w in (p, q))
+            total[0] += max(one - t * other, 0)
+            total[1] += max(other - t * one, 0)
+        return max(total)
+
+
+TRUTH = 1 / (1 + math.exp(-1.0))
+FAR: list[tuple[Two, Two, int, float]] = [
+    ((TRUTH, 1 - TRUTH), (1 - TRUTH, TRUTH), 800, 1e-5),
+    ((1 - 1e-6, 1e-6), (1 - 1e-30, 1e-30), 100, 1e-3),
+    ((1 - 1e-6, 1e-6), (1 - 1e-30, 1e-30), 100, 1e-5),
+    ((0.5, 0.5), (1e-300, 1.0), 4, 0.9),
+    ((0.999, 0.001), (0.001, 0.999), 400, 1e-9),
+    ((1 - 1e-200, 1e-200), (1.0, 1e-320), 50, 1e-2),
+    ((0.9, 0.1), (1.0, 1e-320), 20, 0.5),
+]
+
+
+@pytest.mark.parametrize(("p", "q", "times", "delta"), FAR)
+def test_losses_past_the_range_of_one_world(p: Two, q: Two, times: int, delta: float) -> None:
+    """A mass may be too small for a double in one world: the other world's keeps its digits."""
+    curve = privacy_curve(Repeated(Finite(p, q), times))
+    lower, upper = curve.epsilon(delta)
+    slack = 1 + 1e-9
+    assert binomial(p, q, times, float(upper)) <= delta * slack
+    assert lower == 0 or binomial(p, q, times, float(lower)) * slack >= delta
+    assert upper - lower <= 1e-6 * upper
+    for epsilon in (0.0, 0.1, float(upper) / 2, 300.0):
+        below, above = curve.delta(epsilon)
+        exact = binomial(p, q, times, epsilon)
+        assert below / slack <= exact <= above * slack + 1e-30
+
+
+def outcomes(steps: list[tuple[float, list[World]]]) -> World:
+    """All outcomes of steps behind coins, each a coin's chance and what is behind it."""
+    p, q = np.ones(1), np.ones(1)
+    for coin, inside in steps:
+        one, other = np.ones(1), np.ones(1)
+        for with_record, without in inside:
+            one, other = (np.outer(a, b).ravel() for a, b in ((one, with_record), (other, without)))
+        one = (1 - coin) * other + coin * one
+        p, q = np.outer(p, one).ravel(), np.outer(q, other).ravel()
+    return p, q
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_coin_before_discrete_steps(seed: int) -> None:
+    """One-sided outcomes too: behind a coin what Q alone shows is a loss of log(1 − q)."""
+    random = np.random.default_rng(seed)
+    steps, described = [], []
+    for _ in range(int(random.integers(1, 3))):
+        inside = [finite(random) for _ in range(int(random.integers(2, 4)))]
+        coin = float(10 ** random.uniform(-4, 0))
+        steps.append((coin, [world for _, world in inside]))
+        described.append(Sampled(Composed(*[mechanism for mechanism, _ in inside]), coin))
+    curve = privacy_curve(Composed(*described))
+    assert "enumeration" in curve.explain(0.999)
+    worlds = [outcomes([step]) for step in steps]
+    for epsilon in (0.0, 1e-3, 0.1, 1.0):
+        lower, upper = curve.delta(epsilon)
+        exact = profile(worlds, epsilon)
+        assert lower - 1e-12 <= exact <= upper + 1e-12
+        assert upper - lower <= 1e-6 * exact + 1e-11

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from apiece._types import Bounds
+from apiece.accounting.lattice.dominated import discretise
 from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,
@@ -76,10 +78,13 @@ def test_atoms_fall_into_half_open_cells() -> None:
     assert (window.low, window.high) == (-1.0, 0.0) or window.outside_q <= 0.5
 
 
-def test_a_single_atom_becomes_three_of_its_mass() -> None:
-    pair = discrete_pair(Atoms(np.array([0.0]), np.array([1.0])))
-    assert pair.log_ratio.size == 3
-    assert pair.mass.sum() == pytest.approx(1.0, abs=1e-15)
+def test_a_single_atom_is_on_the_lattice_from_both_sides() -> None:
+    """It stays one atom, of all its mass, whatever the step."""
+    pair = discrete_pair(Atoms(np.array([math.log(2)]), np.array([0.5]), only_q=0.5))
+    for lattice in discretise(pair, pair.window(1e-12), 3e-3):
+        assert lattice.mass[0] == pytest.approx(0.5, abs=1e-15)
+        assert lattice.mass[1:].sum() < 1e-200
+        assert lattice.offset == pytest.approx(math.log(2), abs=1e-15)
 
 
 def test_narrow_and_wide_cells_agree() -> None:
@@ -91,7 +96,12 @@ def test_narrow_and_wide_cells_agree() -> None:
 
 def test_told_apart_is_the_chance_of_any_step() -> None:
     pairs = [
-        (AtomsPair(np.zeros(1), np.ones(1), (0.0, 0.0), 0.0, certain=(p, 0.0)), times)
+        (
+            AtomsPair(
+                np.zeros(1), np.ones(1), (0.0, 0.0), 0.0, certain=(Bounds(p, p), Bounds(0.0, 0.0))
+            ),
+            times,
+        )
         for p, times in ((0.1, 3), (0.02, 5))
     ]
     exact = 1 - 0.9**3 * 0.98**5

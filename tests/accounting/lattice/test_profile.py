@@ -137,7 +137,7 @@ def test_a_false_bound_would_be_seen() -> None:
 
 def test_past_the_numerical_range() -> None:
     with pytest.raises(RangeError, match=r"noise_multiplier = 0\.01"):
-        choose(Repeated(Sampled(Gaussian(0.01), 0.5), 10)).epsilon(DELTAS)
+        numerical(0.01, 0.5, 10).epsilon(DELTAS)
 
 
 def test_grid_is_checked() -> None:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 import numpy as np
 
 from apiece._types import Bounds, Floats
-from apiece.numerics import gaussian_profile
+from apiece.numerics import after_coin, gaussian_profile
 
 _ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
 _ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
+_FAR = 1e300  # beyond it 1 is nothing beside (e^ε − 1)/q
 _SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it
 
 
@@ -52,13 +53,9 @@ def sampled_remove(
 
     inner: bounds on δ at any real ε. Source: Balle, Barthe, Gaboardi 2018, Theorem 2.
     """
-    with np.errstate(over="ignore"):  # ∞ is treated below
-        excess = np.expm1(epsilon) / probability
-    flat = excess <= -1
-    kept = np.clip(excess, -1.0, 1e300)
-    kept = np.where(flat, 0.0, kept)
-    log_ratio = np.where(flat, 0.0, _log1p(kept, epsilon, probability))
-    spread = _ULPS * (np.abs(kept) / (1 + kept) + np.abs(log_ratio))
+    log_ratio, spread = _before_coin(epsilon, probability)
+    flat = log_ratio == -np.inf
+    log_ratio, spread = np.where(flat, 0.0, log_ratio), np.where(flat, 0.0, spread)
     trivial = -np.expm1(np.minimum(epsilon, 0.0))
     return _widened(
         np.where(flat, trivial, probability * inner(log_ratio + spread).lower),
@@ -72,35 +69,34 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
     With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
     """
     taken = (1 - probability) * np.expm1(np.minimum(epsilon, 700.0))
-    share = probability - taken
-    none = share <= 0
-    share, taken = np.where(none, 0.0, share), np.where(none, 0.0, taken)
-    safe = np.where(none, 1.0, share)
-    start = math.log(probability)
-    log_ratio = np.where(none, 0.0, start + epsilon - np.log(safe))
-    # Where hardly any share is left, its own rounding moves the argument most.
-    spread = _ULPS * (
-        (probability + np.abs(taken)) / safe + abs(start) + np.abs(epsilon) + np.abs(log_ratio)
-    )
-    lower = np.where(none, 0.0, share * (1 - spread) * inner(log_ratio + spread).lower)
-    upper = np.where(none, 0.0, share * (1 + spread) * inner(log_ratio - spread).upper)
-    return _widened(np.maximum(lower, 0.0), upper)
+    start = math.log(probability) + epsilon
+    ends = []
+    for end, sign in ((0, -1), (1, 1)):  # the profile grows with the share
+        share = probability - taken + sign * _ULPS * (probability + np.abs(taken))
+        none = share <= 0
+        log_share = np.log(np.where(none, 1.0, share))
+        spread = _ULPS * (abs(math.log(probability)) + np.abs(epsilon) + np.abs(log_share))
+        value = inner(np.where(none, 0.0, start - log_share - sign * spread))[end]
+        ends.append(np.where(none, 0.0, share * value))
+    return _widened(*ends)
 
 
 def log_ratio(rho: float, probability: float) -> float:
     """Return log(1 − q + q·e^ρ): the loss, behind a coin, of a loss ρ."""
-    if probability == 1:
-        return rho
-    if rho < 1:
-        return math.log1p(probability * math.expm1(rho))
-    return float(np.logaddexp(math.log1p(-probability), math.log(probability) + rho))
+    return float(after_coin(rho, probability))
 
 
-def _log1p(excess: Floats, epsilon: Floats, probability: float) -> Floats:
-    """Return log(1 + (e^ε − 1)/q) without overflow."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        near = np.log1p(np.minimum(excess, 1e15))
-    return np.where(excess < 1e15, near, epsilon - math.log(probability))
+def _before_coin(epsilon: Floats, probability: float) -> tuple[Floats, Floats]:
+    """Return log(1 + (e^ε − 1)/q), −∞ where there is none, and a bound on its error."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        excess = np.expm1(epsilon) / probability
+        flat, far = excess <= -1, excess > _FAR
+        near = np.log1p(excess)
+        parts = np.log(-np.expm1(-np.abs(epsilon))), -math.log(probability)
+        log_ratio = np.where(flat, -np.inf, np.where(far, epsilon + parts[0] + parts[1], near))
+        sizes = np.abs(epsilon) + np.abs(parts[0]) + abs(parts[1])
+        sizes = np.where(far, sizes, np.abs(excess) / (1 + excess))
+        return log_ratio, _ULPS * (sizes + np.abs(log_ratio))
 
 
 def _widened(lower: Floats, upper: Floats) -> Bounds:

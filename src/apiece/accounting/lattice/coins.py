@@ -19,7 +19,7 @@ from operator import attrgetter
 import numpy as np
 from scipy import fft
 
-from apiece._types import Floats
+from apiece._types import Bounds, Floats
 from apiece.accounting.accuracy import Accuracy
 from apiece.accounting.lattice.convolution import (
     NEGLIGIBLE,
@@ -32,7 +32,7 @@ from apiece.accounting.lattice.convolution import (
 )
 from apiece.accounting.lattice.dominated import discretise
 from apiece.accounting.lattice.estimates import Leaves, gaps, renyi_tilt, view
-from apiece.accounting.lattice.pairs import AtomsPair, Window, told_apart
+from apiece.accounting.lattice.pairs import NEITHER, AtomsPair, Window, several, told_apart
 from apiece.errors import RangeError
 from apiece.numerics import UNIT
 
@@ -44,13 +44,15 @@ _POINTS = 2**18
 _WIDEST = 10.0  # lattice steps beyond it tell nothing
 _WRAP = 1e-20  # tilted mass outside the transform
 _LARGEST_EXPONENT = 2000.0
+_NO_RATIO = 40.0  # nats below 1 − π, at which π·e^ρ is nothing beside it
 
 
 def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPair:
     """Return the pair of a composition behind one coin.
 
-    What only one of the two worlds can show, in `certain`, is told apart outright from above and
-    left out from below. Raises `RangeError` where its losses are past the numerical range.
+    What only P can show tells the worlds apart behind the coin too, π times as often. What only Q
+    can show does not: there the ratio is 1 − π, an atom like any other. Raises `RangeError` where
+    its losses are past the numerical range.
     """
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(accuracy.truncation * _LEAST_DELTA / times) for pair, _ in leaves)
@@ -69,19 +71,23 @@ def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPai
                 f"a coin before a composition of {times} steps: past the numerical range; use "
                 "fewer steps or more noise"
             )
-    certain = [float(told_apart(leaves, reverse=reverse).upper) for reverse in (False, True)]
+    only_p, only_q = (told_apart(leaves, reverse=reverse) for reverse in (False, True))
+    certain = Bounds(*(probability * end for end in only_p)), NEITHER[1]
+    lowest = math.log1p(-probability) - _NO_RATIO
     ends = []
     for end in (0, 1):
         parts = [side(pair[end], count, reverse=False) for pair, count in lattices]
         loss, mass, relative, lost = _masses(parts, step, tilts, upper=end == 1)
+        if only_q.upper > 0:
+            loss = np.append(min(lowest, loss.min(initial=0.0) - 1), loss)
+            mass = np.append(only_q[end], mass)
         out_p, out_q = (
-            end * (lost + surely + sum(count * outside(pair[1]) for pair, count in lattices))
-            for outside, surely in zip(
-                (attrgetter("outside_p"), attrgetter("outside_q")), certain, strict=True
-            )
+            end * (lost + sum(count * outside(pair[1]) for pair, count in lattices))
+            for outside in (attrgetter("outside_p"), attrgetter("outside_q"))
         )
         outside = (1 - probability) * out_q + probability * out_p, out_q
-        ends.append(AtomsPair(loss, mass, outside, relative, probability))
+        points = several(loss, mass)
+        ends.append(AtomsPair(*points, outside, relative + 16 * UNIT, probability, certain))
     return replace(ends[1], below=ends[0])
 
 

@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import logsumexp, ndtri_exp
 
-from apiece._types import Floats
-from apiece.accounting.lattice.pairs import Atom, Window, normal_masses
+from apiece._types import Bounds, Floats
+from apiece.accounting.lattice.pairs import NEITHER, Atom, Window, normal_masses
 from apiece.errors import RangeError
 from apiece.mechanisms import MixtureOfGaussians
 from apiece.numerics import LARGEST_LOG_RATIO, UNIT
@@ -34,7 +34,7 @@ class MixturePair:
     log_chances: Floats
     probability: float
     atoms: ClassVar[tuple[Atom, ...]] = ()
-    certain: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
 
     def window(self, tail: float) -> Window:
         """Cut where each normal has at most `tail` left beyond."""

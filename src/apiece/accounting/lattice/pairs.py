@@ -47,6 +47,10 @@ class Atom(NamedTuple):
     q: float
 
 
+NEITHER = (Bounds(0.0, 0.0), Bounds(0.0, 0.0))
+"""No outcome that only one of the two worlds can have."""
+
+
 class Pair(Protocol):
     """One step's dominating pair."""
 
@@ -59,8 +63,8 @@ class Pair(Protocol):
         """Atoms at the ends of the window, which `masses` leaves out."""
 
     @property
-    def certain(self) -> tuple[float, float]:
-        """P-mass where Q has none and Q-mass where P has none, exactly, coin included."""
+    def certain(self) -> tuple[Bounds, Bounds]:
+        """Bounds on P-mass where Q has none and Q-mass where P has none, coin included."""
 
     def window(self, tail: float) -> Window:
         """Return an interval of ρ outside which P and Q have about `tail` or less."""
@@ -82,7 +86,7 @@ class GaussianPair:
     noise_multiplier: float
     probability: float = 1.0
     atoms: ClassVar[tuple[Atom, ...]] = ()
-    certain: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
 
     def window(self, tail: float) -> Window:
         """Cut both normals where the one that is larger there has `tail` left."""
@@ -120,7 +124,7 @@ class LaplacePair:
 
     scale: float
     probability: float = 1.0
-    certain: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    certain: ClassVar[tuple[Bounds, Bounds]] = NEITHER
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
@@ -169,7 +173,7 @@ class AtomsPair:
     outside: tuple[float, float]
     error: float
     probability: float = 1.0
-    certain: tuple[float, float] = (0.0, 0.0)
+    certain: tuple[Bounds, Bounds] = NEITHER
     below: AtomsPair | None = None
     atoms: ClassVar[tuple[Atom, ...]] = ()
 
@@ -209,23 +213,36 @@ class AtomsPair:
 def discrete_pair(atoms: Atoms) -> AtomsPair:
     """Return the pair of a discrete mechanism."""
     outside = (atoms.outside_p, atoms.outside_q)
-    certain = (atoms.only_p, atoms.only_q)
-    log_ratio, mass = atoms.log_ratio, atoms.mass
-    if log_ratio.size < 2:  # a lattice has two points at least; what is added is below any rounding
-        middle = float(log_ratio.sum())
-        log_ratio = np.array([middle - _BESIDE, middle, middle + _BESIDE])
-        mass = np.array([_NOTHING, float(mass.sum()) + _NOTHING, _NOTHING])
-    return AtomsPair(log_ratio, mass, outside, atoms.error, certain=certain)
+    less, more = max(1 - atoms.error, 0.0), 1 + atoms.error
+    only_p, only_q = (Bounds(c * less, min(c * more, 1.0)) for c in (atoms.only_p, atoms.only_q))
+    points = several(atoms.log_ratio, atoms.mass)
+    return AtomsPair(*points, outside, atoms.error, certain=(only_p, only_q))
+
+
+def several(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
+    """Return atoms that are at least two, as a lattice has: one above whose mass is nothing.
+
+    A single atom is then the lowest, which is always a lattice point.
+    """
+    if log_ratio.size >= 2:
+        return log_ratio, mass
+    place, whole = float(log_ratio.sum()), float(mass.sum())
+    return np.array([place, place + _BESIDE]), np.array([whole + _NOTHING, _NOTHING])
 
 
 def told_apart(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:
     """Bound the chance that some step has an outcome that only one of the two worlds can have."""
-    chances = [(pair.certain[reverse], times) for pair, times in leaves]
-    if any(chance >= 1 for chance, _ in chances):
-        return Bounds(1.0, 1.0)
-    chance = -math.expm1(math.fsum(times * math.log1p(-c) for c, times in chances))
+    chances = []
+    for end in (0, 1):
+        spared = math.fsum(
+            times * math.log1p(-pair.certain[reverse][end])
+            if pair.certain[reverse][end] < 1
+            else -math.inf
+            for pair, times in leaves
+        )
+        chances.append(-math.expm1(spared))
     slack = 16 * UNIT
-    return Bounds(chance * (1 - slack), chance * (1 + slack))
+    return Bounds(chances[0] * (1 - slack), min(chances[1] * (1 + slack), 1.0))
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)

@@ -6,7 +6,6 @@ Each step becomes a dominating pair (`pairs`); pairs are put on a lattice from a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,7 +15,6 @@ import numpy as np
 from apiece._types import Floats
 from apiece.accounting.accuracy import DEFAULT, Accuracy
 from apiece.accounting.bounds import Bounds, nothing_known, tightest
-from apiece.accounting.closed.forms import log_ratio
 from apiece.accounting.lattice.coins import run_pair
 from apiece.accounting.lattice.estimates import Leaves
 from apiece.accounting.lattice.interpolants import Attempts
@@ -35,7 +33,6 @@ from apiece.mechanisms import (
     atoms_of,
     flatten,
 )
-from apiece.numerics import UNIT
 
 _LEAST_PROBABILITY = 1e-250
 
@@ -108,18 +105,13 @@ class Composition:
 
     leaves: Leaves
     accuracy: Accuracy = DEFAULT
-    _attempts: dict[tuple[float, int], Attempts] = field(default_factory=dict, repr=False)
+    _attempts: dict[tuple[float, int], Attempts | RangeError] = field(
+        default_factory=dict, repr=False
+    )
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
-        lower, upper = self._answer(np.log(delta), delta, Attempts.epsilon)
-        return Bounds(np.minimum(lower, self._pure()), np.minimum(upper, self._pure()))
-
-    def _pure(self) -> float:
-        """Return an ε that no loss exceeds, ∞ where there is none."""
-        tops = [(p.atoms[-1].rho if p.atoms else math.inf, p, times) for p, times in self.leaves]
-        losses = (times * log_ratio(top, p.probability) for top, p, times in tops)
-        return sum(losses) * (1 + 2 * (len(tops) + 2) * UNIT)
+        return self._answer(np.log(delta), delta, Attempts.epsilon)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) for ε ≥ 0."""
@@ -158,6 +150,14 @@ class Composition:
             accuracy = (
                 replace(self.accuracy, points=2 * self.accuracy.points) if finer else self.accuracy
             )
-            found = refined(self.leaves, np.exp(-(reach**2) / 2), accuracy)
+            try:
+                found: Attempts | RangeError = refined(
+                    self.leaves, np.exp(-(reach**2) / 2), accuracy
+                )
+            except RangeError as error:
+                found = error
             self._attempts[spacing, mark] = found
-        return self._attempts[spacing, mark]
+        kept = self._attempts[spacing, mark]
+        if isinstance(kept, RangeError):
+            raise kept.with_traceback(None)
+        return kept

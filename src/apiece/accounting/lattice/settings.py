@@ -83,7 +83,9 @@ def settings_for(
     else:
         tilt, epsilon, deepest = math.nan, float(known[known.size // 2]), float(known[-1])
     reach, rate = math.inf, 1.0
-    whole = not any(any(pair.certain) for pair, _ in leaves)  # what jumps are reckoned from
+    whole = not any(
+        only.upper > 0 for pair, _ in leaves for only in pair.certain
+    )  # what jumps are reckoned from
     cells = [part.cells for part in coarse]
     if whole and max(float(part.ratio[0, -1]) for part in cells) > deepest > 0:
         slack, rates = slightest_fall(cells, np.array([[deepest]]), deltas[-1:, None])

@@ -1,0 +1,38 @@
+"""What a secret coin makes of a likelihood ratio, over the whole range of doubles."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats
+
+_FAR: Final = 1e300  # beyond it all but the largest term is below any rounding
+
+
+def after_coin(log_ratio: npt.ArrayLike, probability: float) -> Floats:
+    """Return log(1 − q + q·e^ρ): a log-ratio ρ of P₁ to Q, as one of (1 − q)Q + qP₁ to Q.
+
+    Args:
+        log_ratio: ρ, of any shape; −∞ and ∞ too.
+        probability: The coin's q, in (0, 1].
+
+    Guarantee:
+        Within eight units of rounding, relative to the value; where q is 1, ρ itself.
+
+    Example:
+        >>> float(after_coin(1000.0, 1e-300).round(6)), float(after_coin(1e-5, 1e-10))
+        (309.224472, 1.0000050000166669e-15)
+    """
+    rho = np.asarray(log_ratio, dtype=np.float64)
+    if probability == 1:
+        return rho
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        root = np.exp(rho / 2)
+        more = np.where(rho < 700, probability * np.expm1(rho), probability * root * root)
+        # where little is left of 1, by positive terms alone: 1 − q is exact there
+        less = np.log((1 - probability) + probability * np.exp(np.minimum(rho, 0.0)))
+        near = np.where(more < -0.5, less, np.log1p(more))
+        return np.where(more > _FAR, rho + np.log(probability), near)
