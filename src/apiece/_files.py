@@ -1,47 +1,245 @@
-"""Writing files whole or not at all."""
+"""Writing files: one policy for every output, and no other way to write one.
+
+An output never takes the place of an input, a device, a link or a file that is not of its own kind.
+It is whole or not there: what is not finished has no name, so that a kill leaves nothing behind.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import hashlib
 import os
+import shutil
+import stat
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Final
 
 from apiece.errors import DataError
 
+_NEAR: Final = 1 << 16  # bytes at a file's start and end in which its mark is looked for
+_SIDECARS: Final = ("-journal", "-wal", "-shm", "-head", ".head")  # that a database has beside it
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Put `content` at `path` by a temporary sibling and a rename, so that no reader sees half.
 
-    Raises `DataError` where the folder cannot be written to.
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is written.
+
+    name: with its article; endings: of the file's name, none where any will do; mark: what apiece
+    writes near the start or the end of each such file, by which it knows one that it may replace.
+    Without a mark none is replaced. private: for the owner alone.
     """
-    data = content.encode() if isinstance(content, str) else content
+
+    name: str
+    endings: tuple[str, ...] = ()
+    mark: bytes | None = None
+    private: bool = False
+
+    def ending(self, path: Path) -> None:
+        """Raise `DataError` for a name that says that another format is in the file."""
+        if self.endings and path.suffix.lower() not in self.endings:
+            raise DataError(
+                f"{path}: ends in {path.suffix!r}; {self.name} is written: give a name ending in "
+                + " or ".join(self.endings)
+            )
+
+
+PAGE: Final = Kind("a page", (".html", ".htm"), b'<meta name="generator" content="apiece">')
+PLAN: Final = Kind("a plan", (".json",), b'{\n  "strategy": "')
+FIGURE: Final = Kind("a figure", (".png", ".svg", ".pdf"), b"apiece figure")
+EXPORT: Final = Kind("Parquet", (".parquet",), b"ledger export", private=True)
+SCHEMA: Final = Kind("a schema", (".toml",))
+# State in a folder of its own, whose names are apiece's: replaced whatever is there.
+STATE: Final = Kind("a state", mark=b"", private=True)
+
+_INPUTS: ContextVar[tuple[Path, ...]] = ContextVar("inputs", default=())
+
+
+@contextlib.contextmanager
+def reading(inputs: Iterable[Path]) -> Iterator[None]:
+    """Guard these files, and what a database keeps beside them, against outputs in the body."""
+    token = _INPUTS.set((*_INPUTS.get(), *inputs))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
+        yield
     finally:
-        temporary.unlink(missing_ok=True)
+        _INPUTS.reset(token)
 
 
-def write_new(path: Path, content: str | bytes) -> None:
-    """As `write_whole`, but raise `DataError` where `path` already exists."""
-    if path.exists():
-        raise DataError(f"{path}: exists and is left untouched; give another name or remove it")
-    write_whole(path, content)
+def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Path:
+    """Return the path if a file of this kind may be written there, or raise `DataError`.
+
+    Refused are what is read (`inputs`, those of `reading`, by whatever name), a device, a pipe, a
+    folder, a link, a name that no file can have or that says another format, and a file that is
+    there and is not of the kind.
+    """
+    target = Path(path)
+    if not target.name or "\0" in str(target):
+        raise DataError(f"{target}: is no name of a file; give one")
+    try:
+        there = target.lstat()
+    except FileNotFoundError:
+        there = None
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error.strerror})") from None
+    _refuse_inputs(target, there, (*_INPUTS.get(), *inputs))
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        raise DataError(f"{target}: is {_named(there.st_mode)}; give the name of a file")
+    kind.ending(target)
+    if there is not None:
+        _refuse_other(target, kind)
+    return target
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _named(mode: int) -> str:
+    for test, name in ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a link")):
+        if test(mode):
+            return name
+    return "a device, a pipe or a socket"
+
+
+def _refuse_inputs(target: Path, there: os.stat_result | None, inputs: tuple[Path, ...]) -> None:
+    """Raise `DataError` where the target is an input, by its file or by its name, or in one."""
+    with contextlib.suppress(OSError):  # a link is followed: it may lead to an input
+        there = target.stat()
+    own = Path(os.path.realpath(target))
+    for given in inputs:
+        real = Path(os.path.realpath(given))
+        beside = [real, *(real.with_name(real.name + end) for end in _SIDECARS)]
+        same = own in beside
+        for path in beside if there is not None else ():
+            with contextlib.suppress(OSError):
+                same = same or os.path.samestat(there, path.stat())  # type: ignore[arg-type]
+        if same:
+            raise DataError(
+                f"{target}: is what is read ({given}), or kept beside it; give another name"
+            )
+
+
+def _refuse_other(target: Path, kind: Kind) -> None:
+    """Raise `DataError` where what is there is of another kind, or a run's plan."""
+    if kind.mark == b"":
+        return
+    try:
+        with target.open("rb") as file:
+            near = file.read(_NEAR)
+            file.seek(max(target.stat().st_size - _NEAR, 0))
+            near += file.read(_NEAR)
+    except OSError as error:
+        raise DataError(f"{target}: is there and cannot be read ({error.strerror})") from None
+    if near and (kind.mark is None or kind.mark not in near):
+        what = "" if kind.mark is None else f" and is not {kind.name} that apiece wrote"
+        raise DataError(
+            f"{target}: exists{what}; it is left untouched, give another name or remove it"
+        )
+    if kind is PLAN and (target.parent / "config.toml").exists():
+        raise DataError(f"{target}: is a run's plan and stays as it is; give another name")
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> Iterator[IO[bytes]]:
+    """Yield a file without a name, which is `path` once the body has ended, whole and on disk.
+
+    Whatever ends the process before that leaves nothing. A file of the kind that was there is
+    there until then, and lends its permissions where they are narrower. Raises `DataError` as
+    `check_output`, and where the folder cannot be written to.
+    """
+    inputs = tuple(inputs)
+    target = check_output(path, kind, inputs)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = 0o600 if kind.private else 0o666
+        with _nameless(target.parent, mode) as file:
+            yield file
+            file.flush()
+            check_output(target, kind, inputs)  # what is there may be new
+            _name(file, target, mode)
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None
+
+
+def write(path: str | Path, content: str | bytes, kind: Kind, inputs: Iterable[Path] = ()) -> None:
+    """Write `content` to `path`, as `writing` does."""
+    with writing(path, kind, inputs) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def append(path: str | Path, line: str, kind: Kind) -> None:
+    """Add a line to a file of this kind, which is made where there is none; raise as `writing`."""
+    target = check_output(path, kind)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        with os.fdopen(os.open(target, flags, 0o600 if kind.private else 0o666), "ab") as file:
+            file.write(f"{line}\n".encode())
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None
+
+
+def _nameless(folder: Path, mode: int) -> IO[bytes]:
+    """Return a new file in the folder that no name leads to."""
+    if hasattr(os, "O_TMPFILE"):
+        try:
+            return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, mode), "w+b")
+        except OSError as error:  # a file system without such files
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _name(file: IO[bytes], target: Path, mode: int) -> None:
+    """Give the file its name; until that moment what was there is there.
+
+    To replace a file it needs a second name for a moment, always the same, under a lock: a kill in
+    that moment leaves a whole file, with the same rights, which the next output there removes.
+    """
+    second = f".apiece-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}.new"
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(second, dir_fd=folder)
+        replaced = target.exists()
+        if replaced:
+            mode &= target.stat().st_mode
+        if replaced or mode & 0o077 == 0:  # what is private is so whatever the umask
+            made = mode if mode & 0o077 == 0 else stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            os.fchmod(file.fileno(), made & mode)
+        os.fsync(file.fileno())
+        if replaced or not _linked(file, target.name, folder):
+            try:
+                if not _linked(file, second, folder):
+                    _copy(file, second, folder, mode)
+                os.rename(second, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(second, dir_fd=folder)
+                raise
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _linked(file: IO[bytes], name: str, folder: int) -> bool:
+    """Give a file without a name this one; return whether the system can."""
+    try:
+        os.link(f"/proc/self/fd/{file.fileno()}", name, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _copy(file: IO[bytes], name: str, folder: int, mode: int) -> None:
+    """Copy a file that cannot be given a name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    file.seek(0)
+    with os.fdopen(os.open(name, flags, mode, dir_fd=folder), "wb") as copy:
+        shutil.copyfileobj(file, copy)
+        copy.flush()
+        os.fsync(copy.fileno())

@@ -23,7 +23,11 @@ from apiece.datasets import PLAIN
 from apiece.errors import DataError, InputError
 
 group = st.tuples(
-    st.text(st.characters(exclude_characters=",:"), max_size=4), st.floats(0), st.floats(0, 1)
+    st.text(st.characters(exclude_characters=",:"), min_size=1, max_size=4).filter(
+        lambda name: name == name.strip()
+    ),
+    st.floats(0),
+    st.floats(0, 1),
 )
 
 

@@ -107,7 +107,7 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["init", "URL", "--method", "gausian"], 2, "did you mean 'gaussian'"),
         (["init", "URL", "--data", "x.csv"], 2, "--person"),
         (["status", "URL", "--person", "eve"], 2, "apiece ledger receipt URL ID"),
-        (["export", "URL", "--out", "/nowhere/x.parquet"], 2, "cannot be written"),
+        (["export", "URL", "--out", "/proc/no/x.parquet"], 2, "cannot be written"),
         (["export", "URL", "--out", "x.parquet", "--table", "acounts"], 2, "accounts"),
     ],
 )

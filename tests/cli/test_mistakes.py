@@ -17,6 +17,8 @@ import pytest
 
 from apiece import cli
 
+from .options import instead
+
 N = 200
 SCHEMA = """
 [columns.age]
@@ -83,6 +85,7 @@ class Mistake:
 
     add, drop: options put behind, options left out with their value; table: what happens to the
     people; written: how their file is written; schema: a replaced schema; files: others by name.
+    twice: options of add do not take the place of those that are there.
     mend: the fields that the remedy changes, None where none is named that a test can follow.
     """
 
@@ -96,6 +99,7 @@ class Mistake:
     schema: str | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     status: int = 2
+    twice: bool = False
     mend: Mapping[str, Any] | None = None
 
 
@@ -104,7 +108,8 @@ def arguments(case: Mistake) -> list[str]:
     for option in case.drop:
         at = words.index(option)
         words[at : at + 2] = []
-    return words + [word.replace("·", " ") for word in case.add.split()]
+    added = [word.replace("·", " ") for word in case.add.split()]
+    return [*words, *added] if case.twice else instead(words, *added)
 
 
 def made(case: Mistake) -> Files:
@@ -621,8 +626,7 @@ def test_the_conversion_of_json_that_is_named_works(
     line = re.search(r"import pandas; .*index=False\)", err)
     assert line is not None
     exec(line.group(), {})
-    words = arguments(case)[: -len(case.add.split())]
-    assert cli.run(words) == 0
+    assert cli.run(arguments(replace(case, add=""))) == 0
 
 
 def test_counts_of_people_are_on_stderr_and_in_no_file(

@@ -11,6 +11,8 @@ from apiece import cli
 from apiece.cli.plan import budget_cells, command
 from apiece.errors import ApieceError, DataError, InputError
 
+from .options import instead
+
 FLAGS = [
     "--records",
     "1000",
@@ -150,7 +152,7 @@ def test_a_table_of_visits_is_planned_by_person(tmp_path: Path) -> None:
 )
 def test_bad_input_is_a_typed_error(flags: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run(*FLAGS, *flags)
+        run(*instead(FLAGS, *flags))
 
 
 def test_nothing_is_half_written(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from apiece import cli
 from apiece.cli.risk import command
 from apiece.errors import InputError
 
+from .options import instead
+
 FLAGS = ["--records", "1000", "--epsilon", "4", "--delta", "1e-6", "--batch-size", "50"]
 FLAGS += ["--steps", "100", "--others", "1,4", "--shares", "0.5"]
 
@@ -48,7 +50,7 @@ def test_table_for_people() -> None:
 )
 def test_bad_input_is_a_typed_error(flags: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run(*FLAGS, *flags)
+        run(*instead(FLAGS, *flags))
 
 
 @pytest.mark.parametrize(

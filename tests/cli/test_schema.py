@@ -8,6 +8,8 @@ import pytest
 
 from apiece import cli
 
+from .options import instead
+
 HEADER = "age,City,who,consent,answer\n"
 SCHEMA = """
 [columns.age]
@@ -37,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def asked(capsys: Any, *words: str) -> tuple[int, str, str]:
-    status = cli.run([*ASK, *words])
+    status = cli.run(instead(ASK, *words))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 

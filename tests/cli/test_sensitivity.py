@@ -87,7 +87,7 @@ def test_figure_is_written_whole(capsys, tmp_path):
         ["a", "--range", "a=0:1", "--noise-stddev", "1", "--order", "1"],
         ["a", "--range", "a=0:1", "--figure", "x.png"],
         ["a*b", "--range", "a=0:1", "--range", "b=0:1", "--figure", "x.bmp"],
-        ["a*b", "--range", "a=0:1", "--range", "b=0:1", "--figure", "no/such/x.png"],
+        ["a*b", "--range", "a=0:1", "--range", "b=0:1", "--figure", "/proc/no/x.png"],
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(capsys, tmp_path, monkeypatch, arguments):

@@ -1,5 +1,6 @@
 """Secrets on disk: files of a checkpoint are their owner's alone, whatever was planted before."""
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from apiece.training.checkpoints import Folder, Journal, write_atomically
 from apiece.training.randomness import KEY_BYTES
 
 KEY = bytes(range(KEY_BYTES))
+SECOND = f".apiece-{hashlib.sha256(b'key').hexdigest()[:16]}.new"  # of a file that is replaced
 STATE = {"step": 0, "finished": False}
 
 
@@ -41,7 +43,7 @@ def planted(kind: str, at: Path, elsewhere: Path) -> None:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize("kind", ["nothing", "wide file", "link", "link to nowhere", "directory"])
-@pytest.mark.parametrize("name", ["key", ".key.new"])
+@pytest.mark.parametrize("name", ["key", SECOND])
 def test_whatever_was_planted(tmp_path: Path, kind: str, name: str) -> None:
     """The secret ends up in a file of mode 0600 at its place, or nowhere."""
     folder, elsewhere = tmp_path / "f", tmp_path / "elsewhere"
@@ -51,7 +53,7 @@ def test_whatever_was_planted(tmp_path: Path, kind: str, name: str) -> None:
     try:
         write_atomically(folder / "key", KEY)
     except StateError:
-        assert kind == "directory"
+        assert kind == "directory" or (kind.startswith("link") and name == "key")
     else:
         assert (folder / "key").read_bytes() == KEY
         assert not (folder / "key").is_symlink()

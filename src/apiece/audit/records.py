@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._files import write_whole
+from apiece._files import Kind, write
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import DataError
+
+_MARK = b"apiece arrays"
+_ARRAYS = Kind("a file of scores", (".npz",), _MARK)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -178,10 +181,12 @@ def join(
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays to a `.npz` file by way of a temporary sibling, so never half a file."""
+    """Write arrays to a `.npz` file, whole or not at all; a comment in it says that it is one."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    write_whole(path, buffer.getvalue())
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = _MARK
+    write(path, buffer.getvalue(), _ARRAYS)
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from apiece import _check
-from apiece._files import write_whole
+from apiece._files import Kind, write
 from apiece._types import Integers, Json, Mask
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
@@ -354,7 +354,7 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
                 "command that began it, or give another folder"
             )
     else:
-        write_whole(manifest, json.dumps(own))
+        write(manifest, json.dumps(own), Kind("a job", (".json",)))
     return [block for block in range(job.blocks) if not _file(folder, block).exists()]
 
 

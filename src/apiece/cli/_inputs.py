@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from apiece.datasets import Dialect
 
 
+T = TypeVar("T")
 DIALECT = ("separator", "decimal", "encoding")  # the options of `table_options`
 
 
@@ -64,7 +65,7 @@ def groups_from(text: str) -> list[tuple[str, float, float]]:
     found = []
     for part in text.split(","):
         name, *numbers = part.split(":")
-        if len(numbers) != 2:
+        if len(numbers) != 2 or name != name.strip() or not name:
             raise InputError(f"--groups: {part!r} is not name:epsilon:share, as in strict:1:0.34")
         try:
             found.append((name, float(numbers[0]), float(numbers[1])))
@@ -101,6 +102,20 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); give a readable file") from None
+
+
+def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return pairs as a dict; refuse a name that occurs twice.
+
+    >>> once("--range", [("a", 1), ("b", 2)])
+    {'a': 1, 'b': 2}
+    """
+    found: dict[str, T] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InputError(f"{flag}: {name!r} is given twice; give it once")
+        found[name] = value
+    return found
 
 
 def parse_option(text: str) -> tuple[str, Any]:

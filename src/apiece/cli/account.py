@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece import _check, _json
+from apiece._files import FIGURE
 from apiece._text import plain
 from apiece.accounting import METHODS, RELATION, PrivacyCurve, privacy_curve
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import read_text, renamed
 from apiece.cli._output import echo
 from apiece.cli._progress import Bar
@@ -49,16 +51,16 @@ class Case:
     asked: float | None = None
 
 
-@click.command(short_help="What a mechanism or a plan costs: ε, δ, advantage.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="What a mechanism or a plan costs: ε, δ, advantage.", epilog=EXAMPLE
+)
 @click.argument("source", required=False)
 @click.option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
 @click.option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")
 @click.option("--steps", type=int, help="Number of steps.  [default: 1]")
 @click.option("--delta", type=float, help="δ of the guarantee; a plan's groups have their own.")
 @click.option("--method", default="pld", show_default=True, help=", ".join(METHODS))
-@click.option(
-    "--figure", type=click.Path(path_type=Path), help="Draw the curves here (.png, .svg or .pdf)."
-)
+@click.option("--figure", type=Output(FIGURE), help="Draw the curves here (.png, .svg or .pdf).")
 @renamed("--plot", "--figure")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(

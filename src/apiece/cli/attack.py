@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece.cli._command import Command
 from apiece.cli._inputs import warn
 from apiece.cli._output import columns, echo
 from apiece.errors import InputError
@@ -26,7 +27,9 @@ Example (collusion: a share of the others asks for 2):
 """
 
 
-@click.command(short_help="How far others' budgets can move one target's risk.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="How far others' budgets can move one target's risk.", epilog=EXAMPLE
+)
 @click.option("--records", type=int, required=True, help="Number of records.")
 @click.option("--epsilon", type=float, required=True, help="What the target, and honest all, ask.")
 @click.option("--delta", type=float, required=True, help="One δ for all.")

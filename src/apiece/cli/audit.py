@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._text import plain
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import DIALECT, dialect_from, renamed, table_options
 from apiece.cli._output import echo
 from apiece.errors import InputError
@@ -62,7 +63,7 @@ def _kind_of(args: list[str]) -> str:
     return given[0]
 
 
-class Kind(click.Command):
+class Kind(Command):
     """One kind of audit: an option of another is refused with the kinds that it goes with."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -135,7 +136,9 @@ def of_run(run: Path, as_json: bool, **asked: Any) -> None:
 @click.option("--ray", "--cluster", "ray", is_flag=True, help="Train them on a Ray cluster.")
 @click.option("--address", help="Of the Ray cluster; one is started here if not given.")
 @_seed_option
-@click.option("--out", type=_PATH, help="Folder of the shadow models; resumed if it has some.")
+@click.option(
+    "--out", type=Output(None), help="Folder of the shadow models; resumed if it has some."
+)
 @_variant_option
 @_json_option
 def of_shadow_run(as_json: bool, **flags: Any) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._files import FIGURE, PAGE
 from apiece._text import shown
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import groups_from, read_text
 from apiece.cli._output import echo
 from apiece.errors import InputError
@@ -31,7 +33,9 @@ BUDGET = ("epsilon", "delta", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 
 
-@click.command(short_help="What a budget promises a person, in frequencies.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="What a budget promises a person, in frequencies.", epilog=EXAMPLE
+)
 @click.option("--epsilon", type=float, help="ε of the budget.")
 @click.option("--delta", type=float, help="δ of the budget.")
 @click.option("--mechanism", help="What is run, as JSON; see apiece account --help.")
@@ -39,8 +43,8 @@ OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 @click.option("--group", help="Name of a group of --plan; its budget is explained.")
 @click.option("--consent", is_flag=True, help="Print a text for a consent form.")
 @click.option("--purpose", help="What the result is for; with --consent.")
-@click.option("--figure", type=PATH, help="Draw it here (.png, .svg or .pdf).")
-@click.option("--page", type=PATH, help="Write the contributor's page here, for --groups.")
+@click.option("--figure", type=Output(FIGURE), help="Draw it here (.png, .svg or .pdf).")
+@click.option("--page", type=Output(PAGE), help="Write the contributor's page here, for --groups.")
 @click.option("--groups", help="Budgets on offer: name:epsilon:share,… as expected.")
 @click.option("--records", type=int, help="How many people are expected; with --groups.")
 @click.option("--batch-size", type=float, help="Expected batch size; with --groups.")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._files import EXPORT
 from apiece._text import plain, shown
+from apiece.cli._command import Group, Output
 from apiece.cli._inputs import (
     dialect_from,
     gone,
@@ -39,7 +41,7 @@ url_argument = click.argument("url", default="sqlite:///people.db")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group(short_help="One account of privacy loss for each person.", epilog=EXAMPLE)
+@click.group(cls=Group, short_help="One account of privacy loss for each person.", epilog=EXAMPLE)
 def command() -> None:
     """Keep one account of privacy loss per person, across trainings and queries.
 
@@ -286,7 +288,7 @@ def _head(text: str) -> Head:
     epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet",
 )
 @url_argument
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file.")
+@click.option("--out", type=Output(EXPORT), required=True, help="Parquet file.")
 @click.option("--table", default="accounts", show_default=True, help="accounts or history.")
 @json_option
 def export(url: str, out: Path, table: str, as_json: bool) -> None:

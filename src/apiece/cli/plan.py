@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._files import write_whole
+from apiece._files import PLAN, write
 from apiece._text import plain, rounded_up
 from apiece.assignment import (
     COMPARED,
@@ -21,10 +21,12 @@ from apiece.assignment import (
     strategy_named,
 )
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import (
     dialect_from,
     groups_from,
     number_or_name,
+    once,
     parse_option,
     read_text,
     table_options,
@@ -55,7 +57,7 @@ HEADS = {
 }
 
 
-@click.command(short_help="Turn budgets into a verified plan.", epilog=EXAMPLE)
+@click.command(cls=Command, short_help="Turn budgets into a verified plan.", epilog=EXAMPLE)
 @click.option("--records", type=int, help="Number of records; with --groups.")
 @click.option("--groups", help="name:epsilon:share,… with shares that sum to 1, or counts.")
 @click.option(
@@ -78,7 +80,7 @@ HEADS = {
     "--from", "source", type=click.Path(path_type=Path), help="Read a plan's JSON, verify it."
 )
 @click.option("--compare", "compared", is_flag=True, help="A table of several strategies.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the plan's JSON here.")
+@click.option("--out", type=Output(PLAN), help="Write the plan's JSON here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     source: Path | None, out: Path | None, as_json: bool, compared: bool, **flags: Any
@@ -95,7 +97,7 @@ def command(
         plan = _assign(flags)
         warn(doubts(plan.budget_groups))
     if out is not None:
-        write_whole(out, plan.to_json(indent=2) + "\n")
+        write(out, plan.to_json(indent=2) + "\n", PLAN)
     if as_json:
         echo(plan.to_json())
     else:
@@ -139,7 +141,7 @@ def comparison(found: Sequence[Compared]) -> str:
 
 
 def _options(flags: Flags) -> Flags:
-    return dict(parse_option(text) for text in flags["option"])
+    return once("--option", map(parse_option, flags["option"]))
 
 
 def _budgets(flags: Flags) -> Budgets:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from apiece._files import Kind, append
 from apiece._text import plain
+from apiece.cli._command import Command, Output, Scratch
+from apiece.cli._inputs import once
 from apiece.cli._output import echo
 from apiece.errors import InputError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from apiece.queries import Schema
 
 Log = Callable[[str], None]
+_LOG = Kind("a steward's log", mark=b'"apiece query"\n', private=True)
 EXAMPLE = """
 \b
 Example:
@@ -32,7 +35,9 @@ Example:
 """
 
 
-@click.command(short_help="Answer a question about a table, with privacy.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="Answer a question about a table, with privacy.", epilog=EXAMPLE
+)
 @click.argument("source")
 @click.argument("query")
 @click.option("--person", required=True, help="Column with the persons' ids.")
@@ -53,17 +58,17 @@ Example:
 )
 @click.option(
     "--memory",
-    type=click.FloatRange(min=0, min_open=True),
+    type=float,
     help="With duckdb: GB of rows in memory, 4 by default; the rest lies in a folder of TMPDIR.",
 )
 @click.option(
     "--workspace",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=Scratch(path_type=Path, file_okay=False, exists=True),
     help="With a cluster: a folder that its machines see and only the steward may read.",
 )
 @click.option(
     "--steward-log",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Output(_LOG),
     help="Add messages about rows to this file; they are not for analysts.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -102,15 +107,21 @@ def command(
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     schema = Schema(
         person,
-        bounds=dict(_bounds(text) for text in bounds),
-        groups=dict(_values(text) for text in values),
+        bounds=once("--bounds", map(_bounds, bounds)),
+        groups=once("--values", map(_values, values)),
         rows_per_person=rows_per_person,
-        kinds=dict(_kind(text) for text in kinds),
+        kinds=once("--kind", map(_kind, kinds)),
     )
-    ledger = None if url is None else Ledger.open(url, create=False)
-    log = _log(steward_log)
     if memory is not None and engine != "duckdb":
         raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory = {memory:g}: must be a number of GB in (0, inf)")
+    if workspace is not None and engine == "duckdb":
+        raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
+    if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
+        raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
+    ledger = None if url is None else Ledger.open(url, create=False)
+    log = _log(steward_log)
     held = None if memory is None else math.ceil(memory * 1e9)
     with _registered(source, schema, engine, held, workspace, log, sha256) as table:
         answer = Session(table, schema, ledger, log=log).ask(
@@ -168,7 +179,16 @@ def _values(text: str) -> tuple[str, list[str]]:
     name, equals, rest = text.partition("=")
     if not (equals and name and rest):
         raise InputError(f"--values: {text!r} is not column=A,B, as in region=north,south")
-    return name, rest.split(",")
+    found = rest.split(",")
+    for value in found:
+        if value != value.strip() or not value:
+            raise InputError(
+                f"--values: {value!r} in {text!r} is empty, or begins or ends with a space; write "
+                "column=A,B without spaces at commas (queries.Schema takes any text)"
+            )
+        if found.count(value) > 1:
+            raise InputError(f"--values: {value!r} occurs twice in {text!r}; give it once")
+    return name, found
 
 
 def _kind(text: str) -> tuple[str, str]:
@@ -185,15 +205,8 @@ def _log(path: Path | None) -> Log:
         pass
 
     def add(message: str) -> None:
-        line = json.dumps(message, ensure_ascii=True) + "\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        try:
-            with os.fdopen(os.open(str(path), flags, 0o600), "w") as file:
-                file.write(line)
-        except OSError as error:
-            raise InputError(
-                f"--steward-log {path}: cannot be written ({error.strerror}); give another file"
-            ) from None
+        assert path is not None
+        append(path, json.dumps(message, ensure_ascii=True), _LOG)
 
     if path is None:
         return nobody

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._files import write_whole
+from apiece._files import PAGE, Kind, check_output, write
 from apiece._text import plain
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import read_text
 from apiece.cli._output import echo
 from apiece.errors import InputError, OptionError
@@ -26,10 +27,14 @@ Examples:
   apiece report runs/first --statement
   apiece report plan.json --edition public --level 1:1e-5 --level 8:1e-5 --out plan.html
 """
+_JSON = Kind("a statement", (".json",), b'"statement": "apiece privacy statement')
+_PDF = Kind("a statement's page", (".pdf",), b"(apiece statement)")
 NAMES = {"internal": "report.html", "public": "report-public.html"}
 
 
-@click.command(short_help="Write the page or the statement of a run or a plan.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="Write the page or the statement of a run or a plan.", epilog=EXAMPLE
+)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--edition",
@@ -51,7 +56,7 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=Output(None),
     help="The page, or the statement's folder.  [default: in the run folder]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -90,6 +95,7 @@ def command(
 def _page(source: Path, edition: str, levels: list[tuple[float, float]], out: Path) -> Any:
     from apiece.reporting import report
 
+    check_output(out, PAGE)
     page = report(read(source), edition=edition, levels=levels)
     return {"edition": edition, "report": str(page.save(out))}
 
@@ -99,11 +105,15 @@ def _state(source: Path, folder: Path) -> dict[str, str]:
     from apiece.jobs import STATEMENT, Run, statement_of
     from apiece.reporting import statement_pdf
 
+    paths = folder / STATEMENT, folder / "statement.pdf"
+    for path, kind in zip(paths, (_JSON, _PDF), strict=True):
+        check_output(path, kind)
     said = statement_of(Run.load(source))
     page = statement_pdf(said)
-    write_whole(folder / STATEMENT, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
-    write_whole(folder / "statement.pdf", page)
-    return {"statement": str(folder / STATEMENT), "page": str(folder / "statement.pdf")}
+    text = json.dumps(said, indent=2, ensure_ascii=False) + "\n"
+    write(paths[0], text, _JSON)
+    write(paths[1], page, _PDF)
+    return {"statement": str(paths[0]), "page": str(paths[1])}
 
 
 def read(source: Path) -> Run | Plan:

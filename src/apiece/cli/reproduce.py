@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
+from apiece.cli._command import Command, Output, Scratch
 from apiece.cli._output import columns, echo
 from apiece.cli._progress import Bar
 from apiece.errors import InputError, OptionError
@@ -29,7 +30,9 @@ Examples:
 PAGE = Path("docs") / "results" / "papers.md"
 
 
-@click.command(short_help="A table or figure of a paper, by one command.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="A table or figure of a paper, by one command.", epilog=EXAMPLE
+)
 @click.argument("name", required=False)
 @click.option("--list", "as_list", is_flag=True, help="List all, with cost and state.")
 @click.option("--page", "as_page", is_flag=True, help="Write the page of all stored results.")
@@ -54,14 +57,12 @@ PAGE = Path("docs") / "results" / "papers.md"
 @click.option("--data", type=click.Path(path_type=Path), help="Data sets.  [default: $APIECE_DATA]")
 @click.option(
     "--work",
-    type=click.Path(path_type=Path),
+    type=Scratch(path_type=Path),
     default=Path("runs") / "reproduce",
     show_default=True,
     help="Checkpoints and caches.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Results.  [default: EXPERIMENTS/results]"
-)
+@click.option("--out", type=Output(None), help="Results.  [default: EXPERIMENTS/results]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> None:
     """Run a table or a figure of a paper; each unit's result is stored as soon as it is there.
@@ -149,10 +150,11 @@ def listed(folder: Path, data: Path, out: Path, *, as_json: bool) -> None:
 
 def written(folder: Path, out: Path) -> None:
     """Write the page of all results."""
-    from apiece._files import write_whole
+    from apiece._files import Kind, write
     from apiece.reproduce import page
 
-    write_whole(PAGE, page(everything(folder, out)))
+    kind = Kind("the page of results", (".md",), b"# The papers' tables and figures")
+    write(PAGE, page(everything(folder, out)), kind)
     echo(f"{PAGE}")
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import click
 import numpy as np
 
+from apiece._files import FIGURE
 from apiece.assignment import strategy_named
 from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import parse_option, warn
 from apiece.cli._output import echo
 from apiece.cli._progress import Bar
@@ -25,7 +27,9 @@ Example:
 """
 
 
-@click.command(short_help="A target's risk as the others' choices vary.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="A target's risk as the others' choices vary.", epilog=EXAMPLE
+)
 @click.option("--records", type=int, required=True, help="Number of records.")
 @click.option("--epsilon", type=float, required=True, help="What the victim asks.")
 @click.option("--delta", type=float, required=True, help="δ of everyone.")
@@ -36,9 +40,7 @@ Example:
 @click.option("--strategy", default="sample", show_default=True, help="How plans are made.")
 @click.option("--option", multiple=True, help="name=value, an option of the strategy; repeatable.")
 @click.option("--method", default="pld", show_default=True, help="Accounting: pld or rdp.")
-@click.option(
-    "--figure", type=click.Path(path_type=Path), help="Draw it here (.png, .svg or .pdf)."
-)
+@click.option("--figure", type=Output(FIGURE), help="Draw it here (.png, .svg or .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     """Show a victim's advantage and Δ, from plans alone, as the others' choices vary."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from apiece._files import SCHEMA
+from apiece.cli._command import Command, Output
 from apiece.cli._inputs import dialect_from, table_options
 from apiece.cli._output import echo
 from apiece.errors import InputError
@@ -20,7 +22,9 @@ Examples:
 """
 
 
-@click.command(short_help="A template of a table's public schema, or a check.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="A template of a table's public schema, or a check.", epilog=EXAMPLE
+)
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--label", required=True, help="Column to predict.")
 @click.option(
@@ -36,7 +40,7 @@ Examples:
     help="Look for mistakes in a schema that is filled in; nothing is written.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With --check, print one JSON document.")
-@click.option("--out", type=click.Path(path_type=Path), help="File to write; stdout if not given.")
+@click.option("--out", type=Output(SCHEMA), help="File to write; stdout if not given.")
 def command(
     data: Path,
     label: str,
@@ -76,12 +80,12 @@ def command(
 
 
 def _put(text: str, out: Path | None) -> None:
-    from apiece._files import write_new
+    from apiece._files import write
 
     if out is None:
         echo(text, nl=False)
     else:
-        write_new(out, text)
+        write(out, text, SCHEMA)
         echo(f"{out}: fill in what is marked '?', then: --schema {out}", err=True)
 
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
+from apiece._files import FIGURE
+from apiece.cli._command import Command, Output
+from apiece.cli._inputs import once
 from apiece.cli._output import echo
 from apiece.errors import AttributeRangeError, DataError, InputError
 from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
@@ -29,16 +32,16 @@ Example:
 """
 
 
-@click.command(short_help="Which attribute drives a query's sensitivity.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="Which attribute drives a query's sensitivity.", epilog=EXAMPLE
+)
 @click.argument("expression")
 @click.option("--range", "ranges", multiple=True, help="name=lower:upper; one for each attribute.")
 @click.option("--mean-of", type=int, help="The query is the mean over so many records.")
 @click.option("--at", multiple=True, help="a=1,b=3: a record to evaluate; repeatable.")
 @click.option("--noise-stddev", type=float, help="Gaussian noise on the sum: print the loss.")
 @click.option("--order", type=float, default=2.0, show_default=True, help="Rényi order.")
-@click.option(
-    "--figure", type=click.Path(path_type=Path), help="Draw surface and contour (two attributes)."
-)
+@click.option("--figure", type=Output(FIGURE), help="Draw surface and contour (two attributes).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     expression: str,
@@ -103,7 +106,7 @@ def _maximum(found: Maximum) -> Json:
 
 
 def _at(query: Query, text: str) -> Json:
-    record = dict(_assignment(part, "--at", "a=1,b=3") for part in text.split(","))
+    record = once("--at", (_assignment(part, "--at", "a=1,b=3") for part in text.split(",")))
     values = {name: [_number(value, "--at", text)] for name, value in record.items()}
     unknown = sorted(set(values) - set(query.attributes))
     if unknown:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
+from apiece.cli._command import Command
 from apiece.cli._inputs import number_or_name
 from apiece.cli._output import echo
 from apiece.cli._progress import Bar
@@ -53,7 +54,9 @@ def _help(how: Setting) -> str:
     return f"{how.help}  [default: {shown}]" if shown else str(how.help)
 
 
-@click.command(short_help="Train on a table of people, each at their own budget.", epilog=EXAMPLE)
+@click.command(
+    cls=Command, short_help="Train on a table of people, each at their own budget.", epilog=EXAMPLE
+)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @job_options
 @click.option(

@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from apiece._files import write_whole
+from apiece._files import Kind, append, write
 from apiece.errors import DataError
+
+_FILE = Kind("a run's file", mark=b"")  # the folder was empty when the run began
+_LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
 
 
 class RunFolder:
@@ -28,14 +31,13 @@ class RunFolder:
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write the file `name`, whole."""
-        write_whole(self.path / name, content)
+        write(self.path / name, content, _FILE)
 
     def log(self, event: str, **values: Any) -> None:
         """Append one line to log.jsonl: seconds since the start, the event, public values."""
         seconds = round(time.monotonic() - self._start, 3)
         line = json.dumps({"seconds": seconds, "event": event, **values}, allow_nan=False)
-        with (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append(self.path / "log.jsonl", line, _LOG)
 
     def curve(self, strategy: str, repeat: int) -> dict[int, float]:
         """Return the figures that were logged as "tested" of one model, by step."""

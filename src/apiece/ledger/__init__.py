@@ -1,6 +1,6 @@
 """The durable account of every person's spending."""
 
-from apiece.ledger.address import check_address
+from apiece.ledger.address import check_address, database_file
 from apiece.ledger.anchor import read_head
 from apiece.ledger.chain import Entry, Head
 from apiece.ledger.ledger import Ledger
@@ -25,6 +25,7 @@ __all__ = [
     "Verification",
     "account_epsilon",
     "check_address",
+    "database_file",
     "least_epsilon",
     "plan_losses",
     "read_head",

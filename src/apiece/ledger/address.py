@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy.engine import URL, make_url
@@ -72,6 +73,23 @@ def check_address(address: str) -> str:
     """
     parse_address(address)
     return address
+
+
+def database_file(address: str) -> list[Path]:
+    """Return the file of an SQLite address; none of another, or of what is no address.
+
+    Args:
+        address: As of `Ledger.open`.
+
+    Example:
+        >>> database_file("sqlite:///people.db"), database_file("postgresql://host/name")
+        ([PosixPath('people.db')], [])
+    """
+    try:
+        url = parse_address(address)
+    except InputError:
+        return []
+    return [Path(str(url.database))] if url.drivername == "sqlite" else []
 
 
 def _check_sqlite(url: URL) -> None:

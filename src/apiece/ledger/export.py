@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from apiece._files import EXPORT, writing
 from apiece._types import Integers
 from apiece.errors import DataError
 from apiece.ledger import units
@@ -25,30 +24,22 @@ TABLES = ("accounts", "history")
 GROUP: Final = 64  # blocks in one of a file's row groups: a quarter of a million people
 
 
-def write(parts: Iterable[pa.Table], path: str | Path) -> int:
+def write(parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path]) -> int:
     """Write the rows to a Parquet file as they come; return how many.
 
-    Raises `DataError` where it cannot be written.
+    inputs: that it must not replace. Raises `DataError` where it cannot be written.
     """
     import pyarrow.parquet as pq
 
-    target, rows = Path(path), 0
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            with ExitStack() as opened:
-                writer = None
-                for part in parts:
-                    writer = writer or opened.enter_context(pq.ParquetWriter(name, part.schema))
-                    writer.write_table(part)
-                    rows += part.num_rows
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written ({error.strerror or error})") from None
+    rows = 0
+    with writing(path, EXPORT, inputs) as file, ExitStack() as opened:
+        writer = None
+        for part in parts:
+            if writer is None:
+                schema = part.schema.with_metadata({"apiece": "ledger export"})
+                writer = opened.enter_context(pq.ParquetWriter(file, schema))
+            writer.write_table(part.replace_schema_metadata(schema.metadata))
+            rows += part.num_rows
     return rows
 
 

@@ -517,7 +517,8 @@ class Ledger:
         """Write a table to a Parquet file, whole or not at all; return its number of rows.
 
         Args:
-            path: Of the file.
+            path: Of the file, which ends in .parquet. Of what is there only an earlier export is
+                replaced.
             table: "accounts" (id, epsilon, delta, limit, spent in the filter's unit: data about
                 people) or "history" (number, kind, at, analysis, digest: nothing about a single
                 person).
@@ -527,13 +528,20 @@ class Ledger:
 
         Raises:
             OptionError: For another table.
-            DataError: Where the file cannot be written.
+            DataError: Where the file cannot be written, or would take the place of something else.
         """
         if table not in export.TABLES:
             raise unknown("table", table, export.TABLES)
         if table == "accounts":
-            return export.write(export.accounts(self.account_blocks()), path)
-        return export.write([export.history(self.history())], path)
+            return export.write(export.accounts(self.account_blocks()), path, self._files)
+        return export.write([export.history(self.history())], path, self._files)
+
+    @property
+    def _files(self) -> list[Path]:
+        """The files of an SQLite ledger and of its anchor."""
+        sqlite = self.engine.dialect.name == "sqlite"
+        own = [Path(self.engine.url.database or "")] if sqlite else []
+        return own if self._anchor.path is None else [*own, self._anchor.path]
 
     @property
     def _salt(self) -> bytes:

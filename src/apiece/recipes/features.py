@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from apiece import _check
+from apiece._files import STATE, writing
 from apiece.errors import InputError
 from apiece.recipes._images import require_shape
 from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
@@ -187,12 +187,9 @@ def transformed(transform: Transform, pixels: Any, cache: str | Path | None = No
     digest.update(repr(transform).encode())
     path = Path(cache) / f"features-{digest.hexdigest()}.npy"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
         found = torch.cat([transform(_scaled(part)).half() for part in parts])
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        with partial.open("wb") as file:
+        with writing(path, STATE) as file:
             np.save(file, found.numpy())
-        partial.replace(path)
     return torch.from_numpy(np.load(path, allow_pickle=False)).float()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apiece._files import write_whole
+from apiece._files import PAGE, write
 from apiece.errors import unknown
 from apiece.reporting.declared import require_no_objections, subject_of
 from apiece.reporting.page import render
@@ -37,15 +37,16 @@ class Report:
         """Write the page, whole or not at all, and return the path.
 
         Args:
-            path: Of the file.
+            path: Of the file, which ends in .html. Of what is there only a page that apiece wrote
+                is replaced.
 
         Returns:
             The same path.
 
         Raises:
-            DataError: Where it cannot be written.
+            DataError: Where it cannot be written, or would take the place of something else.
         """
-        write_whole(Path(path), self.html)
+        write(path, self.html, PAGE)
         return Path(path)
 
     def __repr__(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
+from apiece._files import FIGURE, writing
 from apiece._text import figure_text
 from apiece._types import Floats
 from apiece.errors import DataError
@@ -122,10 +121,12 @@ def save(figure: Figure, path: Path) -> None:
 
     Args:
         figure: Of matplotlib.
-        path: Its ending says the format: png, svg or pdf.
+        path: Its ending says the format: png, svg or pdf. Of what is there only a figure that
+            apiece wrote is replaced.
 
     Raises:
-        DataError: For another ending, and where it cannot be written.
+        DataError: For another ending, and where it cannot be written, or would take the place of
+            something else.
 
     Example:
         >>> import tempfile
@@ -134,20 +135,7 @@ def save(figure: Figure, path: Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save(Figure(), Path(folder) / "empty.svg")
     """
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise DataError(
-            f"{path}: ends in {path.suffix!r}; give a name ending in .png, .svg or .pdf"
-        )
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error}); give a writable path") from None
-    temporary = Path(name)
-    try:
-        figure.savefig(temporary, format=kind, dpi=150)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path, FIGURE) as file:
+        form = path.suffix.lower().removeprefix(".")
+        mark = {"Software" if form == "png" else "Creator": "apiece figure"}
+        figure.savefig(file, format=form, dpi=150, metadata=mark)

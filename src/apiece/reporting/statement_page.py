@@ -66,6 +66,7 @@ def _drawn(statement: Mapping[str, Any], size: float) -> FPDF:
     day = statement["finished"] or "2000-01-01"  # without a day, any: the page then names none
     document.set_creation_date(datetime.fromisoformat(day).replace(tzinfo=UTC))
     document.set_title("Privacy statement")
+    document.set_creator("apiece statement")
     document.set_lang("en")
     fonts = Path(get_data_path()) / "fonts" / "ttf"
     document.add_font("page", "", fonts / "DejaVuSans.ttf")

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apiece._files import write_whole
+from apiece._files import Kind, write
 from apiece.errors import DataError
 from apiece.reproduce.experiment import Done, Experiment, Place, Unit, key
+
+_RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class Store:
         entries = [{slot: getattr(one, slot) for slot in Done.__slots__} for one in done]
         lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
         head = json.dumps(name)
-        write_whole(self.path(name), f'{{"experiment": {head}, "units": [\n{lines}\n]}}\n')
+        text = f'{{"experiment": {head}, "units": [\n{lines}\n]}}\n'
+        write(self.path(name), text, _RESULTS)
 
 
 def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:

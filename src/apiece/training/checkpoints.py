@@ -23,8 +23,9 @@ from pathlib import Path
 
 import torch
 
+from apiece._files import STATE, write
 from apiece._types import State
-from apiece.errors import StateError, UnsupportedError
+from apiece.errors import DataError, StateError, UnsupportedError
 from apiece.training.randomness import KEY_BYTES
 
 FORMAT = 3
@@ -32,10 +33,10 @@ _DIGEST = 16
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, for its owner only, whole or not at all, by a temporary sibling.
+    """Write `data` to `path`, for its owner only, whole or not at all.
 
-    The file is new and no link, with mode 0600, whatever was at either name and whatever the
-    umask.
+    The file is new, with mode 0600 whatever the umask; a link, a folder or a device at `path` is
+    refused.
 
     Args:
         path: Where; its folder exists.
@@ -52,26 +53,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         ...     path.read_bytes(), oct(path.stat().st_mode & 0o777)
         (b'done', '0o600')
     """
-    temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.unlink(missing_ok=True)  # of a run that was killed, or planted
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        descriptor = os.open(temporary, flags, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink()
-            raise
-    except OSError as error:
-        raise StateError(
-            f"{path}: cannot be written ({error.strerror}); make room or mend the folder, then "
-            "resume the run"
-        ) from None
+        write(path, data, STATE)
+    except DataError as error:
+        raise StateError(f"{error}; make room or mend the folder, then resume the run") from None
 
 
 def _make_private(folder: Path) -> None:
@@ -155,6 +140,8 @@ class Folder:
         _make_private(self.path)
         data = _to_bytes(state, check=not self.state.exists())
         if not self.state.exists() and not self.journal.exists():
+            if self.key.exists() and self.key.stat().st_size != KEY_BYTES:
+                raise StateError(f"{self.key}: is no key of a run; choose an empty folder")
             write_atomically(self.key, key)  # a key without a state has made nothing yet
         elif self._key() != key:
             raise StateError(
