@@ -55,6 +55,17 @@ def test_hybrid_wants_a_bound_and_few_budgets() -> None:
         plan_of(Hybrid(0.1), many, expected_batch_size=10)
 
 
+@pytest.mark.parametrize("bound", [0.02, 0.3, 1.0])
+def test_a_bound_for_all_stands_beside_the_records_own(bound: float) -> None:
+    """Hybrid(x) paid no heed to stricter bounds, and said nothing."""
+    asked = Budgets([1.0] * 160 + [4.0] * 40, 1e-8, excess=0.0)
+    own, scale = (plan_of(s, asked, **SETTINGS).stages[0] for s in (Hybrid(bound), Scale()))
+    assert own.sampling_probability.tolist() == scale.sampling_probability.tolist()
+    assert own.noise_stddev == scale.noise_stddev
+    plan = plan_of(Hybrid(0.0), Budgets(asked.epsilon, 1e-8, excess=bound), **SETTINGS)
+    assert plan.stages[0].noise_stddev == scale.noise_stddev
+
+
 @pytest.mark.slow
 def test_hybrid_by_renyi_accounting_moves_with_its_bound() -> None:
     def rates(bound: float) -> list[float]:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -44,6 +44,88 @@ def test_no_record_gets_more_than_it_asked() -> None:
         # rates and the normaliser are those released, whoever is there
         assert bound.stages[0] is plan.stages[0]
         assert bound.counts == "released"
+
+
+def histogram(level_delta: Any, level_excess: Any = None) -> BudgetHistogram:
+    """As it is after a release: levels that are public, and counts that are noisy."""
+    delta = np.broadcast_to(np.array(level_delta, dtype=float), 3)
+    bounds = None if level_excess is None else np.array(level_excess, dtype=float)
+    levels = np.array([0.5, 1.0, 4.0])
+    return BudgetHistogram(levels, delta, bounds, np.full(3, 9), 1.0, 0.0, "laplace")
+
+
+@pytest.mark.parametrize(
+    ("level_delta", "own", "placed"),
+    [
+        (1e-5, 1e-5, 2),
+        (1e-5, 9.99e-6, -1),
+        ([1e-6, 1e-5, 1e-5], 2e-6, 0),
+        ([1e-5, 1e-6, 1e-5], 2e-6, 1),
+        ([1e-6, 1e-6, 1e-5], 9e-6, 1),
+        ([1e-5, 1e-5, 1e-7], 2e-7, 2),
+    ],
+)
+def test_nobody_is_placed_at_a_larger_delta(level_delta: Any, own: float, placed: int) -> None:
+    """The highest level is then not theirs, however large their ε: it would break the promise."""
+    released = histogram(level_delta)
+    budgets = Budgets([9.0, 9.0], [own, 0.5], ids=["own", "any"])
+    assert released.place(budgets).tolist() == [placed, 2]
+    counted = release_histogram(
+        budgets, [0.5, 1, 4], level_delta=level_delta, epsilon=500.0, noise="laplace"
+    )
+    assert (
+        counted.counts.tolist()
+        == np.bincount([3 if placed < 0 else placed, 2], minlength=4)[:3].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ("level_excess", "own", "placed"),
+    [([0.1, 0.1, 0.1], 0.1, 2), ([0.0, 0.1, 0.2], 0.15, 1), ([0.3, 0.2, 0.1], 0.05, -1)],
+)
+def test_nobody_is_placed_at_a_larger_bound(level_excess: Any, own: float, placed: int) -> None:
+    released = histogram(1e-5, level_excess)
+    assert released.place(Budgets([9.0, 9.0], 1e-5, excess=[own, 1.0])).tolist() == [placed, 2]
+    assert released.place(Budgets([9.0], 1e-5)).tolist() == [2]  # asks for no bound
+
+
+@pytest.mark.parametrize("own", [0.0, 0.3, 1.0])
+def test_bounds_are_not_dropped_where_the_levels_have_none(own: float) -> None:
+    """Refused for the column, whatever stands in it, so that the refusal tells nothing."""
+    released, budgets = histogram(1e-5), Budgets([9.0, 9.0], 1e-5, excess=own)
+    with pytest.raises(BudgetError, match="the histogram's levels have none; release one with"):
+        released.place(budgets)
+    plan = assign(released.budgets(), Scale(), steps=2, expected_batch_size=3, clip_norm=1.0)
+    with pytest.raises(BudgetError, match="the histogram's levels have none"):
+        plan.bind_released(released, budgets)
+
+
+def test_a_bound_plan_takes_nobody_who_was_placed_too_high(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second guard: whatever places records, a plan is held against what each allows."""
+    released = histogram([1e-5, 1e-6, 1e-5])
+    plan = assign(released.budgets(), Scale(), steps=2, expected_batch_size=3, clip_norm=1.0)
+    budgets = Budgets([9.0, 2.0], [1e-5, 1e-6])
+    bound = plan.bind_released(released, budgets)
+    assert bound.group_index.tolist() == [2, 1]
+    assert bound.consents.delta.tolist() == [1e-5, 1e-6]
+    wrong: dict[str, Callable[[Budgets], list[int]]] = {
+        "delta": lambda b: [2, 0], "epsilon": lambda b: [2, 2],
+    }  # fmt: skip
+    for name, places in wrong.items():
+        monkeypatch.setattr(BudgetHistogram, "place", lambda _, b, p=places: np.array(p(b)))
+        with pytest.raises(InputError, match=f"in a group whose {name} is above") as error:
+            plan.bind_released(released, budgets)
+        assert "\n" not in str(error.value)
+
+
+def test_a_plan_of_released_counts_may_have_nobody() -> None:
+    released = histogram(1e-5)
+    plan = assign(released.budgets(), Scale(), steps=2, expected_batch_size=3, clip_norm=1.0)
+    bound = plan.bind_released(released, Budgets([0.1, 0.2], 1e-5))
+    assert bound.ids.size == 0
+    bound.require()
 
 
 def test_levels_that_vanish_send_records_down() -> None:

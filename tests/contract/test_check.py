@@ -1,5 +1,6 @@
 """The contract (ε_i, δ_i, Δ̄_i): checked, enforced, and out of a coalition's reach."""
 
+import numpy as np
 import pytest
 
 from apiece import contract
@@ -52,6 +53,22 @@ def test_uniform_is_less_vulnerable_than_promised(skewed: Budgets) -> None:
     assert clause.forward == pytest.approx(0, abs=1e-6)
     assert clause.backward > 0.01
     assert clause.symmetric == clause.backward
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.005])
+@pytest.mark.parametrize("asked", ["with the plan", "later"])
+def test_less_vulnerable_than_promised_breaks_a_contract_too(
+    skewed: Budgets, bound: float, asked: str
+) -> None:
+    """It is not the mechanism that was promised: the victim's data count for less."""
+    bounds = np.where(skewed.epsilon == 4, bound, 1.0)
+    budgets = Budgets(skewed.epsilon, DELTA, excess=bounds, labels=skewed.labels)
+    made_for = budgets if asked == "with the plan" else skewed
+    verdict = contract.check(assign(made_for, Uniform(), **SETTINGS), budgets)
+    clause = victim_clause(verdict)
+    assert clause.forward <= 1e-5 < clause.backward
+    assert [broken.group for broken in verdict.broken] == ["victim"]
+    assert "less vulnerable than promised" in clause.reason
 
 
 def test_a_broken_epsilon_is_a_broken_contract(skewed: Budgets) -> None:

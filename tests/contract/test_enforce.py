@@ -79,6 +79,19 @@ def test_enforce_says_what_it_took_and_what_others_cost(skewed: Budgets) -> None
         contract.enforce(skewed, **SETTINGS)
 
 
+@pytest.mark.parametrize(
+    ("excess", "own"), [(0.3, 0.0), (1.0, [1.0] * 240 + [0.0] * 60)], ids=["all", "some"]
+)
+def test_a_bound_for_all_loosens_nobodys_own(excess: float, own: float | list[float]) -> None:
+    """It put .3 in the place of stricter bounds, and all that verifies was content."""
+    budgets = Budgets([1.0] * 240 + [4.0] * 60, 1e-6, excess=own)
+    plan = contract.enforce(budgets, excess=excess, steps=1, expected_batch_size=25, clip_norm=1.0)
+    assert plan.budget_groups.excess is not None
+    assert (plan.budget_groups.excess <= budgets.groups.excess).all()
+    plan.require()
+    assert contract.check(plan, budgets).ok
+
+
 def test_public_records_follow_with_a_budget_of_their_own(skewed: Budgets) -> None:
     from apiece.contract.enforce import with_public
 

@@ -11,6 +11,7 @@ from apiece.assignment import (
     AdaPDP,
     Hybrid,
     JorgensenSampling,
+    Request,
     Rounds,
     Sample,
     Scale,
@@ -178,6 +179,53 @@ def test_a_plan_that_breaks_promises_says_so() -> None:
     assert "400 records" in plan.objections[0]
     assert plan.verify().kept.tolist() == [False, True]
     assert not Plan.from_json(plan.to_json()).releasable
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "excess"])
+@pytest.mark.parametrize("who", [0, 399, 999])
+def test_nobody_is_in_a_group_that_asks_more_than_they_allow(
+    plan: Plan, name: str, who: int
+) -> None:
+    """Whoever makes a bound plan: narrower consents are refused, not replaced."""
+    columns = {
+        "epsilon": BUDGETS.epsilon.copy(),
+        "delta": BUDGETS.delta.copy(),
+        "excess": np.ones(1000),
+    }
+    columns[name][who] *= 0.999
+    less = Budgets(**columns).consents
+    with pytest.raises(InputError, match=f"in a group whose {name} is above what the record") as e:
+        dataclasses.replace(plan, consents=less)
+    assert "\n" not in str(e.value)
+    looser = dataclasses.replace(
+        plan.budget_groups, **{name: np.array([0.9, 0.9]) * (9 if name == "epsilon" else 1)}
+    )
+    if name != "excess":
+        with pytest.raises(InputError, match=f"a group whose {name}"):
+            dataclasses.replace(plan, budget_groups=looser)
+
+
+def test_a_plan_without_bounds_is_not_bound_to_who_has_them(plan: Plan) -> None:
+    bounded = Budgets(BUDGETS.epsilon, 1e-5, excess=1.0, labels=BUDGETS.labels)
+    with pytest.raises(InputError, match="do not fit"):
+        plan.public().bind(bounded)
+
+
+def test_a_strategy_of_ones_own_cannot_loosen_what_was_asked() -> None:
+    """It may return a plan that is bound already: to other consents than those that were given."""
+
+    class Loose:
+        name = "loose"
+
+        def plan(self, request: Request) -> Plan:
+            looser = Budgets(np.where(BUDGETS.epsilon > 1, 8.0, 1.0), 1e-4)
+            return assign(looser, Scale(), steps=2, expected_batch_size=100, clip_norm=1.0)
+
+    with pytest.raises(InputError, match="a group whose epsilon is above"):
+        assign(BUDGETS, Loose(), steps=2, expected_batch_size=100, clip_norm=1.0)
+    less = Budgets(BUDGETS.epsilon, 1e-5, excess=np.where(np.arange(1000) == 5, 0.1, 1.0))
+    with pytest.raises(InputError, match="a group whose"):
+        assign(less, Loose(), steps=2, expected_batch_size=100, clip_norm=1.0)
 
 
 PEOPLE = np.array([f"person {i:03}" for i in range(40)])

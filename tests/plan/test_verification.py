@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from apiece.assignment import JorgensenSampling, Scale, assign
+from apiece import contract
+from apiece.assignment import JorgensenSampling, Sample, Scale, assign
 from apiece.budgets import Budgets
 from apiece.errors import InputError, VerificationError
-from apiece.plan import Verification
+from apiece.plan import BoundPlan, Stage, Verification
 from apiece.plan.verification import amplified, spending, strictest
 
 SETTINGS = {"steps": 3, "expected_batch_size": 10, "clip_norm": 1.0}
@@ -46,12 +47,59 @@ def test_the_worst_broken_promise_is_named() -> None:
 
 
 def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
-    budgets = Budgets([3.0, 1.0, 2.0], [1e-5, 1e-4, 1e-6], ids=["x", "y", "z"])
-    index, ids = np.array([0, 0, 1]), np.array(["z", "x", "y"])
-    epsilon, delta = strictest(2, index, ids, budgets)
-    assert (epsilon.tolist(), delta.tolist()) == ([2.0, 1.0], [1e-6, 1e-4])
+    budgets = Budgets([3.0, 1.0, 2.0], [1e-5, 1e-4, 1e-6], excess=[1, 0.2, 0], ids=["x", "y", "z"])
+    free = Budgets([9.0, 8.0, 0.5], 1e-3, excess=[1, 1, 0.1], ids=["z", "x", "y"])
+    groups = Budgets([4.0, 4.0, 7.0], 0.01).groups
+    allows = free.consents.narrowed(budgets)
+    assert allows.ids.tolist() == ["z", "x", "y"]
+    epsilon, delta, excess = strictest(groups, np.array([0, 0, 1]), allows)
+    assert (epsilon.tolist(), delta.tolist()) == ([2.0, 0.5], [1e-6, 1e-4])
+    assert excess.tolist() == [0.0, 0.1]
+    assert [each.tolist() for each in strictest(groups)] == [[4.0, 7.0], [0.01, 0.01], [1.0, 1.0]]
     with pytest.raises(InputError, match="no record with id w"):
-        strictest(2, index, np.array(["z", "w", "y"]), budgets)
+        free.consents.named(np.array(["z", "w", "y"])).narrowed(budgets)
+
+
+def loose(budgets: Budgets) -> BoundPlan:
+    free = Budgets(budgets.epsilon, budgets.delta.max(), ids=budgets.ids)
+    return assign(free, Scale(), **SETTINGS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("who", [0, 30, 49])
+def test_a_smaller_delta_of_one_record_is_a_broken_promise(who: int) -> None:
+    """The plan spends no more ε than was asked, but at a δ that this record did not allow."""
+    delta = np.full(50, 1e-5)
+    delta[who] = 9e-6
+    order = np.random.default_rng(who).permutation(50)
+    budgets = Budgets(np.full(50, 2.0), delta[order], ids=order)
+    found = loose(budgets).verify(budgets)
+    assert (found.epsilon_spent <= found.epsilon).all()
+    assert not found.ok
+    with pytest.raises(VerificationError, match="planned at delta = 1e-05, more than a record"):
+        found.require()
+    verdict = contract.check(loose(budgets), budgets)
+    assert not verdict.ok
+    assert "larger delta" in verdict.broken[0].reason
+
+
+def test_the_bound_of_one_record_is_verified_with_a_baseline_of_its_own() -> None:
+    """Who is taken more often than their own ε would be, though the plan keeps that ε."""
+    skewed = Budgets([1.0] * 45 + [4.0] * 5, 1e-5)
+    plan = assign(skewed, Sample(), **(SETTINGS | {"expected_batch_size": 5}))  # type: ignore[arg-type]
+    plan = dataclasses.replace(plan, stages=(less(plan.stages[0]),))
+    lower, bounds = skewed.epsilon.copy(), np.ones(50)
+    lower[-1], bounds[-1] = float(plan.epsilon_spent[1]) * 1.0001, 0.01
+    assert plan.verify(Budgets(lower, 1e-5)).ok
+    found = plan.verify(Budgets(lower, 1e-5, excess=bounds))
+    assert found.forward is not None
+    assert found.forward[1] > 0.01
+    assert found.kept.tolist() == [True, False]
+    with pytest.raises(VerificationError, match=r"forward excess .* bound 0.01"):
+        found.require()
+
+
+def less(stage: Stage) -> Stage:
+    return dataclasses.replace(stage, noise_stddev=stage.noise_stddev * 1.3)
 
 
 def test_another_accountant_is_asked_by_name_and_not_remembered() -> None:

@@ -96,9 +96,11 @@ def assign(
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
 
     def bound(found: Plan) -> BoundPlan:
-        return found if isinstance(found, BoundPlan) else found.bind(budgets)
+        if not isinstance(found, BoundPlan):
+            return found.bind(budgets)
+        return replace(found, consents=found.consents.narrowed(budgets))
 
-    return _kept(request, _given(strategy), bound, budgets)
+    return _kept(request, _given(strategy), bound)
 
 
 def assign_levels(
@@ -139,7 +141,7 @@ def assign_levels(
     if not isinstance(levels, BudgetLevels):
         raise InputError(f"levels: a {type(levels).__name__}; give BudgetLevels")
     request = Request(levels, steps, expected_batch_size, clip_norm, method)
-    return _kept(request, _given(strategy), lambda found: found, None)
+    return _kept(request, _given(strategy), lambda found: found)
 
 
 def _given(strategy: Strategy | str) -> Strategy:
@@ -150,22 +152,23 @@ def _given(strategy: Strategy | str) -> Strategy:
     return strategy
 
 
-def _kept(
-    request: Request, strategy: Strategy, whole: Callable[[Plan], P], budgets: Budgets | None
-) -> P:
-    """Return the strategy's plan, verified; with groups aimed lower that spent too much."""
+def _kept(request: Request, strategy: Strategy, whole: Callable[[Plan], P]) -> P:
+    """Return the strategy's plan, verified; with groups aimed lower that spent too much.
+
+    No record is in a group that asks more than the record allows, or the plan could not be bound.
+    """
     for attempt in range(ATTEMPTS):
         try:
             plan = whole(strategy.plan(request))
             if not plan.releasable:
                 return plan
-            verification = plan.verify(budgets)
+            spent = plan.epsilon_spent
         except RangeError as error:
             raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
-        if verification.ok:
+        if (spent <= plan.budget_groups.epsilon).all():
             return _noted(plan)
-        request = request.lower(verification.epsilon_spent, attempt)
-    verification.require()
+        request = request.lower(spent, attempt)
+    plan.verify().require()
     return plan
 
 

@@ -46,10 +46,10 @@ class Hybrid:
     for mean c = c̄.
 
     Attributes:
-        excess: One bound Δ̄ for all, or None for each record's own (`Budgets.excess`; 1 where none
-            was asked). 0 for all is Scale's plan, 1 for all Sample's. In between the noise over
-            signal, S / Σ q_i·c_i, falls with Δ̄; S alone does not, since rates and clip norms grow
-            together.
+        excess: One bound Δ̄ for all, beside each record's own (`Budgets.excess`; 1 where none was
+            asked): the smaller counts. None for the records' own. 0 for all is Scale's plan, 1 for
+            all Sample's. In between the noise over signal, S / Σ q_i·c_i, falls with Δ̄; S alone
+            does not, since rates and clip norms grow together.
 
     Raises:
         InputError: For a bound outside [0, 1].
@@ -98,14 +98,14 @@ class Hybrid:
         return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
 
     def _bounds(self, request: Request) -> Floats:
-        if self.excess is not None:
-            return np.full(len(request.groups), self.excess)
-        if request.groups.excess is None:
+        own = request.groups.excess
+        if own is None and self.excess is None:
             raise BudgetError(
                 "Hybrid: the budgets carry no bound on the excess risk; give Hybrid(excess=…) or "
                 "Budgets(…, excess=…)"
             )
-        return request.groups.excess
+        bound = np.ones(len(request.groups)) if own is None else own
+        return np.minimum(bound, 1.0 if self.excess is None else self.excess)
 
 
 def _joint_rates(request: Request, bound: Floats) -> Floats:

@@ -22,7 +22,8 @@ def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:
     while cap > least:
         try:
             lower = dataclasses.replace(request, budgets=request.budgets.at_most(cap))
-            feasible = strategy.plan(lower).verify().ok
+            plan = strategy.plan(lower)
+            feasible = bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
         except (RangeError, InfeasibleError):
             feasible = False
         if feasible:

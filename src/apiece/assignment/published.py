@@ -183,7 +183,7 @@ def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine
         stages=stages,
         saturated=np.zeros(len(patterns), dtype=bool),
         group_index=group_index,
-        ids=request.budgets.ids,
+        consents=request.budgets.consents,
         method=request.method,
         combine=combine,
         objections=(OBJECTION,),

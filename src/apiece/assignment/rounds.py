@@ -242,8 +242,7 @@ def _with_least_noise(plan: Plan, target: Floats) -> Plan:
     factor = 1.0
     for _ in range(len(plan.budget_groups) + 1):
         scaled = scaled_noise(plan, factor)
-        verification = scaled.verify()
-        ratio = verification.epsilon_spent / target
+        ratio = scaled.epsilon_spent / target
         binding = int(np.argmax(ratio))
         if 1 - 2e-3 <= ratio[binding] <= 1:
             return scaled

@@ -69,7 +69,7 @@ class Uniform:
         plan = request.one_stage(
             self.name, z * request.clip_norm, q * ones, request.clip_norm * ones
         )
-        broken = ~plan.verify().kept
+        broken = ~(plan.epsilon_spent <= groups.epsilon)
         if not broken.any() or self.budget == "strictest":
             return plan
         worst = str(groups.name[int(np.flatnonzero(broken)[0])])

@@ -13,7 +13,7 @@ from apiece.budgets.groups import BudgetGroups
 from apiece.budgets.levels import BudgetLevels
 from apiece.budgets.ownership import Ownership
 from apiece.budgets.persons import Persons
-from apiece.budgets.records import Budgets
+from apiece.budgets.records import Budgets, Consents
 from apiece.budgets.release import BudgetHistogram, release_histogram
 from apiece.budgets.row_limit import release_rows_per_person
 
@@ -24,6 +24,7 @@ __all__ = [
     "BudgetHistogram",
     "BudgetLevels",
     "Budgets",
+    "Consents",
     "Ownership",
     "Persons",
     "budget_column",

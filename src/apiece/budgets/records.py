@@ -18,6 +18,85 @@ from apiece.budgets.persons import Persons
 from apiece.datasets import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
+BOUNDS = ("epsilon", "delta", "excess")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Consents:
+    """What each of some records allows at most: data about people, for a plan of these records.
+
+    Attributes:
+        ids: Of the records.
+        epsilon: Of each.
+        delta: Of each.
+        excess: Δ̄ of each; 1 where no bound was asked.
+
+    Raises:
+        BudgetError: For columns of different lengths.
+
+    Example:
+        >>> Budgets([1.0, 3.0], 1e-5).consents.excess.tolist()
+        [1.0, 1.0]
+    """
+
+    ids: npt.NDArray[Any]
+    epsilon: Floats
+    delta: Floats
+    excess: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("ids", *BOUNDS):
+            column: npt.NDArray[Any] = np.asarray(getattr(self, name))
+            if column.flags.writeable:
+                column = column.copy()
+                column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        shapes = [getattr(self, name).shape for name in ("ids", *BOUNDS)]
+        if any(shape != (self.ids.size,) for shape in shapes):
+            raise BudgetError(f"consents: columns of shapes {shapes}; give each one entry a record")
+
+    def __len__(self) -> int:
+        return int(self.ids.size)
+
+    def taken(self, which: npt.NDArray[Any]) -> Consents:
+        """Return those of some of the records, maybe of none.
+
+        Args:
+            which: A mask, or positions.
+        """
+        columns = (self.ids, self.epsilon, self.delta, self.excess)
+        return Consents(*(each[which] for each in columns))
+
+    def named(self, ids: npt.NDArray[Any]) -> Consents:
+        """Return the same of records that are called by other ids.
+
+        Args:
+            ids: In the same order.
+        """
+        return Consents(ids, self.epsilon, self.delta, self.excess)
+
+    def narrowed(self, budgets: Budgets) -> Consents:
+        """Return, of each record, the least of what stands here and of what `budgets` say.
+
+        Args:
+            budgets: Joined by id; of these records at least.
+
+        Raises:
+            InputError: Where one of the records is missing.
+        """
+        order = np.argsort(budgets.ids, kind="stable")
+        found = np.searchsorted(budgets.ids, self.ids, sorter=order)
+        place = order[np.minimum(found, len(budgets) - 1)]
+        missing = budgets.ids[place] != self.ids
+        if missing.any():
+            raise InputError(
+                f"budgets: no record with id {self.ids[missing][0]!s} ({int(missing.sum())} of the "
+                "plan's records are missing); give the budgets of every record of the plan"
+            )
+        other = budgets.consents.taken(place)
+        least = (np.minimum(getattr(self, c), getattr(other, c)) for c in BOUNDS)
+        return Consents(self.ids, *least)
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Budgets:
@@ -99,6 +178,13 @@ class Budgets:
         """For each record, the position of its budget in `groups`."""
         return self._grouping[1]
 
+    @property
+    def consents(self) -> Consents:
+        """What each record allows, as a plan of these records carries it."""
+        free = np.broadcast_to(1.0, len(self))
+        bounds = free if self.excess is None else self.excess
+        return Consents(self.ids, self.epsilon, self.delta, bounds)
+
     @cached_property
     def _grouping(self) -> tuple[BudgetGroups, Integers]:
         columns: list[npt.NDArray[Any]] = [self.epsilon, self.delta]
@@ -151,7 +237,7 @@ class Budgets:
                 f"epsilon[{i}] = {float(lower[i])!r}: record {self.ids[i]!s} allows "
                 f"{float(self.epsilon[i])!r} ({above.size} such entries); use at most that"
             )
-        return Budgets(lower, self.delta, excess=self.excess, ids=self.ids, labels=self.labels)
+        return self._with(epsilon=lower)
 
     def at_most(self, epsilon: float) -> Budgets:
         """Return these budgets with every ε above `epsilon` lowered to it.
@@ -187,7 +273,29 @@ class Budgets:
             np.minimum(values, factor ** np.floor(np.log(values) / np.log(factor)))
             for values, factor in ((self.epsilon, epsilon), (self.delta, delta))
         ]
-        return Budgets(lower[0], lower[1], excess=self.excess, ids=self.ids, labels=self.labels)
+        return self._with(epsilon=lower[0], delta=lower[1])
+
+    def bounded(self, excess: float) -> Budgets:
+        """Return these budgets with every bound Δ̄ above `excess` lowered to it.
+
+        Args:
+            excess: In [0, 1]; also the bound of records that asked for none.
+
+        Raises:
+            InputError: For a bound outside [0, 1].
+
+        Example:
+            >>> budgets = Budgets([1.0, 3.0], 1e-5, excess=[0.5, 0.01]).bounded(0.3)
+            >>> budgets.excess.tolist()
+            [0.3, 0.01]
+        """
+        bound = _check.probability("excess", excess)
+        return self._with(excess=np.minimum(self.consents.excess, bound))
+
+    def _with(self, **changed: Floats) -> Budgets:
+        """Return these budgets with other columns; the rest goes along."""
+        columns = ("epsilon", "delta", "excess", "ids", "labels")
+        return Budgets(**({name: getattr(self, name) for name in columns} | changed))
 
     @classmethod
     def from_groups(

@@ -83,10 +83,16 @@ class BudgetHistogram:
 
         Raises:
             InfeasibleError: Where no level has a positive count.
+            BudgetError: For budgets with bounds Δ̄ where the levels have none.
 
         Guarantee:
             No record is placed in a group with a larger budget than it asked.
         """
+        if budgets.excess is not None and self.level_excess is None:
+            raise BudgetError(
+                "budgets: they have bounds on the excess, and the histogram's levels have none; "
+                "release one with level_excess"
+            )
         groups = self.budgets().groups
         return _place(budgets, groups.epsilon, groups.delta, groups.excess)
 
@@ -218,10 +224,9 @@ def _levels(
 
 def _place(budgets: Budgets, epsilon: Floats, delta: Floats, excess: Floats | None) -> Integers:
     """Return the last level, in order of ε, that is at most each record's budget; else −1."""
+    allows, bounds = budgets.consents, np.ones(epsilon.size) if excess is None else excess
     index = np.full(len(budgets), -1, dtype=np.int64)
     for level in range(epsilon.size):
-        fits = (budgets.epsilon >= epsilon[level]) & (budgets.delta >= delta[level])
-        if excess is not None and budgets.excess is not None:
-            fits &= budgets.excess >= excess[level]
-        index[fits] = level
+        fits = (allows.epsilon >= epsilon[level]) & (allows.delta >= delta[level])
+        index[fits & (allows.excess >= bounds[level])] = level
     return index

@@ -195,9 +195,7 @@ def budgets_from(flags: Flags) -> Budgets:
     cap = flags["no_limit_cap"]
     groups = [(n, capped(e, cap), share) for n, e, share in groups_from(flags["groups"])]
     budgets = Budgets.from_groups(groups, flags["records"], delta)
-    if excess is None:
-        return budgets
-    return Budgets(budgets.epsilon, budgets.delta, excess=excess, labels=budgets.labels)
+    return budgets if excess is None else budgets.bounded(excess)
 
 
 def table(plan: Plan) -> str:
@@ -263,7 +261,7 @@ def _foot(plan: Plan) -> list[str]:
     notes = ["", *plan.notes] if plan.notes else []
     if plan.saturated.any():
         notes = ["", "* saturated: cannot spend what it allows", *notes]
-    if not plan.verify().ok:
+    if not (plan.epsilon_spent <= plan.budget_groups.epsilon).all():
         notes = ["", "! BROKEN: spends more than was asked", *notes]
     if plan.releasable:
         return notes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError, VerificationError
-from apiece.plan import BoundPlan, Plan, excess_of
+from apiece.plan import Plan, Verification, excess_of
 
 MOST = 500
 
@@ -103,8 +102,8 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
 
     Args:
         plan: Any plan; all numbers are recomputed from its own mechanisms, by PLD.
-        budgets: What the records asked, with their bounds Δ̄, joined by id; None for what the plan
-            was made for.
+        budgets: What the records asked, with their bounds Δ̄, joined by id, beside what they asked
+            when the plan was made.
 
     Raises:
         UnsupportedError: For a plan of more than 500 groups.
@@ -126,12 +125,13 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
             "first, with Budgets.rounded_down"
         )
     verification = plan.verify(budgets)
-    bounds = _bounds(plan, budgets)
+    size = len(plan.budget_groups)
+    bounds = np.ones(size) if verification.bound is None else verification.bound
     clauses = []
-    for g in range(len(plan.budget_groups)):
-        apart = excess_of(plan, g, privacy_curve(plan.mechanism_for(g), method="pld"))
+    for g in range(size):
+        forward, backward = _apart(plan, verification, g)
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
-        symmetric, bound = float(apart.symmetric.upper), float(bounds[g])
+        symmetric, bound = max(forward, backward), float(bounds[g])
         kept = bool(verification.kept[g]) and symmetric <= bound
         clauses.append(
             Clause(
@@ -140,34 +140,32 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
                 delta=float(plan.budget_groups.delta[g]),
                 bound=bound,
                 epsilon_spent=spent,
-                forward=float(apart.forward.upper),
-                backward=float(apart.backward.upper),
+                forward=forward,
+                backward=backward,
                 symmetric=symmetric,
                 kept=kept,
-                reason=_reason(bool(verification.kept[g]), spent, asked, apart, bound),
+                reason="kept" if kept else _reason(spent, asked, forward, backward, bound),
             )
         )
     return Verdict(tuple(clauses))
 
 
-def _bounds(plan: Plan, budgets: Budgets | None) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the smallest Δ̄ that any record of each group asked; 1 where none did."""
-    bounds = np.ones(len(plan.budget_groups))
-    if budgets is None:
-        return bounds if plan.budget_groups.excess is None else plan.budget_groups.excess
-    if budgets.excess is None:
-        return bounds
-    bound = plan if isinstance(plan, BoundPlan) else plan.bind(budgets)
-    order = np.argsort(budgets.ids, kind="stable")
-    place = order[np.searchsorted(budgets.ids, bound.ids, sorter=order)]
-    np.minimum.at(bounds, bound.group_index, budgets.excess[place])
-    return bounds
+def _apart(plan: Plan, verification: Verification, group: int) -> tuple[float, float]:
+    """Return a group's forward and backward Δ; forward as its most cautious record sees it."""
+    measures, seen = plan.measures, verification.forward
+    if measures.forward is not None and measures.backward is not None:
+        forward, backward = float(measures.forward[group]), float(measures.backward[group])
+    else:
+        curve = privacy_curve(plan.mechanism_for(group), method="pld")
+        found = excess_of(plan, group, curve)
+        forward, backward = float(found.forward.upper), float(found.backward.upper)
+    return forward if seen is None else float(np.fmax(forward, seen[group])), backward
 
 
-def _reason(epsilon_kept: bool, spent: float, asked: float, apart: Any, bound: float) -> str:
-    if not epsilon_kept:
+def _reason(spent: float, asked: float, forward: float, backward: float, bound: float) -> str:
+    """Return what breaks a contract."""
+    if not spent <= asked:
         return f"spends epsilon = {spent:.6g}, more than the {asked:.6g} asked"
-    forward, backward = float(apart.forward.upper), float(apart.backward.upper)
     if forward > bound:
         return f"forward excess {forward:.3g} is above {bound:.3g}: more vulnerable than promised"
     if backward > bound:
@@ -175,4 +173,4 @@ def _reason(epsilon_kept: bool, spent: float, asked: float, apart: Any, bound: f
             f"backward excess {backward:.3g} is above {bound:.3g}: less vulnerable than promised, "
             "but not the mechanism that was promised"
         )
-    return "kept"
+    return "planned at a larger delta than a record of it allows"

@@ -56,11 +56,11 @@ def enforce(
     with ids that follow the others'.
 
     Args:
-        budgets: With their bounds Δ̄, unless `excess` is given.
+        budgets: With their bounds Δ̄; without any where `excess` is given.
         steps: As of `assign`.
         expected_batch_size: As of `assign`.
         clip_norm: As of `assign`.
-        excess: One bound for all.
+        excess: A bound for all, beside the records' own: the smaller counts.
         public: How many public records could be added, whose budget is free to choose.
         method: As of `assign`.
 
@@ -78,13 +78,7 @@ def enforce(
         'sample'
     """
     if excess is not None:
-        budgets = Budgets(
-            budgets.epsilon,
-            budgets.delta,
-            excess=_check.probability("excess", excess),
-            ids=budgets.ids,
-            labels=budgets.labels,
-        )
+        budgets = budgets.bounded(excess)
     if budgets.excess is None:
         raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
     public = _check.count("public", public, least=0)

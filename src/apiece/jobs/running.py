@@ -164,7 +164,7 @@ def _with_whole_ids(plan: BoundPlan) -> BoundPlan:
         ids = np.array([int(i) for i in plan.ids])
     except ValueError as error:
         raise InputError(f"ids: {error}, but this ledger's ids are whole numbers") from None
-    return replace(plan, ids=ids)
+    return replace(plan, consents=plan.consents.named(ids))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 from apiece._types import Floats
 from apiece.errors import ApieceError, DataError, RangeError
 from apiece.plan.numbers import Numbers, steps_of
-from apiece.plan.verification import MEASURED, Measures, verify
+from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
 SLACK = (
     1e-6  # relative for ε, absolute for the others: what two builds of one accountant may differ
@@ -84,7 +84,9 @@ class Claims:
                 stage.noise_stddev / stage.clip_norm,
             )
         if releasable:
-            verify(plan.budget_groups, plan.epsilon_spent, None).require()
+            epsilon, delta, bound = strictest(plan.budget_groups)  # bounds are verified by require
+            asked = epsilon, delta, np.ones_like(bound)
+            verify(plan, plan.epsilon_spent, asked, lambda: plan.measures).require()
         _same(plan, "epsilon_spent", self.epsilon_spent, plan.epsilon_spent)
         if plan.budget_groups.excess is not None and len(plan.budget_groups) <= MEASURED:
             self._compare_measures(plan)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from apiece import _check, _json
 from apiece._types import Floats, Integers, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets
+from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Consents
 from apiece.errors import InputError, unknown
 from apiece.mechanisms import Mechanism
 from apiece.plan import page, serial
@@ -28,10 +28,10 @@ from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 from apiece.plan.verification import (
+    Asked,
     Measures,
     Verification,
     measure,
-    require_bounds,
     spending,
     strictest,
     verify,
@@ -213,34 +213,38 @@ class Plan:
         return measure(self, self.epsilon_spent)
 
     def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:
-        """Return, for each group, the ε recomputed from the plan alone beside what was asked.
+        """Return, for each group, what is recomputed from the plan alone beside what was asked.
 
-        A broken promise raises nothing: read `.ok`, `.kept`, or call `.require()`.
+        A broken promise raises nothing: read `.ok`, `.kept`, or call `.require()`. A plan may use
+        less than a record allows, never more: a bound plan is held against each record's own
+        consent, whatever else it is held against.
 
         Args:
-            budgets: What to hold the plan against, joined by record id to a bound plan; None for
-                the groups that the plan was made for. A plan may use less than a record allows,
-                never more.
+            budgets: What to hold the plan against as well, joined by record id to a bound plan.
             method: As for `privacy_curve`; None for the plan's own.
 
         Raises:
             InputError: Where records are missing.
         """
-        own = method in (None, self.method)
+        own, asked = method in (None, self.method), self._asked(budgets)
         spent = self.epsilon_spent if own else spending(self, str(method))
-        if budgets is None:
-            return verify(self.budget_groups, spent, None)
-        bound = self if isinstance(self, BoundPlan) else self.bind(budgets)
-        asked = strictest(len(self.budget_groups), bound.group_index, bound.ids, budgets)
-        return verify(self.budget_groups, spent, asked)
+        return verify(self, spent, asked, lambda: self.measures)
+
+    def _asked(self, budgets: Budgets | None) -> Asked:
+        """Return the strictest ε, δ and Δ̄ of each group, of its records and of `budgets`."""
+        bound = self if isinstance(self, BoundPlan) or budgets is None else self.bind(budgets)
+        if not isinstance(bound, BoundPlan):
+            return strictest(self.budget_groups)
+        allows = bound.consents if budgets is None else bound.consents.narrowed(budgets)
+        return strictest(self.budget_groups, bound.group_index, allows)
 
     def require(self) -> None:
         """Raise unless this plan may make a release: nothing is believed, all is recomputed.
 
         Raises:
             InputError: Where it has objections.
-            VerificationError: Where a group's ε, or forward Δ (more vulnerable than its bound
-                allows), is not kept by the plan's own numbers.
+            VerificationError: Where a group's or, in a bound plan, a record's own ε, δ or forward
+                Δ (more vulnerable than its bound allows) is not kept by the plan's own numbers.
         """
         if self.objections:
             raise InputError(
@@ -248,9 +252,6 @@ class Plan:
                 "give a seed to run it as an experiment"
             )
         self.verify().require()
-        bounds = self.budget_groups.excess
-        if bounds is not None and (bounds < 1).any():
-            require_bounds(self, self.measures)
 
     def bind(self, budgets: Budgets) -> BoundPlan:
         """Return this plan with the records of `budgets`.
@@ -267,7 +268,7 @@ class Plan:
                 f"budgets: {len(budgets)} records in {len(asked)} groups do not fit the plan's "
                 f"{self.records} in {len(own)}; make the plan from these budgets"
             )
-        return _changed(self, BoundPlan, group_index=budgets.group_index, ids=budgets.ids)
+        return _changed(self, BoundPlan, group_index=budgets.group_index, consents=budgets.consents)
 
     def bind_released(self, histogram: BudgetHistogram, budgets: Budgets) -> BoundPlan:
         """Return this plan, made from `histogram.budgets()`, with the real records that fit it.
@@ -282,6 +283,7 @@ class Plan:
 
         Raises:
             InputError: Where the plan was not made from this histogram.
+            BudgetError: For budgets with bounds Δ̄ where the histogram's levels have none.
         """
         own, released = self.budget_groups, histogram.budgets().groups
         if not own.same_as(released):
@@ -290,8 +292,9 @@ class Plan:
             )
         index = histogram.place(budgets)
         taken = index >= 0
-        released_plan = replace(self, counts="released")
-        return _changed(released_plan, BoundPlan, group_index=index[taken], ids=budgets.ids[taken])
+        consents = budgets.consents.taken(taken)
+        released_plan = replace(self.public(), counts="released")
+        return _changed(released_plan, BoundPlan, group_index=index[taken], consents=consents)
 
     def public(self) -> Plan:
         """Return the plan without who is where, which may be published."""
@@ -382,10 +385,14 @@ class BoundPlan(Plan):
         reference: What the excess is measured against.
         unit: "record" or "person".
         group_index: The plan's group of each record.
-        ids: Each record's id, in the same order.
+        consents: Each record's id and what it allows, in the same order.
 
     Raises:
-        InputError: For parts that do not fit one another.
+        InputError: For parts that do not fit one another, and a record in a group whose ε, δ or Δ̄
+            is above what the record allows.
+
+    Guarantee:
+        `verify` and `require` compare with each record's own (ε, δ, Δ̄), which nothing loosens.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -396,20 +403,30 @@ class BoundPlan(Plan):
     """
 
     group_index: Integers
-    ids: npt.NDArray[Any]
+    consents: Consents
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        exact = self.counts == "exact"
-        size = (self.records if exact else np.size(self.ids),)
-        index = _frozen("group_index", self.group_index, np.int64, size)
+        index = _frozen("group_index", self.group_index, np.int64, (len(self.consents),))
         object.__setattr__(self, "group_index", index)
-        object.__setattr__(self, "ids", _frozen("ids", self.ids, None, size))
         if index.size and not 0 <= index.min() <= index.max() < len(self.budget_groups):
             raise InputError(f"group_index: must be in [0, {len(self.budget_groups)})")
         found = np.bincount(index, minlength=len(self.budget_groups))
-        if exact and not (found == self.budget_groups.records).all():
+        if self.counts == "exact" and not (found == self.budget_groups.records).all():
             raise InputError("group_index: its counts are not those of plan.budget_groups.records")
+        asked, allows = self.budget_groups, self.consents
+        bounds = np.ones(len(asked)) if asked.excess is None else asked.excess
+        for name, most in (("epsilon", asked.epsilon), ("delta", asked.delta), ("excess", bounds)):
+            if not (most[index] <= getattr(allows, name)).all():
+                raise InputError(
+                    f"consents: a record is in a group whose {name} is above what the record "
+                    "allows; bind the plan to the budgets that it was made from"
+                )
+
+    @property
+    def ids(self) -> npt.NDArray[Any]:
+        """Each record's id, in the order of `group_index`."""
+        return self.consents.ids
 
     @classmethod
     def of(cls, plan: Plan) -> BoundPlan:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from apiece import accounting
 from apiece._types import Floats, Integers
 from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve, upper_epsilons
-from apiece.budgets import BudgetGroups, Budgets
-from apiece.errors import InputError, VerificationError
+from apiece.budgets import BudgetGroups, Consents
+from apiece.errors import VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan.numbers import Numbers, mechanism_of
 from apiece.plan.stage import Stage
@@ -20,6 +21,8 @@ from apiece.plan.stage import Stage
 MEASURED = 64
 QUICK = 32
 ULP = 2.0**-52
+Budget: TypeAlias = tuple[float, float]  # ε and δ
+Asked: TypeAlias = tuple[Floats, Floats, Floats]  # the strictest ε, δ and Δ̄, one entry a group
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -68,13 +71,17 @@ class Verification:
 
     Attributes:
         name: Of the groups.
-        epsilon: The strictest asked by any record of the group.
-        delta: As asked.
+        epsilon: The strictest asked by the group or any record of it.
+        delta: The plan's own.
         epsilon_spent: What is spent at that δ.
-        kept: Whether spent ≤ asked.
+        kept: Whether spent ≤ asked, at a δ that is at most the strictest asked, and forward ≤
+            bound.
+        bound: The strictest Δ̄, likewise; None where none below 1 was asked.
+        forward: Δ towards more vulnerable than the uniform mechanism of the (ε, δ) asked; None
+            with `bound`. In a plan of more than 64 groups NaN where a group has no bound.
 
     Guarantee:
-        `epsilon_spent` is an upper bound, computed from the plan's own numbers.
+        `epsilon_spent` and `forward` are upper bounds, computed from the plan's own numbers.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -89,6 +96,8 @@ class Verification:
     delta: Floats
     epsilon_spent: Floats
     kept: npt.NDArray[np.bool_]
+    bound: Floats | None = None
+    forward: Floats | None = None
 
     @property
     def ok(self) -> bool:
@@ -103,12 +112,26 @@ class Verification:
         """
         if self.ok:
             return
-        worst = int(np.argmax(np.where(self.kept, -np.inf, self.epsilon_spent / self.epsilon)))
+        above = np.where(self.kept, -np.inf, self.epsilon_spent / self.epsilon)
+        g, broken = int(np.argmax(above)), f"({int((~self.kept).sum())} groups broken)"
+        if above[g] > 1:
+            raise VerificationError(
+                f"plan: group {self.name[g]} spends epsilon = {self.epsilon_spent[g]:.6g} at "
+                f"delta = {self.delta[g]:g}, more than the {self.epsilon[g]:.6g} it asked "
+                f"{broken}; make the plan anew, or raise this budget"
+            )
+        if self.bound is not None and self.forward is not None:
+            beyond = np.where(self.bound < 1, self.forward - self.bound, -np.inf)
+            if not (beyond <= 0).all():
+                g = int(np.argmax(beyond))
+                raise VerificationError(
+                    f"plan: group {self.name[g]} has forward excess {self.forward[g]:.3g}, more "
+                    f"vulnerable than its bound {self.bound[g]:.3g} allows {broken}; make the plan "
+                    "by contract.enforce"
+                )
         raise VerificationError(
-            f"plan: group {self.name[worst]} spends epsilon = {self.epsilon_spent[worst]:.6g} at "
-            f"delta = {self.delta[worst]:g}, more than the {self.epsilon[worst]:.6g} it asked "
-            f"({int((~self.kept).sum())} groups broken); make the plan anew, or "
-            "raise this budget"
+            f"plan: group {self.name[g]} was planned at delta = {self.delta[g]:g}, more than a "
+            f"record of it allows {broken}; make the plan from these budgets"
         )
 
 
@@ -124,17 +147,18 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
     return Measures(spent, advantage, forward, backward)
 
 
-def baseline_for(plan: Numbers, group: int) -> Mechanism:
+def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mechanism:
     """Return the uniform mechanism that a record of `group` compares its own with.
 
     All records with the same (ε, δ), at the plan's reference; calibrated with the plan's own
     method. Nothing of it moves with what others ask. Source: Kaiser et al. 2026 Def. 8.
     """
-    reference = plan.reference
+    reference, own = plan.reference, plan.budget_groups
     assert reference is not None  # set when the plan was made
+    epsilon, delta = (own.epsilon[group], own.delta[group]) if asked is None else asked
     z = accounting.noise_multipliers(
-        epsilon=plan.budget_groups.epsilon[group],
-        delta=plan.budget_groups.delta[group],
+        epsilon=epsilon,
+        delta=delta,
         sampling_probability=reference.sampling_probability,
         steps=reference.steps,
         method=plan.method,
@@ -142,15 +166,18 @@ def baseline_for(plan: Numbers, group: int) -> Mechanism:
     return reference.mechanism(float(z))
 
 
-def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
+def excess_of(
+    plan: Numbers, group: int, curve: PrivacyCurve, *, asked: Budget | None = None
+) -> Excess:
     """Return Δ between a group's baseline and its own curve; 0 where they are the same.
 
-    The baseline is the plan's reference with the noise that spends the group's own (ε, δ).
+    The baseline is the plan's reference with the noise that spends (ε, δ).
 
     Args:
         plan: The plan's numbers.
         group: A position.
         curve: The group's own.
+        asked: ε and δ of the baseline; None for the group's own.
 
     References:
         Kaiser et al. 2026, Def. 8.
@@ -162,7 +189,7 @@ def excess_of(plan: Numbers, group: int, curve: PrivacyCurve) -> Excess:
         >>> excess_of(plan, 0, plan.curve(0)).forward.upper
         0.0
     """
-    baseline, own = baseline_for(plan, group), mechanism_of(plan, group)
+    baseline, own = baseline_for(plan, group, asked), mechanism_of(plan, group)
     if _same(baseline, own):
         zero = Bounds(0.0, 0.0)
         return Excess(zero, zero, zero)
@@ -181,32 +208,29 @@ def _same(one: Mechanism, other: Mechanism) -> bool:
     return False
 
 
-def verify(own: BudgetGroups, spent: Floats, asked: tuple[Floats, Floats] | None) -> Verification:
-    """Return the verification of what is `spent` by the groups of a plan.
+def verify(
+    plan: Numbers, spent: Floats, asked: Asked, measures: Callable[[], Measures]
+) -> Verification:
+    """Return the verification of what is `spent` by the groups of a plan, and of its excess.
 
-    asked: the strictest ε and δ of the records of each group (see `strictest`); what the plan was
-    made for if None.
+    asked: the strictest that is asked of each group; see `strictest`. measures: of the plan, for
+    bounds Δ̄. A record that allows less than its group asked is compared with a baseline of what
+    it allows: the less a baseline tells, the larger is Δ towards more vulnerable.
     """
-    epsilon, delta = (own.epsilon, own.delta) if asked is None else asked
+    own, (epsilon, delta, bound) = plan.budget_groups, asked
     kept = (spent <= epsilon) & (own.delta <= delta)
-    return Verification(own.name, epsilon, own.delta, spent, kept)
-
-
-def require_bounds(plan: Numbers, measures: Measures) -> None:
-    """Raise `VerificationError` where a group is more vulnerable than its bound Δ̄ allows."""
-    bounds, forward = plan.budget_groups.excess, measures.forward
-    if bounds is None:
-        return
-    if forward is None:  # of many groups
-        found = [excess_of(plan, g, curve) for g, curve in enumerate(_curves(plan, "pld"))]
-        forward = np.array([apart.forward.upper for apart in found])
-    broken = ~(forward <= bounds)
-    if broken.any():
-        g = int(np.argmax(np.where(broken, forward - bounds, -np.inf)))
-        raise VerificationError(
-            f"plan: group {plan.budget_groups.name[g]} has forward excess {forward[g]:.3g}, more "
-            f"vulnerable than its bound {bounds[g]:.3g} allows; make the plan by contract.enforce"
-        )
+    if (bound >= 1).all():
+        return Verification(own.name, epsilon, own.delta, spent, kept)
+    measured = measures().forward
+    narrower = (epsilon < own.epsilon) | (delta < own.delta)
+    again = (bound < 1) & (narrower if measured is not None else True)
+    forward = np.full(len(own), np.nan) if measured is None else measured.copy()
+    curves = _curves(plan, "pld") if again.any() else []
+    for g in np.flatnonzero(again).tolist():
+        allowed = float(epsilon[g]), float(delta[g])
+        forward[g] = excess_of(plan, g, curves[g], asked=allowed).forward.upper
+    kept &= (bound >= 1) | (forward <= bound)
+    return Verification(own.name, epsilon, own.delta, spent, kept, bound, forward)
 
 
 def spending(plan: Numbers, method: str) -> Floats:
@@ -317,23 +341,16 @@ def _curves(plan: Numbers, method: str) -> list[PrivacyCurve]:
 
 
 def strictest(
-    groups: int, index: Integers, ids: npt.NDArray[Any], budgets: Budgets
-) -> tuple[Floats, Floats]:
-    """Return the smallest ε and the smallest δ that any record of each of the groups asked.
+    own: BudgetGroups, index: Integers | None = None, allows: Consents | None = None
+) -> Asked:
+    """Return the smallest ε, δ and Δ̄ that each group, or any record of it, asked.
 
-    index, ids: the group and the id of each record of the plan, joined to `budgets` by id. Raises
-    `InputError` where `budgets` lack one.
+    index, allows: the group of each record, and what it allows; None for the groups alone.
     """
-    order = np.argsort(budgets.ids, kind="stable")
-    found = np.searchsorted(budgets.ids, ids, sorter=order)
-    place = order[np.minimum(found, len(budgets) - 1)]
-    missing = budgets.ids[place] != ids
-    if missing.any():
-        raise InputError(
-            f"budgets: no record with id {ids[missing][0]!s} ({int(missing.sum())} of the "
-            "plan's records are missing); give the budgets of every record of the plan"
-        )
-    epsilon, delta = np.full(groups, np.inf), np.full(groups, np.inf)
-    np.minimum.at(epsilon, index, budgets.epsilon[place])
-    np.minimum.at(delta, index, budgets.delta[place])
-    return epsilon, delta
+    bounds = np.ones(len(own)) if own.excess is None else own.excess
+    if index is None or allows is None:
+        return own.epsilon, own.delta, bounds
+    asked = own.epsilon.copy(), own.delta.copy(), bounds.copy()
+    for least, each in zip(asked, (allows.epsilon, allows.delta, allows.excess), strict=True):
+        np.minimum.at(least, index, each)
+    return asked
