@@ -164,6 +164,10 @@ BAD = [
     ("--split part --teachers 10 --questions 40 --public none.csv", "none.csv"),
     ("--split part --teachers 10 --questions 40 --public-share 1.5", "public_share = 1.5"),
     ("--split part --teachers 0 --questions 40 --public-share 0.5", "teachers = 0"),
+    (
+        "--split part --teachers 1 --questions 40 --public-share 0.5 --strategy weight",
+        "fewer than the 2 budget groups",
+    ),
     (f"{OWN} --threshold 1.5", "threshold = 1.5"),
     (f"{OWN} --threshold nan", "threshold = nan"),
     (f"{OWN} --answers 5", "without a threshold"),
@@ -185,6 +189,21 @@ def test_bad_input_is_one_clear_line(train: Any, capsys: Any, words: str, says: 
     assert says in shown.err
     assert len(shown.err.strip().splitlines()) == 1
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(("levels", "teachers"), [([0.1, 10.0, 10.5], 2), ([1.0, 2.0, 3.0], 2)])
+def test_fewer_teachers_than_groups(
+    train: Any, capsys: Any, levels: list[float], teachers: int
+) -> None:
+    """It ended with a model, said to be for release, in which .1 had become 10."""
+    words = f"--split part --teachers {teachers} --questions 10 --public-share 0.5"
+    table = visits().assign(budget=np.resize(levels, N))
+    for strategy in ("", "--strategy weight"):
+        assert train(f"{words} {strategy}", table) == 2
+        error = capsys.readouterr().err
+        assert f"teachers = {teachers}: fewer than the {len(levels)} budget groups" in error
+        assert len(error.strip().splitlines()) == 1
+        assert not Path("run").exists()
 
 
 def test_other_bad_tables(train: Any, capsys: Any) -> None:

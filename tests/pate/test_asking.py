@@ -14,7 +14,7 @@ from apiece.pate.asking import Kept, ask
 from apiece.pate.voting import NONE
 
 from .test_planning import with_own_phases
-from .worlds import CLASSES, plan, public
+from .worlds import CLASSES, plan, public, unchecked
 
 VOTES = np.random.default_rng(0).integers(0, CLASSES, (12, 1000))
 MANY = plan(questions=250)
@@ -70,7 +70,7 @@ def test_fresh_noise_is_fresh_in_every_run() -> None:
 
 def test_what_is_written_is_made_of_answers_alone(tmp_path: Path) -> None:
     """Other votes that get the same answers leave the same bytes, after every block."""
-    loud = replace(MANY, noise=Noise(answer=1e-9))
+    loud = unchecked(MANY, noise=Noise(answer=1e-9))
     unanimous = np.repeat(VOTES[:1], 12, axis=0)
     split = unanimous.copy()
     split[0] = (split[0] + 1) % CLASSES
@@ -91,7 +91,7 @@ def test_what_is_written_is_made_of_answers_alone(tmp_path: Path) -> None:
 def test_a_quota_holds_over_blocks_and_kills(tmp_path: Path) -> None:
     noise = Noise(answer=1.0, check=1.0, threshold=0.01)
     phase = replace(MANY.phases[0], answers=130)
-    votes = replace(MANY, noise=noise, phases=(phase,))
+    votes = unchecked(MANY, noise=noise, phases=(phase,))
     with pytest.raises(Killed):
         ask(votes, Ballots(1), CLASSES, seed=None, kept=kept(tmp_path, votes))
     last = Ballots()
@@ -104,7 +104,7 @@ def test_a_quota_holds_over_blocks_and_kills(tmp_path: Path) -> None:
 def test_those_who_left_have_no_vote() -> None:
     """The pools that left say 0, the one that stays says 1: with next to no noise 1 wins then."""
     votes = with_own_phases()
-    quiet = replace(votes, noise=Noise(answer=1e-9))
+    quiet = unchecked(votes, noise=Noise(answer=1e-9))
     ballots = np.zeros((30, votes.questions), dtype=np.int64)
     ballots[20:] = 1
     found = ask(quiet, Ballots(votes=ballots), CLASSES, seed=0)

@@ -1,5 +1,6 @@
 """The whole of it: one record moves the votes by no more than its reach, and nothing else."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,14 +9,14 @@ import pytest
 import torch
 
 from apiece._types import Integers
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, VerificationError
 from apiece.pate import Lessons, Upsample, VotePlan, plan_votes, shares, teach, teaching
 from apiece.pate.lessons import said
 from apiece.pate.shares import Shares
-from apiece.pate.strategies import Voters
-from apiece.pate.voting import counted
+from apiece.pate.strategies import Seats, Voters
+from apiece.pate.voting import NONE, counted
 
-from .worlds import CLASSES, MODEL, budgets, people, plan, public
+from .worlds import CLASSES, MODEL, budgets, people, plan, public, unchecked
 
 INPUTS, TARGETS = people()
 LESSONS = Lessons(steps=15, batch_size=4, learning_rate=3.0)
@@ -101,8 +102,102 @@ def doubled(votes: VotePlan, **options: object) -> Shares:
 @pytest.mark.parametrize("broken", [shifted, doubled])
 def test_breaks_are_seen(broken: Callable[..., Shares], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teaching, "shared_out", broken)
+    monkeypatch.setattr(teaching, "require_dealt", lambda *_, **__: None)
     found = [moved(plan("uniform"), record, "gone") for record in (0, 1, 2)]
     assert any(others for others, _, _ in found)
+
+
+def to_the_next(found: Shares) -> Shares:
+    """Every record sits with the teacher after its own."""
+    return Shares(
+        np.roll(found.rows, int(found.sizes[-1])), np.r_[0, np.cumsum(np.roll(found.sizes, 1))]
+    )
+
+
+def one_more(found: Shares) -> Shares:
+    """One record of the first teacher also sits with the last."""
+    starts = found.starts.copy()
+    starts[-1] += 1
+    return Shares(np.append(found.rows, found.rows[0]), starts)
+
+
+def one_teacher_less(found: Shares) -> Shares:
+    return Shares(found.rows, np.delete(found.starts, -2))
+
+
+def of_another(found: Shares) -> Shares:
+    """The rows of two records, of different groups, are exchanged."""
+    rows = found.rows.copy()
+    rows[found.rows == 0], rows[found.rows == 1] = 1, 0
+    return Shares(rows, found.starts)
+
+
+ALTERED = [to_the_next, one_more, one_teacher_less, of_another]
+
+
+@pytest.mark.parametrize("strategy", ["weight", "upsample", Upsample(3)], ids=str)
+@pytest.mark.parametrize("altered", ALTERED)
+def test_an_altered_deal_is_seen_before_a_vote(
+    altered: Callable[[Shares], Shares], strategy: str | Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer recomputes each record's reach from the shares that its teachers learn from."""
+    votes = plan(strategy)
+    dealt = shares.shared_out(votes, key=bytes(32))
+    deal = altered(dealt)
+    if altered is to_the_next and strategy != "weight":
+        shares.require_dealt(votes, deal)  # one pool: any teachers will do, and as many as before
+        return
+
+    def nobody(*_: object, **__: object) -> None:
+        raise AssertionError("a teacher was asked")
+
+    shares.require_dealt(votes, dealt)
+    monkeypatch.setattr(teaching, "shared_out", lambda *_, **__: deal)
+    for name in ("ask", "learn", "said"):
+        monkeypatch.setattr(teaching, name, nobody)
+    with pytest.raises(VerificationError, match=r"^teachers: .* nothing is released") as error:
+        run(votes)
+    assert "\n" not in str(error.value)
+
+
+def test_who_takes_no_part_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    votes, there = plan(), np.arange(60) != 7
+    everyone = shares.shared_out(votes, key=bytes(32))
+    run(votes, included=there)
+    monkeypatch.setattr(teaching, "shared_out", lambda *_, **__: everyone)
+    with pytest.raises(VerificationError, match="somebody who takes no part has a teacher"):
+        run(votes, included=there)
+
+
+def test_a_person_is_dealt_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of one person with two teachers: each row is in one, the person moves both."""
+    asked = budgets(20, ids=True)
+    votes = plan_votes(asked, "uniform", teachers=8, questions=20, unit="person")
+    names = asked.ids[np.arange(60) % 20]
+    whole = shares.shared_out(votes, key=bytes(32), people=names)
+    shares.require_dealt(votes, whole, people=names)
+    by_row = plan_votes(budgets(), "uniform", teachers=8, questions=20)
+    split = shares.shared_out(by_row, key=bytes(32))
+    with pytest.raises(VerificationError, match="move the votes by more than"):
+        shares.require_dealt(votes, split, people=names)
+
+
+def test_a_plan_that_was_altered_is_seen_before_a_vote() -> None:
+    """With seats such as were once planned: one group sits with another one's teachers."""
+    votes = plan()
+    weight = votes.seats.weight
+    seats = [
+        Seats(np.array([1, 1, 2]), votes.seats.copies, votes.seats.teachers, weight),
+        Seats(votes.seats.pool, votes.seats.copies, votes.seats.teachers, weight[::-1].copy()),
+        Seats(votes.seats.pool, votes.seats.copies * 2, votes.seats.teachers, weight),
+    ]
+    for each in seats:
+        with pytest.raises(InputError, match="are not what these seats, noise and phases do"):
+            run(unchecked(votes, seats=each))
+    none = copy.copy(votes.seats)
+    object.__setattr__(none, "teachers", np.array([0, 6, 6]))
+    with pytest.raises(InputError, match="a pool has no teacher"):
+        run(unchecked(votes, seats=none))
 
 
 def test_a_reach_that_is_too_small_is_seen() -> None:
@@ -176,9 +271,8 @@ def test_bad_data_are_one_clear_line(options: dict[str, object], says: str) -> N
     assert "\n" not in str(error.value)
 
 
-def test_no_answer_at_all_says_what_to_do() -> None:
+def test_no_answer_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     votes = plan_votes(budgets(), "weight", teachers=12, questions=20, threshold=0.999, answers=1)
-    quiet = votes.noise.__class__(answer=1e-3, check=1e-3, threshold=0.999)
-    object.__setattr__(votes, "noise", quiet)
+    monkeypatch.setattr(teaching, "ask", lambda *_, **__: np.full(20, NONE))
     with pytest.raises(DataError, match="lower one, or none"):
         run(votes, lessons=Lessons(steps=1, learning_rate=1e-9))

@@ -1,5 +1,6 @@
 """A small world that the tests of PATE share: people, a stack of models, and plans."""
 
+import copy
 import math
 
 import numpy as np
@@ -32,6 +33,14 @@ def people(rows: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def public(rows: int = 20) -> torch.Tensor:
     return torch.randn(rows, 4, generator=torch.Generator().manual_seed(9))
+
+
+def unchecked(votes: VotePlan, **changes: object) -> VotePlan:
+    """A plan of votes as it would be if nothing were checked when it is made."""
+    made = copy.copy(votes)
+    for name, value in changes.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def passed(votes: VotePlan) -> list[str]:

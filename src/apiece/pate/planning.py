@@ -102,9 +102,15 @@ class VotePlan:
         phases: One after the other; between two, pools whose records' budgets are spent leave.
         plan: The same as the project's plan of Gaussian mechanisms, verified, with who is where.
 
+    Raises:
+        InputError: Where the parts do not fit one another: each budget group has seats, and the
+            stages of `plan` are what seats, noise and phases do.
+        VerificationError: Where `plan` does not keep what everyone allows.
+
     Guarantee:
         No record's (ε, δ) is passed, by the composition of all checks and answers of all phases in
-        which its teachers vote: recomputed from `plan` alone, when it was made.
+        which its teachers vote: recomputed from `plan` alone, when it was made, and by `teach`
+        before the first vote, together with the deal.
 
     Example:
         >>> asked = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
@@ -118,6 +124,33 @@ class VotePlan:
     noise: Noise
     phases: tuple[Phase, ...]
     plan: BoundPlan = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self.require()
+
+    def require(self) -> None:
+        """Raise unless the plan is of these votes and keeps what everyone allows.
+
+        Raises:
+            InputError: Where the parts do not fit one another.
+            VerificationError: Where a record's own (ε, δ) or bound on the excess is not kept.
+        """
+        self.seats.require()
+        groups, pools = self.plan.budget_groups, (self.seats.teachers.size,)
+        if self.seats.pool.size != len(groups):
+            raise InputError(
+                f"seats: for {self.seats.pool.size} groups, and the plan has {len(groups)}; make "
+                "the plan again, with plan_votes"
+            )
+        if any(phase.voting.shape != pools for phase in self.phases):
+            raise InputError("phases: voting must have one entry a pool; use plan_votes")
+        told = stages_of(groups, self.seats, self.noise, self.phases)
+        if len(told) != len(self.plan.stages) or not all(map(_same, told, self.plan.stages)):
+            raise InputError(
+                "plan: its stages are not what these seats, noise and phases do; make the plan "
+                "again, with plan_votes"
+            )
+        self.plan.require()
 
     @property
     def teachers(self) -> int:
@@ -190,7 +223,8 @@ def plan_votes(
 
     Raises:
         InputError: For values out of bounds, and more teachers than records.
-        InfeasibleError: For a group that has no teacher, and noise with which nothing can be asked.
+        InfeasibleError: For a group that has no teacher, as with fewer teachers than groups that
+            need their own, and noise with which nothing can be asked.
         VerificationError: Where a group's bound on the excess is not kept, or its (ε, δ).
 
     References:
@@ -217,7 +251,6 @@ def plan_votes(
         phases = _phases(allowed, noise, questions, most)
     plan = _plan(voters.name, groups, seats, noise, phases)
     plan = replace(plan, unit=unit, notes=(*plan.notes, *notes)).bind(budgets)
-    plan.require()
     return VotePlan(strategy=voters.name, seats=seats, noise=noise, phases=phases, plan=plan)
 
 
@@ -283,10 +316,10 @@ def _phases(allowed: Floats, noise: Noise, questions: int, answers: int) -> tupl
     return tuple(phases)
 
 
-def _plan(
-    name: str, groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
-) -> Plan:
-    """Return the plan of Gaussian mechanisms: in each phase a stage of checks, one of answers."""
+def stages_of(
+    groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
+) -> tuple[Stage, ...]:
+    """Return the Gaussian mechanisms: in each phase a stage of checks, one of answers."""
     stages = []
     for phase in phases:
         joins = phase.voting[seats.pool].astype(np.float64)
@@ -296,12 +329,26 @@ def _plan(
         if phase.answers:
             reach = np.sqrt(2.0) * seats.reach * (1 + 2.0**-52)
             stages.append(Stage(phase.answers, size, noise.answer, joins, reach))
+    return tuple(stages)
+
+
+def _same(one: Stage, other: Stage) -> bool:
+    """Whether two stages do the same to every group."""
+    columns = ("sampling_probability", "clip_norm", "steps", "noise_stddev", "participation")
+    return all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns)
+
+
+def _plan(
+    name: str, groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
+) -> Plan:
+    """Return the plan of Gaussian mechanisms."""
+    stages = stages_of(groups, seats, noise, phases)
     mean = float(np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum())
     return Plan(
         strategy=name,
         clip_norm=mean,
         budget_groups=groups,
-        stages=tuple(stages),
+        stages=stages,
         saturated=np.zeros(len(groups), dtype=bool),
         reference=Reference(1.0, sum(stage.steps for stage in stages)),
         notes=(_note(seats),),

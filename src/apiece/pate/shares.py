@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats, Integers, Mask
-from apiece.errors import DataError
+from apiece.errors import DataError, VerificationError
 from apiece.pate.planning import VotePlan
 from apiece.training import ChaCha20Stream, PeopleRows
 
@@ -94,6 +94,63 @@ def shared_out(
         return Shares(record, starts)
     first = np.repeat(of.starts[record] - (np.cumsum(counts) - counts), counts)
     return Shares(of.rows[first + np.arange(int(counts.sum()))], starts)
+
+
+def require_dealt(
+    plan: VotePlan,
+    shares: Shares,
+    *,
+    people: npt.ArrayLike | None = None,
+    included: Mask | None = None,
+) -> None:
+    """Raise unless no record can move the votes by more than the plan says, however it was dealt.
+
+    A record moves a count by the votes of the different teachers who have a row of it: its reach,
+    added up here from the rows that the teachers learn from. Nothing of the plan is believed but
+    what its group was promised.
+
+    Args:
+        plan: What each group was promised.
+        shares: The rows of each teacher.
+        people: As of `shared_out`.
+        included: As of `shared_out`.
+
+    Raises:
+        VerificationError: For a record that sits with a teacher of another pool, has a larger reach
+            in some phase than its group was promised, or takes no part and has a teacher; it names
+            nobody.
+    """
+    if shares.sizes.size != plan.teachers:
+        raise _misdealt("there are other teachers than the plan has")
+    teacher = np.repeat(np.arange(plan.teachers), shares.sizes)
+    owner, group, seats = _owners(plan, people), plan.plan.group_index, plan.seats
+    pairs = np.unique(owner[shares.rows] * plan.teachers + teacher)
+    record, teacher = pairs // plan.teachers, pairs % plan.teachers
+    if included is not None and not included[record].all():
+        raise _misdealt("somebody who takes no part has a teacher")
+    if (plan.pool_of_teacher[teacher] != seats.pool[group[record]]).any():
+        raise _misdealt("a record sits with a teacher of another pool than its group's")
+    for phase in plan.phases:
+        reach = np.bincount(record, plan.weights(phase)[teacher], minlength=group.size)
+        promised = np.where(phase.voting[seats.pool], seats.reach, 0.0)
+        if not (reach <= promised[group]).all():
+            raise _misdealt("a record can move the votes by more than its group was promised")
+
+
+def _owners(plan: VotePlan, people: npt.ArrayLike | None) -> Integers:
+    """Return the record, or person, that each row of the data belongs to."""
+    if people is None:
+        return np.arange(plan.plan.group_index.size)
+    of = PeopleRows.of(people, plan.plan.ids)
+    owner = np.empty(of.rows.size, dtype=np.int64)
+    owner[of.rows] = np.repeat(np.arange(of.starts.size - 1), np.diff(of.starts))
+    return owner
+
+
+def _misdealt(why: str) -> VerificationError:
+    return VerificationError(
+        f"teachers: {why}; no question was asked and nothing is released: deal again, by shared_out"
+    )
 
 
 def _seated(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:

@@ -30,7 +30,11 @@ class Seats:
         pool: (groups,) The pool of each group.
         copies: (groups,) How many teachers of it a record has, at least 1.
         teachers: (pools,) How many teachers each pool has.
-        weight: (pools,) What the vote of one of them counts.
+        weight: (pools,) What the vote of one of them counts, a multiple of 2⁻²⁰.
+
+    Raises:
+        InputError: For a group whose pool there is not or has fewer teachers than copies, and
+            weights that are not positive or not on the grid.
 
     Example:
         >>> seats = Seats(np.array([0, 0]), np.array([1, 3]), np.array([50]), np.array([1.0]))
@@ -42,6 +46,39 @@ class Seats:
     copies: Integers
     teachers: Integers
     weight: Floats
+
+    def __post_init__(self) -> None:
+        self.require()
+
+    def require(self) -> None:
+        """Raise unless every group has seats, and its votes add up exactly.
+
+        Raises:
+            InputError: As when they are made.
+        """
+        pools = self.teachers.size
+        if self.weight.shape != (pools,) or self.pool.shape != self.copies.shape or not pools:
+            raise InputError(
+                "seats: columns of different lengths; give pool and copies one entry a group, "
+                "teachers and weight one entry a pool"
+            )
+        if not ((self.pool >= 0) & (self.pool < pools)).all() or not (self.teachers >= 1).all():
+            raise InputError(
+                "seats: a group's pool is not there, or a pool has no teacher; give each group a "
+                "pool of at least one"
+            )
+        if not ((self.copies >= 1) & (self.copies <= self.teachers[self.pool])).all():
+            raise InputError(
+                "seats: a group's copies are not from 1 to the teachers of its pool; give fewer "
+                "copies, or more teachers"
+            )
+        steps = self.weight / GRID
+        exact = (steps == np.floor(steps)) & (steps < 2.0**52 / self.teachers.sum())
+        if not (exact & (self.weight > 0)).all():
+            raise InputError(
+                "seats: a weight is not a positive multiple of 2^-20, small enough that votes add "
+                "up exactly; round weights down to the grid"
+            )
 
     @property
     def reach(self) -> Floats:
@@ -167,11 +204,18 @@ class Weight:
             teachers: How many there are in all.
 
         Raises:
-            InfeasibleError: For a group with too few records for a teacher of its own.
+            InfeasibleError: For fewer teachers than groups, a group with too few records for a
+                teacher of its own, and one whose votes would count nothing beside the others'.
         """
         size = len(groups)
         own = _dealt(groups, teachers)
         weight = np.floor(mu * (teachers / float(own @ mu)) / GRID) * GRID
+        if not weight.min() > 0:
+            raise InfeasibleError(
+                f"group {groups.name[int(np.argmin(weight))]}: allows so little beside the others "
+                "that its teachers' votes count nothing; leave its records out, lower the others' "
+                "budgets, or take upsample"
+            )
         return Seats(np.arange(size), np.ones(size, dtype=np.int64), own, weight)
 
 
@@ -203,7 +247,14 @@ def _one_pool(copies: Integers, teachers: int) -> Seats:
 
 
 def _dealt(groups: BudgetGroups, teachers: int) -> Integers:
-    """Return how many teachers each group gets: in proportion to its records, by largest rests."""
+    """Return how many teachers each group gets, at least one: by its records, by largest rests."""
+    size = len(groups)
+    if not size <= teachers:
+        raise InfeasibleError(
+            f"teachers = {teachers}: fewer than the {size} budget groups, each of which needs "
+            f"teachers of its own; give at least {size}, round budgets down to fewer groups, or "
+            "take upsample"
+        )
     share = teachers * groups.records / groups.records.sum()
     small = np.flatnonzero(share < 0.5)
     if small.size:
@@ -214,11 +265,11 @@ def _dealt(groups: BudgetGroups, teachers: int) -> Integers:
             "down to a larger group's, or take upsample"
         )
     own = np.maximum(np.floor(share).astype(np.int64), 1)
-    while own.sum() != teachers:  # at most one step a group, up or down
+    while (missing := teachers - int(own.sum())) != 0:
         rest = share - own
-        if own.sum() < teachers:
+        if missing > 0:
             own[int(np.argmax(rest))] += 1
-        else:
+        else:  # there are no more groups than teachers, so that some group has two
             own[int(np.argmin(np.where(own > 1, rest, np.inf)))] -= 1
     return np.asarray(own)
 

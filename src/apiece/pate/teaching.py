@@ -16,7 +16,7 @@ from apiece.errors import DataError
 from apiece.pate.asking import Kept, ask
 from apiece.pate.lessons import Lessons, Watcher, learn, require_classes, said
 from apiece.pate.planning import VotePlan
-from apiece.pate.shares import Shares, shared_out
+from apiece.pate.shares import Shares, require_dealt, shared_out
 from apiece.pate.spreading import spread
 from apiece.pate.voting import NONE
 from apiece.training import StackedModel, Streams
@@ -78,6 +78,8 @@ def teach(
         DataError: For data that do not fit the plan, labels out of range, fewer public inputs
             than questions, and where no question was answered.
         StateError: For kept answers of another plan or other inputs.
+        VerificationError: Where the plan, or the deal of rows to teachers, does not keep what
+            everyone allows: before any teacher votes.
 
     Guarantee:
         For record i, (ε_i, δ_i) as the plan was asked, add/remove, for the answers and all that
@@ -99,7 +101,9 @@ def teach(
     _require_fit(plan, inputs, targets, public, people)
     require_classes(targets, classes)
     key = Streams.from_seed(seed)
+    plan.require()
     shares = shared_out(plan, key=key.derive("shares", 0), people=people, included=included)
+    require_dealt(plan, shares, people=people, included=included)
     kept = None if keep is None else Kept.at(keep, plan, public)
 
     @cache
