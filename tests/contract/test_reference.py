@@ -79,7 +79,7 @@ def claimed_harm(plan: Plan) -> float:
     return float(excess_of(plan, g, curve).forward.upper)
 
 
-def moving_baseline(plan: Plan, group: int) -> Mechanism:
+def moving_baseline(plan: Plan, group: int, _: object = None) -> Mechanism:
     """The planted break: a reference with the batch size, the records and steps that came out."""
     batches = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
     q = min(1.0, batches / plan.steps / plan.records)
