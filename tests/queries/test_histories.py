@@ -1,0 +1,148 @@
+"""The law of histories: interrupt anywhere, ask anything, and no row shows in what is seen.
+
+Each history is lived through on two tables that differ in one person's rows, with noise that makes
+honest answers equal to the bit (`histories`). What is planted below must be found by the same
+search.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from histories import Ask, Train, history, problems
+
+from apiece.errors import AnalysisError
+from apiece.ledger import Ledger, analyses, charging, ledger
+from apiece.queries import schema
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_a_history_is_the_same_without_a_person(block: int, tmp_path: Path) -> None:
+    for seed in range(block * 100, block * 100 + 4):
+        assert not problems(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_many_histories_are_the_same_without_a_person(block: int, tmp_path: Path) -> None:
+    for seed in range(1000 + block * 40, 1040 + block * 40):
+        assert not problems(seed, tmp_path)
+
+
+def test_the_search_reaches_what_it_is_for() -> None:
+    """Names are asked again on the same terms and on others, and everything befalls them."""
+    faults, again, other, trained = Counter[str](), 0, 0, 0
+    for seed in range(200):
+        steps = [s for s in history(random.Random(seed)) if isinstance(s, Ask)]
+        faults.update(s.fault[0] for s in steps if s.fault)
+        for at, step in enumerate(steps):
+            earlier = [s for s in steps[:at] if s.name == step.name and s.fault]
+            again += any(s.query == step.query for s in earlier)
+            other += any(s.query != step.query for s in earlier)
+        trained += any(isinstance(s, Train) for s in history(random.Random(seed)))
+    assert set(faults) == {"interrupt", "kill", "disk", "overtaken"}
+    assert min(*faults.values(), again, other, trained) >= 20
+
+
+# Planted breaks: what the ledger and the session did once, or might. The search must find each.
+
+
+def _terms_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(analyses, "check_terms", lambda *_: None)
+
+
+def _contributions_are_compared_instead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(analyses, "about", lambda *_: {})
+
+
+def _contributions_are_compared_too(patch: pytest.MonkeyPatch) -> None:
+    real = ledger.replay
+
+    def strict(connection: Any, trail: Any, number: int, ordinals: Any, charges: Any) -> Any:
+        found = real(connection, trail, number, ordinals, charges)
+        body = trail.body(connection, number)
+        if body["request"] != ledger.keyed(trail.salt, ordinals.tobytes(), charges.tobytes()).hex():
+            raise AnalysisError("reserved with other people or norms")
+        return found
+
+    patch.setattr(ledger, "replay", strict)
+
+
+def _a_refusal_counts_those_who_paid(patch: pytest.MonkeyPatch) -> None:
+    real = Ledger.status
+
+    def counting(self: Ledger, analysis_id: str, terms: Any = None) -> str:
+        try:
+            return real(self, analysis_id, terms)
+        except AnalysisError as error:
+            paid = sum(ids.size for ids in self.admitted(analysis_id))
+            raise AnalysisError(f"{error} ({paid} people)") from None
+
+    patch.setattr(Ledger, "status", counting)
+
+
+def _one_answers_with_ones_own(patch: pytest.MonkeyPatch) -> None:
+    real = Ledger.commit
+
+    def own(self: Ledger, analysis_id: str, result: Any = None) -> Any:
+        real(self, analysis_id, result)
+        return result
+
+    patch.setattr(Ledger, "commit", own)
+
+
+def _answers_overflow(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schema, "LARGEST", 1.7e308)
+
+
+def _who_did_not_pay_is_admitted_again(patch: pytest.MonkeyPatch) -> None:
+    def everybody(*given: Any) -> Any:
+        return np.ones(given[3].size, dtype=bool)
+
+    patch.setattr(ledger, "replay", everybody)
+
+
+def _who_has_nothing_left_is_in_the_sum(patch: pytest.MonkeyPatch) -> None:
+    real = charging.charge
+
+    def charge(*given: Any) -> Any:
+        admitted, record = real(*given)
+        return np.ones_like(admitted), record
+
+    patch.setattr(charging, "charge", charge)
+
+
+def _a_commit_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The answer is given and not recorded, so that the next one is another."""
+    patch.setattr(Ledger, "commit", lambda _self, _analysis, result=None: result)
+
+
+PLANTS = (
+    _contributions_are_compared_instead,
+    _one_answers_with_ones_own,
+    _a_commit_is_forgotten,
+)
+MORE = (
+    _terms_are_not_compared,
+    _who_has_nothing_left_is_in_the_sum,
+    _contributions_are_compared_too,
+    _a_refusal_counts_those_who_paid,
+    _answers_overflow,
+    _who_did_not_pay_is_admitted_again,
+)
+
+
+@pytest.mark.parametrize(
+    "plant", [*PLANTS, *(pytest.param(plant, marks=pytest.mark.slow) for plant in MORE)]
+)
+def test_a_planted_break_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert any(problems(seed, tmp_path) for seed in range(120))
