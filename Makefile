@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: help quickstart test test-all test-spark check docs sbom format install clean
+.PHONY: help quickstart test test-all test-spark mutants check docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -28,6 +28,10 @@ test-spark: $(STAMP)  ## the tests that need Spark (450 MB); without Java they a
 	@if ! command -v java >/dev/null; then echo "Java is not installed: Spark's tests are skipped"; exit 0; fi; set -e; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'; \
 	$(BIN)/python -m pytest -m 'not slow' -q tests/queries/test_spark.py
+
+mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mutants]'
+	$(BIN)/python benchmarks/mutants.py --sample $(or $(SAMPLE),100) $(if $(PACKAGES),--packages $(PACKAGES))
 
 check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from apiece.filters import (
     best_order,
@@ -45,3 +46,48 @@ def test_best_order_beats_its_neighbours() -> None:
     value = renyi_budget(0.7, 1e-6, order) / order
     for other in (order * 0.95, order * 1.05):
         assert renyi_budget(0.7, 1e-6, other) / other < value
+
+
+@pytest.mark.parametrize("cancelling", [False, True])
+def test_renyi_budget_is_on_the_safe_side(cancelling: bool) -> None:
+    draw = np.random.default_rng(8)
+    for _ in range(300):
+        delta, order = 10.0 ** draw.uniform(-12, -2), 1 + 10.0 ** draw.uniform(-2, 3)
+        epsilon = 10.0 ** draw.uniform(-1, 2)
+        if cancelling:  # little is left of two large terms
+            epsilon = float(-np.log(delta * order) / (order - 1)) * (1 + 1e-6)
+        if epsilon <= 0:
+            continue
+        with mp.workdps(60):
+            d, a, e = mpf(delta), mpf(order), mpf(epsilon)
+            exact = e - mp.log(1 - 1 / a) + mp.log(d * a) / (a - 1)
+            found = mpf(float(renyi_budget(epsilon, delta, order)))
+            size = e + abs(mp.log(d * a) / (a - 1)) + abs(mp.log(1 - 1 / a))
+            assert exact - 20 * mpf(2) ** -52 * size <= found <= exact
+
+
+@pytest.mark.parametrize("convert", [gaussian_mu, best_order])
+def test_budgets_in_single_precision_are_taken_as_what_they_are(convert) -> None:
+    epsilon = np.array([0.1, 0.7, 3.3], np.float32)
+    delta = np.array([1e-5, 3e-6, 1e-5], np.float32)
+    exact = convert(epsilon.astype(np.float64), delta.astype(np.float64))
+    assert convert(epsilon, delta).tolist() == exact.tolist()
+
+
+def test_renyi_budget_in_single_precision() -> None:
+    order = np.array([1.1, 17.7, 300.3], np.float32)
+    epsilon = np.array([0.1, 0.7, 3.3], np.float32)
+    exact = renyi_budget(epsilon.astype(np.float64), 1e-5, order.astype(np.float64))
+    assert renyi_budget(epsilon, 1e-5, order).tolist() == exact.tolist()
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+def test_each_person_is_solved_as_alone(shape: tuple[int, ...]) -> None:
+    """Budgets that repeat, with other deltas beside them."""
+    epsilon = np.array([1.0, 2.0, 1.0, 1.0, 2.0, 0.5]).reshape(shape)
+    delta = np.array([1e-5, 1e-5, 1e-7, 1e-5, 1e-3, 1e-7]).reshape(shape)
+    for convert in (gaussian_mu, best_order):
+        alone = [float(convert(e, d)) for e, d in zip(epsilon.flat, delta.flat, strict=True)]
+        together = convert(epsilon, delta)
+        assert together.shape == shape
+        assert together.ravel().tolist() == alone

@@ -1,0 +1,391 @@
+"""How many small faults, planted one at a time, the tests find: a sample of mutants by mutmut.
+
+python benchmarks/mutants.py --sample 60 --packages filters plan     # `make mutants`
+python benchmarks/mutants.py --show --packages filters               # those nobody found
+
+mutmut plants the faults, keeps which tests reach which function, runs each mutant in a fork under
+a limit of time, and remembers what it has seen: a run that was killed goes on where it stopped.
+Here is the rest. Each package is tested by its own folders of tests, in a copy under .mutants/.
+A sample is drawn at random among all mutants of a package, the same for the same seed and a part
+of every larger one. A mutant that only changes the text of an error or of a string is none. One
+that no fast test finds is run by the slow tests as well. What no test can find is in mutants.toml,
+with the reason. Decorated functions (properties among them) and constants are not mutated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import fnmatch
+import hashlib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import beta
+
+from ledger import machine
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+WORK = ROOT / ".mutants"
+RESULT = HERE / "results" / "mutants.json"
+SLOW_LIMIT = 600  # seconds for the slow tests of one mutant
+FOUND = {"killed", "timeout", "killed slowly", "timeout slowly"}
+STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
+
+
+@dataclass(frozen=True)
+class Package:
+    """What is mutated, by which tests it is judged, and which of them need more than a copy."""
+
+    source: tuple[str, ...]
+    tests: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+PACKAGES = {
+    "filters": Package(("filters/*",), ("filters", "laws/test_extremes.py")),
+    "plan": Package(("plan/*",), ("plan", "laws/test_plans.py")),
+    "contract": Package(("contract/*",), ("contract",)),
+    "mechanisms": Package(("mechanisms/*",), ("mechanisms", "laws")),
+    "numerics": Package(("numerics/*",), ("numerics", "accounting/closed")),
+    "accounting": Package(("accounting/*",), ("accounting", "laws")),
+    "ledger": Package(("ledger/*",), ("ledger",)),
+    "queries": Package(("queries/*",), ("queries",)),
+    "noise": Package(
+        ("training/noise.py", "training/randomness.py"),
+        ("training/test_noise.py", "training/test_randomness.py", "statistical"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: mutmut's name of it, where it is, and the change as `old => new`."""
+
+    name: str
+    where: str
+    change: str
+    status: str
+
+
+class Plain(ast.NodeTransformer):
+    """A function without its texts: strings, the errors it raises, names given to checks."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("") if isinstance(node.value, str) else node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return ast.Raise()
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        called = ast.unparse(node.func)
+        if called.startswith("_check.") and node.args:
+            node.args[0] = ast.Constant("")
+        if called in {"warnings.warn", "warn"}:
+            node.args = []
+        return node
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=list(PACKAGES))
+    parser.add_argument("--sample", type=int, default=100, help="mutants of each package")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", action="store_true", help="ask again about those not found")
+    parser.add_argument("--no-slow", action="store_true", help="the fast tests alone")
+    parser.add_argument("--show", action="store_true", help="run nothing, show what was not found")
+    given = parser.parse_args()
+    os.nice(15)
+    for name in given.packages:
+        folder = WORK / name
+        if not given.show:
+            if copy(folder, PACKAGES[name]):
+                (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
+                generate(folder, PACKAGES[name])
+            test(folder, given.sample, given.seed, given.again)
+            if not given.no_slow:
+                test_slowly(folder, PACKAGES[name], given.sample, given.seed, given.again)
+            store(name, given.sample, given.seed)
+        show(name, given.sample, given.seed)
+
+
+# --- the copy in which mutmut works -------------------------------------------------------------
+
+
+def copy(folder: Path, package: Package) -> bool:
+    """Bring the copy up to date and say whether it changed.
+
+    Only files that differ get a new time, which is what mutmut looks at.
+    """
+    changed = not any(metas(folder))
+    # Python remembers of a folder that is not there when it starts that nothing can be found in it.
+    (folder / "mutants" / "src").mkdir(parents=True, exist_ok=True)
+    for part in ("src", "tests"):
+        theirs = {p.relative_to(ROOT) for p in (ROOT / part).rglob("*") if p.is_file()}
+        theirs = {p for p in theirs if "__pycache__" not in p.parts and ".egg-info" not in str(p)}
+        for path in theirs:
+            target, content = folder / path, (ROOT / path).read_bytes()
+            if not target.exists() or target.read_bytes() != content:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+                changed = True
+        for old in [
+            p for p in (folder / part).rglob("*.py") if p.relative_to(folder) not in theirs
+        ]:
+            old.unlink()
+            (folder / "mutants" / old.relative_to(folder)).unlink(missing_ok=True)
+    settings = {
+        "source_paths": ["src/apiece"],
+        "only_mutate": [f"src/apiece/{source}" for source in package.source],
+        "pytest_add_cli_args_test_selection": [
+            *("-m", "not slow"),
+            *(f"tests/{tests}" for tests in package.tests),
+            *(f"--deselect=tests/{tests}" for tests in package.left_out),
+        ],
+        "process_isolation": "forkserver",
+        "use_git_change_detection": False,
+        "on_dependency_change": "ignore",
+        "timeout_constant": 10.0,
+        "timeout_multiplier": 3.0,
+    }
+    table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+    text = (ROOT / "pyproject.toml").read_text() + f"\n[tool.mutmut]\n{table}\n"
+    (folder / "pyproject.toml").write_text(text)
+    return changed
+
+
+def mutmut(folder: Path, *names: str) -> None:
+    """Run mutmut on the mutants of these names, one at a time; what it says is in mutmut.log."""
+    # Processes that a test starts find the mutants too, and the active one in their environment.
+    environment = os.environ | {"PYTHONPATH": search_path(folder)}
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *names]
+    with (folder / "mutmut.log").open("a") as log:
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    if done.returncode:
+        said = (folder / "mutmut.log").read_text()[-3000:].replace("\r", "\n")
+        raise SystemExit(f"{folder.name}: mutmut stopped with {done.returncode}:\n{said}")
+
+
+def search_path(folder: Path) -> str:
+    own = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(folder / "mutants" / "src"), *([own] if own else [])])
+
+
+def generate(folder: Path, package: Package) -> None:
+    """Make the mutants and the table of tests; mutmut does so before it runs any mutant."""
+    found = sorted(folder.glob(f"src/apiece/{package.source[0]}"))
+    functions = [path for path in found if path.name != "__init__.py" and path.suffix == ".py"]
+    mutmut(
+        folder,
+        f"apiece.{functions[0].relative_to(folder / 'src/apiece').with_suffix('')}".replace(
+            "/", "."
+        )
+        + "*__mutmut_1",
+    )
+
+
+# --- the mutants --------------------------------------------------------------------------------
+
+
+def metas(folder: Path) -> Iterator[tuple[Path, dict[str, int | None]]]:
+    for path in sorted(folder.glob("mutants/src/apiece/**/*.meta")):
+        yield path.with_suffix(""), json.loads(path.read_text())["exit_code_by_key"]
+
+
+def mutants(folder: Path) -> list[Mutant]:
+    """Every mutant of a package that changes more than a text."""
+    found = []
+    slow = slow_results(folder)
+    for path, codes in metas(folder):
+        lines = path.read_text().splitlines(keepends=True)
+        spans = json.loads(path.with_name(path.name + ".spans").read_text())["spans"]
+        plain: dict[str, str] = {}
+        for key, code in codes.items():
+            module, _, name = key.rpartition(".")
+            base = name.rpartition("__mutmut_")[0]
+            old, new = (function(lines, spans[n]) for n in (f"{base}__mutmut_orig", name))
+            plain[base] = plain.get(base) or without_text(old)
+            if plain[base] == without_text(new):
+                continue
+            where = f"{module}.{base.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
+            status = "untested" if code is None else STATUS.get(code, "timeout")
+            change = difference(old, new)
+            if status in ("survived", "no tests"):  # by the fast tests
+                status = slow.get(f"{where}: {change}", status)
+            found.append(Mutant(key, where.removeprefix("apiece."), change, status))
+    return found
+
+
+def function(lines: list[str], span: list[int]) -> str:
+    """Return the source of one generated function, under one name for the original and mutants."""
+    source = textwrap.dedent("".join(lines[span[0] - 1 : span[1]]))
+    return re.sub(r"def \S+?__mutmut_(orig|\d+)", "def f", source, count=1)
+
+
+def without_text(source: str) -> str:
+    return ast.dump(Plain().visit(ast.parse(source)))
+
+
+def difference(old: str, new: str) -> str:
+    """Return `old => new`, of the lines that differ."""
+    lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
+    gone, come = (" ".join(x[2:].strip() for x in lines if x[:2] == sign) for sign in ("- ", "+ "))
+    return f"{gone} => {come}"
+
+
+def sample(folder: Path, size: int, seed: int) -> list[Mutant]:
+    """Draw mutants in the order of a hash of what they are: a larger sample holds the smaller."""
+    seen: Counter[str] = Counter()
+
+    def place(mutant: Mutant) -> bytes:
+        what = f"{seed} {mutant.where} {mutant.change}"
+        seen[what] += 1  # the same change at several places of one function
+        return hashlib.sha256(f"{what} {seen[what]}".encode()).digest()
+
+    return sorted(mutants(folder), key=place)[:size]
+
+
+def equivalents() -> list[dict[str, str]]:
+    return list(tomllib.loads((HERE / "mutants.toml").read_text()).get("equivalent", []))
+
+
+def reason(mutant: Mutant, known: list[dict[str, str]]) -> str | None:
+    """Return why no test can find this mutant, where that is known."""
+    for entry in known:
+        if fnmatch.fnmatch(mutant.where, entry["where"]) and re.search(
+            entry["change"], mutant.change
+        ):
+            return entry["reason"]
+    return None
+
+
+# --- running them -------------------------------------------------------------------------------
+
+
+def test(folder: Path, size: int, seed: int, again: bool) -> None:
+    """Run the sample's mutants that have no result yet by the fast tests."""
+    wanted = {"untested"} | ({"survived", "survived all", "no tests"} if again else set())
+    known = equivalents()
+    names = [
+        mutant.name
+        for mutant in sample(folder, size, seed)
+        if mutant.status in wanted and not (mutant.status != "untested" and reason(mutant, known))
+    ]
+    print(f"{folder.name}: {len(names)} mutants to run", flush=True)
+    if names:
+        mutmut(folder, *names)
+
+
+def slow_results(folder: Path) -> dict[str, str]:
+    path = folder / "slow.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def test_slowly(folder: Path, package: Package, size: int, seed: int, again: bool) -> None:
+    """Run those that survived the fast tests by the slow tests of the same folders."""
+    known = equivalents()
+    results = slow_results(folder)
+    tests = [f"tests/{tests}" for tests in package.tests]
+    command = [sys.executable, "-m", "pytest", "--rootdir=.", "-x", "-q", "-m", "slow", *tests]
+    environment = os.environ | {"PYTHONPATH": search_path(folder)}
+    for mutant in sample(folder, size, seed):
+        what = f"apiece.{mutant.where}: {mutant.change}"
+        if mutant.status in {"untested", "killed", "timeout"} or reason(mutant, known):
+            continue
+        if what in results and not again:
+            continue
+        environment["MUTANT_UNDER_TEST"] = mutant.name
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder / "mutants",
+                env=environment,
+                capture_output=True,
+                timeout=SLOW_LIMIT,
+            )
+            results[what] = "killed slowly" if done.returncode == 1 else "survived all"
+        except subprocess.TimeoutExpired:
+            results[what] = "timeout slowly"
+        (folder / "slow.json").write_text(json.dumps(results, indent=1))
+
+
+# --- what came of it ----------------------------------------------------------------------------
+
+
+def interval(killed: int, size: int) -> list[float]:
+    """Return the exact (Clopper-Pearson) 95 % interval of a share."""
+    low = float(beta.ppf(0.025, killed, size - killed + 1)) if killed else 0.0
+    high = float(beta.ppf(0.975, killed + 1, size - killed)) if killed < size else 1.0
+    return [math.floor(low * 1000) / 1000, math.ceil(high * 1000) / 1000]
+
+
+def share(killed: int, size: int) -> dict[str, Any]:
+    return {"share": round(killed / max(size, 1), 3), "interval": interval(killed, size)}
+
+
+def store(name: str, size: int, seed: int) -> None:
+    """Write a package's score into the results, beside those of the others."""
+    known = equivalents()
+    everything = mutants(WORK / name)
+    drawn = [m for m in sample(WORK / name, size, seed) if m.status != "untested"]
+    judged = [m for m in drawn if m.status in FOUND or not reason(m, known)]
+    count = Counter(m.status for m in judged)
+    fast = count["killed"] + count["timeout"]
+    every = fast + count["killed slowly"] + count["timeout slowly"]
+    left = count["survived"] + count["no tests"]  # by the slow tests as well, unless not asked
+    stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"packages": {}}
+    stored["machine"] = machine()
+    stored["packages"][name] = {
+        "mutants": len(everything),
+        "seed": seed,
+        "sample": len(judged),
+        "explained": len(drawn) - len(judged),
+        "killed": count["killed"],
+        "timeouts": count["timeout"] + count["timeout slowly"],
+        "survived": count["survived"] + count["survived all"],
+        "no tests": count["no tests"],
+        "make test": share(fast, len(judged)),
+        "make test-all": None if left else share(every, len(judged)),
+    }
+    stored["by the number of mutants"] = {
+        suite: overall([row for row in stored["packages"].values() if row[suite]], suite)
+        for suite in ("make test", "make test-all")
+    }
+    RESULT.write_text(json.dumps(stored, indent=1) + "\n")
+
+
+def overall(rows: list[dict[str, Any]], suite: str) -> float | None:
+    """Return the share of all mutants of these packages, each with its number of mutants."""
+    whole = sum(row["mutants"] for row in rows)
+    found = sum(row["mutants"] * row[suite]["share"] for row in rows)
+    return round(found / whole, 3) if rows else None
+
+
+def show(name: str, size: int, seed: int) -> None:
+    """Print the score and the mutants that nothing found."""
+    known = equivalents()
+    drawn = sample(WORK / name, size, seed)
+    print(name, dict(Counter(m.status for m in drawn)))
+    for mutant in drawn:
+        if mutant.status not in {"untested", *FOUND}:
+            why = reason(mutant, known)
+            note = f"explained: {why}" if why else mutant.status
+            print(f"  {mutant.name}\n    {mutant.change}\n    {note}")
+
+
+if __name__ == "__main__":
+    main()
