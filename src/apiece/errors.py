@@ -18,6 +18,7 @@ ApieceError
     └── AnalysisError                the same as above
 
 SlowPathWarning (UserWarning)        a model is clipped exactly, but by a slower path than others
+StewardWarning (UserWarning)         something of the rows, for the eyes of those who hold them
 
 Messages are one line: what, where, the value, the bound, the remedy.
 """
@@ -38,6 +39,10 @@ class InputError(ApieceError, ValueError):
 
 class SlowPathWarning(UserWarning):
     """A model is clipped exactly, but by a slower path than most; said once for each model."""
+
+
+class StewardWarning(UserWarning):
+    """It speaks of rows, which is data about people: for the eyes of those who hold them."""
 
 
 class BudgetError(InputError):

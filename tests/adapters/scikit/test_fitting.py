@@ -7,9 +7,9 @@ import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from apiece.errors import InputError
+from apiece.errors import InputError, StewardWarning
 from apiece.sklearn import Account, Numeric, PrivateClassifier, PrivateRegressor
-from sample_estimators import ROWS, classifier, features, people, regressor
+from sample_estimators import COLUMNS, ROWS, classifier, features, people, regressor
 
 RATE = 2.0
 
@@ -31,6 +31,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::apiece.errors.StewardWarning")
 @pytest.mark.parametrize("row", STRANGE.values(), ids=STRANGE)
 def test_a_record_moves_the_model_by_its_clip_norm_at_most(row: tuple[float, str]) -> None:
     """Same coins and noise: the sums of a step differ by twice the clip norm."""
@@ -58,6 +59,7 @@ def test_a_person_moves_the_model_by_the_clip_norm_whatever_they_hold() -> None:
     assert 0 < moved(first, second) <= RATE * 2 * first.clip_norm / 20 * (1 + 1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::apiece.errors.StewardWarning")
 def test_a_faulty_row_takes_nothing_from_its_person_s_others() -> None:
     """Without noise to speak of: half of everybody's rows are faulty, and the others teach."""
     frame, labels = features().copy(), people()["label"]
@@ -134,3 +136,35 @@ def test_columns_at_prediction_are_those_of_the_fit() -> None:
     for wrong in (features()[["age"]], features()[["city", "age"]], pd.DataFrame({"x": [1.0]})):
         with pytest.raises(ValueError, match="feature names"):
             model.predict(wrong)
+
+
+def _spoilt() -> pd.DataFrame:
+    frame = features().copy()
+    frame.loc[:4, "age"] = np.nan
+    frame.loc[7, "age"] = np.inf
+    frame["city"] = frame["city"].astype(object)
+    frame.loc[9, "city"] = "Rome"  # of no declared value, which is no fault
+    return frame
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("persons", [False, True])
+def test_rows_that_contribute_nothing_are_counted_for_who_fits(make, persons):
+    model, target = make(steps=2), people()["label" if make is classifier else "pay"]
+    whose = np.arange(ROWS) // 2 if persons else None
+    with pytest.warns(StewardWarning, match=r"X: 6 of 400 rows .* \(6 in 'age'\)") as seen:
+        model.fit(_spoilt(), target, epsilon=2.0, people=whose)
+    (warning,) = [w for w in seen if w.category is StewardWarning]
+    assert warning.filename == __file__
+    assert "6 of 400" not in repr(model)
+    assert "6 of 400" not in repr(model.plan_)
+
+
+def test_without_such_rows_or_with_a_marker_for_them_nothing_is_said(recwarn):
+    classifier(steps=2).fit(features(), people()["label"], epsilon=2.0)
+    frame = features().copy()
+    frame.loc[:4, "age"] = np.nan
+    columns = {**COLUMNS, "age": Numeric(0, 100, missing=[""])}
+    marked = classifier(steps=2).set_params(columns=columns)
+    marked.fit(frame, people()["label"], epsilon=2.0)
+    assert not [w for w in recwarn if w.category is StewardWarning]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +18,8 @@ from apiece.adapters.scikit.features import Columns, declared, features_of, fram
 from apiece.adapters.scikit.training import Recipe, say_doubts
 from apiece.adapters.scikit.voting import is_pate, trained, votes_of
 from apiece.budgets import Budgets
-from apiece.datasets import encode
-from apiece.errors import InputError
+from apiece.datasets import Categorical, encode
+from apiece.errors import InputError, StewardWarning
 from apiece.jobs import Records, Target
 
 
@@ -71,11 +72,15 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
         given: The rows.
         target: What is predicted.
         targets: Of the rows, encoded.
+
+    Raises:
+        InputError: For an account that is none.
     """
     if not isinstance(estimator.account, Account | None):
         raise InputError(f"account = {estimator.account!r}: give an apiece.sklearn.Account or None")
-    if is_pate(estimator):
-        _fit_by_votes(estimator, given, targets)
+    by_votes, kept = is_pate(estimator), _kept(given)
+    if by_votes:
+        _fit_by_votes(estimator, given, kept, targets)
         return
     recipe = Recipe(
         strategy="sample" if estimator.strategy is None else estimator.strategy,
@@ -91,7 +96,6 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
         plan = replace(plan, unit="person")
     if estimator.account is not None:
         estimator.account.note(plan, named=given.people is not None)
-    kept = _kept(given)
     network = recipe.train(
         plan,
         target,
@@ -104,11 +108,10 @@ def fit(estimator: Any, given: Given, target: Target, targets: torch.Tensor) -> 
     estimator.plan_ = plan.public()
 
 
-def _fit_by_votes(estimator: Any, given: Given, targets: torch.Tensor) -> None:
+def _fit_by_votes(estimator: Any, given: Given, kept: Records, targets: torch.Tensor) -> None:
     """Train by PATE, and put what came of it on the estimator."""
     votes = votes_of(estimator, given.budgets, persons=given.people is not None)
     say_doubts(votes.plan)
-    kept = _kept(given)
     records = Records(kept.features, targets.numpy()[kept.labels], kept.person)
     if estimator.account is not None:
         estimator.account.note(votes.plan, named=given.people is not None)
@@ -119,9 +122,27 @@ def _fit_by_votes(estimator: Any, given: Given, targets: torch.Tensor) -> None:
 
 
 def _kept(given: Given) -> Records:
-    """Return the rows with their positions; of a person with faulty rows the others stay."""
-    features = encode(given.frame, given.columns).features
-    return Records(features, np.arange(len(features)), given.people).without_faulty()
+    """Return the rows with their positions; of a person with faulty rows the others stay.
+
+    Warns the caller of `fit`, who holds the rows, of those that contribute nothing.
+    """
+    encoded = encode(given.frame, given.columns)
+    faulty, size = int(encoded.faulty.sum()), len(encoded.faulty)
+    if faulty:
+        cells = ", ".join(
+            f"{count} in {name!r}"
+            for name, count in encoded.unread.items()
+            if count and not isinstance(given.columns[name], Categorical)
+        )
+        warnings.warn(
+            f"X: {faulty} of {size} rows contribute nothing, for a number or date that is NaN, "
+            f'infinite or unreadable ({cells}); mend them, or declare missing=("",) in their '
+            "columns to learn from them; these counts are data about people: show them to nobody "
+            "else",
+            StewardWarning,
+            stacklevel=4,
+        )
+    return Records(encoded.features, np.arange(size), given.people).without_faulty()
 
 
 @torch.no_grad()

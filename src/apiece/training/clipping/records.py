@@ -46,6 +46,15 @@ class Batch:
         outputs = call(self.model, self.inputs)
         return check_losses(self.loss_fn(outputs, self.targets), len(self), self.loss_fn)
 
+    def at(self, index: torch.Tensor) -> Batch:
+        """Return the batch of the records at `index`, where each row is one."""
+        return replace(
+            self,
+            inputs=select(self.inputs, index),
+            targets=select(self.targets, index),
+            clip_norms=self.clip_norms[index],
+        )
+
     def parts(self, width: int) -> Iterator[Batch]:
         """Yield the batch in parts of at most `width` records; a person with more is one."""
         if self.owner is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,7 +19,7 @@ from apiece.training.clipping.independence.state import State
 from apiece.training.clipping.independence.uses import enlarged, uses_of
 from apiece.training.clipping.paths import functional
 from apiece.training.clipping.paths.bookkeeping import clip_in_parts, most_together, parts_of
-from apiece.training.clipping.records import Batch, leaves, select
+from apiece.training.clipping.records import Batch, leaves
 from apiece.training.clipping.rules.rule import NotBookable
 from apiece.training.clipping.told import PartPath, parts, tell
 
@@ -69,7 +68,8 @@ def clip_by(method: str, batch: Batch) -> ClippedSum:
     taken without a look, dropout included.
     """
     free = method == "auto"
-    return _looked_then(method, batch.of_rows(), lambda path: _take(path, batch, free=free))
+    take = partial(_take, batch=batch, free=free)
+    return _looked_then(method, batch.of_rows(), batch.owner, take)
 
 
 def clip_large(person: Batch, width: int) -> ClippedSum:
@@ -79,46 +79,74 @@ def clip_large(person: Batch, width: int) -> ClippedSum:
     batch, and is looked at on the first part as on any batch of "auto".
     """
     rows = next(person.of_rows().parts(width))
-    return _looked_then("auto", rows, lambda _: functional.clip_person(person, width))
+    owner = torch.zeros(len(rows), dtype=torch.long, device=rows.clip_norms.device)
+    return _looked_then("auto", rows, owner, lambda _: functional.clip_person(person, width))
 
 
-def _looked_then(method: str, rows: Batch, take: Callable[[str], ClippedSum]) -> ClippedSum:
-    """Return what `take` gives by the path for `rows`, which are looked at first where due."""
+def _looked_then(
+    method: str, rows: Batch, owner: torch.Tensor | None, take: Callable[[str | None], ClippedSum]
+) -> ClippedSum:
+    """Return what `take` gives by the path for `rows`, which are looked at first where due.
+
+    The path is decided from rows that are finite. A batch of which nothing was looked at is taken
+    record by record (None).
+    """
     device = rows.clip_norms.device.type
     how: How = (rows.model.training, torch.is_autocast_enabled(device), *rows.parameters)
     known = _chosen.setdefault(rows.model, {})
     path = known.get(how) if method == "auto" else method
     uses = uses_of(rows.model, (method, *how), rows.loss_fn)
     tensors = leaves((rows.inputs, rows.targets))
-    if path is not None and not uses.due(len(rows), tensors):
+    if not uses.due(len(rows), tensors):
         uses.batches += 1
-        return take(path)
+        alone = method not in ("functional", "loop") and uses.strange(len(rows), tensors)
+        return take(None if alone else path)
     settled = uses.batches > 0 and any(n > 1 for n in uses.seen)  # looked at beside others
     roots = {"model": rows.model, "loss_fn": rows.loss_fn}
     state = State(**{name: m for name, m in roots.items() if isinstance(m, nn.Module)})
+    again, size, new = uses.batches > 0, len(rows), uses.new(len(rows), tensors)
+    look = partial(_looked_at, method, again=again, settled=settled)
     with state.kept(contents=True):
-        again, size, new = uses.batches > 0, len(rows), uses.new(len(rows), tensors)
-        look = partial(_looked_at, method, again=again, settled=settled)
-        path = look(path, rows, closely=new)
-        if new:
-            path, size = _enlarged(method, path, rows, look)
+        path = taken = look(path, rows, closely=new)
+        before = states([rows.clip_norms.device])
         clipped = take(path)
-    if bool(torch.isfinite(clipped.norms).all()):  # else not a batch to judge by
+        judged = _finite(rows, clipped, owner)
+        if 0 < len(judged) < len(rows):
+            path = look(path, judged, closely=new)
+        if new and len(judged):
+            path, size = _enlarged(method, path, judged, len(rows), look)
+        if path != taken:
+            put_back(before)
+            clipped = take(path)
+    uses.batches += 1
+    if len(judged):
         if method == "auto":
             known[how] = path
-        uses.batches += 1
-        uses.looked(size, tensors)
+        uses.looked(size, leaves((judged.inputs, judged.targets)))
+    uses.vain += uses.strange(len(rows), tensors)
     return clipped
 
 
-def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
+def _finite(rows: Batch, clipped: ClippedSum, owner: torch.Tensor | None) -> Batch:
+    """Return the rows whose record's or owner's norm is finite."""
+    finite = torch.isfinite(clipped.norms)
+    if bool(finite.all()):
+        return rows
+    return rows.at((finite if owner is None else finite[owner]).nonzero()[:, 0])
+
+
+def _take(path: str | None, batch: Batch, *, free: bool) -> ClippedSum:
     """Return the clipped sum by `path`; where book-keeping cannot be taken this time, by another.
+
+    None is record by record, by what needs no look.
 
     Raises `UnsupportedError` where it is not `free` to.
     """
     before = states([batch.clip_norms.device])
+    why = None
     try:
-        return _PATHS[path](batch)
+        if path is not None:
+            return _PATHS[path](batch)
     except NotBookable as reason:
         if not free:
             raise _not_exact(str(reason)) from None
@@ -129,7 +157,8 @@ def _take(path: str, batch: Batch, *, free: bool) -> ClippedSum:
     except RuntimeError:  # vmap cannot run every model
         put_back(before)
         found, path = functional.clip_one_by_one(batch), "loop"
-    tell(batch.model, path, why)
+    if why is not None:
+        tell(batch.model, path, why)
     return found
 
 
@@ -173,28 +202,24 @@ def _looked_at(
     return "functional"
 
 
-def _enlarged(method: str, path: str, batch: Batch, look: Callable[..., str]) -> tuple[str, int]:
+def _enlarged(
+    method: str, path: str, batch: Batch, size: int, look: Callable[..., str]
+) -> tuple[str, int]:
     """Look at a larger batch, of this one's records, and return the path and the size looked at.
 
-    It has as many records as such a batch may have run together, where that is more than in this
+    It has as many records as one of `size` may have run together, where that is more than in this
     one. A model that cannot run it is looked at again when a batch is larger. Where the caller
     insists on a path that takes records one at a time, the size of the batch is of no account.
     """
-    size = enlarged(len(batch))
+    size = enlarged(size)
     if method in ("functional", "loop"):
         return path, size
     most = min(size, most_together(batch))
     if most <= max(len(part) for part in parts_of(batch)):
         return path, size
     index = torch.arange(most, device=batch.clip_norms.device) % len(batch)
-    larger = replace(
-        batch,
-        inputs=select(batch.inputs, index),
-        targets=select(batch.targets, index),
-        clip_norms=batch.clip_norms[index],
-    )
     try:
-        return look(path, larger, closely=False), size
+        return look(path, batch.at(index), closely=False), size
     except (InputError, StateError):
         raise
     except Exception:  # whatever a model raises that has room for no more

@@ -89,7 +89,7 @@ def _nothing_kept() -> Iterator[None]:
 def _sampled(look: _Look, batch: Batch) -> Finding | None:
     """Return what double precision finds of gradients on some records, and of losses on all."""
     order = torch.randperm(len(batch), generator=_secret()).to(batch.clip_norms.device)
-    found = _in_double(look.at, look, _at(batch, order[:_CLOSELY]))
+    found = _in_double(look.at, look, batch.at(order[:_CLOSELY]))
     if found is not Finding.SAME:
         return found
     return _in_double(lambda all_, room: look.at_losses(all_, room, order), look, batch) or found
@@ -178,7 +178,7 @@ class _Look:
         """Return whether losses are what they are in other company: in parts by `order`."""
         if self.path != "book-keeping" and not self.free:
             return Finding.SAME, 0
-        draws, turned = _drawn(batch), _at(batch, order)
+        draws, turned = _drawn(batch), batch.at(order)
         together = _losses(parts_of(batch), draws)
         width = max(math.ceil(len(batch) / _PARTS), 2)
         for size in (width, width + 1):  # of both parities, which a model may tell apart
@@ -194,7 +194,7 @@ class _Look:
     ) -> Seen:
         """Return what each record gives alone, taken in the opposite order."""
         order = torch.arange(len(batch) - 1, -1, -1, device=weights.device)
-        turned = _at(batch, order)
+        turned = batch.at(order)
         try:
             found = _alone(turned, weights.flip(0), draws, vectorised=vectorised)
         except (RuntimeError, ValueError):
@@ -206,16 +206,6 @@ class _Look:
 
 def _secret() -> torch.Generator:
     return torch.Generator().manual_seed(secrets.randbits(56))
-
-
-def _at(batch: Batch, index: torch.Tensor) -> Batch:
-    """Return the batch of the records at `index`."""
-    return replace(
-        batch,
-        inputs=records.select(batch.inputs, index),
-        targets=records.select(batch.targets, index),
-        clip_norms=batch.clip_norms[index],
-    )
 
 
 def _drawn(batch: Batch) -> Draws:

@@ -27,25 +27,32 @@ class Uses:
     Records that are equal say nothing of each other: that a mean is taken off them, say, or that
     the worst half counts. So a batch speaks for those that are no larger and have no more different
     records: `seen` has the largest batch looked at by how many of its records differ, of which
-    `_ENOUGH` speak for any number. `varied` says in which tensors any ever differed.
+    `_ENOUGH` speak for any number. `varied` says in which tensors any ever differed. `vain` counts
+    looks after which a batch was as strange as before, since few of its records were finite.
     """
 
     loss: list[Mark]
     batches: int = 0
     seen: dict[int, int] = field(default_factory=dict)
     varied: set[int] = field(default_factory=set)
+    vain: int = 0
 
     def due(self, size: int, tensors: list[torch.Tensor]) -> bool:
         """Whether to look at the next batch, of `size` records with these `tensors`.
 
-        The first two, every one that is `new`, and the first in which records differ in a tensor.
+        The first two, and those that are `strange`: after v looks in vain with chance 1/(1 + v).
         Of the others the t-th with chance 1/t, so that T steps cost some ln T looks.
         """
-        if self.batches < _AT_FIRST or self.new(size, tensors):
+        if self.batches < _AT_FIRST:
             return True
-        if any(_varies(t) for k, t in enumerate(tensors) if k not in self.varied):
-            return True
-        return _coin.random() * (self.batches + 1) < 1
+        past = self.vain if self.strange(size, tensors) else self.batches
+        return past == 0 or _coin.random() * (past + 1) < 1
+
+    def strange(self, size: int, tensors: list[torch.Tensor]) -> bool:
+        """Whether a batch is `new`, or the first in which records differ in a tensor."""
+        return self.new(size, tensors) or any(
+            _varies(t) for k, t in enumerate(tensors) if k not in self.varied
+        )
 
     def new(self, size: int, tensors: list[torch.Tensor]) -> bool:
         """Whether no batch looked at speaks for one of `size` records with these `tensors`."""
@@ -67,10 +74,12 @@ def _varies(records: torch.Tensor) -> bool:
 
 
 def _different(tensors: list[torch.Tensor]) -> int:
-    """Return how many of some records differ, `_ENOUGH` where it is more."""
+    """Return how many of some records differ and are finite, `_ENOUGH` where it is more."""
     size = len(tensors[0])
     some = torch.linspace(0, size - 1, min(size, _SOME), device=tensors[0].device).long()
-    rows = [t[some].detach().cpu().reshape(len(some), -1).view(torch.uint8) for t in tensors]
+    taken = [t[some].detach().cpu().reshape(len(some), -1) for t in tensors]
+    finite = torch.stack([torch.isfinite(t).all(1) for t in taken]).all(0)
+    rows = [t[finite].view(torch.uint8) for t in taken]
     found = {
         b"".join(row.numpy().tobytes() for row in record) for record in zip(*rows, strict=True)
     }
