@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from apiece import accounting
+from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.errors import BudgetError, InputError, OptionError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
@@ -63,3 +66,58 @@ def test_unknown_method_and_shapes() -> None:
         accounting.epsilons(
             noise_multiplier=[1, 2], sampling_probability=[0.1] * 3, steps=1, delta=1e-5
         )
+
+
+def agree_with_their_own(z: Floats, q: Floats, steps: Floats, delta: Floats) -> None:
+    """Check every entry of an array against the same entry asked alone, in two orders."""
+    columns = np.broadcast_arrays(z, q, steps, delta)
+    names = ("noise_multiplier", "sampling_probability", "steps", "delta")
+    found = accounting.upper_epsilons(**dict(zip(names, columns, strict=True)))
+    backwards = [column[::-1] for column in columns]
+    again = accounting.upper_epsilons(**dict(zip(names, backwards, strict=True)))
+    np.testing.assert_allclose(again[::-1], found, rtol=1e-9, atol=0)
+    for entry, upper in zip(zip(*columns, strict=True), found, strict=True):
+        alone = accounting.epsilons(**dict(zip(names, entry, strict=True)))
+        assert alone.lower * (1 - 1e-12) <= upper
+        assert upper <= alone.upper + 1.2e-3 * max(alone.upper, 0.01) + 1e-12
+
+
+MIXED = [
+    # two mechanisms whose ε lie far apart, and one that has two δ
+    ([5.4586, 5.8564, 4.5384, 4.5384], [0.074737, 0.00013035, 0.0096466, 0.0096466], 475),
+    ([5.4586, 5.8564, 5.8564, 5.8564], [0.074737, 0.00013035, 0.00013035, 0.00013035], 475),
+    ([1.0, 1.0, 40.0, 40.0], [0.01, 0.01, 1e-6, 1e-6], [10**5, 10**5, 20, 20]),
+    ([0.6, 0.6, 0.6, 3.0], [1e-4, 1e-4, 1e-4, 0.9], 1000),
+]
+
+
+@pytest.mark.parametrize(("z", "q", "steps"), MIXED)
+def test_an_arrays_answer_is_each_entrys_own(z: Floats, q: Floats, steps: Floats) -> None:
+    delta = np.array([0.00045881, 0.0093862, 3.225e-5, 1.3171e-7])
+    agree_with_their_own(np.array(z), np.array(q), np.array(steps), delta)
+
+
+ENTRY = st.tuples(st.floats(-0.4, 1.5), st.floats(-6, -0.05), st.integers(2, 10**5))
+
+
+@given(st.lists(ENTRY, min_size=1, max_size=3), st.data())
+@settings(max_examples=12, deadline=None)
+def test_arrays_of_any_mechanisms(
+    mechanisms: list[tuple[float, float, int]], data: st.DataObject
+) -> None:
+    """Some of them many times, with δ near one another and far apart."""
+    times = [data.draw(st.integers(1, 5)) for _ in mechanisms]
+    z, q, steps = (np.repeat(column, times) for column in zip(*mechanisms, strict=True))
+    exponent = [data.draw(st.floats(-14, -2)) for _ in range(sum(times))]
+    agree_with_their_own(10**z, 10**q, steps, 10 ** np.array(exponent))
+
+
+def test_many_budgets_of_one_mechanism_share_a_curve() -> None:
+    """Never below any of a thousand answers, and at most 0.1 % above."""
+    delta = np.geomspace(1e-13, 0.3, 1000)
+    steps = {"noise_multiplier": 1.1, "sampling_probability": 0.02, "steps": 500}
+    found = accounting.upper_epsilons(**steps, delta=delta)
+    lower, upper = accounting.epsilons(**steps, delta=delta[::40])
+    assert (lower <= found[::40]).all()
+    assert (found[::40] <= upper + 1e-3 * np.maximum(upper, 0.01)).all()
+    assert (np.diff(found) <= 0).all()

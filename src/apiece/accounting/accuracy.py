@@ -10,16 +10,18 @@ from apiece import _check
 from apiece._types import Bounds, Floats, Mask
 from apiece.errors import InputError
 
+_LEAST_DELTA = 1e-45  # no smaller one is resolved
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """Settings of the numerical evaluators; none of them affects whether a bound holds.
 
-    gap: the relative gap (upper − lower)/upper aimed at in ε. floor: below this ε the gap aimed at
-    is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share of δ that may
-    be lost to each tail. wrap: the share of the tilted mass that may fall outside a transform on
-    either side. points: the longest transform, or half of it at hard settings; where it would have
-    to be longer, the bounds stay valid but lie further apart than `gap`.
+    gap: the relative gap (upper − lower)/upper aimed at in ε and in δ. floor: below this ε the gap
+    aimed at is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share of δ
+    that may be lost to each tail. wrap: the share of the tilted mass that may fall outside a
+    transform on either side. points: the longest transform, or half of it at hard settings; where
+    it would have to be longer, the bounds stay valid but lie further apart than `gap`.
 
     Raises:
         InputError: For values outside (0, 1), or fewer than 1024 points.
@@ -52,6 +54,11 @@ class Accuracy:
         """Return where bounds on ε are as close as is wanted; nowhere that the upper one is ∞."""
         lower, upper = bounds
         return np.asarray(upper - lower <= np.minimum(self.wanted(upper), 1e300))
+
+    def resolved(self, bounds: Bounds) -> Mask:
+        """Return where bounds on δ are as close as is wanted, or nothing is left to resolve."""
+        lower, upper = bounds
+        return np.asarray((upper - lower <= self.gap * upper) | (upper <= _LEAST_DELTA))
 
 
 DEFAULT = Accuracy()

@@ -63,7 +63,6 @@ def upper_epsilons(
     sampling_probability: npt.ArrayLike,
     steps: npt.ArrayLike,
     delta: npt.ArrayLike,
-    expected: npt.ArrayLike = np.nan,
     method: str = "pld",
 ) -> Floats:
     """Return upper bounds on ε(δ), as `epsilons`, for a plan's records.
@@ -77,8 +76,6 @@ def upper_epsilons(
         sampling_probability: In [0, 1].
         steps: Whole numbers from 1 on.
         delta: In (0, 1).
-        expected: About what each ε is, NaN where unknown. It decides where to look, never whether a
-            bound holds.
         method: "pld" or "rdp".
 
     Raises:
@@ -102,10 +99,9 @@ def upper_epsilons(
         delta=delta,
     )
     z, q, t, d = columns
-    about = np.broadcast_to(np.asarray(expected, dtype=np.float64), shape).ravel()
     order = np.lexsort((z, q, t))
     upper = np.empty(z.size)
-    upper[order] = upper_bounds_of(np.stack([z, q, t, d])[:, order], about[order], method)
+    upper[order] = upper_bounds_of(np.stack(columns)[:, order], method)
     if not np.isfinite(upper).all():
         first = int(np.flatnonzero(~np.isfinite(upper))[0])
         raise _past(z[first], q[first], t[first], d[first])

@@ -54,23 +54,25 @@ _TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
 
 @dataclass(frozen=True)
 class Answers:
-    """A profile by several evaluators: the next is asked only where bounds are not close `enough`.
+    """A profile by several evaluators: the next is asked only where bounds are not close.
 
     What several say together is the least upper and the greatest lower bound. Whatever an evaluator
     says goes through one gate, `asked`: what are no bounds is not used and the next evaluator is
     asked; where nobody else knows an upper bound, that is an error.
 
-    spare: who is asked in the end, where nobody has an upper bound.
+    enough, resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it
+    is said. spare: who is asked in the end, where nobody has an upper bound.
     """
 
     answers: tuple[Answer, ...]
     enough: Callable[[Bounds], Mask]
     spare: Callable[[], Answer | None] = lambda: None
+    resolved: Callable[[Bounds], Mask] = lambda _: np.array(False)
 
     def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε) by all evaluators."""
+        """Bound δ(ε)."""
         none = nothing_known(epsilon, "delta")
-        return self._together("delta", self.answers, epsilon, none, lambda _: np.array(False))
+        return self._together("delta", self.answers, epsilon, none, self.resolved)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""

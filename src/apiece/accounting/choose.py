@@ -11,7 +11,7 @@ are not used, and the next one is asked. So
 - anything with Laplace noise in a composition by "loss lattice", and never above its "pure ε",
 - what is past the range of all of them by "Rényi divergences", if by anything,
 - a plan's million records by the same, in arrays (`bounds_of`); and where many records share a
-  mechanism and their ε are known about, by "guided upper bounds" (`upper_bounds_of`).
+  mechanism, by curves of the contour integral that answer for all of them (`upper_bounds_of`).
 
 An evaluator is a function from a normal form and an `Accuracy` to a `Profile`, or to None for other
 forms. A new one is a file in a folder of its kind and a row here.
@@ -43,9 +43,13 @@ from apiece.accounting.closed.enumeration import enumerated
 from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased
 from apiece.accounting.closed.pure import pure
 from apiece.accounting.closed.single import OneStep
-from apiece.accounting.contour.profile import FEWEST, SampledGaussians, epsilon_bounds
+from apiece.accounting.contour.profile import (
+    FEWEST,
+    SampledGaussians,
+    epsilon_bounds,
+    epsilon_curves,
+)
 from apiece.accounting.curve import PrivacyCurve, short
-from apiece.accounting.lattice.guided import guided_upper
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi.profile import renyi
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
@@ -141,7 +145,7 @@ TABLE = (
         ("pld", "best"),
         _sampled_gaussians,
         False,
-        "sampled Gaussian steps of one kind, quickest and closest; for ε at given δ",
+        "sampled Gaussian steps of one kind, quickest and closest",
     ),
     Row(
         "loss lattice",
@@ -161,6 +165,8 @@ TABLE = (
 )
 METHODS = ("pld", "rdp", "gdp", "best")
 """What may be asked for: all but "best" are the accountants known by these names."""
+SEVERAL = 3
+"""Values of δ from which on a curve of upper bounds is quicker than one answer after another."""
 BATCH_METHODS = ("pld", "rdp")
 """Those that answer for arrays of sampled Gaussian steps."""
 
@@ -213,7 +219,9 @@ def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
         raise UnsupportedError(
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
-    return Answers(tuple(answers), _never if method == "best" else accuracy.reached, spare)
+    if method == "best":
+        return Answers(tuple(answers), _never, spare)
+    return Answers(tuple(answers), accuracy.reached, spare, accuracy.resolved)
 
 
 def _spare(steps: NormalForm, method: str, accuracy: Accuracy) -> Answer | None:
@@ -247,7 +255,7 @@ def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
         >>> curve = privacy_curve(Repeated(Sampled(Gaussian(1.0), 0.01), 1000))
         >>> print(curve.explain(1e-5))
         1.82823 ≤ ε ≤ 1.82824 at δ = 1e-05, by contour integral: sampled Gaussian steps of one \
-kind, quickest and closest; for ε at given δ
+kind, quickest and closest
     """
     require_mechanism("privacy_curve", mechanism)
     return PrivacyCurve(choose(mechanism, method), method, mechanism)
@@ -278,22 +286,18 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
     return Bounds(lower, upper)
 
 
-def upper_bounds_of(columns: Floats, expected: Floats, method: str) -> Floats:
-    """Return upper bounds on ε, as `bounds_of`, where ε is `expected` to be about some values.
+def upper_bounds_of(columns: Floats, method: str) -> Floats:
+    """Return upper bounds on ε, as `bounds_of`, by curves where several δ share a mechanism.
 
-    Where many records share a mechanism, and ε has no formula, one composition on the lattice from
-    above answers for all of them ("guided upper bounds"): nobody asks how close it is. The rest
-    is answered as ever.
+    What curves do not answer closely is answered as ever.
     """
     starts, sizes = runs(columns[:3])
     _, q, times, _ = columns[:, starts]
-    guided = (q > 0) & (q < 1) & (times > 1) & (method == "pld") & (starts.size < columns.shape[1])
-    upper = np.full(columns.shape[1], np.inf)
-    some = np.repeat(guided, sizes)
-    if guided.any():
-        begin = np.cumsum(sizes[guided]) - sizes[guided]
-        with within_range(lambda: "guided upper bounds"):
-            upper[some] = guided_upper(columns[:, some], begin.tolist(), expected[some])
+    shared = (q > 0) & (q < 1) & (times >= FEWEST) & (sizes >= SEVERAL) & (method == "pld")
+    upper, some = np.full(columns.shape[1], np.inf), np.repeat(shared, sizes)
+    if shared.any():
+        with within_range(lambda: "arrays by curves"):
+            upper[some] = epsilon_curves(columns[:, some])
     left = ~np.isfinite(upper)
     upper[left] = bounds_of(columns[:, left], method).upper
     return upper

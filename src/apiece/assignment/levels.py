@@ -134,7 +134,6 @@ def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -
         sampling_probability=q,
         steps=np.full(z.shape, request.steps),
         delta=np.tile(delta, x.size),
-        expected=np.full(z.shape, np.nan),
         method=request.method,
     )
     return np.maximum(found.reshape(x.size, delta.size), 1e-12)

@@ -307,7 +307,6 @@ def _spending_of(plan: Numbers, stage: Stage, method: str) -> Floats:
         sampling_probability=stage.sampling_probability[takes_part],
         steps=np.full(size, stage.steps),
         delta=plan.budget_groups.delta[takes_part],
-        expected=plan.budget_groups.epsilon[takes_part],
         method=method,
     )
     return spent

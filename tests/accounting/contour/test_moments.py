@@ -9,9 +9,9 @@ import pytest
 from apiece.accounting.contour.moments import Steps, gauss_legendre, log_modulus
 
 
-def steps(z: float, q: float, reach: float = 7.5, count: int = 224) -> Steps:
-    columns = (np.array([[value]]) for value in (z, q, -reach, reach + 1 / z))
-    return Steps.of(*columns, count)  # type: ignore[call-arg, arg-type]
+def steps(z: float, q: float, reach: float = 7.5, count: int = 224, panels: int = 1) -> Steps:
+    columns = [np.array([[value]]) for value in (z, q, -reach, reach + 1 / z)]
+    return Steps.of(*columns, count, panels)  # type: ignore[call-arg]
 
 
 def exact_rule(count: int, about: float) -> tuple[float, float]:
@@ -53,10 +53,14 @@ def moment(z: float, q: float, order: complex, ends: tuple[float, float]) -> com
 
 @pytest.mark.parametrize(("z", "q"), [(1.0, 0.01), (0.6, 0.1), (4.0, 0.7), (0.4, 1e-4)])
 @pytest.mark.parametrize("order", [5.0, -4.0])
-@pytest.mark.parametrize("count", [56, 160])
-def test_moments_are_within_their_error(z: float, q: float, order: float, count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "panels", "y"), [(56, 1, 4.0), (160, 1, 4.0), (64, 8, 4.0), (320, 8, 40.0)]
+)
+def test_moments_are_within_their_error(
+    z: float, q: float, order: float, count: int, panels: int, y: float
+) -> None:
     """For few nodes too, where the error is large and must be said to be."""
-    step, y = steps(z, q, count=count), 4.0
+    step = steps(z, q, count=count, panels=panels)
     column = np.array([[order]])
     law = step.weights(column)
     error, phase = step.error(column, np.array([[y]]), law)
@@ -66,13 +70,14 @@ def test_moments_are_within_their_error(z: float, q: float, order: float, count:
         exact = moment(z, q, complex(order, imaginary), (step.edge[0, 0], step.edge[0, -1]))
         off = abs(found - exact) / math.exp(float(law.log_total[0, 0]))
         assert off <= float(error[0, 0] + imaginary * phase[0, 0])
-    if count == 160 and z >= 1:
+    if count >= 160 and z >= 1 and y < 10:
         assert float(error[0, 0]) < 1e-8
 
 
-def test_too_few_nodes_are_off_by_more_than_rounding() -> None:
+@pytest.mark.parametrize("panels", [1, 4])
+def test_too_few_nodes_are_off_by_more_than_rounding(panels: int) -> None:
     """Negative control: without the bound on quadrature the error bound would not hold."""
-    step, column = steps(0.4, 0.1, count=24), np.array([[-4.0]])
+    step, column = steps(0.4, 0.1, count=24, panels=panels), np.array([[-4.0]])
     law = step.weights(column)
     exact = moment(0.4, 0.1, -4.0, (step.edge[0, 0], step.edge[0, -1]))
     off = abs(math.exp(float(law.log_total[0, 0])) / exact.real - 1)
@@ -81,12 +86,13 @@ def test_too_few_nodes_are_off_by_more_than_rounding() -> None:
 
 @pytest.mark.parametrize(("z", "q"), [(1.0, 0.01), (0.5, 1e-3), (20.0, 0.3), (1.3, 1e-6)])
 @pytest.mark.parametrize("order", [2.0, -6.0])
-def test_slabs_bound_the_modulus(z: float, q: float, order: float) -> None:
+@pytest.mark.parametrize(("count", "panels"), [(900, 1), (1280, 8)])
+def test_slabs_bound_the_modulus(z: float, q: float, order: float, count: int, panels: int) -> None:
     """From each frequency on, over five decades; and not trivially."""
-    step, column = steps(z, q, count=900), np.array([[order]])
+    step, column = steps(z, q, count=count, panels=panels), np.array([[order]])
     law = step.weights(column)
     mass, width = step.slabs(column, law.log_total + 1e-12)
-    assert 0.5 < mass.sum() <= 1
+    assert 0.45 < mass.sum() <= 1
     y = np.geomspace(0.1, 30, 60)[None, :] / np.sqrt(law.variance)
     bound = log_modulus((mass, width), y)[0]
     turned = np.exp(1j * y[0][:, None] * step.ratio) @ law.share[0]

@@ -55,24 +55,35 @@ class Contour:
     """Pairs (λ', log a): the aliases are at most Σ a·e^{(1 − λ')ε}."""
     rest: Remainder
 
-    def _values(self, epsilon: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the sum at ε, the same with factors s − 1, and the scale."""
-        turned = self.term * np.exp(-1j * self.y * epsilon)
-        value = _total(turned.real)
-        slope = _total((self.tilt - 1) * turned.real - self.y * turned.imag)
-        return value, slope, np.exp(self.log_scale + (1 - self.tilt) * epsilon)
+    def _scale(self, epsilon: Floats) -> Floats:
+        return np.asarray(np.exp(self.log_scale + (1 - self.tilt) * epsilon))
 
     def estimate(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """Return about δ(ε) and minus its derivative."""
-        value, slope, scale = self._values(epsilon)
+        turned = self.term * np.exp(-1j * self.y * epsilon)
+        slope = _total((self.tilt - 1) * turned.real - self.y * turned.imag)
         jumps = self.rest.bounds(epsilon, reverse=self.sign < 0).lower
         fall = np.where(jumps > 0, self.rest.p[0] - jumps, 0.0)
-        return scale * value + jumps, scale * slope + fall
+        scale = self._scale(epsilon)
+        return scale * _total(turned.real) + jumps, scale * slope + fall
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε)."""
-        value, _, scale = self._values(epsilon)
-        error = self.error + UNIT * (16 * self.size + 8 * self.sway * np.abs(epsilon))
+        return self._around(_total((self.term * np.exp(-1j * self.y * epsilon)).real), epsilon)
+
+    def deltas(self, low: Floats, step: Floats, root: int) -> tuple[Floats, Bounds]:
+        """Return root² evenly spaced ε and bounds on δ there, (K, root²)."""
+        fine = np.exp(-1j * (self.y * step)[:, :, None] * np.arange(root))
+        start = low + step * (root * np.arange(root))
+        coarse = self.term[:, None] * np.exp(-1j * self.y[:, None] * start[:, :, None])
+        value = (coarse @ fine).real.reshape(low.size, -1)
+        epsilon = low + step * np.arange(root**2)
+        return epsilon, self._around(value, epsilon)
+
+    def _around(self, value: Floats, epsilon: Floats) -> Bounds:
+        """Bound δ(ε), given the sum at ε."""
+        scale = self._scale(epsilon)
+        error = self.error + UNIT * (32 * self.size + 16 * self.sway * np.abs(epsilon))
         sizes = np.abs(self.log_scale) + np.abs((1 - self.tilt) * epsilon)
         rounding = 1 + 16 * UNIT * (4 + sizes)
         (more, log_a), (less, log_b) = self.aliases

@@ -7,8 +7,9 @@ is with
 
 by Gauss–Legendre quadrature. In the complex plane, at u + iv with |v| ≤ a = θz < πz/2 and with
 p = q·e^ρ/r, the share of P₁ in P, the integrand is at most φ(u)·e^{a²/2}·r^o times
-e^{p·(|y|·tan θ + 2·max(−o, 0)·tan²(θ/2))}, and p ≤ −log(1 − p) = log r − log(1 − q). So the error
-decreases geometrically with the number of nodes (Trefethen 2013, Theorem 19.3), at a known rate.
+e^{p·(|y|·tan θ + 2·max(−o, 0)·tan²(θ/2))}, p ≤ 1 and p ≤ −log(1 − p) = log r − log(1 − q). So the
+error decreases geometrically with the number of nodes (Trefethen 2013, Theorem 19.3), at a known
+rate. Where losses are large and y is, the window is cut into panels, each with nodes of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from apiece._types import Floats
 from apiece.numerics import UNIT
 
 _RULE = 2**14 * UNIT  # relative accuracy of the rule's nodes and weights
-ANGLES = (0.6, 0.1)
-"""θ at which the integrand is bounded."""
+_ANGLES = np.array((0.6, 0.25, 0.1))  # θ at which the integrand is bounded
 _HEIGHT = 4.0  # largest a
 _SLABS = 64
 
@@ -73,9 +73,10 @@ class Weights(NamedTuple):
 class Steps:
     """One step each of K mechanisms, in the remove or the add direction, on the nodes of a rule.
 
-    All arrays are (K, 1), or (K, nodes), or (K, cells + 1) for `edge`, equally spaced u, and the
-    losses there. sign: 1 in the remove direction, where losses are L, −1 in the other, where the
-    losses are −L and the second measure is P. wrong: bounds on the rounding errors of L.
+    All arrays are (K, 1), or (K, nodes), or (K, cells + 1) for `edge`, ascending u, and the losses
+    there. sign: 1 in the remove direction, where losses are L, −1 in the other, where losses are
+    −L and the second measure is P. wrong: bounds on the rounding errors of L. panels: each has as
+    many nodes, and as many cells, equally spaced.
     """
 
     z: Floats
@@ -87,22 +88,38 @@ class Steps:
     edge: Floats
     edge_ratio: Floats
     wrong: Floats
+    panels: int
 
     @classmethod
-    def of(cls, z: Floats, q: Floats, low: Floats, high: Floats, count: int) -> Steps:
-        """Return the steps in the remove direction, of (K, 1) arrays, on windows of u."""
-        end, weight = gauss_legendre(count)
-        half = (high - low) / 2
-        node = np.concatenate([low + half * end, (high - half * end)[:, ::-1]], axis=1)
-        weight = np.concatenate([weight, weight[::-1]])
-        log_base = np.log(weight * half / math.sqrt(2 * math.pi)) - node**2 / 2
-        edge = low + (high - low) * np.linspace(0.0, 1.0, _SLABS + 1)
+    def of(
+        cls, z: Floats, q: Floats, low: Floats, high: Floats, count: int, panels: int = 1
+    ) -> Steps:
+        """Return the steps in the remove direction, of (K, 1) arrays, on windows of u.
+
+        count: of nodes, so many times the number of panels.
+        """
+        # one half of the borders spread evenly over u, the other one over the losses
+        evenly = np.linspace(0.0, 1.0, (panels + 1) // 2 + 1)
+        others = np.arange(1, panels // 2 + 1) / (panels // 2 + 1)
+        least, most = loss_at(low, z, q), loss_at(high, z, q)
+        by_loss = place_of(least + (most - least) * others, z, q)
+        border = np.concatenate([low + (high - low) * evenly, np.clip(by_loss, low, high)], axis=1)
+        border = np.sort(border, axis=1)
+        left, right = border[:, :-1, None], border[:, 1:, None]
+        end, weight = gauss_legendre(count // panels)
+        half = (right - left) / 2
+        node = np.concatenate([left + half * end, (right - half * end)[:, :, ::-1]], axis=2)
+        node = node.reshape(z.size, -1)
+        log_weight = np.log(np.concatenate([weight, weight[::-1]]) / math.sqrt(2 * math.pi))
+        log_base = (np.log(half) + log_weight).reshape(z.size, -1) - node**2 / 2
+        cell = left + (right - left) * np.linspace(0.0, 1.0, _SLABS // panels + 1)[:-1]
+        edge = np.append(cell.reshape(z.size, -1), high, axis=1)
         ratio = loss_at(node, z, q)
         inverse = np.exp(-ratio)
         share = q * np.exp(node / z - 0.5 / z**2 - ratio)
         inner = np.maximum(np.abs(low), np.abs(high)) / z + 0.5 / z**2
         wrong = 4 * UNIT * (np.abs(ratio) + np.abs(1 - inverse) + 2 * share * inner + UNIT)
-        return cls(z, q, 1, node, log_base, ratio, edge, loss_at(edge, z, q), wrong)
+        return cls(z, q, 1, node, log_base, ratio, edge, loss_at(edge, z, q), wrong, panels)
 
     def reversed(self) -> Steps:
         """Return the same steps in the add direction."""
@@ -136,35 +153,50 @@ class Steps:
         return rounding + self._quadrature(order, largest, weights.log_total) + _RULE, phase
 
     def _quadrature(self, order: Floats, largest: Floats, log_total: Floats) -> Floats:
-        """Return the quadrature's error relative to M(order), the least over some ellipses."""
-        half = (self.edge[:, -1:] - self.edge[:, :1]) / 2
-        height = np.minimum(np.array(ANGLES) * self.z, _HEIGHT)
-        theta = height / self.z
+        """Return the quadrature's error relative to M(order), each panel's least over ellipses."""
+        border = self.edge[:, :: _SLABS // self.panels]
+        half = np.maximum(np.diff(border, axis=1) / 2, 1e-12)[:, :, None]
+        height = np.minimum(_ANGLES * self.z, _HEIGHT)[:, None, :]
+        theta = height / self.z[:, :, None]
         grow = np.arcsinh(height / half)
-        down = np.maximum(-order, 0.0)
-        by_share = self.q < 0.5
-        power = largest * np.tan(theta) + 2 * down * np.tan(theta / 2) ** 2
-        power = np.where(by_share, power, 0.0)
-        whole = largest * theta - down * np.log(np.cos(theta / 2))
-        log_most = self._largest(order + power, half * (np.cosh(grow) - 1)) + height**2 / 2
-        log_most += np.where(by_share, -power * np.log1p(-self.q), whole)
-        log_error = log_most - 2 * self.node.shape[1] * grow - np.log(-np.expm1(-2 * grow))
-        scale = 64 / 15 / math.sqrt(2 * math.pi) * half
-        best = log_error.min(axis=1, keepdims=True) - log_total
-        return np.asarray(scale * np.exp(np.minimum(best, 700.0)))
+        y, down = largest[:, :, None], np.maximum(-order, 0.0)[:, :, None]
+        by_share = self.q[:, :, None] < 0.5
+        power = np.where(by_share, y * np.tan(theta) + 2 * down * np.tan(theta / 2) ** 2, 0.0)
+        beyond = half * (np.cosh(grow) - 1)
+        log_most = self._largest(order[:, :, None, None], power[..., None], beyond) + height**2 / 2
+        log_most += np.where(by_share, 0.0, y * theta - down * np.log(np.cos(theta / 2)))
+        nodes = self.node.shape[1] // self.panels
+        log_error = log_most - 2 * nodes * grow - np.log(-np.expm1(-2 * grow))
+        best = log_error.min(axis=2) - log_total
+        scale = 64 / 15 / math.sqrt(2 * math.pi) * half[:, :, 0]
+        return np.asarray((scale * np.exp(np.minimum(best, 700.0))).sum(axis=1, keepdims=True))
 
-    def _largest(self, power: Floats, beyond: Floats) -> Floats:
-        """Return upper bounds on −u²/2 + power·L over the window and `beyond` its ends."""
-        edge, ratio = self.edge[:, None, :], self.edge_ratio[:, None, :]
-        nearest = np.maximum(np.maximum(edge[..., :-1], -edge[..., 1:]), 0.0)
-        tilted = power[:, :, None] * ratio
-        most = (np.maximum(tilted[..., :-1], tilted[..., 1:]) - nearest**2 / 2).max(axis=2)
-        for place, out in ((slice(1), -beyond), (slice(-1, None), beyond)):
-            end, far = self.edge[:, place], self.edge[:, place] + out
-            inner = np.where(end * far < 0, 0.0, np.minimum(np.abs(end), np.abs(far)))
-            ratios = self.edge_ratio[:, place], loss_at(far, self.z, self.q)
-            most = np.maximum(most, np.maximum(*(power * r for r in ratios)) - inner**2 / 2)
-        return np.asarray(most + 1e-9)
+    def _largest(self, order: Floats, power: Floats, beyond: Floats) -> Floats:
+        """Return upper bounds on −u²/2 + order·L + power·p over panels and `beyond` their ends.
+
+        (K, panels, angles); the arguments too, the first two with a dimension for cells.
+        """
+        shape = (self.z.size, self.panels, 1, _SLABS // self.panels)
+        cells = [values[:, :-1].reshape(shape) for values in (self.edge, self.edge_ratio)]
+        cells += [values[:, 1:].reshape(shape) for values in (self.edge, self.edge_ratio)]
+        first, first_ratio = (values[..., :1] for values in cells[:2])
+        last, last_ratio = (values[..., -1:] for values in cells[2:])
+        z, q = self.z[:, :, None, None], self.q[:, :, None, None]
+        before, after = first - beyond[..., None], last + beyond[..., None]
+        spare = -np.log1p(-np.minimum(q, 0.5))  # of log r − log(1 − q), where that bounds p
+
+        def most(low: Floats, low_ratio: Floats, high: Floats, high_ratio: Floats) -> Floats:
+            nearest = np.maximum(np.maximum(low, -high), 0.0)
+            own = np.maximum(order * low_ratio, order * high_ratio)
+            apart = own + power * np.minimum(1.0, np.maximum(high_ratio + spare, 0.0))
+            whole = order + power
+            joint = np.maximum(whole * low_ratio, whole * high_ratio) + power * spare
+            return np.asarray((np.minimum(apart, joint) - nearest**2 / 2).max(axis=3))
+
+        inside = most(*cells)
+        left = most(before, loss_at(before, z, q), first, first_ratio)
+        right = most(last, last_ratio, after, loss_at(after, z, q))
+        return np.maximum(np.maximum(left, right), inside) + 1e-9
 
     def slabs(self, order: Floats, log_most: Floats) -> tuple[Floats, Floats]:
         """Return masses and widths of uniform laws of the loss that the tilted law contains.
@@ -198,6 +230,11 @@ class Steps:
 def loss_at(u: Floats, z: Floats, q: Floats) -> Floats:
     """Return L at u."""
     return np.asarray(np.log1p(q * np.expm1(u / z - 0.5 / z**2)))
+
+
+def place_of(loss: Floats, z: Floats, q: Floats) -> Floats:
+    """Return the u at which the loss is L."""
+    return np.asarray(z * (np.log((np.expm1(loss) + q) / q) + 0.5 / z**2))
 
 
 def log_modulus(slabs: tuple[Floats, Floats], frequency: Floats) -> Floats:

@@ -3,48 +3,88 @@
 All settings are chosen by array operations, coarsely at first; entries whose bounds do not lie as
 close as is wanted are looked at again, with more nodes, and with losses cut where heavy tails
 would otherwise spoil every tilt (`truncation`). None of this affects soundness.
+
+Where many δ share a mechanism, one integral answers for all in a region of δ (`epsilon_curves`):
+it bounds δ at some hundred ε from above, and between them the profile, which is convex in e^ε, lies
+below the chords.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import ndtri_exp
 
-from apiece._types import Floats
+from apiece._types import Floats, Mask
 from apiece.accounting.accuracy import DEFAULT, Accuracy
-from apiece.accounting.arrays import runs
+from apiece.accounting.arrays import Places, runs
 from apiece.accounting.bounds import Bounds, nothing_known, tightest
-from apiece.accounting.contour.integral import contour
-from apiece.accounting.contour.moments import ANGLES, nodes_needed
+from apiece.accounting.contour.integral import Contour, contour
+from apiece.accounting.contour.moments import nodes_needed
 from apiece.accounting.contour.windows import OUTSIDE, cut, whole
-from apiece.numerics import LARGEST_LOG_RATIO
+from apiece.numerics import LARGEST_LOG_RATIO, UNIT
 
-_COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640, 900, 1280, 1800, 2560)  # of nodes
-_POINTS = (200, 600)  # of a contour, at each attempt
+_COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
+_ANGLE = 0.6  # at which so many are chosen
+_CUT_COUNTS = (320, 640, 1280)  # of nodes of windows that are cut
+_POINTS = (200, 300, 600, 1500)  # of a contour, at each attempt
 _CHUNK = 2**14  # numbers in an array
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
 FEWEST = 16
 """Steps from which on the integrand falls fast enough."""
 
+Sides: TypeAlias = list[tuple[Contour, Floats]]
+_WIDTH, _REGIONS = 1.5, 11  # of regions of δ, in √(2·log(1/δ)), and how many there are
+_FOR_DELTA = 3  # attempts at δ of given ε
+_ROOT = 9  # of the number of a curve's nodes; the chords are then some 5e-5 of ε above it
+
 
 @dataclass(frozen=True, slots=True)
 class SampledGaussians:
-    """The profile of `times` sampled Gaussian steps of one kind; it says nothing of δ at given ε.
+    """The profile of `times` sampled Gaussian steps of one kind.
 
-    Many profiles at once: `epsilon_bounds`.
+    Many ε at once, of many mechanisms: `epsilon_bounds`. δ is bounded by integrals around some δ;
+    they are made when first asked for and then kept.
     """
 
     noise_multiplier: float
     probability: float
     times: int
     accuracy: Accuracy = DEFAULT
+    _kept: dict[int, list[list[Contour]]] = field(default_factory=dict, repr=False, compare=False)
 
+    @np.errstate(all="ignore")
     def delta(self, epsilon: Floats) -> Bounds:
-        """Return 0 and 1."""
-        return Bounds(np.zeros(epsilon.shape), np.ones(epsilon.shape))
+        """Bound δ(ε), by the closest of all integrals; by more of them where that is not close."""
+        lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
+        for attempt in range(_FOR_DELTA):
+            open_ = ~self.accuracy.resolved(Bounds(lower, upper))
+            for sides in self._integrals(attempt) if open_.any() else ():
+                columns = [_larger([one.delta(at) for one in sides]) for at in epsilon[open_]]
+                low, high = (np.stack(ends, axis=1)[:, :, 0] for ends in zip(*columns, strict=True))
+                lower[open_] = np.maximum(lower[open_], low.max(axis=0))
+                upper[open_] = np.minimum(upper[open_], high.min(axis=0))
+        return tightest([Bounds(lower, upper)])
+
+    def _integrals(self, attempt: int) -> list[list[Contour]]:
+        """Return integrals around the middle of each region of δ, in both directions."""
+        if attempt not in self._kept:
+            number = np.arange(float(_REGIONS))
+            mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
+            middle, least = (_delta_at(number + share) for share in (0.5, 1.0))
+            whole = np.repeat(mechanism[:, None], _REGIONS, axis=1)
+            self._kept[attempt] = [
+                [
+                    one
+                    for one, _ in _sides(whole[:, some], middle[some], least[some], count, attempt)
+                ]
+                for some, count in _chunks(whole, least, number >= 0, attempt)
+            ]
+        return self._kept[attempt]
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
@@ -70,37 +110,132 @@ def epsilon_bounds(
     return Bounds(lower, upper)
 
 
+@np.errstate(all="ignore")
+def epsilon_curves(columns: Floats, accuracy: Accuracy = DEFAULT) -> Floats:
+    """Return upper bounds on ε for columns (z, q, T, δ) as of `epsilon_bounds`, by curves.
+
+    Equal mechanisms lie side by side. An entry's bound depends on nothing but the entry: on its
+    mechanism's curve in the region of its δ, but for rounding. ∞ where that is not close enough.
+    """
+    region = np.floor(np.sqrt(-2 * np.log(columns[3])) / _WIDTH)
+    order = np.lexsort((region, *columns[2::-1]))
+    keys = np.stack([*columns[:3], region])[:, order]
+    starts, sizes = runs(keys)
+    upper = np.full(order.size, np.inf)
+    for some, curves in _curves(keys[:, starts], accuracy):
+        for place, epsilon, delta in zip(some, curves.epsilon, curves.delta, strict=True):
+            here = order[starts[place] : starts[place] + sizes[place]]
+            upper[here] = _on_chords(epsilon, delta, columns[3, here])
+    return upper
+
+
+class _Curves(NamedTuple):
+    """Ascending ε, and upper bounds on δ there that do not rise; a row a curve."""
+
+    epsilon: Floats
+    delta: Floats
+
+
+def _curves(keys: Floats, accuracy: Accuracy) -> Iterator[tuple[Places, _Curves]]:
+    """Yield places of columns (z, q, T, region) and their curves, where these are close enough."""
+    most, middle, least = (_delta_at(keys[3] + share) for share in (0.0, 0.5, 1.0))
+    todo = np.ones(middle.size, dtype=bool)
+    for attempt in range(len(_POINTS)):
+        for some, count in _chunks(keys[:3], least, todo, attempt):
+            sides = _sides(keys[:3, some], middle[some], least[some], count, attempt)
+            close, curves = _curve(sides, most[some, None], least[some, None], accuracy)
+            yield some[close], _Curves(curves.epsilon[close], curves.delta[close])
+            todo[some[close]] = False
+
+
+def _delta_at(region: Floats) -> Floats:
+    """Return the δ at which a region begins, or ends."""
+    return np.clip(np.exp(-((_WIDTH * region) ** 2) / 2), 1e-300, 1 - 2.0**-20)
+
+
+def _curve(sides: Sides, most: Floats, least: Floats, accuracy: Accuracy) -> tuple[Mask, _Curves]:
+    """Return which curves between two δ are close enough, and all of them."""
+    start, end = (_larger([one.epsilon(delta, at) for one, at in sides]) for delta in (most, least))
+    good = accuracy.reached(start) & accuracy.reached(end)
+    low, high = np.where(good, start.lower, 0.0), np.where(good, end.upper, 1.0)
+    step = (high - low) / (_ROOT**2 - 1)
+    (epsilon, forward), (_, backward) = (one.deltas(low, step, _ROOT) for one, _ in sides)
+    bounds = _larger([forward, backward]).upper
+    return good[:, 0], _Curves(epsilon, np.minimum.accumulate(bounds, axis=1))
+
+
+def _on_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
+    """Return ε at which a profile below a curve's chords, straight in e^ε, is at most each δ."""
+    after = np.searchsorted(-bound, -delta)  # the first node whose bound is at most δ
+    last = np.minimum(after, bound.size - 1)
+    before = np.maximum(last - 1, 0)
+    with np.errstate(all="ignore"):
+        left = (delta - bound[last]) / (bound[before] - bound[last]) * (1 - 4 * UNIT)
+    left = np.where((last > before) & (left >= 0), left, 0.0)  # ∞ before: at the node itself
+    width = epsilon[last] - epsilon[before]
+    found = epsilon[last] + np.log1p(-left * -np.expm1(-width))
+    found += 8 * UNIT * (epsilon[last] + np.exp(np.minimum(width, 700.0)))
+    return np.where(after < bound.size, np.minimum(found, epsilon[last]), np.inf)
+
+
+@np.errstate(all="ignore")
 def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
     """Return the bounds of each column (z, q, T, δ), on its own."""
-    z, q, times, delta = columns
+    delta = columns[3]
     lower, upper = nothing_known(delta)
-    with np.errstate(all="ignore"):
-        reach = -ndtri_exp(np.log(OUTSIDE * delta / times))
-        todo = (reach + 1 / z) / z < LARGEST_LOG_RATIO
-        columns = np.stack([z, q, times, delta, reach])
-        for attempt, angle in enumerate(ANGLES):
-            needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), angle)
-            size = np.minimum(np.searchsorted(_COUNTS, needed), len(_COUNTS) - 1)
-            for number in np.unique(size[todo]):
-                here = np.flatnonzero(todo & (size == number))
-                here = here[np.lexsort((q[here], z[here]))]
-                rows = max(_CHUNK // _COUNTS[number], 1)
-                for some in np.split(here, range(rows, here.size, rows)):
-                    found = _attempt(columns[:, some, None], _COUNTS[number], attempt)
-                    lower[some] = np.maximum(lower[some], found.lower)
-                    upper[some] = np.minimum(upper[some], found.upper)
-            todo &= ~accuracy.reached(Bounds(lower, upper))
+    todo = np.ones(delta.size, dtype=bool)
+    for attempt in range(len(_POINTS)):
+        for some, count in _chunks(columns[:3], delta, todo, attempt):
+            sides = _sides(columns[:3, some], delta[some], delta[some], count, attempt)
+            found = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
+            lower[some] = np.maximum(lower[some], found.lower[:, 0])
+            upper[some] = np.minimum(upper[some], found.upper[:, 0])
+        todo &= ~accuracy.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
 
-def _attempt(columns: Floats, count: int, attempt: int) -> Bounds:
-    """Return the bounds of the larger direction, for (K, 1) columns (z, q, T, δ, reach)."""
-    times, delta = columns[2:4]
+def _chunks(
+    mechanism: Floats, delta: Floats, todo: Mask, attempt: int
+) -> Iterator[tuple[Places, int]]:
+    """Yield places of similar entries still to do, some at a time, and how many nodes they need."""
+    z, q, times = mechanism
+    reach = _window(times, delta)
+    if attempt:
+        size = np.full(z.shape, _CUT_COUNTS[attempt - 1])
+    else:
+        needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), _ANGLE)
+        size = np.take(_COUNTS, np.searchsorted(_COUNTS, needed), mode="clip")
+    todo = todo & ((reach + 1 / z) / z < LARGEST_LOG_RATIO)
+    for count in np.unique(size[todo]).tolist():
+        here = np.flatnonzero(todo & (size == count))
+        here = here[np.lexsort((q[here], z[here]))]
+        rows = max(_CHUNK // count, 1)
+        for some in np.split(here, range(rows, here.size, rows)):
+            yield some, count
+
+
+def _window(times: Floats, delta: Floats) -> Floats:
+    """Return how many standard deviations windows reach."""
+    return np.asarray(-ndtri_exp(np.log(OUTSIDE * delta / times)))
+
+
+def _sides(mechanism: Floats, delta: Floats, least: Floats, count: int, attempt: int) -> Sides:
+    """Return both directions' integrals around δ, and about the ε that belong to it.
+
+    least: the smallest δ that they are asked at, which windows and cuts are chosen for.
+    """
+    reach = _window(mechanism[2], least)
+    columns = np.stack([*mechanism, least, reach])[:, :, None]
     forward, outside, share = (cut if attempt else whole)(columns, count)
-    found = []
-    for steps, part in ((forward, share), (forward.reversed(), np.ones_like(share))):
-        integral, guess = contour(steps, times, delta, outside, part, _POINTS[attempt])
-        found.append(integral.epsilon(delta, guess))
-    lower, upper = (np.maximum(*ends)[:, 0] for ends in zip(*found, strict=True))
+    times, around, most = columns[2], delta[:, None], _POINTS[attempt]
+    return [
+        contour(forward, times, around, outside, share, most),
+        contour(forward.reversed(), times, around, outside, np.ones_like(share), most),
+    ]
+
+
+def _larger(sides: Sequence[Bounds]) -> Bounds:
+    """Return the bounds of the larger direction; 0 and ∞ where one of them is not known."""
+    lower, upper = (np.maximum(*ends) for ends in zip(*sides, strict=True))
     good = np.isfinite(upper) & np.isfinite(lower)
     return Bounds(np.where(good, lower, 0.0), np.where(good, upper, np.inf))

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from apiece._types import Floats
-from apiece.accounting.contour.moments import Steps, loss_at
+from apiece.accounting.contour.moments import Steps, loss_at, place_of
 from apiece.accounting.truncation import (
     MARGIN,
     Jumps,
@@ -20,6 +20,7 @@ from apiece.accounting.truncation import (
 OUTSIDE = 1e-6
 """Share of δ that may be told apart outright, on either side."""
 _COARSE = 112  # nodes for estimates
+_PANELS = 8  # of a window that is cut
 _LEAST_SHARE = 0.05  # of δ, that what is no jump is taken for
 _SLACK = 1e-12  # relative error of normal tails
 
@@ -49,8 +50,8 @@ def cut(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
     epsilon = about_epsilon(points, delta)
     fall, rate = slightest_fall(points, epsilon, delta)
     loss = MARGIN * epsilon + fall
-    high = np.minimum(z * (np.log((np.expm1(loss) + q) / q) + 0.5 / z**2), reach + 1 / z)
-    steps = Steps.of(z, q, -reach, high, count)
+    high = np.minimum(place_of(loss, z, q), reach + 1 / z)
+    steps = Steps.of(z, q, -reach, high, count, _PANELS)
 
     outside = _below(times, reach)
     inside = np.maximum(1 - outside, 0.0)
