@@ -131,8 +131,11 @@ def test_killed_between_reserve_and_commit(
     spent = ledger.spent(np.arange(N))
     assert spent.any()
     # Other settings are another analysis; the same ones are not charged again.
-    other = setting("--steps", "601", *charged(tmp_path), out="other")
-    assert run(other, capsys)[0] == 2
+    for more in (["--steps", "601"], ["--steps", "600", "--learning-rate", ".123"]):
+        other = setting(*more, *charged(tmp_path), out="other")
+        code, said = run(other, capsys)
+        assert (code, "other terms" in said) == (2, True)
+        assert not (tmp_path / "other").exists()
     again = [*arguments, "--out", str(tmp_path / "again")]
     assert run(["train", "--resume", str(tmp_path / "run")] if resumes else again, capsys)[0] == 0
     assert ledger.status("model 1") == "committed"

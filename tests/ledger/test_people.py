@@ -25,6 +25,25 @@ def test_each_call_is_an_analysis_of_its_own(tmp_path: Path) -> None:
     assert people.calls == 2
 
 
+def test_a_step_that_was_cut_off_is_made_again_by_those_whom_it_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other norms too: who would contribute more than was charged is left out of it."""
+    ledger = Ledger.open(f"{tmp_path}/p.db")
+    ledger.enroll([1, 2, 3], 1.0, 1e-6)
+    with monkeypatch.context() as cut:
+        cut.setattr(Ledger, "commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            LedgerFilter(ledger, [1, 2], "model").admit([0.5, 1.0], 10.0)
+    spent = ledger.spent([1, 2, 3])
+    with pytest.raises(AnalysisError, match="other terms"):
+        LedgerFilter(ledger, [1, 2], "model").admit([0.5, 1.0], 9.0)
+    again = LedgerFilter(ledger, [3, 2, 1], "model")
+    assert again.admit([0.1, 0.9, 0.6], 10.0).tolist() == [False, True, False]
+    assert ledger.spent([1, 2, 3]).tolist() == spent.tolist()
+    assert ledger.status("model/0") == "committed"
+
+
 @pytest.mark.parametrize("order", [None, 20.0])
 def test_what_is_affordable_can_be_paid_and_not_much_more(
     order: float | None, tmp_path: Path

@@ -8,7 +8,7 @@ import pytest
 from apiece.accounting import privacy_curve
 from apiece.assignment import Sample, Scale, assign
 from apiece.budgets import Budgets
-from apiece.errors import BudgetError, InputError
+from apiece.errors import AnalysisError, BudgetError, InputError
 from apiece.filters import best_order, gaussian_delta, renyi_budget
 from apiece.ledger import (
     Ledger,
@@ -49,6 +49,30 @@ def test_renyi_charge_is_amplified_and_admits_by_budget(tmp_path: Path) -> None:
     ) + renyi.spent(list("abcd"))
     assert admitted.tolist() == np.array(list("abcd"))[fits].tolist()
     assert renyi.verify().ok
+
+
+def test_a_training_is_its_plans_its_people_and_what_else_is_fixed(tmp_path: Path) -> None:
+    """Whatever it charged: the same charges of the same people are another training."""
+    plan, ids = make(Sample()), list("abcd")
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db", method="renyi", order=6)
+    ledger.enroll(ids, 90.0, 1e-5)
+    admitted = reserve_plan(ledger, "m", plan, terms={"rate": 0.1}).tolist()
+    assert reserve_plan(ledger, "m", make(Sample()), terms={"rate": 0.1}).tolist() == admitted
+    spent = ledger.spent(ids).tolist()
+    losses = plan_losses(ledger, plan)[plan.group_index]
+    budgets = Budgets([1.0, 1.0, 3.0, 3.0], 1e-5, ids=["b", "a", "c", "d"])
+    for reserve in (
+        lambda: reserve_plan(ledger, "m", plan),
+        lambda: reserve_plan(ledger, "m", plan, terms={"rate": 0.2}),
+        lambda: reserve_plan(ledger, "m", plan, plan, terms={"rate": 0.1}),
+        lambda: reserve_plan(ledger, "m", make(Scale()), terms={"rate": 0.1}),
+        lambda: reserve_plan(ledger, "m", plan.public().bind(budgets), terms={"rate": 0.1}),
+        lambda: ledger.reserve_losses("m", ids, losses),
+        lambda: ledger.reserve("m", ids, np.sqrt(losses / 3), 1.0),
+    ):
+        with pytest.raises(AnalysisError, match="in use for another analysis or other terms"):
+            reserve()
+    assert ledger.spent(ids).tolist() == spent
 
 
 def test_a_plan_without_ids_is_refused(tmp_path: Path) -> None:

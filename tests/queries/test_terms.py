@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from apiece.ledger import Ledger, LedgerFilter, reserve_plan
 from apiece.queries import Schema, Session, Table, parse, register, session
 from apiece.queries.estimates import estimate
 from apiece.queries.features import features
+from apiece.queries.noise import rounded_gaussians
 from apiece.queries.schema import LARGEST
 
 SIZE = 30
@@ -318,20 +320,34 @@ def test_terms_that_are_no_json_are_refused(tmp_path: Path) -> None:
     assert not any("p1" in str(entry) for entry in ledger.history())
 
 
-def test_noise_is_drawn_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the system gives decides the answer; the seed of Python's own generator does not."""
-    table = register(people("flu"), SCHEMA)
+@cache
+def table() -> Table:
+    return register(people("flu"), SCHEMA)
 
-    def answer(system: int, seed: int) -> Any:
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: Session(table(), SCHEMA).ask("histogram(age, 20)", **COST).groups,
+        lambda: rounded_gaussians(20),
+    ],
+    ids=["a session", "the noise alone"],
+)
+def test_noise_is_drawn_from_the_operating_system(
+    draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system gives decides it; the seeds of other generators do not."""
+
+    def drawn(system: int, seed: int) -> Any:
         monkeypatch.setattr(random, "_urandom", random.Random(system).randbytes)
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
-        return Session(table, SCHEMA).ask("histogram(age, 20)", **COST).groups
+        return draw()
 
-    assert answer(1, 0) == answer(1, 1)
-    assert answer(2, 0) != answer(1, 0)
+    assert drawn(1, 0) == drawn(1, 1)
+    assert drawn(2, 0) != drawn(1, 0)
     monkeypatch.undo()
     random.seed(0)
-    first = Session(table, SCHEMA).ask("count()", **COST).groups
+    first = draw()
     random.seed(0)
-    assert Session(table, SCHEMA).ask("count()", **COST).groups != first
+    assert draw() != first
