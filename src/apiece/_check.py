@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,11 +96,53 @@ def positive_array(
     return array
 
 
-def record_ids(name: str, ids: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return `ids` as a read-only one-dimensional array if there is at least one and none twice."""
-    array = np.array(ids)
-    if array.ndim != 1 or array.size == 0:
-        raise DataError(f"{name}: {array.size} ids in {array.ndim} dimensions; give a flat list")
+def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> npt.NDArray[Any]:
+    """Return ids as a flat array of 64-bit integers or of texts, in which no two have become one.
+
+    numpy's texts lose NULs at their end, and its arrays of several kinds turn 1, "1", 1.0 and True
+    into one another: what it would not keep as it is, is refused. The message shows no id.
+
+    >>> ids("people", ["007", "7"]).tolist(), ids("people", [7, 2**62]).tolist()
+    (['007', '7'], [7, 4611686018427387904])
+    """
+    array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
+    if array.ndim != 1:
+        raise error(f"{name}: {array.size} ids in {array.ndim} dimensions; give a flat list of ids")
+    kind = array.dtype.kind
+    if kind == "i":
+        return array.astype(np.int64, copy=False)
+    if kind == "U" and not _surrogates(array):
+        return array
+    cells: list[Any] = array.tolist() if kind in "uOTU" else [None]
+    if all(isinstance(cell, str) for cell in cells):
+        if any("\0" in cell for cell in cells) or _surrogates(np.asarray(cells, dtype=str)):
+            raise error(
+                f"{name}: an id holds the character NUL or half a surrogate pair, which no table "
+                "keeps; rename it"
+            )
+        return np.asarray(cells, dtype=str)
+    if all(isinstance(cell, int | np.integer) and not isinstance(cell, bool) for cell in cells):
+        if not all(-(2**63) <= cell < 2**63 for cell in cells):
+            raise error(f"{name}: an id does not fit 64 bits; give the ids as text")
+        return np.asarray(cells, dtype=np.int64)
+    raise error(
+        f"{name}: of type {array.dtype}, or of several kinds; give whole numbers or text, all of "
+        "one kind"
+    )
+
+
+def _surrogates(texts: npt.NDArray[np.str_]) -> bool:
+    if not texts.dtype.itemsize:
+        return False
+    characters = np.ascontiguousarray(texts, dtype=texts.dtype.newbyteorder("=")).view(np.uint32)
+    return bool(((characters >= 0xD800) & (characters < 0xE000)).any())
+
+
+def record_ids(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return `ids` read-only if there is at least one and none twice."""
+    array = ids(name, values).copy()
+    if array.size == 0:
+        raise DataError(f"{name}: none; give one id a record")
     unique, counts = np.unique(array, return_counts=True)
     if unique.size != array.size:
         twice = unique[counts > 1]

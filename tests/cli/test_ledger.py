@@ -119,3 +119,19 @@ def test_mistakes_are_one_line(
     captured = capsys.readouterr()
     assert says in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("person", ["007", "--5", "-07", "+7", "７", "7.0", "1e0", "", "9" * 30])
+def test_a_receipt_is_of_the_person_whose_id_is_written_so(
+    person: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of whole numbers each is written in one way; of texts, 007 is not 7."""
+    for ids in ([7, -5, 5], ["7", "-5"]):
+        url = f"sqlite:///{tmp_path}/{type(ids[0]).__name__}.db"
+        Ledger.make(url, ids, 1.0, 1e-6)
+        assert run(["ledger", "receipt", url, "--", person]) == 2
+        said = capsys.readouterr().err
+        assert "no account" in said
+        assert len(said.splitlines()) == 1
+        assert run(["ledger", "receipt", url, "--", "-5"]) == 0
+        assert "Receipt of -5" in capsys.readouterr().out

@@ -1,12 +1,13 @@
 """Adding charges up: no round-off is in a person's favour."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
 from apiece.errors import InputError
-from apiece.filters import GaussianFilter, RenyiFilter, gaussian_mu, renyi_budget
+from apiece.filters import GaussianFilter, Odometer, RenyiFilter, gaussian_mu, renyi_budget
 
 FILTERS = pytest.mark.parametrize("make", [GaussianFilter, RenyiFilter])
 
@@ -138,3 +139,33 @@ def test_a_caller_who_has_numpy_raise_is_not_in_the_way() -> None:
     people = GaussianFilter([1.0, 1.0], 1e-5)
     with np.errstate(all="raise"):
         assert people.admit([1e-300, 1e300], 1e-3).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("make", [GaussianFilter, RenyiFilter])
+@pytest.mark.parametrize("norms", [0.0, [0.0, 0.0], [-0.0, 0.0], [0.0, 1e-200]])
+def test_zero_is_free_however_often(make: Any, norms: Any) -> None:
+    """Also of an account that has nothing left: its sum has no rounding to make up for."""
+    people = make([0.5, 0.5], 1e-5)
+    assert people.admit([affordable(people, 3.0), 0.1], 3.0).all()
+    before = people.spent
+    assert all(people.admit(norms, 3.0)[0] for _ in range(50))
+    assert people.spent[0] == before[0]
+    assert (people.spent[1] > before[1]) == bool(np.max(norms) > 0)
+
+
+def affordable(people: Any, stddev: float) -> float:
+    """The largest norm that is still admitted, by bisection: no float lies above it."""
+    low, high = 0.0, 100.0
+    while (middle := (low + high) / 2) not in (low, high):
+        other = type(people)([0.5, 0.5], 1e-5)
+        low, high = (middle, high) if other.admit([middle, 0.0], stddev)[0] else (low, middle)
+    return low
+
+
+def test_zero_is_free_over_a_long_training() -> None:
+    odometer = Odometer(2, order=8.0)
+    odometer.add([1.0, 0.0], 2.0)
+    once = odometer.loss
+    for _ in range(1000):
+        odometer.add(0.0, 2.0)
+    assert odometer.loss.tolist() == once.tolist()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats
 from apiece.errors import DataError
 
@@ -71,15 +72,10 @@ def one_a_person(name: str, values: npt.ArrayLike, people: npt.ArrayLike) -> npt
 
 
 def _owners(people: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    owners = np.asarray(people)
-    if (
-        owners.ndim != 1
-        or owners.size == 0
-        or owners.dtype.kind not in "iuUS"
-        or shape[-1:] != owners.shape
-    ):
+    owners = _check.ids("people", people)
+    if owners.size == 0 or shape[-1:] != owners.shape:
         raise DataError(
-            f"people: shape {owners.shape} of type {owners.dtype} for values of shape {shape}; "
-            "give the id of each row's person, integers or text"
+            f"people: {owners.size} ids for values of shape {shape}; give the id of each row's "
+            "person"
         )
     return owners

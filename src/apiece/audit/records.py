@@ -85,7 +85,7 @@ class ShadowScores:
         Raises:
             DataError: For an unknown one.
         """
-        where = positions(self.ids, np.asarray(ids))
+        where = positions(self.ids, _check.ids("ids", ids))
         return ShadowScores(
             self.ids[where], self.groups[where], self.included[:, where], self.confidences[:, where]
         )

@@ -128,8 +128,7 @@ def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
         cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out"
     )
     whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
-    ids = np.array(cells.tolist()) if whole else found
-    return _check.record_ids(f"ids column {name!r}", ids)
+    return _check.record_ids(f"ids column {name!r}", cells.tolist() if whole else found)
 
 
 def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
@@ -152,14 +151,33 @@ def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
 
 
 def _filled(cells: pd.Series[Any], what: str, remedy: str) -> npt.NDArray[np.str_]:
-    """Return cells as texts, none of which is empty."""
-    found = texts(cells)
-    empty = np.flatnonzero(found == "")
-    if empty.size:
+    """Return cells as texts, none of which is empty; two ids never become one."""
+    given, missing = cells.tolist(), cells.isna().to_numpy()
+    empty = [k for k, v in enumerate(given) if missing[k] or (isinstance(v, str) and not v.strip())]
+    if empty:
+        raise DataError(f"{what}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")
+    if all(isinstance(v, str) for v in given):
+        padded = [k for k, v in enumerate(given) if v != v.strip()]
+        if padded:
+            raise DataError(
+                f"{what}, row {padded[0] + 1}: blanks around the id ({len(padded)} such rows); "
+                "remove them, so that it is the id that accounts and other tables have"
+            )
+    elif _all_whole(given):
+        given = [f"{int(v)}" for v in given]
+    else:
         raise DataError(
-            f"{what}, row {int(empty[0]) + 1}: empty ({empty.size} such rows); {remedy}"
+            f"{what}: ids are text or whole numbers, all of one kind, and numbers with a point "
+            "below 2**53; convert the column"
         )
-    return found.astype(str)
+    return _check.ids(what, given)
+
+
+def _all_whole(given: list[Any]) -> bool:
+    """Whether all are whole numbers of one kind, as which each of them is one text."""
+    if all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in given):
+        return True
+    return all(isinstance(v, float) and v.is_integer() and abs(v) < 2**53 for v in given)
 
 
 def _why(cell: str, decimal: str) -> str:

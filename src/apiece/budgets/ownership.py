@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Integers, Mask
 from apiece.errors import InputError
 
@@ -50,11 +51,8 @@ class Ownership:
         if not sizes.size or not sizes.all():
             where = f"row {int(np.flatnonzero(sizes == 0)[0])}" if sizes.size else "owners"
             raise InputError(f"{where}: no owner; give each row the ids of all its owners")
-        flat = [owner for row in lists for owner in row]
-        kinds = {str if isinstance(owner, str) else _integer(owner) for owner in flat}
-        if kinds not in ({str}, {int}):
-            raise InputError("owners: ids must be all integers or all text; give one kind")
-        self._keep(np.repeat(np.arange(sizes.size), sizes), np.array(flat), sizes.size)
+        flat = _check.ids("owners", [owner for row in lists for owner in row], error=InputError)
+        self._keep(np.repeat(np.arange(sizes.size), sizes), flat, sizes.size)
 
     @classmethod
     def from_pairs(cls, row: npt.ArrayLike, owner: npt.ArrayLike) -> Ownership:
@@ -71,16 +69,13 @@ class Ownership:
             >>> Ownership.from_pairs([0, 0, 1], ["ann", "bob", "bob"]).rows
             2
         """
-        rows, owners = np.asarray(row), np.asarray(owner)
+        rows, owners = np.asarray(row), _check.ids("owner", owner, error=InputError)
         if rows.ndim != 1 or rows.shape != owners.shape or not rows.size:
             raise InputError(
                 f"row, owner: shapes {rows.shape} and {owners.shape}; give one entry for each pair"
             )
-        if rows.dtype.kind not in "iu" or owners.dtype.kind not in "iuU" or rows.min() < 0:
-            raise InputError(
-                f"row, owner: of types {rows.dtype} and {owners.dtype}; give positions of rows "
-                "from 0 on, and ids that are integers or text"
-            )
+        if rows.dtype.kind not in "iu" or rows.min() < 0:
+            raise InputError(f"row: of type {rows.dtype}; give positions of rows from 0 on")
         size = int(rows.max()) + 1
         missing = np.bincount(rows, minlength=size) == 0 if size <= 64 * rows.size else [True]
         if np.any(missing):
@@ -183,8 +178,3 @@ def _unanimous(row: Integers, owner: Integers, left: Integers, needed: Integers)
     rank = np.arange(order.size) - begins[sorted_owner]
     votes = np.bincount(row[order][rank < left[sorted_owner]], minlength=needed.size)
     return np.asarray((votes == needed) & (votes > 0))
-
-
-def _integer(owner: Any) -> type:
-    whole = isinstance(owner, (int, np.integer)) and not isinstance(owner, bool)
-    return int if whole else type(owner)

@@ -46,7 +46,10 @@ class Consents:
 
     def __post_init__(self) -> None:
         for name in ("ids", *BOUNDS):
-            column: npt.NDArray[Any] = np.asarray(getattr(self, name))
+            given = getattr(self, name)
+            column: npt.NDArray[Any] = (
+                _check.ids("ids", given) if name == "ids" else np.asarray(given)
+            )
             if column.flags.writeable:
                 column = column.copy()
                 column.flags.writeable = False
@@ -87,7 +90,8 @@ class Consents:
         order = np.argsort(budgets.ids, kind="stable")
         found = np.searchsorted(budgets.ids, self.ids, sorter=order)
         place = order[np.minimum(found, len(budgets) - 1)]
-        missing = budgets.ids[place] != self.ids
+        same = budgets.ids.dtype.kind == self.ids.dtype.kind
+        missing = budgets.ids[place] != self.ids if same else np.ones(len(self), dtype=bool)
         if missing.any():
             raise InputError(
                 f"budgets: no record with id {self.ids[missing][0]!s} ({int(missing.sum())} of the "

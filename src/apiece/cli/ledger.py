@@ -191,11 +191,17 @@ def receipt(url: str, person: str, as_json: bool) -> None:
 
     It is data about a person. All charges together keep the person's budget.
     """
+    from apiece.ledger import read_id
     from apiece.ledger import receipt as receipt_of
 
     ledger = _open(url, create=False)
-    whole = ledger.id_kind == "integer" and person.lstrip("-").isdecimal()
-    found = receipt_of(ledger, int(person) if whole else person)
+    whose = read_id(person, ledger.id_kind)
+    if whose is None:
+        raise DataError(
+            f"PERSON {person!r}: has no account; this ledger's ids are whole numbers, written as 7 "
+            "or -7"
+        )
+    found = receipt_of(ledger, whose)
     _emit(as_json, found.to_dict(), _receipt_text(found))
 
 

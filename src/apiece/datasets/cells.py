@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Texts = npt.NDArray[np.object_]
+_NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
 def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
@@ -58,10 +60,15 @@ def require(name: str, names: Sequence[str], role: str) -> None:
     """
     if name in names:
         return
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    # Where a file has no header, the names are the first person's row: none but a near one is told,
+    # and none where one is empty or a number.
+    named = not any(n.strip() == "" or _NUMBER.fullmatch(n.strip()) for n in names)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if named else []
     hint = f"did you mean {near[0]!r}? " if near else ""
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    raise DataError(f"{role} column {name!r}: not in the table; {hint}(columns: {shown})")
+    raise DataError(
+        f"{role} column {name!r}: not in the table; {hint}it has {len(names)} columns, named by "
+        "the first line of a CSV file"
+    )
 
 
 def texts(cells: pd.Series[Any]) -> Texts:

@@ -47,10 +47,10 @@ def header_cells(line: bytes) -> list[str]:
         cells = line_cells(line.removeprefix(b"\xef\xbb\xbf"))
     except UnclearLineError:
         cells = []
-    names = [name for cell in cells if (name := decoded(cell)) is not None]
-    if not names:
+    names = [decoded(cell) for cell in cells]
+    if not names or None in names:  # to pass over one would give its cells to the next name
         raise DataError("its first line is not a header; give comma-separated names in UTF-8")
-    return names
+    return [str(name) for name in names]
 
 
 def line_cells(line: bytes) -> list[bytes]:

@@ -209,9 +209,13 @@ def _undecoded(
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"{path}: column {twice[0]!r} occurs twice in the header; rename one")
+    # A file without a header has a person's row there: no message repeats it.
+    again = next((k for k, name in enumerate(names) if name in names[:k]), None)
+    if again is not None:
+        raise DataError(
+            f"{path}: columns {names.index(names[again]) + 1} and {again + 1} have one name in the "
+            "header; rename one of them"
+        )
 
 
 def _check_separated(path: Path, names: list[str], separator: str) -> None:
@@ -220,6 +224,6 @@ def _check_separated(path: Path, names: list[str], separator: str) -> None:
     if len(names) == 1 and others:
         name = "tab" if others[0] == "\t" else others[0]
         raise DataError(
-            f"{path}: its header is the one column {names[0][:60]!r}; if {name!r} separates the "
+            f"{path}: its header is one column, in which {name!r} stands; if that separates the "
             f"columns, pass --separator {name!r} (in a config: separator = {name!r} under [data])"
         )

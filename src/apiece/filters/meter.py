@@ -80,6 +80,7 @@ def _charge(
     # A square that underflows would be free or too cheap: the least normal number covers it.
     if small.any():
         np.add(new, np.finfo(np.float64).tiny, out=new, where=small & (norms > 0))
+        np.copyto(new, total, where=norms == 0)  # free: no rounding of a sum to make up for
     np.less_equal(new, limit, out=active)
     np.copyto(total, new, where=active)
 

@@ -160,11 +160,15 @@ def _terms(prepared: Prepared) -> Json:
 
 
 def _with_whole_ids(plan: BoundPlan) -> BoundPlan:
-    try:
-        ids = np.array([int(i) for i in plan.ids])
-    except ValueError as error:
-        raise InputError(f"ids: {error}, but this ledger's ids are whole numbers") from None
-    return replace(plan, consents=plan.consents.named(ids))
+    from apiece.ledger import read_id
+
+    ids = [read_id(str(i), "integer") for i in plan.ids]
+    if None in ids:
+        raise InputError(
+            f"ids: {ids.count(None)} of {len(ids)} are not whole numbers as 7 is written, but this "
+            "ledger's ids are; mend the column of ids"
+        )
+    return replace(plan, consents=plan.consents.named(np.array(ids, dtype=np.int64)))
 
 
 @contextlib.contextmanager

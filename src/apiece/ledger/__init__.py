@@ -3,6 +3,7 @@
 from apiece.ledger.address import check_address, database_file
 from apiece.ledger.anchor import read_head
 from apiece.ledger.chain import Entry, Head
+from apiece.ledger.codec import read_id
 from apiece.ledger.ledger import Ledger
 from apiece.ledger.people import LedgerFilter
 from apiece.ledger.plans import (
@@ -29,6 +30,7 @@ __all__ = [
     "least_epsilon",
     "plan_losses",
     "read_head",
+    "read_id",
     "receipt",
     "reserve_plan",
     "suggest_order",

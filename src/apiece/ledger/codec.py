@@ -6,6 +6,7 @@ Person number k (in the order of enrolment) is entry k % BLOCK of block k // BLO
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from typing import Any, Final
@@ -13,12 +14,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Integers, Mask
 from apiece.errors import DataError, StateError
 
 Ids = npt.NDArray[Any]
 
 BLOCK: Final = 4096
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one way to write each number
 # What reading damaged content can raise.
 DAMAGE: Final = (
     ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError,
@@ -30,27 +33,25 @@ Terms = npt.NDArray[Any]
 
 def checked_ids(ids: Any, *, least: int = 1) -> Ids:
     """Return person ids as an array of 64-bit integers or of strings; refuse all else."""
-    # A list of several kinds would become one of texts or of numbers: "7" and 7, or True and 1.
-    array = np.asarray(ids, dtype=object if isinstance(ids, list | tuple) else None)
-    if array.dtype == object:
-        values = array.tolist()
-        if all(isinstance(v, str) for v in values):
-            array = np.asarray(values, dtype=str)
-        elif all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values):
-            array = np.asarray(values)
-    elif array.dtype.kind not in "iuUOSfb":
-        array = np.asarray(array.tolist())
-    if array.ndim == 1 and array.size == 0 == least:
-        return np.zeros(0, dtype=np.int64)
-    if array.ndim != 1 or array.size == 0:
-        raise DataError(f"ids: {array.size} in {array.ndim} dimensions; give a flat list of ids")
-    if array.dtype.kind in "iu":
-        if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
-            raise DataError(f"ids: {array.max()} does not fit 64 bits; give the ids as text")
-        return array.astype(np.int64)
-    if array.dtype.kind != "U":
-        raise DataError(f"ids: of type {array.dtype}; give whole numbers or text, all of one kind")
-    return array
+    array = _check.ids("ids", ids)
+    if array.size < least:
+        raise DataError("ids: none; give a flat list of ids")
+    return array if array.size else np.zeros(0, dtype=np.int64)
+
+
+def read_id(text: str, kind: str | None) -> int | str | None:
+    """Return the id that a text stands for in a ledger of such ids; None where it can be nobody's.
+
+    No two texts stand for one id: where ids are whole numbers, "7" is 7, and "07" is nobody's.
+
+    Example:
+        >>> read_id("7", "integer"), read_id("07", "integer"), read_id("07", "text")
+        (7, None, '07')
+    """
+    if kind != "integer":
+        return text
+    whole = int(text) if _WHOLE.fullmatch(text) else 2**63
+    return whole if -(2**63) <= whole < 2**63 else None
 
 
 def kind(ids: Ids) -> str:

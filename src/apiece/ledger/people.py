@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Mask
+from apiece.ledger import codec
 from apiece.ledger.ledger import Ledger
 
 
@@ -40,7 +41,7 @@ class LedgerFilter:
     calls: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.ids = np.asarray(self.ids)
+        self.ids = codec.checked_ids(self.ids)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
         """Return who can pay for this analysis and takes part; charge them, durably.

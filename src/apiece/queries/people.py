@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Mask
-from apiece.ledger import Ledger
+from apiece.ledger import Ledger, read_id
 
-_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one way to write each number
 _SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
 _PART: Final = 2**20  # ids looked up at a time
 Texts = Any  # an Arrow array of text, in one chunk or several
@@ -52,7 +50,7 @@ def _integers(ids: Texts) -> tuple[npt.NDArray[Any], Mask]:
     values[short] = pc.cast(pc.filter(ids, pa.array(short)), pa.int64())
     can_be = short.copy()
     for place in np.flatnonzero(~short).tolist():
-        text = ids[place].as_py()
-        if _WHOLE.fullmatch(text) and -(2**63) <= int(text) < 2**63:
-            values[place], can_be[place] = int(text), True
+        whole = read_id(ids[place].as_py(), "integer")
+        if whole is not None:
+            values[place], can_be[place] = whole, True
     return values[can_be], can_be

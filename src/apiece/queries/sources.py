@@ -175,12 +175,15 @@ def _frame(frame: Any, wanted: Sequence[str]) -> Columns:
 
 
 def _named(source: Any, names: Sequence[Any], wanted: Sequence[str]) -> Sequence[str]:
-    """Return the names if each wanted one is among them once; they are no data about people."""
+    """Return the names if each wanted one is among them once.
+
+    No message repeats them: where a file has no header, they are the first person's row.
+    """
     for name in wanted:
         if names.count(name) != 1:
             found = "twice" if name in names else "not"
             raise DataError(
-                f"column {name!r}: {found} in the source {short(source)} (it has "
-                f"{', '.join(map(str, names))})"
+                f"column {name!r}: {found} in the source {short(source)}, which has {len(names)} "
+                "columns; its header must have every declared name once, as it is written"
             )
     return names

@@ -85,7 +85,7 @@ class PeopleRows:
         Raises:
             DataError: For a row of nobody in `ids`, a person without a row, an id given twice.
         """
-        owner = _positions(_check.record_ids("ids", np.asarray(ids)), np.asarray(people))
+        owner = _positions(_check.record_ids("ids", ids), _check.ids("people", people))
         persons = np.size(ids)
         counts = np.bincount(owner, minlength=persons)
         if not counts.all():
@@ -204,11 +204,9 @@ def _coins(key: bytes, persons: Integers, ranks: Integers) -> npt.NDArray[np.uin
 
 def _positions(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> Integers:
     """Return where in `ids` each row's person stands."""
-    if people.ndim != 1 or people.size == 0:
-        raise DataError(f"people: shape {people.shape}; give one id a row")
-    if people.dtype == object and all(isinstance(each, str) for each in people.tolist()):
-        people = people.astype(str)  # as pandas keeps texts
-    if (people.dtype.kind in "US") != (ids.dtype.kind in "US"):
+    if people.size == 0:
+        raise DataError("people: none; give one id a row")
+    if people.dtype.kind != ids.dtype.kind:
         raise DataError(
             f"people: ids of type {people.dtype}, those of the plan are {ids.dtype}; give the same"
         )
@@ -223,7 +221,7 @@ def _positions(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> Integers:
 
 def _looked_up(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> tuple[Integers, Mask]:
     """Return where in `ids` each of `people` stands, and who does not."""
-    if ids.dtype.kind in "iu" and people.dtype.kind in "iu":
+    if ids.dtype.kind == "i":
         low, high = int(ids.min()), int(ids.max())
         if max(abs(low), abs(high)) < 2**62 and high - low < 4 * (ids.size + people.size):
             table = np.full(high - low + 1, -1)

@@ -57,14 +57,9 @@ def ids_of(people: Any, rows: int) -> npt.NDArray[Any] | None:
     """
     if people is None:
         return None
-    ids = np.asarray(people)
-    if ids.dtype.kind == "O" and all(isinstance(i, str) for i in ids.ravel()):
-        ids = ids.astype(str)
-    if ids.shape != (rows,) or ids.dtype.kind not in "iuU":
-        raise DataError(
-            f"people: shape {ids.shape}, type {ids.dtype}; give one id for each of {rows} rows, "
-            "all texts or all whole numbers"
-        )
+    ids = _check.ids("people", people)
+    if ids.shape != (rows,):
+        raise DataError(f"people: {ids.size} ids; give one for each of {rows} rows")
     return ids
 
 

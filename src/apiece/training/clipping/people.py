@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from apiece import _check
 from apiece.errors import InputError
 
 
@@ -30,13 +31,13 @@ def owners(people: Any, size: int) -> Owners:
     Raises:
         InputError: For another number of ids, or ids that are neither integers nor text.
     """
-    ids = people.cpu().numpy() if isinstance(people, torch.Tensor) else np.asarray(people)
-    if ids.shape != (size,) or (size and ids.dtype.kind not in "iuUS"):
+    given = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
+    ids = _check.ids("people", given, error=InputError)
+    if ids.shape != (size,):
         raise InputError(
-            f"people: shape {ids.shape} of type {ids.dtype} for {size} rows; give the id of each "
-            "row's person, integers or text"
+            f"people: {ids.size} ids for {size} rows; give the id of each row's person"
         )
-    if ids.dtype.kind in "iu" and (ids[1:] >= ids[:-1]).all():  # as a sampler hands them over
+    if ids.dtype.kind == "i" and (ids[1:] >= ids[:-1]).all():  # as a sampler hands them over
         turn = np.cumsum(np.append(False, ids[1:] != ids[:-1])[:size])
         return Owners(torch.from_numpy(turn), None, int(turn[-1]) + 1 if size else 0)
     _, first, place = np.unique(ids, return_index=True, return_inverse=True)
