@@ -128,10 +128,12 @@ def test_nobody_drawn_brings_nothing() -> None:
     [
         (["a", "a"], ["a", "b"], "1 of 2 persons of the plan have no row"),
         (["a", "c", "c"], ["a"], "2 of 3 rows are of nobody in the plan"),
-        ([1.0, np.nan], [1.0, 2.0], "1 of 2 rows are of nobody"),
+        ([1.0, np.nan], [1.0, 2.0], "give whole numbers or text"),
+        ([1.0, 2.0], [1, 2], "give whole numbers or text"),
+        (["a\0", "b"], ["a", "b"], "NUL"),
         (["a", "b"], ["a", "b", "a"], "occurs 2 times"),
         ([1, 2], ["1", "2"], "ids of type int64"),
-        ([["a"]], ["a"], "one id a row"),
+        ([["a", "b"]], ["a"], "give a flat list of ids"),
         ([], ["a"], "one id a row"),
     ],
 )
