@@ -44,6 +44,10 @@ def read_id(text: str, kind: str | None) -> int | str | None:
 
     No two texts stand for one id: where ids are whole numbers, "7" is 7, and "07" is nobody's.
 
+    Args:
+        text: As on a command line, or in a table of texts.
+        kind: Of the ledger's ids, as `Ledger.id_kind` has it.
+
     Example:
         >>> read_id("7", "integer"), read_id("07", "integer"), read_id("07", "text")
         (7, None, '07')
