@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from apiece import cli
+from apiece.jobs.folder import RunFolder
 from apiece.ledger import Ledger, suggest_order
 from sample_tables import AGE_AND_ANSWER as SCHEMA
 
@@ -141,6 +142,35 @@ def test_killed_between_reserve_and_commit(
     assert ledger.status("model 1") == "committed"
     assert ledger.spent(np.arange(N)).tolist() == spent.tolist()
     assert ledger.verify().ok
+
+
+def test_cut_between_release_and_the_last_file(
+    setting: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run goes on, with those who paid; on other terms nothing does."""
+    arguments, real = setting("--steps", "6", *charged(tmp_path)), RunFolder.write
+
+    def cut(folder: RunFolder, name: str, content: Any) -> None:
+        if name == "model.pt":
+            raise KeyboardInterrupt
+        real(folder, name, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write", cut)
+        assert run(arguments, capsys)[0] == 130
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    spent, released = ledger.spent(np.arange(N)).tolist(), ledger.result("model 1")
+    config = tmp_path / "run" / "config.toml"
+    written = config.read_text()
+    config.write_text(written.replace("learning_rate = ", "learning_rate = 1"))
+    assert config.read_text() != written
+    code, said = run(["train", "--resume", str(tmp_path / "run")], capsys)
+    assert (code, "other terms" in said) == (2, True)
+    config.write_text(written)
+    assert run(["train", "--resume", str(tmp_path / "run")], capsys)[0] == 0
+    assert (tmp_path / "run" / "model.pt").exists()
+    assert ledger.result("model 1") == released
+    assert ledger.spent(np.arange(N)).tolist() == spent
 
 
 def test_nobody_can_pay(setting: Any, tmp_path: Path, capsys: Any) -> None:

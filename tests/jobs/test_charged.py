@@ -43,12 +43,19 @@ def test_one_charge_pays_for_one_model(tmp_path: Path) -> None:
     assert account.spent(WHO).tolist() == spent.tolist()
     with pytest.raises(AnalysisError, match="already committed"):
         charge_training(account, "m", made)
+    # a run that goes on after its release has those who paid, and only on its own terms
+    assert charge_training(account, "m", made, resumed=True).release(first) == digest
+    with pytest.raises(AnalysisError, match="other terms"):
+        charge_training(account, "m", made, terms={"rate": 0.1}, resumed=True)
 
 
 def test_who_cannot_pay_for_all_of_it_pays_nothing(tmp_path: Path) -> None:
     account, made = ledger(tmp_path, [90.0, 1.5, 90.0, 90.0]), plan()
     charge = charge_training(account, "m", made, made)
     assert charge.included.tolist() == [True, False, True, True]
+    charge.release({"w": torch.ones(2)})
+    again = charge_training(account, "m", made, made, resumed=True)
+    assert again.included.tolist() == [True, False, True, True]
     assert account.spent(["bob"]).tolist() == [0.0]
     once = account.spent(WHO)
     charge_training(account, "once", made)

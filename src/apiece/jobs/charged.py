@@ -13,7 +13,7 @@ import torch
 from apiece._types import Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import renyi_budget
-from apiece.ledger import Ledger, plan_losses, reserve_plan
+from apiece.ledger import Ledger, plan_losses, reserve_plan, training_terms
 from apiece.plan import BoundPlan, Plan
 
 
@@ -47,23 +47,29 @@ class Charge:
 
 
 def charge_training(
-    ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan, terms: Any = None
+    ledger: Ledger,
+    analysis_id: str,
+    plan: Plan,
+    *others: Plan,
+    terms: Any = None,
+    resumed: bool = False,
 ) -> Charge:
     """Charge everyone in the plan for all of it, durably, and return who may take part.
 
     A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
     as it is, so that neither noise nor rates tell how many were left out. others: further plans
     for the same records, trained in the same job; a plan counts as often as it is given. terms:
-    what else is fixed in public, as of `reserve_plan`.
+    what else is fixed in public, as of `reserve_plan`. resumed: the run goes on, so that its model
+    may have been released already, and the last files not written.
 
     Guarantee: each person's spending covers all models that the job can release, before its
     first step. A job that was killed and is started again, or resumed, under the same id is not
     charged again; what a killed job has shown of itself must not be released beside it. Charges
     are never given back.
 
-    Raises `AnalysisError` where a model was released under this id already, or the id stands for
-    another plan, other people or other terms, or nobody's account can bear the plan; `DataError`
-    for a person without an account; `InputError` for a plan without ids.
+    Raises `AnalysisError` where a model was released under this id by another run, or the id stands
+    for another plan, other people or other terms, or nobody's account can bear the plan;
+    `DataError` for a person without an account; `InputError` for a plan without ids.
 
     >>> import tempfile
     >>> from apiece import Budgets, Ledger, Scale, Trainer, assign
@@ -82,7 +88,11 @@ def charge_training(
     ...     charge.included.tolist(), ledger.status("model 1")
     ([False, True], 'committed')
     """
-    admitted = reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
+    training = training_terms(plan, *others, terms=terms)
+    if resumed and ledger.status(analysis_id, training) == "committed":
+        admitted = np.concatenate(list(ledger.admitted(analysis_id)))
+    else:
+        admitted = reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
     if admitted.size == 0:
         raise AnalysisError(
             f"analysis {analysis_id!r}: nobody's account can bear the plan; "

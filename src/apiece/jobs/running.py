@@ -136,17 +136,15 @@ def _charge(prepared: Prepared) -> Charge | None:
     url, analysis = job.run.ledger, job.run.analysis
     if url is None or analysis is None:
         return None
-    from apiece.jobs.charged import Charge, charge_training
+    from apiece.jobs.charged import charge_training
     from apiece.ledger import Ledger
 
     ledger = Ledger.open(url, create=False)
-    if prepared.resumed and ledger.status(analysis) == "committed":
-        # Killed between the release and the last file: no step is left that anyone could join.
-        return Charge(ledger, analysis, np.ones(len(prepared.people.budgets), dtype=bool))
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
         plans = [_with_whole_ids(plan) for plan in plans]
-    return charge_training(ledger, analysis, *plans, terms=_terms(prepared))
+    terms = _terms(prepared)
+    return charge_training(ledger, analysis, *plans, terms=terms, resumed=prepared.resumed)
 
 
 def _terms(prepared: Prepared) -> Json:

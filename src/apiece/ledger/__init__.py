@@ -12,6 +12,7 @@ from apiece.ledger.plans import (
     plan_losses,
     reserve_plan,
     suggest_order,
+    training_terms,
 )
 from apiece.ledger.receipts import Charge, Receipt, receipt
 from apiece.ledger.verify import Verification
@@ -34,4 +35,5 @@ __all__ = [
     "receipt",
     "reserve_plan",
     "suggest_order",
+    "training_terms",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Json
 from apiece.accounting import renyi_divergence
 from apiece.errors import BudgetError, InputError
 from apiece.filters import renyi_budget
@@ -99,15 +99,37 @@ def reserve_plan(
         if not np.array_equal(each.ids, first.ids):
             raise InputError("plans: bound to different ids; charge them as separate analyses")
         total += plan_losses(ledger, each)[each.group_index]
-    plans = (first, *more)
-    who = json.dumps([first.ids.tolist(), *(each.group_index.tolist() for each in plans)])
-    training = {
+    losses = total * (1 + len(more) * 2.0**-50)
+    training = training_terms(plan, *others, terms=terms)
+    return ledger.reserve_losses(analysis_id, first.ids, losses, terms=training)
+
+
+def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
+    """Return the terms under which `reserve_plan` charges a training, for `Ledger.status`.
+
+    Args:
+        plan: As of `reserve_plan`, and so the following.
+        *others: The other plans.
+        terms: What else is fixed in public.
+
+    Raises:
+        InputError: For a plan without ids.
+
+    Example:
+        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
+        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
+        >>> training_terms(plan, terms={"rate": 0.1}) == training_terms(plan)
+        False
+    """
+    plans = [BoundPlan.of(each) for each in (plan, *others)]
+    who = json.dumps([[each.ids.tolist(), each.group_index.tolist()] for each in plans])
+    return {
         "plans": [each.hash() for each in plans],
         "people": hashlib.sha256(who.encode()).hexdigest(),
         "terms": terms,
     }
-    losses = total * (1 + len(more) * 2.0**-50)
-    return ledger.reserve_losses(analysis_id, first.ids, losses, terms=training)
 
 
 def least_epsilon(order: float, delta: npt.ArrayLike) -> Floats:
