@@ -45,6 +45,37 @@ def test_scores_that_point_the_wrong_way_show_nothing() -> None:
     assert audit.lower_bound(np.zeros(500), np.ones(500), delta=0.0).epsilon == 0
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("size", [(7, 7), (40, 90), (300, 120)])
+@pytest.mark.parametrize("shift", [0.5, 2.0, 8.0])
+def test_many_looks_show_the_best_of_them_at_its_share_of_the_error(
+    method: str, size: tuple[int, int], shift: float
+) -> None:
+    generator = np.random.default_rng(size[0])
+    ins, outs = generator.normal(shift, 1, size[0]), generator.normal(size=size[1])
+    together = audit.lower_bound(ins, outs, delta=1e-5, method=method)
+    # Each look again, as the only one: from the top of the outs, and from the bottom of the ins.
+    ranks = [2 ** np.arange(int(np.log2(n // 2)) + 1) for n in size]
+    looks = [*np.sort(outs)[-ranks[1]], *np.nextafter(np.sort(ins)[ranks[0] - 1], -np.inf)]
+    share = 1 - 0.05 / len(looks)
+    alone = [
+        audit.lower_bound(
+            ins, outs, delta=1e-5, method=method, threshold=float(look), confidence=share
+        ).epsilon
+        for look in looks
+    ]
+    assert together.candidates == len(looks)
+    assert together.epsilon == pytest.approx(max(alone), rel=1e-6, abs=1e-9)
+
+
+def test_a_look_that_is_paid_for_shows_less_than_one_that_is_not() -> None:
+    """Everything apart: with one of 18 shares of 5 %, and both rates in it, log n falls short."""
+    n, looks = 1000, 18
+    found = audit.lower_bound(np.arange(n) + 2.0 * n, np.arange(n), delta=0.0).epsilon
+    none_missed = (0.05 / looks / 2) ** (1 / n)
+    assert found == pytest.approx(math.log(none_missed / (1 - none_missed)), rel=1e-9)
+
+
 def test_infinite_scores_are_ordered() -> None:
     bound = audit.lower_bound(np.full(300, np.inf), np.full(300, -np.inf), delta=1e-5)
     assert bound.epsilon > 3

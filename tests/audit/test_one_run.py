@@ -41,6 +41,29 @@ def test_one_run_finds_a_model_that_hides_nothing(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["dp", "gdp"])
+@pytest.mark.parametrize("shift", [1.0, 3.0, 9.0])
+def test_several_numbers_of_guesses_share_the_error(method: str, shift: float) -> None:
+    generator = np.random.default_rng(4)
+    coins = generator.random(130) < 0.5
+    scores = generator.normal(size=130) + shift * coins
+    together = audit.one_run(scores, coins, delta=1e-5, method=method)
+    tries, asked = [130, 65, 32, 16], {"delta": 1e-5, "confidence": 1 - 0.05 / 4}
+    alone = [audit.one_run(scores, coins, method=method, guesses=g, **asked).epsilon for g in tries]
+    assert together.candidates == len(tries)
+    assert 0 < together.epsilon == pytest.approx(max(alone), rel=1e-6)
+
+
+def test_groups_share_the_error_between_them_and_each_among_its_guesses() -> None:
+    """All guessed right: p = q^r with q = e^ε/(1 + e^ε), of one of 3 groups and 3 numbers each."""
+    groups, coins = np.arange(3 * 64) % 3, np.arange(3 * 64) // 3 % 2 == 0
+    found = audit.one_run_by_group(coins * 1.0, coins, groups, delta=0.0)
+    q = (0.05 / 3 / 3) ** (1 / 64)
+    for bound in found.values():
+        assert bound.epsilon == pytest.approx(math.log(q / (1 - q)), rel=1e-6)
+        assert bound.confidence == pytest.approx(1 - 0.05 / 3)
+
+
+@pytest.mark.parametrize("method", ["dp", "gdp"])
 def test_one_run_ignores_the_order_of_ties(method: str) -> None:
     included = np.repeat([True, False], 500)
     assert audit.one_run(np.zeros(1000), included, delta=1e-5, method=method).epsilon == 0
