@@ -57,7 +57,10 @@ class Package:
 
 PACKAGES = {
     "filters": Package(("filters/*",), ("filters", "laws/test_extremes.py")),
-    "plan": Package(("plan/*",), ("plan", "laws/test_plans.py")),
+    "plan": Package(
+        ("plan/*",),
+        ("plan", "laws/test_plans.py", "laws/test_consents.py", "budgets/test_release.py"),
+    ),
     "contract": Package(("contract/*",), ("contract",)),
     "mechanisms": Package(("mechanisms/*",), ("mechanisms", "laws")),
     "numerics": Package(("numerics/*",), ("numerics", "accounting/closed")),

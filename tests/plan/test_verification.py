@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from apiece import contract
-from apiece.assignment import JorgensenSampling, Sample, Scale, assign
+from apiece.accounting import privacy_curve
+from apiece.assignment import JorgensenSampling, Sample, Scale, Uniform, assign
 from apiece.budgets import Budgets
 from apiece.errors import InputError, VerificationError
 from apiece.plan import BoundPlan, Stage, Verification
@@ -96,6 +97,29 @@ def test_the_bound_of_one_record_is_verified_with_a_baseline_of_its_own() -> Non
     assert found.kept.tolist() == [True, False]
     with pytest.raises(VerificationError, match=r"forward excess .* bound 0.01"):
         found.require()
+
+
+def test_many_groups_at_once_spend_what_each_spends_alone() -> None:
+    asked = np.geomspace(0.5, 4, 36)
+    budgets = Budgets(np.repeat(asked, 3), np.repeat(np.geomspace(1e-7, 1e-4, 36), 3))
+    plan = assign(budgets, Scale(), **(SETTINGS | {"expected_batch_size": 108}))  # type: ignore[arg-type]
+    assert (plan.epsilon_spent <= plan.budget_groups.epsilon).all()
+    for g in (0, 1, 17, 35):
+        delta = float(plan.budget_groups.delta[g])
+        alone = privacy_curve(plan.mechanism_for(g)).epsilon(delta)
+        assert alone.lower <= plan.epsilon_spent[g] <= alone.upper * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("batch", [300, 30])
+def test_who_is_given_more_noise_than_they_asked_stands_apart_from_the_uniform(batch: int) -> None:
+    """However little: Δ is 0 in both directions only for the mechanism that is the baseline."""
+    budgets = Budgets([1.0] * 100 + [1.02] * 100 + [3.0] * 100, 1e-5)
+    settings = SETTINGS | {"expected_batch_size": batch}
+    measured = assign(budgets, Uniform("strictest"), **settings).measures  # type: ignore[arg-type]
+    assert measured.forward is not None
+    assert measured.backward is not None
+    assert measured.forward.tolist() == [0.0, 0.0, 0.0]
+    assert measured.backward[0] == 0 < 1e-5 < measured.backward[1] < 0.1 * measured.backward[2]
 
 
 def less(stage: Stage) -> Stage:
