@@ -41,6 +41,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 WORK = ROOT / ".mutants"
 RESULT = HERE / "results" / "mutants.json"
+UNSHRUNK = """from hypothesis import Phase, settings
+
+settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.reuse, Phase.generate])
+settings.load_profile("unshrunk")
+"""  # one example that fails is enough
 SLOW_LIMIT = 600  # seconds for the slow tests of one mutant
 FOUND = {"killed", "timeout", "killed slowly", "timeout slowly"}
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
@@ -69,7 +74,12 @@ PACKAGES = {
     "queries": Package(("queries/*",), ("queries",)),
     "noise": Package(
         ("training/noise.py", "training/randomness.py"),
-        ("training/test_noise.py", "training/test_randomness.py", "statistical"),
+        (
+            "training/test_noise.py",
+            "training/test_randomness.py",
+            "statistical/test_noise.py",
+            "statistical/test_sampling.py",
+        ),
     ),
 }
 
@@ -137,6 +147,7 @@ def copy(folder: Path, package: Package) -> bool:
     changed = not any(metas(folder))
     # Python remembers of a folder that is not there when it starts that nothing can be found in it.
     (folder / "mutants" / "src").mkdir(parents=True, exist_ok=True)
+    (folder / "mutants" / "src" / "unshrunk.py").write_text(UNSHRUNK)
     for part in ("src", "tests"):
         theirs = {p.relative_to(ROOT) for p in (ROOT / part).rglob("*") if p.is_file()}
         theirs = {p for p in theirs if "__pycache__" not in p.parts and ".egg-info" not in str(p)}
@@ -173,19 +184,21 @@ def copy(folder: Path, package: Package) -> bool:
 
 def mutmut(folder: Path, *names: str) -> None:
     """Run mutmut on the mutants of these names, one at a time; what it says is in mutmut.log."""
-    # Processes that a test starts find the mutants too, and the active one in their environment.
-    environment = os.environ | {"PYTHONPATH": search_path(folder)}
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *names]
     with (folder / "mutmut.log").open("a") as log:
-        done = subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        told = {"cwd": folder, "env": environment(folder), "stdout": log, "stderr": log}
+        done = subprocess.run(command, **told)
     if done.returncode:
         said = (folder / "mutmut.log").read_text()[-3000:].replace("\r", "\n")
         raise SystemExit(f"{folder.name}: mutmut stopped with {done.returncode}:\n{said}")
 
 
-def search_path(folder: Path) -> str:
+def environment(folder: Path, mutant: str | None = None) -> dict[str, str]:
+    """Return the environment in which tests, and processes that they start, find the mutants."""
     own = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(folder / "mutants" / "src"), *([own] if own else [])])
+    path = os.pathsep.join([str(folder / "mutants" / "src"), *([own] if own else [])])
+    chosen = {} if mutant is None else {"MUTANT_UNDER_TEST": mutant}
+    return os.environ | {"PYTHONPATH": path, "PYTEST_PLUGINS": "unshrunk"} | chosen
 
 
 def generate(folder: Path, package: Package) -> None:
@@ -304,19 +317,17 @@ def test_slowly(folder: Path, package: Package, size: int, seed: int, again: boo
     results = slow_results(folder)
     tests = [f"tests/{tests}" for tests in package.tests]
     command = [sys.executable, "-m", "pytest", "--rootdir=.", "-x", "-q", "-m", "slow", *tests]
-    environment = os.environ | {"PYTHONPATH": search_path(folder)}
     for mutant in sample(folder, size, seed):
         what = f"apiece.{mutant.where}: {mutant.change}"
         if mutant.status in {"untested", "killed", "timeout"} or reason(mutant, known):
             continue
         if what in results and not again:
             continue
-        environment["MUTANT_UNDER_TEST"] = mutant.name
         try:
             done = subprocess.run(
                 command,
                 cwd=folder / "mutants",
-                env=environment,
+                env=environment(folder, mutant.name),
                 capture_output=True,
                 timeout=SLOW_LIMIT,
             )
