@@ -1,7 +1,5 @@
 """The worlds of an audit share one plan."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -24,8 +22,9 @@ def test_plans_that_differ_between_worlds_are_refused() -> None:
     with pytest.raises(InputError, match="differs"):
         one_plan(with_target, without)
     made = plan(size=40, batch=10.0)
-    other = made.bind(Budgets(np.where(np.arange(40) % 2, 3.0, 1.0), 1e-5))
-    swapped = replace(other, group_index=1 - np.arange(40) % 2)
+    other, swapped = (
+        made.bind(Budgets(np.where(np.arange(40) % 2 == odd, 3.0, 1.0), 1e-5)) for odd in (1, 0)
+    )
     with pytest.raises(InputError, match="other groups"):
         one_plan(other, swapped)
     with pytest.raises(InputError, match="none"):

@@ -17,7 +17,7 @@ import pytest
 from apiece import Budgets, Scale, assign, release_histogram, report
 from apiece.audit import Findings, lower_bound, one_run, roc_by_group
 from apiece.errors import InputError
-from apiece.jobs import Run, job_from_dict, prepare, statement_of
+from apiece.jobs import Level, Run, job_from_dict, prepare, statement_of
 from apiece.jobs import run as run_job
 from apiece.plan import Plan
 from apiece.reporting import declared as declared_module
@@ -132,14 +132,72 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Run]
     return Kept()
 
 
-@pytest.mark.parametrize("change", SOME)
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [*((c, "levels declared") for c in SOME), (SOME[0], "levels not declared")],
+)
 def test_a_neighbouring_table_gives_the_same_bytes(
-    change: str, base: dict[tuple[str, str], Run], tmp_path: Path
+    change: str, options: str, base: dict[tuple[str, str], Run], tmp_path: Path
 ) -> None:
-    first = base["classes", "levels declared"]
-    second = trained(tmp_path / "b", NEIGHBOURS[change](people()), **OPTIONS["levels declared"])
+    first = base["classes", options]
+    second = trained(tmp_path / "b", NEIGHBOURS[change](people()), **OPTIONS[options])
     assert first.to_dict() != second.to_dict()
     assert public(first) == public(second)
+
+
+# Private budgets: of which kinds there are any, and how many people chose each.
+ASKED = [
+    Budgets([1.0] * 50 + [4.0] * 50, 1e-3),
+    Budgets([1.0] * 99 + [4.0], 1e-3),
+    Budgets([2.75] * 100, 1e-3),
+    Budgets(np.resize([0.625, 1.375, 7.5], 100), np.resize([1e-3, 1e-4], 100)),
+    Budgets([1.0] * 50 + [4.0] * 50, 1e-3, excess=np.resize([0.5, 0.625], 100)),
+]
+
+
+@pytest.mark.parametrize("data", [{}, {"packaged": True}, {"simulated_budgets": True}], ids=str)
+@pytest.mark.parametrize("other", ASKED[1:], ids=["one", "alike", "three", "bounds"])
+def test_private_budgets_are_on_no_public_page(other: Budgets, data: dict[str, bool]) -> None:
+    """Of a plan, of a run and in its statement: without declared levels nothing follows from them.
+
+    Data that are packaged have private budgets all the same, unless these were drawn; and budgets
+    that were drawn for a private table follow its size.
+    """
+    pages = []
+    assert not ASKED[0].groups.same_as(other.groups)
+    for budgets in (ASKED[0], other):
+        made = assign(budgets, Scale(), steps=3, expected_batch_size=10, clip_norm=1.0)
+        run = sample_run()
+        strategies = tuple(replace(each, plan=made.public()) for each in run.strategies)
+        run = replace(run, strategies=strategies, data=replace(run.data, **data))
+        pages.append((public(made), public(made.public()), public(run)))
+    assert pages[0] == pages[1]
+    assert all("so none is named here" in page for page in pages[0])
+    assert not any(text in page for page in pages[1] for text in ("2.75", "0.625", "1.375", "7.5<"))
+
+
+def plan_told(value: Any) -> tuple[Level, ...]:
+    groups = (value.kept.plan if isinstance(value, Run) else value).groups
+    return tuple(Level(group.name, group.epsilon, group.delta) for group in groups)
+
+
+@pytest.mark.parametrize("name", ["_of_run", "_of_plan"])
+@pytest.mark.parametrize("leak", ["levels", "open"])
+def test_planted_private_budgets_on_a_public_page(
+    name: str, leak: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a page that names the groups' budgets as levels, or opens what follows."""
+    own = getattr(declared_module, name)
+
+    def leaky(value: Any, *levels: Any) -> Subject:
+        found = own(value, *levels)
+        if leak == "open":
+            return replace(found, open=frozenset({"budgets"}))
+        return replace(found, declared=replace(found.declared, levels=plan_told(value)))
+
+    monkeypatch.setattr(declared_module, name, leaky)
+    with pytest.raises(AssertionError):
+        test_private_budgets_are_on_no_public_page(ASKED[2], {})
 
 
 @pytest.mark.slow
