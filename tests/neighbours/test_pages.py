@@ -181,8 +181,9 @@ def plan_told(value: Any) -> tuple[Level, ...]:
     return tuple(Level(group.name, group.epsilon, group.delta) for group in groups)
 
 
-@pytest.mark.parametrize("name", ["_of_run", "_of_plan"])
-@pytest.mark.parametrize("leak", ["levels", "open"])
+@pytest.mark.parametrize(
+    ("name", "leak"), [("_of_run", "levels"), ("_of_plan", "levels"), ("_of_run", "open")]
+)
 def test_planted_private_budgets_on_a_public_page(
     name: str, leak: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
