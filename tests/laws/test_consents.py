@@ -41,6 +41,7 @@ from apiece.errors import ApieceError, InputError
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan, Plan, model, verification
 
+ONE_LESS = {"epsilon": 3.9, "delta": 5e-7, "excess": 0.01}
 SETTINGS = {"steps": 1, "expected_batch_size": 8.0, "clip_norm": 1.0}
 Path = Callable[[Budgets], BoundPlan]
 
@@ -196,6 +197,40 @@ def populations(draw: st.DrawFn) -> Budgets:
     return Budgets(epsilon[order], delta[order], excess=bounds, ids=ids)
 
 
+NARROWINGS: dict[str, Callable[[Budgets, float], Budgets]] = {
+    "at_most": lambda b, x: b.at_most(0.3 + 3 * x),
+    "lowered_to": lambda b, x: b.lowered_to(b.epsilon * (1 - x / 2)),
+    "rounded_down": lambda b, x: b.rounded_down(epsilon=1.1 + x, delta=1.2 + x),
+    "bounded": Budgets.bounded,
+    "taken": lambda b, x: b.taken(np.random.default_rng(int(99 * x)).permutation(len(b))[:5]),
+}
+
+
+def narrower(narrow: Callable[[Budgets, float], Budgets], budgets: Budgets, by: float) -> bool:
+    """Whether nobody allows more than before: of each record by its id, bounds and all."""
+    found, before = narrow(budgets, by).consents, budgets.consents
+    place = {name: at for at, name in enumerate(before.ids.tolist())}
+    old = before.taken(np.array([place[name] for name in found.ids.tolist()]))
+    return all((getattr(found, c) <= getattr(old, c)).all() for c in ONE_LESS)
+
+
+@pytest.mark.parametrize("name", NARROWINGS)
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(budgets=populations(), by=st.floats(0, 1))
+def test_what_narrows_loosens_nothing(name: str, budgets: Budgets, by: float) -> None:
+    assert narrower(NARROWINGS[name], budgets, by)
+
+
+def test_planted_narrowings_that_loosen() -> None:
+    free: list[Callable[[Budgets, float], Budgets]] = [
+        lambda b, x: Budgets(b.epsilon, b.delta, excess=x, ids=b.ids),
+        lambda b, x: Budgets(b.epsilon * (1 - x), b.delta, ids=b.ids),
+        lambda b, x: Budgets(np.minimum(b.epsilon, x), b.delta.max(), excess=b.excess, ids=b.ids),
+        lambda b, x: Budgets(b.epsilon, b.delta, excess=b.excess, ids=b.ids[::-1]),
+    ]
+    assert not any(narrower(broken, SKEWED, 0.2) for broken in free)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -244,9 +279,6 @@ def one_less(name: str, value: float) -> Budgets:
     columns[name][np.argmax(SKEWED.epsilon)] = value
     order = np.random.default_rng(1).permutation(70)
     return Budgets(**{key: c[order] for key, c in columns.items()}, ids=SKEWED.ids[order])
-
-
-ONE_LESS = {"epsilon": 3.9, "delta": 5e-7, "excess": 0.01}
 
 
 def forgetting(name: str) -> Callable[..., verification.Asked]:

@@ -19,6 +19,7 @@ from apiece.datasets import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
 BOUNDS = ("epsilon", "delta", "excess")
+COLUMNS = (*BOUNDS, "ids", "labels")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -296,10 +297,25 @@ class Budgets:
         bound = _check.probability("excess", excess)
         return self._with(excess=np.minimum(self.consents.excess, bound))
 
+    def taken(self, which: npt.NDArray[Any]) -> Budgets:
+        """Return the budgets of some of the records, at least one.
+
+        Args:
+            which: A mask, or positions.
+
+        Raises:
+            BudgetError: Where it leaves none.
+
+        Example:
+            >>> Budgets([1.0, 3.0], 1e-5).taken(np.array([False, True])).epsilon.tolist()
+            [3.0]
+        """
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        return Budgets(**{n: None if c is None else c[which] for n, c in columns.items()})
+
     def _with(self, **changed: Floats) -> Budgets:
         """Return these budgets with other columns; the rest goes along."""
-        columns = ("epsilon", "delta", "excess", "ids", "labels")
-        return Budgets(**({name: getattr(self, name) for name in columns} | changed))
+        return Budgets(**({name: getattr(self, name) for name in COLUMNS} | changed))
 
     @classmethod
     def from_groups(

@@ -48,7 +48,6 @@ def _shadow_job(asked: Asked) -> ShadowJob:
     import numpy as np
 
     from apiece.audit import LEAST_MODELS, VARIANTS, half_plan, table_job
-    from apiece.budgets import Budgets
     from apiece.cli._findings import of_classes
     from apiece.jobs import read_job, read_people
 
@@ -65,12 +64,7 @@ def _shadow_job(asked: Asked) -> ShadowJob:
     people = of_classes(read_people(job, asked.seed if coins is None else coins))
     rows, whole, person = ~people.train.faulty, people.budgets, people.train.person
     good = rows if person is None else np.isin(whole.ids, person[rows])
-    budgets = Budgets(
-        whole.epsilon[good],
-        whole.delta[good],
-        ids=whole.ids[good],
-        labels=None if whole.labels is None else whole.labels[good],
-    )
+    budgets = whole.taken(good)
     plan = half_plan(
         budgets,
         training.strategy,
