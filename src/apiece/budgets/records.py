@@ -310,8 +310,9 @@ class Budgets:
             >>> Budgets([1.0, 3.0], 1e-5).taken(np.array([False, True])).epsilon.tolist()
             [3.0]
         """
-        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
-        return Budgets(**{n: None if c is None else c[which] for n, c in columns.items()})
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        some: dict[str, Any] = {n: None if c is None else c[which] for n, c in columns.items()}
+        return Budgets(**some)
 
     def _with(self, **changed: Floats) -> Budgets:
         """Return these budgets with other columns; the rest goes along."""
