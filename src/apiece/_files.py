@@ -89,9 +89,9 @@ def check_output(path: str | Path, kind: Kind, inputs: Iterable[Path] = ()) -> P
     _refuse_inputs(target, there, (*_INPUTS.get(), *inputs))
     if there is not None and not stat.S_ISREG(there.st_mode):
         raise DataError(f"{target}: is {_named(there.st_mode)}; give the name of a file")
-    kind.ending(target)
     if there is not None:
         _refuse_other(target, kind)
+    kind.ending(target)
     return target
 
 

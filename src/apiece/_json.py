@@ -1,11 +1,13 @@
-"""Strict JSON: a text has one reading, in ordinary numbers, or is refused with a typed error."""
+"""Strict JSON and TOML: a text has one reading, in ordinary values, or a typed error says why."""
 
 from __future__ import annotations
 
 import json
 import math
 import reprlib
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from apiece._types import Json
@@ -28,6 +30,33 @@ def loads(text: str | bytes, what: str) -> Any:
     except (ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{what}: not JSON ({reason}); give what to_json wrote") from None
+
+
+def read_toml(path: str | Path, what: str) -> Json:
+    """Return the table in a TOML file.
+
+    Raises `DataError`, naming `what`, where it cannot be read, is no TOML, is nested past the
+    stack, or has a zero byte in a text, which no name of a file or a column has.
+    """
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        _refuse_zeros(found)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{what} {path}: cannot be read ({reason}); give a TOML file") from None
+    return found
+
+
+def _refuse_zeros(value: Any) -> None:
+    match value:
+        case str() if "\0" in value:
+            raise ValueError(f"{reprlib.repr(value)} has a zero byte in it")
+        case dict():
+            for pair in value.items():
+                _refuse_zeros(list(pair))
+        case list():
+            for part in value:
+                _refuse_zeros(part)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Json:

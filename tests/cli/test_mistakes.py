@@ -422,7 +422,7 @@ OTHERS = [
     Mistake("no delta", "plan", ("--delta: missing",), drop=("--delta",), mend={"drop": ()}),
     Mistake("budgets twice", "plan", ("given twice", "drop --groups"), add="--data people.csv"),
     Mistake("option without value", "plan", ("'noise'", "name=value"), add="--option noise"),
-    Mistake("a plan that is none", "plan", ("not JSON", "to_json"), add="--from people.csv"),
+    Mistake("a plan that is none", "", ("not JSON", "to_json"), add="plan --from people.csv"),
     Mistake("plan: no limit", "plan --data", ("'no limit'", "--no-limit-cap 8"),
             table=cell("budget", "no limit"), mend={"add": "--no-limit-cap 8"}),
     Mistake("plan: decimal commas", "plan --data", ("--separator ';'",), written=european,
@@ -579,7 +579,72 @@ PERSONS = [
             add="--people who.csv", files=of_people(lambda f: f.assign(person=range(N))),
             mend=SECOND),
 ]  # fmt: skip
-MISTAKES = TRAIN_DATA + OTHERS + PERSONS
+DEEP = ["x = " + "[" * 5000 + "]" * 5000, "x = " + "{a = " * 5000 + "1" + "}" * 5000,
+        "[" + ".".join(["a"] * 5000) + "]\nx = " + "[" * 990 + "]" * 990]  # fmt: skip
+ZERO = '[run]\nout = "a\\u0000b"\n'
+LEDGER = "ledger init sqlite:///new.db"
+SILENT = [
+    *[Mistake(f"query: memory {text}", "query", ("--memory", "(0, inf)"), add=f"--memory {text}",
+              mend={"add": "--memory 1"}) for text in ("nan", "inf", "-inf", "0", "-1", "-nan")],
+    *[Mistake(f"query: {flag} twice", "query", (flag, "'age'", "given twice"),
+              add=f"{flag} age={one} {flag} age={two}", mend={"add": f"{flag} age={one}"})
+      for flag, one, two in (("--bounds", "0:9", "0:99"), ("--values", "7,8", "7,9"),
+                             ("--kind", "text", "numeric"), ("--bounds", "0:9", "0:9"))],
+    *[Mistake(f"query: values {text}", "query", ("--values", says), add=f"--values town={text}",
+              mend={"add": "--values town=A,B"})
+      for text, says in (("A,·B", "' B'"), ("·A,B", "' A'"), ("A·,B", "'A '"), ("A,,B", "''"),
+                         ("A,B,", "''"), ("A,B,A", "'A' occurs twice"))],
+    *[Mistake(f"query: a workspace, {more or 'duckdb'}", "query", ("--workspace", "leave it out"),
+              add=f"--workspace . {more}".strip(), mend={"add": more})
+      for more in ("", "--memory 1", "--engine duckdb")],
+    *[Mistake(f"{option} twice", command, (option, "given 2 times", "once"), twice=True,
+              add=f"{option} {value}", mend={"add": ""})
+      for command, option, value in (
+          ("plan", "--delta", "1e-6"), ("query", "--epsilon", "9"), ("train", "--epsilon", "e"),
+          ("account", "--steps", "3"), ("ledger init", "--person", "person"),
+          ("schema", "--label", "age"), ("audit", "--canaries", "scores.csv"))],
+    Mistake("an option three times", "query", ("--rows-per-person", "3 times"), twice=True,
+            add="--rows-per-person 1 --rows-per-person 2 --rows-per-person 3"),
+    Mistake("plan: an option of the strategy twice", "plan", ("--option", "'noise'", "twice"),
+            add="--option noise=mean --option noise=strictest"),
+    Mistake("a group of a blank", "plan", ("' b:1:.5'", "name:epsilon:share"),
+            add="--groups a:1:.5,·b:1:.5", mend={"add": "--groups a:1:.5,b:1:.5"}),
+    *[Mistake(f"a plan that is read, with {flag}", "", (flag, "--from", "leave it out"),
+              add=f"plan --from p.json {flag} {value}")
+      for flag, value in (("--records", "5"), ("--strategy", "scale"), ("--delta", "1e-5"),
+                          ("--separator", ";"))],
+    *[Mistake(f"plan: {flag} of groups", "plan", (flag, "of a table", "leave it out"),
+              add=f"{flag} {value}", mend={"add": ""})
+      for flag, value in (("--ids", "person"), ("--epsilon", "budget"), ("--encoding", "utf-8"))],
+    *[Mistake(f"ledger: {flag} without a table", "", (flag, "give --data too"),
+              add=f"{LEDGER} {flag} {value}",
+              mend={"add": f"{LEDGER} {DATA} --person person --delta 1e-4"})
+      for flag, value in (("--person", "person"), ("--epsilon", "budget"), ("--delta", "1e-4"),
+                          ("--no-limit-cap", "8"), ("--decimal", ","))],
+    *[Mistake(f"a config nested in form {i}", "train", ("deep.toml", "cannot be read", "TOML"),
+              add="deep.toml", files={"deep.toml": text}) for i, text in enumerate(DEEP)],
+    *[Mistake(f"a schema nested in form {i}", "train", ("schema.toml", "cannot be read", "TOML"),
+              schema=text) for i, text in enumerate(DEEP)],
+    Mistake("a zero byte in a config", "train", ("z.toml", "zero byte"), add="z.toml",
+            drop=("--out",), files={"z.toml": ZERO}),
+    Mistake("a zero byte in a key", "train", ("z.toml", "zero byte"), add="z.toml",
+            files={"z.toml": '[run]\n"a\\u0000b" = 1\n'}),
+    Mistake("a zero byte in a schema", "train", ("schema.toml", "zero byte"),
+            schema=SCHEMA.replace('"A", "B"', '"A", "B", "B\\u0000"'), mend={"schema": SCHEMA}),
+    *[Mistake(f"a zero byte in {option}", command, ("zero byte",), add=f"{option} a\0b")
+      for command, option in (("plan", "--out"), ("train", "--out"), ("query", "--steward-log"),
+                              ("plan --data", "--ids"), ("schema", "--out"))],
+    *[Mistake(f"plan: written to {name}", "plan", (name.rpartition("/")[2], says),
+              add=f"--out {name}", mend={"add": "--out new.json"})
+      for name, says in (("people.csv", "left untouched"), ("new.csv", "ends in '.csv'"),
+                         ("/dev/null", "is a device"), ("/dev/stdout", "give the name of a file"),
+                         (".", "is no name"))],
+    *[Mistake(f"query: a log in {name}", "query", (name, says), add=f"--steward-log {name}",
+              mend={"add": "--steward-log new.log"})
+      for name, says in (("people.csv", "left untouched"), ("people.parquet", "what is read"),
+                         ("/dev/null", "is a device"))],
+]  # fmt: skip
+MISTAKES = TRAIN_DATA + OTHERS + PERSONS + SILENT
 
 
 def test_there_are_a_hundred_and_no_two_alike() -> None:
@@ -604,7 +669,7 @@ def test_a_mistake(case: Mistake, tmp_path: Path, capsys: Any, monkeypatch: Any)
     if status:
         assert out == ""
         assert len(said) == 1
-        command = case.command.split(" ")[0] or case.add
+        command = (case.command or case.add).split(" ")[0]
         assert said[0].startswith(f"apiece {command}: ")
         after = {Path(p).name: c for p, c in contents(tmp_path / "made").items()}
         assert after == before, "something was written"

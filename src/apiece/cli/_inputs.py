@@ -104,6 +104,14 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: cannot be read ({error}); give a readable file") from None
 
 
+def refuse_given(names: Iterable[str], why: str) -> None:
+    """Raise `InputError` where one of these parameters of the running command was given."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise InputError(f"--{name.replace('_', '-')}: {why}")
+
+
 def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return pairs as a dict; refuse a name that occurs twice.
 

@@ -13,9 +13,11 @@ from apiece._files import EXPORT
 from apiece._text import plain, shown
 from apiece.cli._command import Group, Output
 from apiece.cli._inputs import (
+    DIALECT,
     dialect_from,
     gone,
     number_or_name,
+    refuse_given,
     renamed,
     table_options,
     warn,
@@ -96,6 +98,9 @@ def init(
     from apiece.budgets import Budgets, cap_note, doubts_of_values
 
     budgets, found = None, []
+    if data is None:
+        of_table = ("person", "epsilon", "delta", "no_limit_cap", *DIALECT)
+        refuse_given(of_table, "of a table of people; give --data too")
     if data is not None:
         if person is None or epsilon is None or delta is None:
             raise InputError("--data: needs --person, --epsilon and --delta beside it")

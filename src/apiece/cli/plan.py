@@ -23,12 +23,14 @@ from apiece.assignment import (
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
 from apiece.cli._command import Command, Output
 from apiece.cli._inputs import (
+    DIALECT,
     dialect_from,
     groups_from,
     number_or_name,
     once,
     parse_option,
     read_text,
+    refuse_given,
     table_options,
     warn,
 )
@@ -92,6 +94,7 @@ def command(
         _compare(flags, as_json)
         return
     if source is not None:
+        refuse_given(flags, "a plan that is read with --from has its own; leave it out")
         plan = Plan.from_json(read_text(source))
     else:
         plan = _assign(flags)
@@ -188,6 +191,7 @@ def budgets_from(flags: Flags) -> Budgets:
         )
     if flags["person"] is not None:
         raise InputError("--person: a column of --data; give the table, or drop it")
+    refuse_given(("epsilon", "ids", *DIALECT), "of a table; --groups have none; leave it out")
     if flags["groups"] is None or flags["records"] is None:
         raise InputError("budgets: none given; give --records and --groups, or --data")
     if isinstance(delta, str) or isinstance(excess, str):

@@ -31,13 +31,13 @@ for it. So every range, category and missing-value marker is declared here, in a
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from apiece import _check
+from apiece._json import read_toml
 from apiece._types import Json
 from apiece.datasets.dates import Date
 from apiece.errors import DataError, unknown
@@ -250,11 +250,7 @@ def read_schema(path: str | Path) -> Schema:
         ['age']
     """
     path = Path(path)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"schema {path}: cannot be read ({error}); give a TOML file") from None
-    return Schema.from_dict(data, path.name)
+    return Schema.from_dict(read_toml(path, "schema"), path.name)
 
 
 _KEYS = {

@@ -43,14 +43,14 @@ purpose = "who earns more than 50,000 a year"
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from apiece._json import read_toml
 from apiece._types import Json
-from apiece.errors import DataError, InputError, unknown
+from apiece.errors import InputError, unknown
 from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Pate, Training
 from apiece.jobs.settings import METHODS, plain, settings_of
 
@@ -287,10 +287,7 @@ def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
         'first'
     """
     path = Path(path)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"config {path}: cannot be read ({error}); give a TOML file") from None
+    data = read_toml(path, "config")
     return job_from_dict(data, name=path.stem, changes=changes or {})
 
 

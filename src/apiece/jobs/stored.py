@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def _as_is(value: Any, where: str) -> Any:
 
 def _plan(value: Any, where: str) -> Plan:
     return Plan.from_dict(value)
+
+
+def _day(value: Any, where: str) -> str:
+    found = _json.text(value, where)
+    try:
+        same = date.fromisoformat(found).isoformat() == found
+    except ValueError:
+        same = False
+    if not same:
+        raise DataError(f"{where} = {found!r}: must be a day, as 2026-01-31")
+    return found
 
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
@@ -163,7 +175,7 @@ _RUN: dict[str, _json.Reader[Any]] = {
     "name": _json.text,
     "versions": lambda value, where: _object_of(_json.text, value, where),
     "purpose": _json.maybe(_json.text),
-    "finished": _json.maybe(_json.text),
+    "finished": _json.maybe(_day),
     "data": lambda value, where: Facts(**_json.fields(value, where, _FACTS)),
     "training": lambda value, where: _json.fields(value, where, _TRAINING, {"method": _json.text}),
     "ledger": _json.maybe(_object(analysis=_json.text)),

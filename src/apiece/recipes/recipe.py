@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from apiece import _check
+from apiece._json import read_toml
 from apiece._types import Json
 from apiece.assignment import assign, strategy_named
 from apiece.budgets import Budgets
-from apiece.errors import DataError, InputError, unknown
+from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan
 from apiece.recipes.averaging import WeightAverage
 from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
@@ -303,11 +303,7 @@ def read_recipe(path: str | Path) -> Recipe:
         ...     read_recipe(Path(folder, "mine.toml")).average
         0.9
     """
-    try:
-        settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"recipe {path}: cannot be read ({error}); give a TOML file") from None
-    return Recipe.from_dict(settings)
+    return Recipe.from_dict(read_toml(path, "recipe"))
 
 
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
