@@ -221,6 +221,7 @@ def test_a_kill_leaves_nothing(there: bool, tmp_path: Path) -> None:
 AGAIN = """
 import sys
 from apiece._files import EXPORT, write
+write(sys.argv[1], b"ledger export" + b"a" * 10**6, EXPORT)
 print(flush=True)
 while True:
     for letter in (b"a", b"b"):

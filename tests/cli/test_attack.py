@@ -8,6 +8,7 @@ from apiece.cli import run as main
 from apiece.cli.attack import command as attack_command
 
 from .audits import call
+from .options import instead
 
 ATTACK = [
     *("--records", "200", "--epsilon", "8", "--delta", "1e-6", "--others", "1,4"),
@@ -41,7 +42,7 @@ def test_attack_prints_the_exposures() -> None:
     ],
 )
 def test_attack_mistakes(change: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["attack", *ATTACK, *change]) == 2
+    assert main(["attack", *instead(ATTACK, *change)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1

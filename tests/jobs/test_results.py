@@ -2,26 +2,30 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from apiece._json import read_toml
 from apiece.errors import ApieceError, DataError, InputError, StateError
-from apiece.jobs import Run, job_from_dict, prepare, run
+from apiece.jobs import (
+    Run,
+    job_from_dict,
+    load_model,
+    prepare,
+    read_job,
+    results,
+    run,
+    statement_of,
+)
+from apiece.jobs.binding import Bound
+from apiece.jobs.model import to_bytes
 from sample_tables import X_AND_Y as SCHEMA
-
-# What follows from nothing else in the folder: a name, a figure, a clock;
-UNCHECKED = {"apiece", "name", "seconds", "test_accuracy", "commonest_class_share", "label"}
-UNCHECKED |= {"classes", "schema", "features", "source", "test_records", "notes"}
-# … and, of a strategy whose model is not kept, how its plan came about.
-UNCHECKED |= {"strategy", "saturated"}
-# … and when it was done, with what, on which bytes, how well, by which declared columns.
-UNCHECKED |= {"finished", "t.csv", "kind", "lower", "upper", "scale", "missing"}
-UNCHECKED |= {"value", "by_class", "confusion", "by_group", "curve"}
-UNCHECKED |= {"python", "numpy", "scipy", "torch"}
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +46,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     return out, run(prepare(job, out=out), out=out, watch=lambda *_: None)
 
 
+FILES = ("metrics.json", "plan.json", "config.toml", "statement.json", "model.pt")
+
+
 @pytest.fixture
 def folder(made: tuple[Path, Run], tmp_path: Path) -> Path:
     """A copy of the folder that a test may spoil."""
-    for name in ("metrics.json", "plan.json", "config.toml"):
+    for name in FILES:
         (tmp_path / name).write_bytes((made[0] / name).read_bytes())
     return tmp_path
 
@@ -81,9 +88,18 @@ def changed(value: Any) -> Any:
     return [0.5]
 
 
-def refused(folder: Path, leaf: tuple[Any, ...]) -> bool:
-    """Return whether a folder is refused when one leaf of its metrics is another."""
-    path = folder / "metrics.json"
+def loads(folder: Path) -> bool:
+    """Return whether a folder is taken; what refuses it is one line."""
+    try:
+        Run.load(folder)
+    except ApieceError as error:
+        return "\n" in str(error)  # one line, or it counts as taken
+    return True
+
+
+def refused(folder: Path, leaf: tuple[Any, ...], name: str = "metrics.json") -> bool:
+    """Return whether a folder is refused when one leaf of a JSON file is another."""
+    path = folder / name
     whole = path.read_text()
     at = spoiled = json.loads(whole)
     for key in leaf[:-1]:
@@ -91,12 +107,9 @@ def refused(folder: Path, leaf: tuple[Any, ...]) -> bool:
     at[leaf[-1]] = changed(at[leaf[-1]])
     path.write_text(json.dumps(spoiled))
     try:
-        Run.load(folder)
-    except ApieceError as error:
-        return "\n" not in str(error)
+        return not loads(folder)
     finally:
         path.write_text(whole)
-    return False
 
 
 @pytest.mark.parametrize(
@@ -126,16 +139,128 @@ def test_a_figure_that_does_not_follow_is_refused(leaf: tuple[Any, ...], folder:
     assert refused(folder, leaf)
 
 
+@pytest.mark.parametrize(
+    ("name", "leaf"),
+    [
+        ("metrics.json", ("name",)), ("metrics.json", ("strategies", 0, "seconds")),
+        ("metrics.json", ("data", "fingerprints", "t.csv")), ("metrics.json", ("bound", "salt")),
+        ("metrics.json", ("bound", "weights")), ("metrics.json", ("bound", "config")),
+        ("metrics.json", ("bound", "head")), ("metrics.json", ("finished",)),
+        ("metrics.json", ("strategies", 1, "test_accuracy", 0)), ("plan.json", ("notes",)),
+        ("plan.json", ("groups", 0, "saturated")), ("statement.json", ("for_release",)),
+        ("statement.json", ("bound_to", "weights")), ("statement.json", ("bound_to", "plan")),
+        ("statement.json", ("bound_to", "ledger")), ("statement.json", ("digest",)),
+        ("statement.json", ("mechanism", "randomness")), ("statement.json", ("purpose",)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_computed_is_bound(name: str, leaf: tuple[Any, ...], folder: Path) -> None:
+    assert refused(folder, leaf, name)
+
+
 @pytest.mark.slow
-def test_every_figure_that_can_be_checked_is(folder: Path) -> None:
-    """Each leaf of metrics.json is changed in turn: refused, or it is one of those named."""
-    every = leaves(json.loads((folder / "metrics.json").read_text()))
-    believed = {
-        next(key for key in reversed(leaf) if isinstance(key, str))
-        for leaf in every
-        if not refused(folder, leaf)
-    }
-    assert believed <= UNCHECKED
+@pytest.mark.parametrize("name", ["metrics.json", "plan.json", "statement.json"])
+def test_nothing_in_a_folder_can_be_changed(name: str, folder: Path) -> None:
+    """Each leaf of each JSON file is changed in turn, and each is refused."""
+    every = leaves(json.loads((folder / name).read_text()))
+    assert [leaf for leaf in every if not refused(folder, leaf, name)] == []
+
+
+@pytest.mark.slow
+def test_no_byte_of_the_model_or_the_config_matters_and_is_changed(folder: Path) -> None:
+    """A byte is another: the folder is refused, or what is loaded is the same to the bit."""
+    kept, model = Run.load(folder).to_dict(), load_model(folder / "model.pt")
+    random, loaded = np.random.default_rng(0), 0
+    for name in ("model.pt", "config.toml"):
+        whole = (folder / name).read_bytes()
+        for at in random.choice(len(whole), 150, replace=len(whole) < 150).tolist():
+            (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            if loads(folder):
+                loaded += 1
+                again = load_model(folder / "model.pt")
+                assert Run.load(folder).to_dict() == kept
+                assert again.statement == model.statement
+                assert again.columns == model.columns
+                state = again.network.state_dict()
+                assert all(map(torch.equal, state.values(), model.network.state_dict().values()))
+        (folder / name).write_bytes(whole)
+    assert loaded  # the zeros between the parts of an archive
+
+
+def test_what_is_not_read_may_differ(folder: Path) -> None:
+    """Spaces, the order of names, comments, the log and the page change nothing that is loaded."""
+    kept = Run.load(folder).to_dict()
+    for name in ("metrics.json", "plan.json", "statement.json"):
+        stored = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(stored, sort_keys=True))
+    with (folder / "config.toml").open("a") as file:
+        file.write("# a remark\n")
+    for name in ("log.jsonl", "report.html"):
+        (folder / name).write_text("anything")
+    assert Run.load(folder).to_dict() == kept
+
+
+def forged(folder: Path, how: str) -> Run:
+    """Make a release of an experiment: no seed in config and metrics, and what else `how` says."""
+    config = (folder / "config.toml").read_text()
+    found = Run.load(folder)
+    (folder / "config.toml").write_text(config.replace("seed = 3\n", ""))
+    strategies = tuple(replace(each, seeds=None) for each in found.strategies)
+    found = replace(found, seed=None, strategies=strategies)
+    if how in ("salt and statement", "all anew"):
+        model = load_model(folder / "model.pt")
+        stored = read_toml(folder / "config.toml", "config")
+        found = replace(found, bound=Bound.of(model.network.state_dict(), stored, None, None))
+    (folder / "metrics.json").write_text(found.to_json())
+    if how != "two files":
+        (folder / "statement.json").write_text(json.dumps(statement_of(found)))
+    if how == "all anew":
+        again = replace(model, statement=statement_of(found))
+        (folder / "model.pt").write_bytes(to_bytes(again))
+    return found
+
+
+@pytest.mark.parametrize("how", ["two files", "statement", "salt and statement"])
+def test_an_experiment_does_not_become_a_release(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert forged(folder, how).release.checks[1].verdict == "yes"
+    with pytest.raises(DataError):
+        Run.load(folder)
+    monkeypatch.setattr(results, "_require_bound", lambda *_: None)
+    assert Run.load(folder).seed is None  # nothing else would have seen it
+
+
+def test_who_writes_everything_anew_is_its_author(folder: Path) -> None:
+    """Without a signature nothing shows that: the statement says so."""
+    forged(folder, "all anew")
+    assert Run.load(folder).seed is None
+    said = json.loads((folder / "statement.json").read_text())
+    assert said["for_release"]
+    assert "its author's word" in said["bound_to"]["signature"]
+
+
+def test_another_run_s_model_plan_or_statement_is_refused(
+    folder: Path, made: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job = replace(read_job(made[0] / "config.toml"), name="made")
+    other = tmp_path_factory.mktemp("other") / "run"
+    job = replace(job, run=replace(job.run, seed=4))
+    run(prepare(job, out=other), out=other, watch=lambda *_: None)
+    assert loads(other)
+    for names in (("model.pt",), ("statement.json",), ("model.pt", "statement.json"),
+                  ("metrics.json",), ("metrics.json", "config.toml"),
+                  ("metrics.json", "config.toml", "plan.json"),
+                  ("metrics.json", "config.toml", "plan.json", "statement.json")):  # fmt: skip
+        before = {name: (folder / name).read_bytes() for name in names}
+        for name in names:
+            (folder / name).write_bytes((other / name).read_bytes())
+        assert not loads(folder), names
+        for name, content in before.items():
+            (folder / name).write_bytes(content)
+    assert loads(folder)
+    (folder / "model.pt").unlink()
+    assert not loads(folder)
 
 
 @pytest.mark.parametrize(

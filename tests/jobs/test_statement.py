@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 import torch
 
-from apiece.datasets import Categorical, Numeric
+from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import DataError
 from apiece.jobs import Level, Run, load_model, statement_of, statement_schema
+from apiece.jobs.binding import Bound, sealed, weights_digest
 from apiece.jobs.model import TabularModel, build, to_bytes
 from sample_runs import sample_run
 
@@ -85,18 +86,94 @@ def test_an_experiment_promises_nothing_to_who_knows_the_seed() -> None:
     assert "0" not in [str(value) for value in statement["mechanism"].values()]  # nor which
 
 
+NETWORK = build(1, 2, (), torch.Generator())
+COLUMNS = {"x": Numeric(0.0, 1.0)}
+BOUND = replace(
+    RUNS["a release"],
+    data=replace(RUNS["a release"].data, columns=Schema("", COLUMNS).to_dict()["columns"]),
+    bound=Bound.of(NETWORK.state_dict(), {}, None, None),
+)
+
+
 def stored(tmp_path: Path, statement: Any) -> Path:
-    network = build(1, 2, (), torch.Generator())
-    target = Categorical(("a", "b"))
-    model = TabularModel(network, {"x": Numeric(0.0, 1.0)}, "y", target, statement)
+    model = TabularModel(NETWORK, COLUMNS, "y", Categorical(("a", "b")), statement)
     (tmp_path / "model.pt").write_bytes(to_bytes(model))
     return tmp_path / "model.pt"
 
 
 def test_a_model_carries_it(tmp_path: Path) -> None:
-    statement = statement_of(RUNS["a release"])
+    statement = statement_of(BOUND)
+    jsonschema.validate(statement, statement_schema())
     assert load_model(stored(tmp_path, statement)).statement == statement
     assert load_model(stored(tmp_path, None)).statement is None
+
+
+def resealed(said: Any, /, **changes: Any) -> Any:
+    return sealed({k: v for k, v in (said | changes).items() if k != "digest"})
+
+
+CHANGES: dict[str, Any] = {
+    "an epsilon": lambda s: s | {"guarantee": s["guarantee"] | {"levels": []}},
+    "for release": lambda s: s | {"for_release": not s["for_release"]},
+    "a word": lambda s: s | {"covered": ["everything"]},
+    "other weights": lambda s: resealed(s, bound_to=s["bound_to"] | {"weights": "0" * 64}),
+    "bound to nothing": lambda s: resealed(s, bound_to=None),
+    "an old format": lambda s: resealed(s, statement="apiece privacy statement 1"),
+    "no digest": lambda s: {k: v for k, v in s.items() if k != "digest"},
+    "another label": lambda s: resealed(s, data=s["data"] | {"label": "z"}),
+    "classes in another order": lambda s: resealed(s, data=s["data"] | {"classes": ["b", "a"]}),
+    "another range": lambda s: resealed(s, data=s["data"] | {"columns": {
+        "x": {"kind": "numeric", "lower": 0.0, "upper": 2.0}}}),
+    "a hidden layer": lambda s: resealed(s, mechanism=s["mechanism"] | {"hidden": [3]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_statement_of_another_model_or_changed_is_refused(change: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load_model(stored(tmp_path, change(statement_of(BOUND))))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (1, 0)])
+@pytest.mark.parametrize("name", ["0.weight", "0.bias"])
+def test_a_weight_that_was_changed_is_refused(
+    at: tuple[int, int], name: str, tmp_path: Path
+) -> None:
+    path = stored(tmp_path, statement_of(BOUND))
+    content = torch.load(path, weights_only=True)
+    flat = content["state"][name].view(-1)
+    flat[at[0]] = torch.nextafter(flat[at[0]], torch.tensor(torch.inf))
+    torch.save(content, path)
+    with pytest.raises(DataError, match="weights is not what its statement is bound to"):
+        load_model(path)
+
+
+def test_a_digest_is_of_names_types_shapes_and_bytes() -> None:
+    state = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
+    others = [
+        {"a": state["a"], "c": state["b"]}, {"a": state["a"].double(), "b": state["b"]},
+        {"a": state["a"].view(1, 2), "b": state["b"]}, {"a": -state["a"], "b": state["b"]},
+        {"a": state["a"].flip(0), "b": state["b"]}, {"a": state["a"]},
+        {"a": state["a"], "b": state["b"].int()}, {"a": torch.tensor([1.0, -0.0]), "b": state["b"]},
+        {"a": torch.tensor([1.0, 0.0]), "b": state["b"]},
+    ]  # fmt: skip
+    assert len({weights_digest(each) for each in (state, *others)}) == 1 + len(others)
+    assert weights_digest(dict(reversed(state.items()))) == weights_digest(state)
+
+
+def test_what_it_is_bound_to_confirms_no_guess_without_the_salt() -> None:
+    """Two releases of one run differ in all that is keyed; the same folder gives the same."""
+    one, two = (
+        statement_of(replace(BOUND, bound=Bound.of(NETWORK.state_dict(), {}, None, None)))
+        for _ in range(2)
+    )
+    assert one["bound_to"]["weights"] == two["bound_to"]["weights"]
+    assert one["bound_to"]["plan"] != two["bound_to"]["plan"]
+    assert one["bound_to"]["run"] != two["bound_to"]["run"]
+    assert statement_of(BOUND) == statement_of(BOUND)
+    salts = {Bound.of({}, {}, seed, None).salt for seed in (0, 0, 1)}
+    assert len(salts) == 2
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"a": NaN}', '{"a": 1, "a": 2}', "3"])

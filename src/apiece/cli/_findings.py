@@ -216,8 +216,9 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
     import numpy as np
 
     from apiece.audit import Side, audit_scores, model_confidences, roc
-    from apiece.jobs import load_model, read_job, read_people
+    from apiece.jobs import Run, load_model, read_job, read_people
 
+    Run.load(run)  # every file in it is what its statement is bound to
     job = read_job(run / "config.toml")
     if job.run.seed is None and job.data.split_column is None:
         raise InputError(

@@ -49,7 +49,7 @@ def _shadow_job(asked: Asked) -> ShadowJob:
 
     from apiece.audit import LEAST_MODELS, VARIANTS, half_plan, table_job
     from apiece.cli._findings import of_classes
-    from apiece.jobs import read_job, read_people
+    from apiece.jobs import Run, read_job, read_people
 
     models = _check.count("models", asked.models, least=LEAST_MODELS)
     _check.count("processes", asked.processes)
@@ -59,6 +59,7 @@ def _shadow_job(asked: Asked) -> ShadowJob:
         raise InputError("--address: is of a Ray cluster; add --cluster to train there")
     if asked.variant not in VARIANTS:
         raise unknown("variant", asked.variant, VARIANTS)
+    Run.load(asked.run)  # every file in it is what its statement is bound to
     job = read_job(asked.run / "config.toml")
     training, coins = job.training_of(job.training.strategy), job.run.seed
     people = of_classes(read_people(job, asked.seed if coins is None else coins))

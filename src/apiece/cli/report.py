@@ -102,13 +102,14 @@ def _page(source: Path, edition: str, levels: list[tuple[float, float]], out: Pa
 
 def _state(source: Path, folder: Path) -> dict[str, str]:
     """Write the statement of a run in both forms, after both were made."""
-    from apiece.jobs import STATEMENT, Run, statement_of
+    from apiece.jobs import STATEMENT, Run
     from apiece.reporting import statement_pdf
 
     paths = folder / STATEMENT, folder / "statement.pdf"
     for path, kind in zip(paths, (_JSON, _PDF), strict=True):
         check_output(path, kind)
-    said = statement_of(Run.load(source))
+    Run.load(source)  # which holds the statement against everything else in the folder
+    said = json.loads(read_text(source / STATEMENT))
     page = statement_pdf(said)
     text = json.dumps(said, indent=2, ensure_ascii=False) + "\n"
     write(paths[0], text, _JSON)

@@ -13,9 +13,9 @@ from apiece.jobs.parts import TUNED
 from apiece.jobs.people import People, Records, read_people
 from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.release import Check, Release
-from apiece.jobs.results import METRICS, REPORT, Run, Total, totalled
+from apiece.jobs.results import METRICS, REPORT, STATEMENT, Run, Total, totalled
 from apiece.jobs.settings import Setting, settings_of
-from apiece.jobs.statement import STATEMENT, statement_of, statement_schema
+from apiece.jobs.statement import statement_of, statement_schema
 from apiece.jobs.trained import Facts, Level, Promise, Trained, promises_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 import torch
 
 from apiece._types import Mask
-from apiece.errors import AnalysisError, InputError
+from apiece.errors import AnalysisError
 from apiece.filters import renyi_budget
+from apiece.jobs.binding import weights_digest
 from apiece.ledger import Ledger, plan_losses, reserve_plan, training_terms
 from apiece.plan import BoundPlan, Plan
 
@@ -36,7 +36,7 @@ class Charge:
         parameters it returns the same. Raises `AnalysisError` where another model went out under
         this analysis id: then this one must not.
         """
-        digest = _digest(state)
+        digest = weights_digest(state)
         first = self.ledger.commit(self.analysis_id, {"model": digest})
         if first != {"model": digest}:
             raise AnalysisError(
@@ -119,14 +119,3 @@ def _remedy(ledger: Ledger, plans: tuple[Plan, ...]) -> str:
         f"{needs[high]:.4g}, where the plan asks {asked[low]:.4g} and {asked[high]:.4g}; train "
         "with a smaller epsilon, or raise the accounts"
     )
-
-
-def _digest(state: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        if not isinstance(value, torch.Tensor):
-            raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")
-        array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        head = f"{name}|{value.dtype}|{tuple(value.shape)}|"
-        digest.update(head.encode() + array.tobytes())
-    return digest.hexdigest()

@@ -21,6 +21,7 @@ from apiece._types import Json
 from apiece.datasets import Categorical, Feature, Numeric, Schema, encode, feature_names
 from apiece.errors import DataError, InputError
 from apiece.jobs.accuracies import Answers
+from apiece.jobs.binding import require_same_digest, require_sealed, weights_digest
 from apiece.jobs.people import Records
 from apiece.jobs.regression import Errors, errors_of
 from apiece.jobs.target import Amount, target_of
@@ -128,7 +129,8 @@ class TabularModel:
         columns: The features' columns, by name.
         label: The column that is predicted.
         target: Its declaration: the classes, or the range of a number.
-        statement: What it promises, as `statement_of` said it; None of a model without.
+        statement: What it promises, as `statement_of` said it: its author's word. None of a model
+            without.
 
     Example:
         >>> import pandas as pd
@@ -217,7 +219,8 @@ def load_model(path: str | Path) -> TabularModel:
         path: Of the file.
 
     Raises:
-        DataError: For a file that holds no such model.
+        DataError: For a file that holds no such model, or one that its statement is not bound to;
+            also where statement.json beside a model.pt is another.
 
     Example:
         >>> load_model("runs/none/model.pt")
@@ -236,7 +239,8 @@ def load_model(path: str | Path) -> TabularModel:
         _check_shapes(content["state"], (size, *hidden, outputs))
         network = build(size, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
-        statement = _statement(content.get("statement"), str(path))
+        statement = _statement(content, target, str(path))
+        _require_beside(statement, Path(path))
     except DataError:
         raise
     except Exception as error:  # a damaged file makes torch raise almost anything
@@ -245,12 +249,33 @@ def load_model(path: str | Path) -> TabularModel:
     return TabularModel(network, columns, str(content["label"]), target, statement)
 
 
-def _statement(text: Any, path: str) -> Json | None:
-    """Return the statement in a stored model, as it is: who made the file may have written it."""
-    found = None if text is None else _json.loads(str(text), path)
-    if not (found is None or isinstance(found, dict)):
-        raise DataError(f"{path}: its statement is no object; give a run's model.pt")
+def _statement(content: Any, target: Categorical | Numeric, path: str) -> Json | None:
+    """Return the statement in a stored model, if it is of that model; it is its author's word."""
+    text = content.get("statement")
+    if text is None:
+        return None
+    found = require_sealed(_json.loads(str(text), path), path)
+    classes = list(target.values) if isinstance(target, Categorical) else []
+    span = [target.lower, target.upper] if isinstance(target, Numeric) else None
+    parts = {
+        "weights": (weights_digest(content["state"]), found["bound_to"].get("weights")),
+        "label": (content["label"], found["data"]["label"]),
+        "classes": (classes, found["data"]["classes"]),
+        "range": (span, found["data"]["range"]),
+        "columns": (content["columns"], found["data"]["columns"]),
+        "hidden": (content["hidden"], found["mechanism"]["hidden"]),
+    }
+    for name, (own, said) in parts.items():
+        require_same_digest(own, said, name, path)
     return found
+
+
+def _require_beside(statement: Json | None, path: Path) -> None:
+    """Raise `DataError` where the statement beside a run's model is another than the one in it."""
+    beside = path.with_name("statement.json")
+    if path.name == "model.pt" and beside.exists():
+        said = _json.loads(beside.read_bytes(), str(beside))
+        require_same_digest(statement, said, "the statement in it", str(path))
 
 
 def _target(content: Any, path: str) -> tuple[Categorical | Numeric, int]:

@@ -11,20 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from apiece import _json
 from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets import capped
 from apiece.errors import DataError, StateError
 from apiece.jobs import stored
 from apiece.jobs.accuracies import Accuracies
+from apiece.jobs.binding import Bound, digest_of, require_same_digest, require_sealed, salt_of
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.release import Release, checklist
 from apiece.jobs.trained import Facts, Level, Trained
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 
-CONFIG, PLAN, METRICS, MODEL, REPORT = (
-    "config.toml", "plan.json", "metrics.json", "model.pt", "report.html",
+CONFIG, PLAN, METRICS, MODEL, REPORT, STATEMENT = (
+    "config.toml", "plan.json", "metrics.json", "model.pt", "report.html", "statement.json",
 )  # fmt: skip
 _TOTALS = 12  # groups for which the cost of all models together is stated
 
@@ -75,6 +77,7 @@ class Run:
         levels: The budgets that people could choose from; none where these were not declared.
         tested: How well the kept model does, and on whom.
         versions: Of Python and the libraries that it was made with, by name.
+        bound: What binds its statement to its folder; None of a run that is in none.
 
     Example:
         >>> from apiece import Budgets, Scale, assign
@@ -105,6 +108,7 @@ class Run:
     levels: tuple[Level, ...] = ()
     tested: Accuracies | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    bound: Bound | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """Return what is public and short."""
@@ -152,6 +156,7 @@ class Run:
             "all_models": {"models": self.models, "groups": totals},
             "release": self.release.to_dict(),
             "tested": None if self.tested is None else self.tested.to_dict(),
+            "bound": None if self.bound is None else self.bound.to_dict(),
         }
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -168,8 +173,9 @@ class Run:
 
         What follows from the plans is computed anew: each group's ε, what all models cost together,
         the checklist. metrics.json, plan.json and config.toml must agree with it and with one
-        another. Accuracies, seconds and names cannot be checked, and model.pt is not read:
-        `load_model` does that.
+        another. The statement must be that of the run, and all of them, the weights in model.pt
+        too, must be what it is bound to. That does not show who wrote them: whoever writes all of
+        them anew can make others that agree.
 
         Args:
             folder: The run folder.
@@ -195,11 +201,35 @@ class Run:
         plans = [found.plan for found in arguments["strategies"]]
         run = cls(**arguments, totals=totals(plans, repeats))
         stored.require_same(data, run.to_dict(), str(folder / METRICS))
-        stored.require_same(
-            stored.read_json(folder / PLAN), run.kept.plan.to_dict(), str(folder / PLAN)
-        )
+        plan = stored.read_json(folder / PLAN)
+        stored.require_same(plan, run.kept.plan.to_dict(), str(folder / PLAN))
         _require_job(run, read_job(folder / CONFIG), folder / CONFIG)
+        _require_bound(run, plan, data, folder)
         return run
+
+
+def _require_bound(run: Run, plan: Any, metrics: Any, folder: Path) -> None:
+    """Raise `DataError` where the statement is not of the run, or of other files than are there."""
+    from apiece.jobs.model import load_model
+    from apiece.jobs.statement import statement_of
+
+    path, bound = folder / STATEMENT, run.bound
+    said = require_sealed(stored.read_json(path), str(path))
+    if bound is None:
+        raise DataError(f"{folder / METRICS}: binds no statement; train again, or use the apiece "
+                        "that wrote it")  # fmt: skip
+    found = statement_of(run)
+    for name in ("bound_to", "digest"):  # of what is stored, and not of what was computed anew
+        found[name] = said[name]
+    stored.require_same(said, found, str(path))
+    require_same_digest(digest_of(_json.read_toml(folder / CONFIG, "config")), bound.config,
+                        "config.toml", str(folder))  # fmt: skip
+    if run.seed is not None:
+        require_same_digest(bound.salt, salt_of(run.seed), "the seed", str(folder))
+    for name, value in bound.said(plan, metrics).items():
+        require_same_digest(value, said["bound_to"].get(name), name, str(folder))
+    model = load_model(folder / MODEL)
+    require_same_digest(model.statement, said, f"the statement in {MODEL}", str(folder))
 
 
 def _require_job(run: Run, job: Job, path: Path) -> None:

@@ -17,11 +17,13 @@ import tomli_w
 import torch
 from torch import nn
 
+from apiece._json import read_toml
 from apiece._types import Json
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import InputError
 from apiece.jobs.accuracies import POINTS, Accuracies, accuracies
+from apiece.jobs.binding import Bound
 from apiece.jobs.config import complete
 from apiece.jobs.folder import RunFolder, refuse_used
 from apiece.jobs.model import (
@@ -36,8 +38,18 @@ from apiece.jobs.model import (
 )
 from apiece.jobs.prepared import Prepared
 from apiece.jobs.regression import Errors
-from apiece.jobs.results import CONFIG, METRICS, MODEL, PLAN, Run, declared_levels, totals, tuned
-from apiece.jobs.statement import STATEMENT, statement_of
+from apiece.jobs.results import (
+    CONFIG,
+    METRICS,
+    MODEL,
+    PLAN,
+    STATEMENT,
+    Run,
+    declared_levels,
+    totals,
+    tuned,
+)
+from apiece.jobs.statement import statement_of
 from apiece.jobs.target import target_of
 from apiece.jobs.taught import taught
 from apiece.jobs.trained import Facts, Trained
@@ -105,7 +117,15 @@ def run(prepared: Prepared, *, out: Path, watch: Watcher) -> Run:
     kept = models[prepared.job.training.strategy][0].network
     if charge is not None:
         charge.release(kept.state_dict())
-    found, people = _found(prepared, models, folder), prepared.people
+    head = None if charge is None else charge.ledger.head()
+    bound = Bound.of(
+        kept.state_dict(),
+        read_toml(out / CONFIG, "config"),
+        prepared.job.run.seed,
+        None if head is None else f"{head.number}:{head.digest}",
+    )
+    found = replace(_found(prepared, models, folder), bound=bound)
+    people = prepared.people
     told = statement_of(found)
     model = TabularModel(kept, people.columns, people.label, people.target, told)
     folder.write(MODEL, to_bytes(model))

@@ -8,15 +8,15 @@ may go wherever the model goes, and is made of what was declared alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from typing import Protocol
 
 from apiece._types import Json
 from apiece.contract import explain
-from apiece.jobs.results import Run
+from apiece.jobs.binding import FORMAT, Bound, sealed
+from apiece.jobs.trained import Facts, Level, Trained
 
-FORMAT = "apiece privacy statement 1"
-STATEMENT = "statement.json"
 _UNITS = {
     "record": "one record: a row of the table, with all that it says",
     "person": "one person: all rows of one id, however many",
@@ -51,16 +51,59 @@ _WORDS = {
 }
 
 
-def statement_of(run: Run) -> Json:
+class _Subject(Protocol):
+    """What a statement is of: the parts of a `Run` that it reads."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+    @property
+    def data(self) -> Facts: ...
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def rows_per_person(self) -> int | str | None: ...
+    @property
+    def analysis(self) -> str | None: ...
+    @property
+    def no_limit_cap(self) -> float | None: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def models(self) -> int: ...
+    @property
+    def purpose(self) -> str | None: ...
+    @property
+    def finished(self) -> str | None: ...
+    @property
+    def levels(self) -> tuple[Level, ...]: ...
+    @property
+    def kept(self) -> Trained: ...
+    @property
+    def bound(self) -> Bound | None: ...
+
+    def to_dict(self) -> Json:
+        """Return all of it as JSON types."""
+        ...
+
+
+def statement_of(run: _Subject) -> Json:
     """Return the statement of a run as JSON types; `statement_schema` says how it is built.
 
     Args:
-        run: A finished one.
+        run: A finished `Run`.
 
     Guarantee:
         It is a function of what was declared: two tables that differ in anyone's rows or budget
-        give the same. ε and δ are those of the declared levels; where none were declared, which
-        budgets people chose is not told.
+        give the same, but for what it is bound to. ε and δ are those of the declared levels; where
+        none were declared, which budgets people chose is not told. What it is bound to are digests:
+        of the released weights, of the ledger's history, and of plan and figures under salts that
+        it does not have, so that they confirm no guess about a person.
 
     References:
         Near et al. 2025.
@@ -78,7 +121,8 @@ def statement_of(run: Run) -> Json:
         'record'
     """
     data = run.data
-    return {
+    bound = run.bound and run.bound.said(run.kept.plan.to_dict(), run.to_dict())
+    return sealed({
         "statement": FORMAT,
         "purpose": run.purpose,
         "finished": run.finished,
@@ -106,7 +150,8 @@ def statement_of(run: Run) -> Json:
             "columns": {name: dict(column) for name, column in data.columns.items()},
         },
         "versions": {"apiece": run.version, **run.versions},
-    }
+        "bound_to": bound,
+    })  # fmt: skip
 
 
 def statement_schema() -> Json:
@@ -121,7 +166,7 @@ def statement_schema() -> Json:
     return found
 
 
-def _guarantee(run: Run) -> Json:
+def _guarantee(run: _Subject) -> Json:
     told = [(level, explain(level.epsilon, level.delta)) for level in run.levels]
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
@@ -143,7 +188,7 @@ def _guarantee(run: Run) -> Json:
     }
 
 
-def _mechanism(run: Run) -> Json:
+def _mechanism(run: _Subject) -> Json:
     return {
         "name": _WORDS[run.method][0],
         "sampling": _WORDS[run.method][1],
@@ -158,7 +203,7 @@ def _mechanism(run: Run) -> Json:
     }
 
 
-def _not_covered(run: Run) -> Iterator[str]:
+def _not_covered(run: _Subject) -> Iterator[str]:
     yield (
         "accuracy and errors on held-out people, in metrics.json and the internal report: without "
         "noise, and for the steward alone"
@@ -183,7 +228,7 @@ def _not_covered(run: Run) -> Iterator[str]:
     yield "how long the training took and what memory it used, for who can watch the machine"
 
 
-def _assumptions(run: Run) -> Iterator[str]:
+def _assumptions(run: _Subject) -> Iterator[str]:
     if run.seed is None:
         key = "its key was deleted, and no backup of it is kept"
         pate = "its key was never written down"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from apiece import _json
 from apiece._types import Json
 from apiece.errors import DataError
 from apiece.jobs.accuracies import Accuracies
+from apiece.jobs.binding import Bound
 from apiece.jobs.regression import Errors, Interval
 from apiece.jobs.trained import Facts, Level, Trained
 from apiece.plan import Plan
@@ -124,6 +126,21 @@ _TRAINED: dict[str, _json.Reader[Any]] = {
 }
 
 
+def _bound(value: Any, where: str) -> Bound:
+    found = _json.fields(value, where, _BOUND)
+    if not re.fullmatch("[0-9a-f]{32}", found["salt"]):
+        raise DataError(f"{where}.salt = {found['salt']!r}: must be 32 hexadecimal digits")
+    return Bound(**found)
+
+
+_BOUND: dict[str, _json.Reader[Any]] = {
+    "weights": _json.text,
+    "config": _json.text,
+    "salt": _json.text,
+    "head": _json.maybe(_json.text),
+}
+
+
 def _rows(value: Any, where: str) -> int | str:
     return "all" if value == "all" else _whole(value, where)
 
@@ -186,6 +203,7 @@ _RUN: dict[str, _json.Reader[Any]] = {
     "all_models": _object(models=_whole, groups=_as_is),
     "release": _as_is,
     "tested": _json.maybe(_tested),
+    "bound": _json.maybe(_bound),
 }
 
 
@@ -244,6 +262,7 @@ def arguments(data: Any, where: str) -> tuple[Json, int]:
         "finished": top["finished"],
         "levels": tuple(top["levels"]),
         "tested": top["tested"],
+        "bound": top["bound"],
         "analysis": None if ledger is None else ledger["analysis"],
         "no_limit_cap": top["no_limit_cap"],
         "seed": top["randomness"]["seed"],

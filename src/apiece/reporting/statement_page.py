@@ -129,6 +129,16 @@ def _answers(statement: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         "Made with",
         [f"Versions: {_cut(versions)}. For machines the same is in statement.json and model.pt."],
     )
+    yield "Whose word is it, and on which model?", _word(statement)
+
+
+def _word(statement: Mapping[str, Any]) -> list[str]:
+    bound = statement["bound_to"]
+    if bound is None:
+        return ["It is bound to no model: of a run that is in no folder."]
+    of = f"Weights: SHA-256 {bound['weights']}."
+    ledger = f" Ledger: head {bound['ledger']}." if bound["ledger"] else ""
+    return [f"{bound['signature']}. {of}{ledger}"]
 
 
 def _levels(promise: Mapping[str, Any]) -> list[str]:
