@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece import cli
 from apiece.errors import OptionError
 from apiece.plan import Plan
+
+from .options import ask, last
 
 SCHEMA = """
 [columns.age]
@@ -82,7 +83,7 @@ def table(tmp_path: Path) -> Callable[..., list[str]]:
 def test_a_table_of_ones_own(table: Any, tmp_path: Path, capsys: Any) -> None:
     asked = np.resize([0.5, 1.0, 2.0, 8.0], 300)
     arguments = table(lambda frame: frame.assign(budget=asked))
-    assert cli.run([*arguments, "--strategy", "sample", "--ids", "person", "--json"]) == 0
+    assert ask([*arguments, "--strategy", "sample", "--ids", "person", "--json"]) == 0
     captured = capsys.readouterr()
     metrics = json.loads(captured.out)
     out = tmp_path / "run"
@@ -98,11 +99,11 @@ def test_a_table_of_ones_own(table: Any, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_run_folder_runs_again_and_gives_the_same(table: Any, tmp_path: Path) -> None:
-    assert cli.run([*table(), "--seed", "5"]) == 0
+    assert ask([*table(), "--seed", "5"]) == 0
     first = tmp_path / "run"
     assert "seed" in tomllib.loads((first / "config.toml").read_text())["run"]
     again = ["train", str(first / "config.toml"), "--out", str(tmp_path / "again")]
-    assert cli.run(again) == 0
+    assert ask(again) == 0
     one, two = (
         json.loads((folder / "metrics.json").read_text())["strategies"][0]["test_accuracy"]
         for folder in (first, tmp_path / "again")
@@ -116,7 +117,7 @@ def test_the_model_loads_and_predicts(table: Any, tmp_path: Path) -> None:
 
     from apiece.jobs import load_model
 
-    assert cli.run([*table(), "--hidden", "4"]) == 0
+    assert ask([*table(), "--hidden", "4"]) == 0
     content = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
     assert content["classes"] == ["no", "maybe", "yes"]
     model = load_model(tmp_path / "run" / "model.pt")
@@ -126,7 +127,7 @@ def test_the_model_loads_and_predicts(table: Any, tmp_path: Path) -> None:
 
 
 def test_compare_trains_three_side_by_side(table: Any, tmp_path: Path, capsys: Any) -> None:
-    assert cli.run([*table(), "--strategy", "sample", "--compare", "--seed", "0"]) == 0
+    assert ask([*table(), "--strategy", "sample", "--compare", "--seed", "0"]) == 0
     shown = capsys.readouterr().out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert [s["strategy"] for s in metrics["strategies"]] == ["uniform", "scale", "sample"]
@@ -149,7 +150,7 @@ def test_the_design_s_command_on_adult_as_csv(tmp_path: Path, capsys: Any) -> No
     frame = load("adult").iloc[::40].drop(columns="split")
     budgets = np.random.default_rng(0).choice([0.5, 1.0, 2.0], len(frame))
     frame.assign(consent_epsilon=budgets).to_csv(tmp_path / "people.csv", index=False)
-    done = cli.run(
+    done = ask(
         [
             *("train", "--data", str(tmp_path / "people.csv"), "--label", "income"),
             *("--epsilon", "consent_epsilon", "--delta", "1e-5", "--strategy", "sample"),
@@ -232,7 +233,7 @@ def test_bad_options_are_refused(case: str, table: Any, tmp_path: Path, capsys: 
 
 def refused(arguments: list[str], words: list[str], tmp_path: Path, capsys: Any) -> None:
     before = sorted(tmp_path.rglob("*"))
-    status = cli.run(arguments)
+    status = ask(arguments)
     captured = capsys.readouterr()
     assert status == 2, captured.err
     assert captured.out == ""
@@ -263,7 +264,7 @@ def test_schedules_are_part_of_the_plan(table: Any, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     rate = '{ points = [[0, 0.5], [6, 1]], between = "cosine" }'
     path.write_text(scheduled(rate, '{ points = [[0, 2], [4, 1]], between = "hold" }'))
-    assert cli.run([*table(), str(path), "--strategy", "scale", "--seed", "5"]) == 0
+    assert ask([*table(), str(path), "--strategy", "scale", "--seed", "5"]) == 0
     text = (tmp_path / "run" / "plan.json").read_text()
     plan = Plan.from_json(text)
     assert [stage.steps for stage in plan.stages] == [4, 2]
@@ -272,7 +273,7 @@ def test_schedules_are_part_of_the_plan(table: Any, tmp_path: Path) -> None:
     assert plan.learning_rate.at(3) == pytest.approx(0.75)
     assert plan.verify().ok
     again = ["train", str(tmp_path / "run" / "config.toml"), "--out", str(tmp_path / "again")]
-    assert cli.run(again) == 0
+    assert ask(again) == 0
     assert text == (tmp_path / "again" / "plan.json").read_text()
 
 
@@ -337,7 +338,7 @@ def test_a_faulty_record_is_counted_aloud_and_nowhere_written(
     value: str, table: Any, tmp_path: Path, capsys: Any
 ) -> None:
     row = int(np.flatnonzero(people()["part"] == "train")[0])
-    assert cli.run([*table(cell("age", value, row)), "--seed", "0"]) == 0
+    assert ask([*table(cell("age", value, row)), "--seed", "0"]) == 0
     said = capsys.readouterr().err
     assert "private" in said
     assert "1 of" in said
@@ -381,7 +382,7 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
 def interrupted(arguments: list[str], out: Path, *, models: int = 1) -> tuple[int, str]:
     """Run until the last of so many models has been begun; press Ctrl-C; return what came."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from apiece.cli import main; main()", *arguments],
+        [sys.executable, "-c", "from apiece.cli import main; main()", *last(arguments)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -424,10 +425,10 @@ def test_an_interrupted_run_goes_on_bit_by_bit(table: Any, tmp_path: Path, capsy
     assert Plan.from_json((out / "plan.json").read_text()).verify().ok
     secret = [p for p in out.rglob("checkpoints/**/*") if p.is_file()] + [out / "checkpoints"]
     assert {p.stat().st_mode & 0o077 for p in secret} == {0}
-    assert cli.run(["train", "--resume", str(out), "--json"]) == 0
+    assert ask(["train", "--resume", str(out), "--json"]) == 0
     resumed = json.loads(capsys.readouterr().out)
     arguments[arguments.index("--out") + 1] = str(tmp_path / "whole")
-    assert cli.run(arguments) == 0
+    assert ask(arguments) == 0
     whole = json.loads(capsys.readouterr().out)
     one, other = state(out), state(tmp_path / "whole")
     assert all(bool((one[name] == other[name]).all()) for name in one)
@@ -463,21 +464,21 @@ def test_a_release_goes_on_with_the_same_people_and_no_others(
         prepare(job, out=tmp_path / "b").people.train.labels, first.people.train.labels
     )
     table(lambda frame: frame.assign(age=frame["age"].iloc[::-1].values))
-    assert cli.run(["train", "--resume", str(out)]) == 1
+    assert ask(["train", "--resume", str(out)]) == 1
     assert "its data is not the one given here" in capsys.readouterr().err
     config = (out / "config.toml").read_text()
     (out / "config.toml").write_text(config.replace("steps = 3", "steps = 4"))
-    assert cli.run(["train", "--resume", str(out)]) == 1
+    assert ask(["train", "--resume", str(out)]) == 1
     assert "its plan is not the one given here" in capsys.readouterr().err
 
 
 def test_resume_refuses(table: Any, tmp_path: Path, capsys: Any) -> None:
-    assert cli.run(table()) == 0
-    assert cli.run(["train", "--resume", str(tmp_path / "run")]) == 1
+    assert ask(table()) == 0
+    assert ask(["train", "--resume", str(tmp_path / "run")]) == 1
     assert "was finished" in capsys.readouterr().err
-    assert cli.run(["train", "--resume", str(tmp_path / "none")]) == 1
+    assert ask(["train", "--resume", str(tmp_path / "none")]) == 1
     assert "is no interrupted run" in capsys.readouterr().err
-    assert cli.run(["train", "--resume", str(tmp_path / "run"), "--steps", "5"]) == 2
+    assert ask(["train", "--resume", str(tmp_path / "run"), "--steps", "5"]) == 2
     assert "leave out steps" in capsys.readouterr().err
 
 
@@ -496,5 +497,5 @@ def test_the_bar_on_a_terminal_says_what_was_planned(
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
-    assert cli.run([*table(), *quiet]) == 0
+    assert ask([*table(), *quiet]) == 0
     assert ("step 6/6, planned ε 1 of 1" in terminal.getvalue()) == (not quiet)

@@ -17,10 +17,11 @@ import pandas as pd
 import pytest
 import torch
 
-from apiece import cli
 from apiece.jobs.folder import RunFolder
 from apiece.ledger import Ledger, suggest_order
 from sample_tables import AGE_AND_ANSWER as SCHEMA
+
+from .options import ask, last
 
 N = 120
 
@@ -51,7 +52,7 @@ def setting(tmp_path: Path) -> Callable[..., list[str]]:
 
 
 def run(arguments: list[str], capsys: Any) -> tuple[int, str]:
-    code = cli.run(arguments)
+    code = ask(arguments)
     said: str = capsys.readouterr().err
     assert "Traceback" not in said
     return code, said
@@ -115,7 +116,7 @@ def test_killed_between_reserve_and_commit(
 ) -> None:
     """Started over in another folder, or gone on with in its own: it is charged once."""
     arguments = setting("--steps", "600", *charged(tmp_path))
-    words = [sys.executable, "-c", "from apiece.cli import main; main()", *arguments]
+    words = [sys.executable, "-c", "from apiece.cli import main; main()", *last(arguments)]
     process = subprocess.Popen(
         words, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -236,7 +237,7 @@ def test_the_documented_order_of_things_works(
     for line in commands:
         words = shlex.split(line)
         assert words[0] == "apiece"
-        assert cli.run(words[1:]) == 0, capsys.readouterr().err
+        assert ask(words[1:]) == 0, capsys.readouterr().err
     ledger = Ledger.open("people.db")
     trained = frame["part"] == "train"
     assert ledger.order == suggest_order(consent, 1e-5)

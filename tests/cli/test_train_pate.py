@@ -15,13 +15,15 @@ import pandas as pd
 import pytest
 from tests.pate.worlds import passed
 
-from apiece import cli, report
+from apiece import report
 from apiece.errors import DataError, StateError
 from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, read_job, run
 from apiece.ledger import Ledger
 from apiece.pate import asking
 from apiece.pate.shares import shared_out
 from apiece.reporting.page import render
+
+from .options import ask
 
 SCHEMA = """
 [columns.age]
@@ -64,7 +66,7 @@ def train(tmp_path: Path, monkeypatch: Any) -> Callable[..., int]:
 
     def call(words: str = OWN, frame: pd.DataFrame | None = None, out: str = "run") -> int:
         (visits() if frame is None else frame).to_csv("visits.csv", index=False)
-        return cli.run(["train", "--data", "visits.csv", *BASE.split(), *words.split(),
+        return ask(["train", "--data", "visits.csv", *BASE.split(), *words.split(),
                         "--out", out])  # fmt: skip
 
     return call
@@ -116,7 +118,7 @@ def test_a_public_table_and_the_strategies_side_by_side(train: Any, capsys: Any)
 
 def test_a_seed_repeats_and_a_config_runs_again(train: Any) -> None:
     assert train(f"{OWN} --seed 3") == 0
-    assert cli.run(["train", "run/config.toml", "--out", "again"]) == 0
+    assert ask(["train", "run/config.toml", "--out", "again"]) == 0
     one, two = (Run.load(folder) for folder in ("run", "again"))
     assert one.kept.test_accuracy == two.kept.test_accuracy
     assert Path("run/model.pt").read_bytes() == Path("again/model.pt").read_bytes()
@@ -312,7 +314,7 @@ def test_sigkill_at_any_moment(train: Any, wait: float) -> None:
     if note.exists():
         names = {p.name for p in Path("run/checkpoints").rglob("*") if p.is_file()}
         assert names <= {"job.json", "answers.json", ".answers.json.new"}
-        assert cli.run(["train", "--resume", "run"]) == 0
+        assert ask(["train", "--resume", "run"]) == 0
     assert Run.load("run").method == "pate"
 
 

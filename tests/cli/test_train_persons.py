@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece import cli
 from apiece.errors import StateError
 from apiece.jobs import Run, load_model, prepare_again, read_job, read_people, run
 from apiece.plan import Plan
 from sample_tables import AGE_AND_ANSWER as SCHEMA
+
+from .options import ask
 
 BASE = (
     "--label answer --delta 1e-4 --strategy uniform --batch-size 30 --steps 8 --person patient "
@@ -48,9 +49,7 @@ def train(tmp_path: Path, monkeypatch: Any) -> Callable[..., int]:
 
     def call(out: str, words: str = OWN, frame: pd.DataFrame | None = None) -> int:
         (visits() if frame is None else frame).to_csv("visits.csv", index=False)
-        return cli.run(
-            ["train", "--data", "visits.csv", *BASE.split(), *words.split(), "--out", out]
-        )
+        return ask(["train", "--data", "visits.csv", *BASE.split(), *words.split(), "--out", out])
 
     return call
 
@@ -153,7 +152,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(train: Any, monkeypatch: Any) ->
     with pytest.raises(StateError, match="data"):
         run(prepare_again(Path("part")), out=Path("part"), watch=lambda *_: None)
     visits().to_csv("visits.csv", index=False)
-    assert cli.run(["train", "--resume", "part"]) == 0
+    assert ask(["train", "--resume", "part"]) == 0
     left, right = (load_model(f"{out}/model.pt").network.state_dict() for out in ("whole", "part"))
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
@@ -183,7 +182,7 @@ def test_a_ledger_charges_persons(train: Any) -> None:
         "ledger init sqlite:///l.db --data accounts.csv --person patient --epsilon budget "
         "--delta 1e-4 --method renyi"
     )
-    assert cli.run(words.split()) == 0
+    assert ask(words.split()) == 0
     assert train("run", f"{OWN} --ledger sqlite:///l.db --analysis first", frame) == 0
     assert metrics("run")["ledger"] == {"analysis": "first"}
     from apiece.ledger import Ledger
@@ -200,7 +199,7 @@ def test_one_row_a_person_is_a_run_of_records(train: Any) -> None:
     assert train("one", f"{OWN} --seed 2", frame) == 0
     frame.to_csv("visits.csv", index=False)
     words = BASE.replace("--person", "--ids") + " --epsilon budget --split part --seed 2 --out two"
-    assert cli.run(["train", "--data", "visits.csv", *words.split()]) == 0
+    assert ask(["train", "--data", "visits.csv", *words.split()]) == 0
     left, right = (load_model(f"{out}/model.pt").network.state_dict() for out in ("one", "two"))
     assert all(np.array_equal(left[name], right[name]) for name in left)
     assert (
@@ -224,7 +223,7 @@ def test_the_report_speaks_in_persons(tmp_path: Path, monkeypatch: Any) -> None:
     Path("schema.toml").write_text(SCHEMA)
     visits().to_csv("visits.csv", index=False)
     words = ["train", "--data", "visits.csv", *BASE.split(), *OWN.split(), "--out", "run"]
-    assert cli.run(words) == 0
+    assert ask(words) == 0
     page = " ".join(Path("run/report.html").read_text().split())
     for words in (
         "90 people trained on",
@@ -248,6 +247,6 @@ def test_a_run_s_audits_are_of_persons_however_many_rows_are_faulty(
     assert train("one", f"{OWN} --seed 3", frame) == 0
     for words in ("--delta 1e-3", "--models 6"):
         capsys.readouterr()
-        assert cli.run(["audit", "one", *words.split(), "--json"]) == 0
+        assert ask(["audit", "one", *words.split(), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["unit"] == "person"

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece import cli
 from apiece.errors import DataError, InputError
 from apiece.jobs import Run, load_model
+
+from .options import ask
 
 ROWS = 600
 SCHEMA = """
@@ -55,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(place: Path, out: Path, *more: str) -> int:
     ask = f"train --data {place}/people.csv --schema {place}/s.toml --label pay --epsilon consent"
     ask += f" --delta 1e-4 --split part --strategy uniform --batch-size 200 --steps 60 --out {out}"
-    return cli.run([*ask.split(), "--learning-rate", "0.5", *more])
+    return ask([*ask.split(), "--learning-rate", "0.5", *more])
 
 
 def test_errors_have_intervals(folder: Path) -> None:
@@ -132,7 +133,7 @@ def test_what_teaches_nothing_is_refused(
 
 
 def test_an_audit_of_classes_refuses_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["audit", str(folder / "run")]) == 2
+    assert ask(["audit", str(folder / "run")]) == 2
     said = capsys.readouterr().err
     assert "predicts the number 'pay'" in said
     assert said.count("\n") == 1
