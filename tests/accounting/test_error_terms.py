@@ -5,13 +5,8 @@ any comparison. Here the settings are such that each is a tenth of δ or so. The
 out of the source, one at a time, and what checks the bound must notice.
 """
 
-import __future__
-
-import inspect
 import itertools
 import math
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -19,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from tests.planted import plant
 
 from apiece._types import Floats
 from apiece.accounting import truncation
@@ -396,25 +392,6 @@ def test_coarse_bounds_hold(name: str) -> None:
     assert all(verdicts)
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, target: Any, old: str, new: str) -> None:
-    """Put a function with a changed line of source wherever it is used."""
-    source = textwrap.dedent(inspect.getsource(target))
-    assert old in source, f"{target.__qualname__} has no {old!r} any more"
-    flags = __future__.annotations.compiler_flag
-    made: dict[str, Any] = {}
-    code = compile(source.replace(old, new), "planted", "exec", flags, dont_inherit=True)
-    exec(code, target.__globals__, made)
-    *classes, name = target.__qualname__.split(".")
-    if classes:
-        owner = getattr(sys.modules[target.__module__], classes[0])
-        monkeypatch.setattr(owner, name, made[name])
-        return
-    for module in [m for n, m in sys.modules.items() if n.startswith("apiece.") or n == __name__]:
-        for key, value in list(vars(module).items()):
-            if value is target:
-                monkeypatch.setattr(module, key, made[name])
-
-
 Plant = tuple[str, Any, str, str, str]  # the term, where, what is there, what is not, who sees it
 PLANTS: list[Plant] = [
     (
@@ -587,21 +564,21 @@ PLANTS: list[Plant] = [
     ),
     (
         "contour: aliases",
-        integral.Contour.delta,
+        integral.Contour._around,
         " - alias * (1 + 1e-9)",
         "",
         "short_periods",
     ),
     (
         "contour: aliases from above",
-        integral.Contour.delta,
+        integral.Contour._around,
         "np.exp(log_a + (1 - more) * epsilon) + ",
         "",
         "short_periods",
     ),
     (
         "contour: aliases from below",
-        integral.Contour.delta,
+        integral.Contour._around,
         " + np.exp(log_b + (1 - less) * epsilon)",
         "",
         "short_periods",
