@@ -164,7 +164,7 @@ def table_of(rows: int, version: int, victim: bool, largest: float) -> Table:
 class World:
     """One of the two tables with its ledger, and what was seen of it."""
 
-    folder: Path
+    url: str
     victim: bool
     seed: int
     seen: list[str] = field(default_factory=list)
@@ -179,15 +179,16 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = self.opened()
 
+    @property
+    def on_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
     def opened(self) -> Ledger:
         """Return the ledger as another process has it; nothing is waited for to be on the disk."""
         ledger = Ledger.open(self.url)
-        event.listen(ledger.engine, "connect", _unsynchronised)
+        if self.on_sqlite:
+            event.listen(ledger.engine, "connect", _unsynchronised)
         return ledger
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.folder}/{self.seed}-{self.victim}.db"
 
     def noise(self, count: int, _bits: object = None) -> list[int]:
         """Return the same noise in both worlds, less what the person adds to these sums."""
@@ -328,7 +329,7 @@ def injected(world: World, ask: Ask) -> Iterator[None]:
                 with cut(at, error):
                     yield
                 return
-            case ("disk", at, arrives):
+            case ("disk", at, arrives) if world.on_sqlite:
                 dialect = world.ledger.engine.dialect
                 patched.setattr(dialect, "do_commit", _failing(at, arrives))
             case ("overtaken", where, same):
@@ -392,10 +393,11 @@ def _overtaken(world: World, where: str, other: Ask) -> Callable[..., Any]:
     return overtaken
 
 
-def problems(seed: int, folder: Path) -> list[str]:
-    """Return how the law fails over one random history."""
+def problems(seed: int, folder: Path | None, urls: tuple[str, ...] = ()) -> list[str]:
+    """Return how the law fails over one random history; its ledgers are in `folder`, or `urls`."""
     steps = history(random.Random(seed))
-    worlds = [World(folder, victim, seed) for victim in (False, True)]
+    urls = urls or tuple(f"sqlite:///{folder}/{seed}-{k}.db" for k in range(2))
+    worlds = [World(url, victim, seed) for url, victim in zip(urls, (False, True), strict=True)]
     found: list[str] = []
     for number, step in enumerate(steps):
         for world in worlds:

@@ -35,6 +35,14 @@ def test_many_histories_are_the_same_without_a_person(block: int, tmp_path: Path
         assert not problems(seed, tmp_path)
 
 
+@pytest.mark.slow
+def test_histories_are_the_same_without_a_person_on_postgresql(postgres: Any) -> None:
+    """Interruptions, kills and others' questions; a server's own failures are tested in faults/."""
+    for seed in range(2000, 2015):
+        urls = postgres.database(), postgres.database()
+        assert not problems(seed, None, urls)
+
+
 def test_the_search_reaches_what_it_is_for() -> None:
     """Names are asked again on the same terms and on others, and everything befalls them."""
     faults, again, other, trained = Counter[str](), 0, 0, 0

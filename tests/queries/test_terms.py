@@ -167,7 +167,10 @@ def test_who_is_enrolled_since_the_interruption_shows_in_nothing(tmp_path: Path)
         asking = Session(people(diagnosis), SCHEMA, ledger, bits=noise)
         interrupted("count() by dx")(asking, ledger)
         ledger.enroll(["p7"], 3.0, 1e-6)
+        said: list[str] = []
+        asking = Session(asking.source, SCHEMA, ledger, bits=noise, log=said.append)
         seen.append(asking.ask("count() by dx", analysis_id="a", **COST))
+        assert any("1 of 30 people have no budget" in line for line in said) == bool(diagnosis)
         assert ledger.spent(["p7"]).tolist() == [0.0]
     assert seen[0] == seen[1] == seen[2]
 
@@ -318,6 +321,22 @@ def test_terms_that_are_no_json_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="other terms"):
         ledger.reserve("a", ["p1"], 1.0, 9.0)
     assert not any("p1" in str(entry) for entry in ledger.history())
+
+
+def test_the_ledger_keeps_a_digest_of_terms_that_tells_nothing(tmp_path: Path) -> None:
+    """Keyed with what stays inside: the same terms in two ledgers have nothing in common."""
+    digests = set()
+    for diagnosis in ("flu", "HIV"):
+        asking, ledger = made(tmp_path, diagnosis)
+        ledger.reserve("a", ["p1"], 1.0, 9.0, terms={"source": "a guess"})
+        interrupted("count() where id = 'p9'", name="b")(asking, ledger)
+        with ledger.engine.connect() as connection:
+            bodies = connection.exec_driver_sql("SELECT body FROM apiece_entry").scalars().all()
+        assert not any("p9" in body or asking.source.fingerprint in body for body in bodies)
+        assert not any("a guess" in body for body in bodies)
+        entries = [json.loads(body) for body in bodies]
+        digests |= {entry["terms"] for entry in entries if entry.get("analysis") == "a"}
+    assert len(digests) == 2
 
 
 @cache

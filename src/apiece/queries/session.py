@@ -236,6 +236,10 @@ class Session:
         )
         paid = known.copy()
         if admitted.size < ids.size:
+            self.log(
+                f"analysis {asked.analysis_id!r}: {ids.size - admitted.size} of {len(people)} "
+                "people have no budget left, or were charged less when it was first asked; left out"
+            )
             paid[known] = np.isin(ids, admitted)
         return paid
 
