@@ -80,9 +80,9 @@ def of_narrowed(budgets: Budgets) -> BoundPlan:
     return assign(narrowed, Hybrid(0.9), **SETTINGS)  # type: ignore[arg-type]
 
 
-LONG = {  # a curve at every step of a search
+LONG = {  # a curve at every step of a search, or much like another path
     "hybrid", "hybrid with a bound for all", "hybrid without a bound", "enforced", "narrowed",
-    "enforced with a bound for all",
+    "enforced with a bound for all", "changed", "from a histogram, scale", "votes of the strictest",
 }  # fmt: skip
 PATHS: dict[str, Path] = {
     "uniform": by(Uniform()),

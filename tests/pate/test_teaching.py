@@ -160,6 +160,20 @@ def test_an_altered_deal_is_seen_before_a_vote(
     assert "\n" not in str(error.value)
 
 
+def test_a_record_sits_with_a_teacher_of_its_own_group() -> None:
+    """Also where the other group's votes count less, and nobody could move more than promised."""
+    votes = plan()
+    dealt = shares.shared_out(votes, key=bytes(32))
+    owner = np.repeat(np.arange(votes.teachers), dealt.sizes)
+    loosest = int(np.flatnonzero(votes.plan.group_index[dealt.rows] == 2)[0])
+    owner[loosest] = 0  # a teacher of the strictest
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(votes.teachers + 1))
+    assert votes.seats.weight[0] < votes.seats.weight[2]
+    with pytest.raises(VerificationError, match="a teacher of another pool than its group's"):
+        shares.require_dealt(votes, Shares(dealt.rows[order], starts))
+
+
 def test_who_takes_no_part_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     votes, there = plan(), np.arange(60) != 7
     everyone = shares.shared_out(votes, key=bytes(32))
