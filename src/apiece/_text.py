@@ -32,6 +32,15 @@ def plain_lines(text: str) -> str:
     return "\n".join(map(plain, text.split("\n")))
 
 
+def per_cent(share: float) -> str:
+    """Return a share in per cent, two digits, rounded up.
+
+    >>> per_cent(0.00123), per_cent(0.5)
+    ('0.13 %', '50 %')
+    """
+    return f"{rounded_up(100 * share, 2)} %"
+
+
 def rounded_up(value: float, digits: int = 4) -> str:
     """Return the least number of so many digits that is not below `value`.
 

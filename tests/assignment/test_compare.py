@@ -18,7 +18,7 @@ def test_each_strategy_is_told_as_its_plan_is() -> None:
     for each in found:
         plan = assign(BUDGETS, each.strategy, **ASK)  # type: ignore[arg-type]
         assert each.noise_over_signal == noise_over_signal(plan)
-        assert each.saturated == 0
+        assert each.unspent == 0
         assert each.excess == plan.measures.forward.max()  # type: ignore[union-attr]
         assert each.objection is None
     uniform, scale, sample = (each.noise_over_signal or 0.0 for each in found)
@@ -37,7 +37,7 @@ def test_noise_over_signal_of_one_stage_by_hand() -> None:
 def test_who_cannot_spend_what_they_allow_is_counted() -> None:
     budgets = Budgets([0.5] * 90 + [300.0] * 10, 1e-3)
     (found,) = compare(budgets, ["sample"], steps=2, expected_batch_size=50)
-    assert found.saturated == 0.1
+    assert found.unspent == 0.1
 
 
 def test_a_strategy_that_cannot_says_why_and_the_others_go_on() -> None:

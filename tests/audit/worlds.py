@@ -14,7 +14,7 @@ def plan(*, steps: int = 6, noise_stddev: float = 0.5, size: int = 20, batch: fl
     """Two groups, with rates and clip norms of their own; its guarantee plays no part here."""
     budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], size, 1e-5)
     stage = Stage(steps, batch, noise_stddev, np.array([0.15, 0.35]), np.array([0.5, 1.5]))
-    return Plan("test", 1.0, budgets.groups, (stage,), np.array([False, False]))
+    return Plan("test", 1.0, budgets.groups, (stage,))
 
 
 def pool(size: int = 40, features: int = 7, classes: int = 3, seed: int = 0) -> Pool:

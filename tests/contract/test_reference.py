@@ -244,7 +244,7 @@ def test_public_records_do_not_move_the_reference() -> None:
 
 def test_a_reference_of_ones_own() -> None:
     plan = made(population(np.array([0.0, 0.0, -12.0, -12.0, 0.5])), Scale())
-    by_hand = Plan("own", 1.0, plan.budget_groups, plan.stages, plan.saturated)
+    by_hand = Plan("own", 1.0, plan.budget_groups, plan.stages)
     assert by_hand.reference is not None
     assert by_hand.reference.sampling_probability == pytest.approx(BATCH / SIZE)
     for q, steps in ((0.0, 1), (1.5, 1), (float("nan"), 1), (0.5, 0), (0.5, 1.5)):

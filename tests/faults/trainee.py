@@ -69,9 +69,8 @@ def parts(steps, path="book-keeping"):
     rates, clips = np.array([0.1, 0.3]), np.array([0.5, 1.0])
     half = steps // 2
     stages = [Stage(t, 22.0, z, rates, clips) for t, z in ((half, 1.0), (steps - half, 0.5))]
-    none = np.zeros(2, bool)
     rate = Schedule(((0, 0.1), (half, 1.0), (steps, 0.0)), "cosine")
-    made = Plan("test", 1.0, budgets.groups, tuple(stages), none, learning_rate=rate)
+    made = Plan("test", 1.0, budgets.groups, tuple(stages), learning_rate=rate)
     plan = made.bind(budgets)
     x = torch.randn(100, 6)
     model = MODELS[path]()

@@ -147,7 +147,7 @@ def test_a_figure_that_does_not_follow_is_refused(leaf: tuple[Any, ...], folder:
         ("metrics.json", ("bound", "weights")), ("metrics.json", ("bound", "config")),
         ("metrics.json", ("bound", "head")), ("metrics.json", ("finished",)),
         ("metrics.json", ("strategies", 1, "test_accuracy", 0)), ("plan.json", ("notes",)),
-        ("plan.json", ("groups", 0, "saturated")), ("statement.json", ("for_release",)),
+        ("plan.json", ("groups", 0, "name")), ("statement.json", ("for_release",)),
         ("statement.json", ("bound_to", "weights")), ("statement.json", ("bound_to", "plan")),
         ("statement.json", ("bound_to", "ledger")), ("statement.json", ("digest",)),
         ("statement.json", ("mechanism", "randomness")), ("statement.json", ("purpose",)),

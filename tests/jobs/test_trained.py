@@ -21,10 +21,10 @@ def test_promises_are_the_plan_s_own_numbers() -> None:
 
 @pytest.mark.parametrize("advantage", [0.0, 1e-9, 0.1234, 0.999, 1.0])
 def test_a_guess_is_rounded_up(advantage: float) -> None:
-    guess = Promise("a", 1, 1.0, 1e-5, 0.9, advantage, saturated=False).guess
+    guess = Promise("a", 1, 1.0, 1e-5, 0.9, advantage).guess
     assert guess is not None
     assert 0 <= guess - 50 * (1 + advantage) <= 0.1 + 1e-9
-    assert Promise("a", 1, 1.0, 1e-5, 0.9, None, saturated=False).guess is None
+    assert Promise("a", 1, 1.0, 1e-5, 0.9, None).guess is None
 
 
 def test_mean_and_spread_over_models() -> None:

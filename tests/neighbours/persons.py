@@ -143,7 +143,7 @@ def trained(steps=3, **options):
         here = np.unique(world.people)
         budgets = Budgets(np.linspace(1, 2, size), 1e-5, ids=np.arange(size))
         stage = Stage(steps, float(size), 1e-9, np.ones(size), world.clip.numpy())
-        plan = Plan("all", 1.0, budgets.groups, (stage,), np.zeros(size, bool)).bind(budgets)
+        plan = Plan("all", 1.0, budgets.groups, (stage,)).bind(budgets)
         absent = np.setdiff1d(np.arange(size), here)
         full = world  # the absent get a row, which is never looked at
         for person in absent:

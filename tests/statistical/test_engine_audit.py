@@ -30,7 +30,6 @@ PLAN = Plan(
     1.0,
     GROUPS.groups,
     (Stage(STEPS, CANARIES * float(RATES.sum()), 1.0, RATES, CLIPS),),
-    np.zeros(2, bool),
 ).bind(GROUPS)
 add_noise, clip_and_sum, sampler = loop.add_noise, sums.clip_and_sum, samplers.PoissonSampler
 

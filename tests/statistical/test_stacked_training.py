@@ -23,7 +23,7 @@ def trained(noise_stddev: float, *, first: int, together: bool) -> np.ndarray:
 
     budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], SIZE, 1e-5)
     stage = Stage(6, 4.8, noise_stddev, np.array([0.2, 0.6]), np.array([0.5, 2.0]))
-    plan = Plan("test", 1.0, budgets.groups, (stage,), np.array([False, False]))
+    plan = Plan("test", 1.0, budgets.groups, (stage,))
     model, inputs, targets = (
         StackedMlp((4, 3, 2)),
         torch.from_numpy(INPUTS),

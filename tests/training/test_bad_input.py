@@ -21,7 +21,7 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 def plan(size=N):
     budgets = Budgets(np.ones(size), 1e-5)
     stage = Stage(4, float(size), 1.0, np.array([1.0]), np.array([1.0]))
-    return Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool)).bind(budgets)
+    return Plan("t", 1.0, budgets.groups, (stage,)).bind(budgets)
 
 
 def parts():

@@ -49,8 +49,7 @@ def setting(what):
     expected = float(rates @ budgets.groups.records)
     clips = np.full(rates.size, {"sum": .5, "rows": 9.}.get(what, 1.))
     stage = Stage(steps, expected, noise, rates, clips)
-    none = np.zeros(rates.size, bool)
-    plan = Plan("t", 1., budgets.groups, (stage,), none).bind(budgets)
+    plan = Plan("t", 1., budgets.groups, (stage,)).bind(budgets)
     lr = .5 if what == "sum" else expected
     def parts():
         model = nn.Linear(x.shape[1], outputs, bias=False)

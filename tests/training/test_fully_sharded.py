@@ -59,7 +59,7 @@ def setting(what):
         options = {"unfreeze": {0: ["block.3"], 2: ["block", "scale"], 4: [""]}}
     expected = float(rates @ budgets.groups.records)
     stage = Stage(STEPS, expected, noise, rates, clips)
-    plan = Plan("t", 1.0, budgets.groups, (stage,), np.zeros(rates.size, bool)).bind(budgets)
+    plan = Plan("t", 1.0, budgets.groups, (stage,)).bind(budgets)
     makes = {
         "momentum": lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9),
         "nobody": lambda p: torch.optim.SGD(p, lr=expected),  # each step moves by the noise

@@ -18,7 +18,7 @@ BUDGETS = Budgets.from_groups([("a", 50.0, 20), ("b", 100.0, 40)], 60, 1e-5)
 
 def plan(noise=1.0, steps=10):
     stage = Stage(steps, 20 * 0.2 + 40 * 0.5, noise, np.array([0.2, 0.5]), np.array([0.5, 1.0]))
-    return Plan("test", 1.0, BUDGETS.groups, (stage,), np.zeros(2, bool)).bind(BUDGETS)
+    return Plan("test", 1.0, BUDGETS.groups, (stage,)).bind(BUDGETS)
 
 
 def data(shift=0.0):

@@ -20,7 +20,7 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 def plan():
     budgets = Budgets(np.ones(N), 1e-5)
     stage = Stage(4, float(N), 1.0, np.array([1.0]), np.array([1.0]))
-    return Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool)).bind(budgets)
+    return Plan("t", 1.0, budgets.groups, (stage,)).bind(budgets)
 
 
 def planned(model, optimizer, inputs=INPUTS):

@@ -16,7 +16,7 @@ EVERYONE = np.ones(N, bool)
 
 
 def plan(*stages: Stage) -> BoundPlan:
-    return Plan("test", 1.0, GROUPS.groups, stages, np.zeros(2, bool)).bind(GROUPS)
+    return Plan("test", 1.0, GROUPS.groups, stages).bind(GROUPS)
 
 
 def stage(steps: int = 3, rates: tuple[float, float] = (0.2, 0.7), **more: object) -> Stage:

@@ -17,7 +17,7 @@ from apiece.training.updates import Updates
 def plan(*steps):
     budgets = Budgets(np.ones(5), 1e-5)
     stages = tuple(Stage(k, 1.0, 1.0, np.array([0.2]), np.array([1.0])) for k in steps)
-    return Plan("t", 1.0, budgets.groups, stages, np.zeros(1, bool))
+    return Plan("t", 1.0, budgets.groups, stages)
 
 
 def test_every_step_lies_in_one_stage():

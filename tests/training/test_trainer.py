@@ -23,7 +23,7 @@ def plan(rates=(0.2, 0.5), clips=(0.5, 1.0), noise=1e-9, steps=6, stages=1, part
     joins = np.ones(2) if participation is None else participation
     expected = float(np.array([20, 40]) @ (np.array(rates) * joins))
     stage = Stage(steps, expected, noise, np.array(rates), np.array(clips), participation)
-    made = Plan("test", 1.0, budgets.groups, (stage,) * stages, np.zeros(2, bool))
+    made = Plan("test", 1.0, budgets.groups, (stage,) * stages)
     return made.bind(budgets)
 
 
@@ -146,7 +146,7 @@ def test_refuses_what_does_not_fit():
     small = Budgets(np.ones(5), 1e-5)
     stage = Stage(1, 1.0, 1.0, np.array([0.2]), np.array([1.0]))
     with pytest.raises(InputError, match="60 records, but the plan is for"):
-        trainer(Plan("t", 1.0, small.groups, (stage,), np.zeros(1, bool)).bind(small))
+        trainer(Plan("t", 1.0, small.groups, (stage,)).bind(small))
     with pytest.raises(InputError, match="bind"):
         trainer(plan().public())
     model = nn.Linear(4, 1)

@@ -30,7 +30,7 @@ def data():
 def plan(noise=1e-9, steps=7, combine="last"):
     budgets = Budgets(np.ones(SIZE), 1e-5)
     stage = Stage(steps, float(SIZE), noise, np.ones(1), np.full(1, BOUND))
-    made = Plan("t", 1.0, budgets.groups, (stage,), np.zeros(1, bool))
+    made = Plan("t", 1.0, budgets.groups, (stage,))
     return made.bind(budgets)
 
 

@@ -22,8 +22,7 @@ DATA = (INPUTS, (INPUTS[:, 0] > 0).long())
 def plan(steps=8, *, stages=1, schedule=None, combine="continue"):
     budgets = Budgets(np.ones(40), 1e-5)
     stage = Stage(steps, 20.0, 0.5, np.array([0.5]), np.array([1.0]))
-    none = np.zeros(1, bool)
-    made = Plan("t", 1.0, budgets.groups, (stage,) * stages, none, combine=combine)
+    made = Plan("t", 1.0, budgets.groups, (stage,) * stages, combine=combine)
     return dataclasses.replace(made, learning_rate=schedule).bind(budgets)
 
 

@@ -1,7 +1,7 @@
 """From budgets to plans: one file a strategy; `front` is the door."""
 
 from apiece.assignment.compare import COMPARED, Compared, compare, noise_over_signal
-from apiece.assignment.front import STRATEGIES, assign, assign_levels, strategy_named
+from apiece.assignment.front import STRATEGIES, assign, assign_levels, strategy_named, unspent_notes
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
 from apiece.assignment.owners import OwnedPlan, assign_owned
@@ -40,4 +40,5 @@ __all__ = [
     "noise_over_signal",
     "schedule_noise",
     "strategy_named",
+    "unspent_notes",
 ]

@@ -12,7 +12,7 @@ from apiece.assignment.front import assign
 from apiece.assignment.request import Strategy
 from apiece.budgets import Budgets
 from apiece.errors import InfeasibleError, UnsupportedError
-from apiece.plan import Plan
+from apiece.plan import UNSPENT, Plan
 
 COMPARED = ("uniform", "scale", "sample", "threshold")
 
@@ -25,7 +25,7 @@ class Compared:
         strategy: Its name.
         noise_over_signal: The noise's standard deviation over the expected sum of a step if every
             record clips, a root mean square over steps; less is better.
-        saturated: The share of records whose group cannot spend what it allows.
+        unspent: The share of records whose group spends less than 95 % of the ε it asked.
         excess: The largest Δ of a group towards more vulnerable; None where it is not computed.
         objection: Why the plan must not be released, or why there is none; None for a sound plan.
 
@@ -36,7 +36,7 @@ class Compared:
 
     strategy: str
     noise_over_signal: float | None
-    saturated: float | None
+    unspent: float | None
     excess: float | None
     objection: str | None
 
@@ -101,7 +101,7 @@ def _compared(plan: Plan) -> Compared:
     return Compared(
         strategy=plan.strategy,
         noise_over_signal=noise_over_signal(plan),
-        saturated=float(records @ plan.saturated / records.sum()),
+        unspent=float(records @ (plan.spent_share < UNSPENT) / records.sum()),
         excess=None if forward is None else float(forward.max()),
         objection=plan.objections[0] if plan.objections else None,
     )

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
+from apiece._text import per_cent
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
 from apiece.assignment.nearest import out_of_range
@@ -20,7 +23,7 @@ from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.budgets import BudgetLevels, Budgets
 from apiece.errors import InfeasibleError, InputError, RangeError, unknown
-from apiece.plan import BoundPlan, Plan
+from apiece.plan import UNSPENT, BoundPlan, Plan
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -42,6 +45,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 P = TypeVar("P", bound=Plan)
 KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
 ATTEMPTS = 12  # each aims twice as far below as the one before
+NAMED = 64  # groups with a note of their own
 
 
 def assign(
@@ -173,15 +177,46 @@ def _kept(request: Request, strategy: Strategy, whole: Callable[[Plan], P]) -> P
 
 
 def _noted(plan: P) -> P:
-    """Return the plan, saying so where there are bounds Δ̄ to which its strategy pays no heed."""
-    bounds = plan.budget_groups.excess
-    if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():
-        return plan
-    note = (
-        f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says whether "
-        "they hold, contract.enforce makes a plan that keeps them; a release is refused otherwise"
-    )
-    return replace(plan, notes=(*plan.notes, note))
+    """Return the plan, with notes on bounds Δ̄ that its strategy ignores, and on unspent budgets."""
+    notes, bounds = list(plan.notes), plan.budget_groups.excess
+    if bounds is not None and plan.strategy not in KEEP_BOUNDS and (bounds < 1).any():
+        notes.append(
+            f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says "
+            "whether they hold, contract.enforce makes a plan that keeps them; a release is "
+            "refused otherwise"
+        )
+    notes += unspent_notes(plan)
+    return plan if len(notes) == len(plan.notes) else replace(plan, notes=tuple(notes))
+
+
+def unspent_notes(plan: Plan) -> list[str]:
+    """Return a note a group that spends less than 95 % of what it asked, least first.
+
+    Of more than 64 such groups the last note says how many there are beside those named.
+
+    Args:
+        plan: Any plan.
+
+    Example:
+        >>> asked = Budgets([1.0] * 50 + [60.0] * 50, 1e-5)
+        >>> plan = assign(asked, "uniform", steps=5, expected_batch_size=20, clip_norm=1.0)
+        >>> unspent_notes(plan)
+        ['group epsilon=60 spends 1.7 % of the epsilon = 60 that it asked']
+    """
+    share, groups = plan.spent_share, plan.budget_groups
+    below = np.flatnonzero(share < UNSPENT)
+    below = below[np.argsort(share[below], kind="stable")]
+    notes = [
+        f"group {groups.name[g]} spends {per_cent(share[g])} of the epsilon = "
+        f"{groups.epsilon[g]:g} that it asked"
+        for g in below[:NAMED]
+    ]
+    if below.size > NAMED:
+        notes.append(
+            f"{below.size - NAMED} more groups spend {per_cent(share[below[NAMED]])} to "
+            f"{per_cent(share[below[-1]])} of what they asked: see plan.spent_share"
+        )
+    return notes
 
 
 def strategy_named(name: str, **options: object) -> Strategy:

@@ -101,7 +101,7 @@ def _plan(request: Request, name: str, tau: float) -> Plan:
         clip_norm=request.clip_norm * ones,
         participation=joins,
     )
-    return request.plan(name, (stage,), saturated=np.zeros(len(groups), dtype=bool))
+    return request.plan(name, (stage,))
 
 
 def _settled(request: Request, tau: float) -> tuple[float, float, Floats]:

@@ -181,7 +181,6 @@ def _plan(strategy: PublishedRounds | PublishedAdaPDP, request: Request, combine
             records=counts,
         ),
         stages=stages,
-        saturated=np.zeros(len(patterns), dtype=bool),
         group_index=group_index,
         consents=request.budgets.consents,
         method=request.method,

@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from apiece import _check, accounting
+from apiece import _check
 from apiece._types import Floats
 from apiece.accounting import BATCH_METHODS
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan, Reference, Stage
 
-SPENT = 1 - 2e-3  # of its budget, from which on a group is taken to have spent it in full
 BACK = 1e-3  # of log ε, by which a broken promise is at least aimed lower, the first time
 
 
@@ -113,7 +111,6 @@ class Request:
         sampling_probability: Floats,
         clip_norm: Floats,
         *,
-        at_end: npt.NDArray[np.bool_] | bool = False,
         objections: tuple[str, ...] = (),
     ) -> Plan:
         """Return the plan of one stage with these parameters.
@@ -123,7 +120,6 @@ class Request:
             noise_stddev: Of the noise on the sum.
             sampling_probability: Each group's.
             clip_norm: Each group's.
-            at_end: Groups whose rate cannot grow; those whose noise cannot fall are found here.
             objections: Why the plan is not for release.
         """
         groups = self.groups
@@ -136,44 +132,17 @@ class Request:
             sampling_probability=sampling_probability,
             clip_norm=clip_norm,
         )
-        z = noise_stddev / clip_norm
         return self.plan(
             strategy,
             (stage,),
-            saturated=self.saturated(z, sampling_probability, self.steps, at_end),
             objections=objections,
         )
-
-    def saturated(
-        self, z: Floats, q: Floats, steps: npt.ArrayLike, at_end: npt.NDArray[np.bool_] | bool
-    ) -> npt.NDArray[np.bool_]:
-        """Return which groups spend less than they allow, at the end of their parameter's range.
-
-        Args:
-            z: Each group's noise multiplier.
-            q: Each group's sampling probability.
-            steps: Of all groups, or each group's.
-            at_end: Groups whose rate cannot grow.
-        """
-        end = (q > 0) & (at_end | (z <= accounting.LEAST_NOISE * (1 + 1e-4)))
-        found = np.zeros(len(self.groups), dtype=bool)
-        if end.any():
-            spent = accounting.epsilons(
-                noise_multiplier=z[end],
-                sampling_probability=q[end],
-                steps=np.broadcast_to(steps, end.shape)[end],
-                delta=self.groups.delta[end],
-                method=self.method,
-            ).upper
-            found[end] = spent < SPENT * self.target[end]
-        return found
 
     def plan(
         self,
         strategy: str,
         stages: tuple[Stage, ...],
         *,
-        saturated: npt.NDArray[np.bool_],
         objections: tuple[str, ...] = (),
         combine: str = "continue",
     ) -> Plan:
@@ -182,7 +151,6 @@ class Request:
         Args:
             strategy: Its name.
             stages: In the order of training.
-            saturated: The groups that cannot spend all they allow.
             objections: Why the plan is not for release.
             combine: "continue" trains one model through all stages, "average" a model a stage.
         """
@@ -191,7 +159,6 @@ class Request:
             clip_norm=self.clip_norm,
             budget_groups=self.groups,
             stages=stages,
-            saturated=saturated,
             method=self.method,
             objections=objections,
             combine=combine,

@@ -147,9 +147,7 @@ def _check_options(strategy: Rounds | AdaPDP) -> None:
 def _plan(strategy: Rounds | AdaPDP, request: Request, combine: str) -> Plan:
     stages = schedule(strategy, request)
     groups = request.groups
-    plan = request.plan(
-        strategy.name, stages, saturated=np.zeros(len(groups), dtype=bool), combine=combine
-    )
+    plan = request.plan(strategy.name, stages, combine=combine)
     plan = _with_least_noise(plan, request.target)
     spent = plan.epsilon_spent / groups.epsilon
     note = ", ".join(

@@ -36,9 +36,9 @@ FEW = 6  # up to so many groups the noise is sought by solving for each; beyond,
 class Sample:
     """Each record's sampling probability is as large as its budget allows; the noise is shared.
 
-    A group whose q_g = 1 still costs less than ε_g is marked saturated. Where ε jumps with the
-    rate, at noise far below 1, the rate below the jump is taken. A record's curve depends on the
-    others' budgets through the noise: see `contract`.
+    A group may spend less than ε_g: where even q_g = 1 costs less, and where ε jumps with the rate,
+    at noise far below 1, and the rate below the jump is taken; `plan.notes` names it. A record's
+    curve depends on the others' budgets through the noise: see `contract`.
 
     Attributes:
         noise: How the one noise multiplier z is fixed. "batch": so that the expected batch size is
@@ -87,7 +87,7 @@ class Sample:
         clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
         stddev = z * request.clip_norm / ROUND
-        return request.one_stage(self.name, stddev, q, clips, at_end=free >= 1)
+        return request.one_stage(self.name, stddev, q, clips)
 
     def _noise_multiplier(self, request: Request) -> float:
         groups, q = request.groups, request.mean_probability

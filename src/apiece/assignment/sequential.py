@@ -74,8 +74,7 @@ class Sequential:
             )
             for g in turns
         )
-        saturated = request.saturated(z, q, steps, False)
-        return request.plan(self.name, stages, saturated=saturated)
+        return request.plan(self.name, stages)
 
 
 def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:

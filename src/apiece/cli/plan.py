@@ -36,7 +36,7 @@ from apiece.cli._inputs import (
 )
 from apiece.cli._output import columns, echo
 from apiece.errors import InputError
-from apiece.plan import Plan
+from apiece.plan import UNSPENT, Plan
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
@@ -131,14 +131,14 @@ def comparison(found: Sequence[Compared]) -> str:
     """Return strategies side by side, less than 80 columns wide, and what there is against each."""
     noises = [each.noise_over_signal for each in found]
     least = min((noise for noise in noises if noise is not None), default=None)
-    rows = [["strategy", "noise\nover signal", "to the\nleast", "saturated", "largest\nexcess"]]
+    rows = [["strategy", "noise\nover signal", "to the\nleast", "unspent", "largest\nexcess"]]
     for each, noise in zip(found, noises, strict=True):
         if noise is None or least is None:
             rows.append([each.strategy, *["–"] * 4])
             continue
         excess = "–" if each.excess is None else rounded_up(each.excess)
-        saturated = f"{100 * (each.saturated or 0.0):.3g} %"
-        rows.append([each.strategy, f"{noise:.4g}", f"{noise / least:.3g} x", saturated, excess])
+        unspent = f"{100 * (each.unspent or 0.0):.3g} %"
+        rows.append([each.strategy, f"{noise:.4g}", f"{noise / least:.3g} x", unspent, excess])
     against = [f"{each.strategy}: {each.objection}" for each in found if each.objection]
     return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
 
@@ -222,7 +222,7 @@ def _row(group: Json, names: list[str]) -> list[str]:
     """Return the cells of one group."""
     asked, spent = budget_cells(group["epsilon"], group["epsilon_spent"])
     broken = group["epsilon_spent"] > group["epsilon"]
-    mark = "!" if broken else "*" if group["saturated"] else ""
+    mark = "!" if broken else "*" if group["spent_share"] < UNSPENT else ""
     cells = [group["name"], str(group["records"]), asked, spent + mark]
     cells += [_cell(group[name], up=False) for name in names]
     return [*cells, _cell(group["advantage"], up=True), _cell(group["excess"], up=True)]
@@ -263,8 +263,8 @@ def _head(plan: Plan, delta: str) -> list[str]:
 
 def _foot(plan: Plan) -> list[str]:
     notes = ["", *plan.notes] if plan.notes else []
-    if plan.saturated.any():
-        notes = ["", "* saturated: cannot spend what it allows", *notes]
+    if (plan.spent_share < UNSPENT).any():
+        notes = ["", "* spends less than 95 % of what it asked", *notes]
     if not (plan.epsilon_spent <= plan.budget_groups.epsilon).all():
         notes = ["", "! BROKEN: spends more than was asked", *notes]
     if plan.releasable:

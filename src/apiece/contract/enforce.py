@@ -11,7 +11,15 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats, Mask
-from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign, noise_over_signal
+from apiece.assignment import (
+    Hybrid,
+    Sample,
+    Scale,
+    Strategy,
+    assign,
+    noise_over_signal,
+    unspent_notes,
+)
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
@@ -91,7 +99,8 @@ def enforce(
     )
     sample = _option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
-        return replace(sample.plan, notes=("contract: sample keeps it, and was taken",))
+        notes = ["contract: sample keeps it, and was taken", *unspent_notes(sample.plan)]
+        return replace(sample.plan, notes=tuple(notes))
     options = [_option("hybrid", plan_for(budgets, Hybrid()))]
     if public:
         # The promise is the one of the records that asked, whoever is added.
@@ -175,4 +184,4 @@ def _notes(taken: _Option, sample: _Option, options: list[_Option]) -> tuple[str
         notes.append(f"{option.label} would cost {100 * more:+.2f} % noise over signal{fits}")
     more = sample.cost / taken.cost - 1
     notes.append(f"sample would cost {100 * more:+.2f} % noise over signal")
-    return tuple(notes)
+    return (*notes, *unspent_notes(taken.plan))

@@ -103,13 +103,12 @@ class Promise:
         delta: As asked.
         epsilon_spent: At that δ.
         advantage: The largest TPR − FPR of any membership test, None where it was not computed.
-        saturated: Whether the group spends less than it allows because a parameter's range ends.
 
     Guarantee:
         `epsilon_spent`, `advantage` and `guess` are rounded up.
 
     Example:
-        >>> Promise("strict", 100, 1.0, 1e-5, 0.99, 0.2, False).guess
+        >>> Promise("strict", 100, 1.0, 1e-5, 0.99, 0.2).guess
         60.0
     """
 
@@ -119,7 +118,11 @@ class Promise:
     delta: float
     epsilon_spent: float
     advantage: float | None
-    saturated: bool
+
+    @property
+    def spent_share(self) -> float:
+        """ε spent over ε asked."""
+        return self.epsilon_spent / self.epsilon
 
     @property
     def guess(self) -> float | None:
@@ -236,8 +239,7 @@ def promises_of(plan: Plan) -> tuple[Promise, ...]:
     )
     return tuple(
         Promise(
-            group.name, group.records, group.epsilon, group.delta, float(spent), risk,
-            group.saturated,
+            group.name, group.records, group.epsilon, group.delta, float(spent), risk
         )
         for group, spent, risk in zip(plan.groups, measures.epsilon_spent, advantage, strict=True)
     )  # fmt: skip

@@ -349,7 +349,6 @@ def _plan(
         clip_norm=mean,
         budget_groups=groups,
         stages=stages,
-        saturated=np.zeros(len(groups), dtype=bool),
         reference=Reference(1.0, sum(stage.steps for stage in stages)),
         notes=(_note(seats),),
     )

@@ -2,6 +2,7 @@
 
 from apiece.plan.group import Group, GroupStage
 from apiece.plan.model import COMBINE, RELATION, BoundPlan, Plan
+from apiece.plan.numbers import UNSPENT
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
@@ -10,6 +11,7 @@ from apiece.plan.verification import Measures, Verification, excess_of
 __all__ = [
     "COMBINE",
     "RELATION",
+    "UNSPENT",
     "BoundPlan",
     "Group",
     "GroupStage",

@@ -44,7 +44,6 @@ class Group:
         epsilon: As asked.
         delta: As asked.
         excess: The bound Δ̄ asked, None where none was.
-        saturated: Whether it spends less than it allows because its parameter's range ends.
         stages: In the order of the plan's.
 
     Example:
@@ -60,7 +59,6 @@ class Group:
     epsilon: float
     delta: float
     excess: float | None
-    saturated: bool
     stages: tuple[GroupStage, ...]
 
     @property
@@ -97,7 +95,6 @@ def groups_of(plan: Numbers) -> tuple[Group, ...]:
             epsilon=float(budgets.epsilon[g]),
             delta=float(budgets.delta[g]),
             excess=None if budgets.excess is None else float(budgets.excess[g]),
-            saturated=bool(plan.saturated[g]),
             stages=tuple(
                 GroupStage(
                     steps=stage.steps,

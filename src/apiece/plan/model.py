@@ -55,8 +55,6 @@ class Plan:
         clip_norm: The mean clip norm asked for.
         budget_groups: The distinct budgets asked for, in the order of every per-group array.
         stages: Run one after the other.
-        saturated: The groups that spend less than they allow because their own rate is 1 or their
-            noise multiplier the least there is (0.05).
         relation: The adjacency.
         method: The accounting that the parameters were calibrated with, and that states what is
             promised.
@@ -97,7 +95,6 @@ class Plan:
     clip_norm: float
     budget_groups: BudgetGroups
     stages: tuple[Stage, ...]
-    saturated: npt.NDArray[np.bool_]
     relation: str = RELATION
     method: str = "pld"
     combine: str = "continue"
@@ -124,7 +121,6 @@ class Plan:
         put(self, "notes", tuple(map(str, self.notes)))
         put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
         size = (len(self.budget_groups),)
-        put(self, "saturated", _frozen("saturated", self.saturated, bool, size))
         if self.worst_paths is not None:
             shape = (*size, len(self.stages))
             put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
@@ -206,6 +202,16 @@ class Plan:
     def epsilon_spent(self) -> Floats:
         """An upper bound on each group's ε at its δ, from the plan's own numbers; computed once."""
         return spending(self, self.method)
+
+    @property
+    def spent_share(self) -> Floats:
+        """ε spent over ε asked, of each group; `notes` name those of which it is below 0.95.
+
+        A group cannot spend more where it already takes part in every step or has the least noise
+        there is, where its ε jumps with the parameter, or where a strategy treats it as a stricter
+        one.
+        """
+        return np.asarray(self.epsilon_spent / self.budget_groups.epsilon)
 
     @cached_property
     def measures(self) -> Measures:
@@ -373,7 +379,6 @@ class BoundPlan(Plan):
         clip_norm: The mean clip norm asked for.
         budget_groups: The distinct budgets asked for.
         stages: Run one after the other.
-        saturated: The groups that spend less than they allow.
         relation: The adjacency.
         method: The accounting.
         combine: "continue" or "average".

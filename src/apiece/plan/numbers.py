@@ -13,6 +13,9 @@ from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 
+UNSPENT = 0.95
+"""The share of its ε below which a group is said to spend less than it asked."""
+
 
 class Numbers(Protocol):
     """The public numbers of a plan, as `Plan` describes them; a `Plan` has them all."""
@@ -31,10 +34,6 @@ class Numbers(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """See `Plan`."""
-
-    @property
-    def saturated(self) -> Mask:
         """See `Plan`."""
 
     @property

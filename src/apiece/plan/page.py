@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from apiece._text import plain, rounded_up
+from apiece._text import per_cent, plain, rounded_up
 from apiece.budgets import SMALL_GROUP
 from apiece.plan.group import Group
-from apiece.plan.numbers import Numbers, steps_of
+from apiece.plan.numbers import UNSPENT, Numbers, steps_of
 
 _SHOWN = 20
 _COLUMNS = ("group", "records", "ε asked", "δ", "ε spent", "sampling", "clip norm", "noise")
@@ -43,7 +43,8 @@ def html(plan: Numbers, groups: tuple[Group, ...], spent: Iterable[float]) -> st
 
 def _row(group: Group, spent: float) -> str:
     cells = [group.name, f"{group.records:,}", f"{group.epsilon:g}", f"{group.delta:g}"]
-    cells.append(rounded_up(spent) + (" (saturated)" if group.saturated else ""))
+    share = spent / group.epsilon
+    cells.append(rounded_up(spent) + (f" ({per_cent(share)})" if share < UNSPENT else ""))
     if len(group.stages) == 1:
         (stage,) = group.stages
         numbers = (stage.sampling_probability, stage.clip_norm, stage.noise_multiplier)

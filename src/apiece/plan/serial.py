@@ -12,7 +12,7 @@ from apiece._types import Json
 from apiece.budgets import BudgetGroups
 from apiece.errors import DataError
 from apiece.plan.claims import Claims
-from apiece.plan.numbers import Numbers, steps_of
+from apiece.plan.numbers import UNSPENT, Numbers, steps_of
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
@@ -70,7 +70,6 @@ _GROUP: dict[str, _json.Reader[Any]] = {
     "records": _records,
     "epsilon": _number,
     "delta": _number,
-    "saturated": _json.flag,
 }
 _GROUP_SINGLE: dict[str, _json.Reader[Any]] = {
     "sampling_probability": _number,
@@ -79,6 +78,8 @@ _GROUP_SINGLE: dict[str, _json.Reader[Any]] = {
 }
 _GROUP_OPTIONAL: dict[str, _json.Reader[Any]] = {
     "excess_bound": _number,
+    "spent_share": _number,
+    "saturated": _json.flag,
     **{name: _json.maybe(_number) for name in _MEASURES},
 }
 
@@ -120,10 +121,16 @@ def parameters(plan: Numbers) -> Json:
 
 
 def with_measures(plan: Numbers, measures: Measures) -> Json:
-    """Return `parameters` with what each group spends beside them."""
+    """Return `parameters` with what each group spends beside them.
+
+    saturated: whether the share of its ε that a group spends is below `UNSPENT`.
+    """
     data = parameters(plan)
+    share = measures.epsilon_spent / plan.budget_groups.epsilon
     columns = {
         "epsilon_spent": measures.epsilon_spent,
+        "spent_share": share,
+        "saturated": share < UNSPENT,
         "advantage": measures.advantage,
         "excess": measures.excess,
         "excess_forward": measures.forward,
@@ -148,7 +155,6 @@ def _budget_columns(plan: Numbers) -> dict[str, list[Any]]:
         "records": budgets.records.tolist(),
         "epsilon": budgets.epsilon.tolist(),
         "delta": budgets.delta.tolist(),
-        "saturated": plan.saturated.tolist(),
     }
     if budgets.excess is not None:
         columns["excess_bound"] = budgets.excess.tolist()
@@ -232,7 +238,6 @@ def read(data: Any) -> tuple[Json, Claims]:
         "reference": Reference(**top["reference"]),
         "learning_rate": None if rate is None else Schedule(**rate),
         "stages": tuple(stages),
-        "saturated": np.array(columns["saturated"], dtype=bool),
         "worst_paths": _array(columns.get("worst_path")),
         "budget_groups": BudgetGroups(
             name=np.array(columns["name"], dtype=str),

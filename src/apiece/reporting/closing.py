@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
-from apiece._text import plain
+from apiece._text import per_cent, plain
+from apiece.plan import UNSPENT
 
 if TYPE_CHECKING:
     from apiece.jobs import Interval, Promise, Release, Run
@@ -119,8 +120,9 @@ def rounded_up(spent: float) -> str:
 
 
 def spent_text(group: Promise) -> str:
-    """Return a group's ε spent, rounded up to four digits, and whether more could not be spent."""
-    return rounded_up(group.epsilon_spent) + (" (saturated)" if group.saturated else "")
+    """Return a group's ε spent, rounded up to four digits; its share of the ε asked if unspent."""
+    share = group.spent_share
+    return rounded_up(group.epsilon_spent) + (f" ({per_cent(share)})" if share < UNSPENT else "")
 
 
 def gains(run: Run) -> list[Gain]:

@@ -32,6 +32,7 @@ from apiece.numerics import UNIT
 
 _LOG_ERROR = math.log(1e-8)  # relative error of δ aimed at, for each of its causes
 _FREQUENCIES = np.geomspace(3.0, 400.0, 18)
+_TOO_MUCH = 1e-3  # of δ, that may be left out
 _CLOSER = (1.1, 2.0, 8.0, 32.0)
 
 
@@ -40,7 +41,8 @@ class Contour:
     """K integrals for δ(ε); all (K, 1), or (K, points).
 
     δ(ε) = e^{log_scale + (1 − λ)ε}·(Re Σ term·e^{−iyε} ± error) − aliases + what is in no window.
-    size: Σ|term|. sway: Σ|term|·y.
+    size: Σ|term|. sway: Σ|term|·y. points: how many it takes, or would take; ∞
+    where the integrand falls too slowly for any number.
     """
 
     sign: int
@@ -54,6 +56,7 @@ class Contour:
     aliases: tuple[tuple[Floats, Floats], tuple[Floats, Floats]]
     """Pairs (λ', log a): the aliases are at most Σ a·e^{(1 − λ')ε}."""
     rest: Remainder
+    points: Floats
 
     def _scale(self, epsilon: Floats) -> Floats:
         return np.asarray(np.exp(self.log_scale + (1 - self.tilt) * epsilon))
@@ -136,9 +139,9 @@ def contour(
     end, rest = _end(steps, times, order, law, spread, log_value)
 
     step = 2 * math.pi / period
-    points = np.ceil(end / step)
-    rest = np.where(points <= most, rest, np.inf)
-    points = np.where(points <= most, points, 1.0)
+    needed = np.where(rest > _TOO_MUCH * np.exp(log_value), np.inf, np.ceil(end / step))
+    rest = np.where(needed <= most, rest, np.inf)
+    points = np.where(needed <= most, needed, 1.0)
     number = np.arange(int(points.max()) + 1)
     y, used = step * number, number <= points
     error, phase = steps.error(order, step * points, law)
@@ -152,7 +155,7 @@ def contour(
     modulus = np.abs(term)
     wrong = _total(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
     sizes = (wrong + rest, _total(modulus), _total(modulus * y))
-    return Contour(steps.sign, tilt, log_scale, y, term, *sizes, aliases, outside), guess
+    return Contour(steps.sign, tilt, log_scale, y, term, *sizes, aliases, outside, needed), guess
 
 
 def _tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Weights]:

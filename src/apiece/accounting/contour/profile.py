@@ -145,7 +145,7 @@ def _curves(keys: Floats, accuracy: Accuracy) -> Iterator[tuple[Places, _Curves]
             sides = _sides(keys[:3, some], middle[some], least[some], count, attempt)
             close, curves = _curve(sides, most[some, None], least[some, None], accuracy)
             yield some[close], _Curves(curves.epsilon[close], curves.delta[close])
-            todo[some[close]] = False
+            todo[some] &= ~close & _hopeful(sides, attempt)
 
 
 def _delta_at(region: Floats) -> Floats:
@@ -190,6 +190,7 @@ def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
             found = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
             lower[some] = np.maximum(lower[some], found.lower[:, 0])
             upper[some] = np.minimum(upper[some], found.upper[:, 0])
+            todo[some] &= _hopeful(sides, attempt)
         todo &= ~accuracy.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
@@ -232,6 +233,12 @@ def _sides(mechanism: Floats, delta: Floats, least: Floats, count: int, attempt:
         contour(forward, times, around, outside, share, most),
         contour(forward.reversed(), times, around, outside, np.ones_like(share), most),
     ]
+
+
+def _hopeful(sides: Sides, attempt: int) -> Mask:
+    """Return where more points might help, once losses are cut."""
+    finite = [np.isfinite(one.points[:, 0]) for one, _ in sides]
+    return np.asarray((attempt == 0) | (finite[0] & finite[1]))
 
 
 def _larger(sides: Sequence[Bounds]) -> Bounds:
