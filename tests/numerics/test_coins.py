@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from apiece.accounting.closed.forms import log_ratio
 from apiece.numerics import UNIT, after_coin
 
 coins = st.one_of(
@@ -24,6 +25,7 @@ coins = st.one_of(
 @example(-1e-300, 0.5)
 def test_it_is_right_to_eight_units(rho: float, q: float) -> None:
     found = float(after_coin(rho, q))
+    assert log_ratio(rho, q) == pytest.approx(found, rel=4 * UNIT)
     with mp.workdps(400):
         exact = mp.log(1 + mp.mpf(q) * mp.expm1(mp.mpf(rho)))
         if abs(exact) < 1e-300:

@@ -82,7 +82,11 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
 
 
 def log_ratio(rho: float, probability: float) -> float:
-    """Return log(1 − q + q·e^ρ): the loss, behind a coin, of a loss ρ."""
+    """Return log(1 − q + q·e^ρ), as `after_coin`: the loss, behind a coin, of a loss ρ."""
+    if probability == 1:
+        return rho
+    if rho < 700 and (more := probability * math.expm1(rho)) >= -0.5:
+        return math.log1p(more)
     return float(after_coin(rho, probability))
 
 

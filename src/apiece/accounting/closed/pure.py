@@ -14,7 +14,15 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.accounting.bounds import Bounds
-from apiece.mechanisms import Laplace, Mechanism, NormalForm, Sampled, atoms_of, flatten
+from apiece.mechanisms import (
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NormalForm,
+    Sampled,
+    atoms_of,
+    flatten,
+)
 from apiece.numerics import UNIT, after_coin
 
 
@@ -35,6 +43,9 @@ class PureProfile:
 
 def pure(steps: NormalForm) -> PureProfile | None:
     """Return the profile of pure ε of a composition, None where its losses have no bound."""
+    for step, _ in steps:  # asked of each of a plan's thousands of mechanisms
+        if isinstance(step.mechanism if isinstance(step, Sampled) else step, Gaussian):
+            return None
     least, most = _log_ratios(steps)
     largest = max(-least, most)
     return PureProfile(largest) if largest < math.inf else None
