@@ -367,6 +367,7 @@ def store(name: str, size: int, seed: int) -> None:
         "mutants": len(everything),
         "seed": seed,
         "sample": len(judged),
+        "not run yet": min(size, len(everything)) - len(drawn),
         "explained": len(drawn) - len(judged),
         "killed": count["killed"],
         "timeouts": count["timeout"] + count["timeout slowly"],

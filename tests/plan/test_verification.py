@@ -47,6 +47,29 @@ def test_the_worst_broken_promise_is_named() -> None:
     dataclasses.replace(found, kept=np.ones(3, bool)).require()
 
 
+def test_the_group_furthest_beyond_its_bound_is_named() -> None:
+    names, asked, ones = np.array(["a", "b", "c"]), np.array([1.0, 1.0, 2.0]), np.ones(3)
+    bound, forward = np.array([0.9, 0.1, 1.0]), np.array([0.95, 0.3, 1.0])
+    kept = np.array([False, False, True])
+    found = Verification(names, asked, 1e-5 * ones, 0.9 * asked, kept, bound, forward)
+    with pytest.raises(VerificationError, match=r"group b has forward excess 0.3, .*\(2 groups"):
+        found.require()
+
+
+def test_groups_that_may_take_the_same_stages_spend_by_their_own_settings() -> None:
+    """Coins that are revealed: what tells groups apart is the stages and what is done in each."""
+    plan = assign(Budgets([1.0] * 20 + [3.0] * 20 + [3.1] * 20, 1e-5), Scale(), **SETTINGS)  # type: ignore[arg-type]
+    for paths in ([[True], [True], [True]], [[True], [False], [True]]):
+        shown = dataclasses.replace(
+            plan, worst_paths=np.array(paths), objections=("coins are revealed",)
+        )
+        alone = [
+            float(privacy_curve(shown.mechanism_for(g)).epsilon(1e-5).upper) if paths[g][0] else 0.0
+            for g in range(3)
+        ]
+        assert spending(shown, "pld") == pytest.approx(alone, rel=1e-9)
+
+
 def test_the_strictest_of_each_group_by_id_wherever_it_stands() -> None:
     budgets = Budgets([3.0, 1.0, 2.0], [1e-5, 1e-4, 1e-6], excess=[1, 0.2, 0], ids=["x", "y", "z"])
     free = Budgets([9.0, 8.0, 0.5], 1e-3, excess=[1, 1, 0.1], ids=["z", "x", "y"])
