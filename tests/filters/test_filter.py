@@ -80,6 +80,8 @@ def test_other_bad_input() -> None:
         GaussianFilter([1.0, 2.0], [1e-5, 1e-5, 1e-5])
     with pytest.raises(BudgetError, match="larger order"):
         RenyiFilter(0.1, 1e-5, order=2)
+    with pytest.raises(BudgetError, match=r"order = 3: .* \(0.1, 0.001\)"):
+        RenyiFilter([20.0, 0.1], [1e-5, 1e-3], order=[2, 3])
     with pytest.raises(InputError, match="order"):
         RenyiFilter(0.1, 1e-5, order=1.0)
     with pytest.raises(InputError, match="noise_stddev"):
