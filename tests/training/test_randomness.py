@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from apiece import Budgets, Scale, Trainer, assign
-from apiece.errors import StateError
-from apiece.training.randomness import ChaCha20Stream, Streams
+from apiece.errors import InputError, StateError
+from apiece.training.randomness import ChaCha20Stream, RunningStreams, Streams, uniforms
 
 
 def in_a_fork(call: Callable[[], object]) -> str:
@@ -72,3 +73,60 @@ def test_a_trainer_refuses_in_a_fork() -> None:
     trainer.step()
     assert in_a_fork(trainer.step) == "refused"
     trainer.step()
+
+
+def drawn(streams: Streams | RunningStreams) -> list[object]:
+    """What each purpose draws in two steps."""
+    purposes = (streams.sampling, streams.noise)
+    found: list[object] = []
+    for step in (0, 1):
+        for purpose in purposes:
+            stream = purpose(step)
+            chacha = isinstance(stream, ChaCha20Stream)
+            found.append(float(stream.normal(1) if chacha else torch.randn(1, generator=stream)))
+        found.append(streams.model(step))
+    return found
+
+
+@pytest.mark.parametrize("make", [Streams.from_seed, RunningStreams])
+def test_every_seed_purpose_and_step_draws_its_own(make) -> None:
+    draws = [value for seed in (0, 1, 2, None, None) for value in drawn(make(seed))]
+    assert len(set(draws)) == len(draws) == 30
+    assert drawn(make(0)) == drawn(make(0)) == draws[:6]
+
+
+@pytest.mark.parametrize("make", [Streams.from_seed, RunningStreams])
+@pytest.mark.parametrize("seed", [-1, 0.5, "0"])
+def test_a_seed_is_a_whole_number_from_0(make, seed: object) -> None:
+    with pytest.raises(InputError, match="seed"):
+        make(seed)
+
+
+def test_streams_of_shards_and_stages_are_apart() -> None:
+    streams = Streams.from_seed(None)
+    of = {
+        name: float(getattr(streams, purpose)(number, shard).uniform(1)[0])
+        for name, purpose, number, shard in (
+            ("sampling", "sampling", 0, 0),
+            ("step", "sampling", 1, 0),
+            ("shard", "sampling", 0, 1),
+            ("participation", "participation", 0, 0),
+            ("its shard", "participation", 0, 1),
+        )
+    }
+    assert len(set(of.values())) == len(of)
+    assert streams.model(0, 0) != streams.model(0, 1)
+    assert isinstance(streams.noise(0), ChaCha20Stream)
+
+
+@pytest.mark.parametrize(
+    "make", [ChaCha20Stream, lambda: torch.Generator().manual_seed(1), np.random.default_rng]
+)
+def test_uniforms_are_doubles_whatever_draws_them(make) -> None:
+    draws = uniforms(make(), 4000)
+    assert draws.dtype == np.float64
+    assert draws.shape == (4000,)
+    assert 0 <= draws.min() < 0.01 < 0.99 < draws.max() < 1
+    assert len(set((draws * 2.0**40).astype(int).tolist())) == 4000  # not of single precision
+    with pytest.raises(InputError, match="not a source of randomness"):
+        uniforms(7, 3)  # type: ignore[arg-type]
