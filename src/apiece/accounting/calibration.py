@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scipy.special import ndtri
+
 from apiece import _check
 from apiece.accounting.choose import privacy_curve
-from apiece.accounting.limits import Budget
+from apiece.accounting.limits import AdvantageBudget, Budget, PowerBudget
 from apiece.errors import InfeasibleError, InputError, RangeError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.numerics import log_room, safe_end
@@ -123,14 +125,32 @@ def calibrate(
         except RangeError:
             return math.inf
 
-    value, achieved, saturated = _search(parameter, spent, budget.limit, precision)
+    guess = _guess(budget, noise_multiplier, sampling_probability, steps)
+    value, achieved, saturated = _search(parameter, spent, budget.limit, precision, guess)
     return Calibration(parameter, value, achieved, budget.limit, saturated, mechanism_at(value))
 
 
+def _guess(budget: Budget, z: float | None, q: float | None, steps: int | None) -> float:
+    """Return about the logarithm of the noise or rate sought, by the law of many small losses."""
+    match budget:
+        case AdvantageBudget(limit):
+            mu = 2 * float(ndtri((1 + limit) / 2))
+        case PowerBudget(limit, rate):
+            mu = float(ndtri(limit) - ndtri(rate))
+        case _:
+            return 0.0
+    if steps is None:
+        return 0.0
+    if z is None and q is not None:
+        return -0.5 * math.log(math.log1p((mu / q) ** 2 / steps))
+    assert z is not None
+    return math.log(mu / math.sqrt(steps * math.expm1(min(1 / z**2, 600.0))))
+
+
 def _search(
-    parameter: str, spent: Callable[[float], float], limit: float, precision: float
+    parameter: str, spent: Callable[[float], float], limit: float, precision: float, guess: float
 ) -> tuple[float, float, bool]:
-    """Return (value, spent there, saturated) for one parameter."""
+    """Return (value, spent there, saturated) for one parameter; guess: about its logarithm."""
     if parameter == "steps":
         return _most_steps(spent, limit)
     noise = parameter == "noise_multiplier"
@@ -142,7 +162,10 @@ def _search(
         return float(log_room(limit, seen[log_value]))
 
     safe, unsafe = math.log(safest), math.log(boldest)
-    found = safe_end(room, 0.0, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision)
+    first = min(max(guess, min(safe, unsafe)), max(safe, unsafe))
+    found = safe_end(
+        room, first, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision
+    )
     if math.isnan(found):
         raise InfeasibleError(
             f"calibrate: even {parameter} = {safest:g} spends {seen[safe]:.4g}, above the budget "
