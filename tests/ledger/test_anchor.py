@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from apiece.errors import StateError
 from apiece.ledger import Ledger, read_head, schema
-from apiece.ledger.anchor import VARIABLE, Anchor
+from apiece.ledger.anchor import VARIABLE, Anchor, HeadFile, Heads
 from apiece.ledger.chain import Head, Last, state_root
 from apiece.ledger.digests import block_digest, entry_digest, payload_root
+
+from .tables import another_process
 
 
 def rewrite(path: Path) -> None:
@@ -38,7 +40,7 @@ def rewrite(path: Path) -> None:
     engine.dispose()
 
 
-def test_a_rewritten_ledger_is_believed_without_an_anchor_and_refused_with_one(
+def test_a_rewritten_ledger_is_believed_where_no_head_is_kept_and_refused_with_an_anchor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, anchor = tmp_path / "p.db", tmp_path / "heads"
@@ -55,6 +57,11 @@ def test_a_rewritten_ledger_is_believed_without_an_anchor_and_refused_with_one(
     rewrite(path)
     with pytest.raises(StateError, match="put back"):
         ledger.spent([1])
+    another_process()
+    for call in (lambda x: x.spent([1]), lambda x: x.reserve("0", [1, 2], 1.0, 10.0)):
+        with pytest.raises(StateError, match="cut short or rewritten"):
+            call(Ledger.open(str(path), anchor=""))  # by the head file beside it
+    (tmp_path / "p.db.head").unlink()  # whoever rewrites the ledger can replace it
     for call in (
         lambda x: x.spent([1]),
         lambda x: x.reserve("0", [1, 2], 1.0, 10.0),
@@ -64,8 +71,9 @@ def test_a_rewritten_ledger_is_believed_without_an_anchor_and_refused_with_one(
         with pytest.raises(StateError, match="cut short or rewritten"):
             call(Ledger.open(str(path)))
     assert any("was kept" in p for p in Ledger.open(str(path)).verify().problems)
-    # This is why the file is kept: nothing inside the database can tell.
+    # This is why the anchor is kept elsewhere: nothing beside the database can tell.
     monkeypatch.delenv("APIECE_LEDGER_ANCHOR")
+    another_process()
     alone = Ledger.open(str(path))
     assert alone.verify(kept).ok
     assert alone.spent([1]).tolist() == [0.0]
@@ -77,7 +85,13 @@ def test_an_anchor_that_is_not_there_or_not_one_is_refused(tmp_path: Path) -> No
     with pytest.raises(StateError, match="cannot be read"):
         Ledger.open(str(path), anchor=anchor).spent([1])
     head = Ledger.open(str(path)).head()
-    for text in ("1:00\n", f"{head.number}:{head.digest}\n{head.number}:{'0' * 64}\n", "é", "x\n"):
+    for text in (
+        "",
+        "1:00\n",
+        f"{head.number}:{head.digest}\n{head.number}:{'0' * 64}\n",
+        "é",
+        "x\n",
+    ):
         anchor.write_text(text)
         with pytest.raises(StateError, match=r"anchor .*heads"):
             Ledger.open(str(path), anchor=anchor).spent([1])
@@ -107,17 +121,62 @@ def test_a_head_is_read_as_it_is_written_and_nothing_else_is(number: int, digest
 
 def test_where_heads_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    nowhere, last = Anchor.of(None), Last(4, b"\x07" * 32, 2)
-    assert nowhere.path is None
-    nowhere.keep(last, {})
-    assert nowhere.read() == {}
+    nowhere, last = Anchor.of(None, None), Last(4, b"\x07" * 32, 2)
+    assert nowhere.files == []
+    nowhere.keep(last, nowhere.read())
+    assert nowhere.read().digests == {}
     monkeypatch.setenv(VARIABLE, str(tmp_path / "named"))
-    assert Anchor.of(None).path == tmp_path / "named"
-    own = Anchor.of(tmp_path / "own")
-    own.keep(last, {})
-    own.keep(last, own.read())  # kept already
-    assert own.read() == {4: "07" * 32}
-    own.keep(last._replace(number=5), own.read())
-    assert (tmp_path / "own").read_text() == f"4:{'07' * 32}\n5:{'07' * 32}\n"
+    assert Anchor.of(None, None).files == [HeadFile(tmp_path / "named")]
+    store = tmp_path / "p.db"
+    store.touch(0o640)
+    both = Anchor.of(tmp_path / "own", store)
+    both.keep(last, Heads({}, {}))
+    both.keep(last, both.read())  # kept already
+    assert both.read() == Heads({4: "07" * 32}, {4: "07" * 32})
+    both.keep(last._replace(number=5), both.read())
+    for name in ("own", "p.db.head"):
+        assert (tmp_path / name).read_text() == f"4:{'07' * 32}\n5:{'07' * 32}\n"
+    assert stat.S_IMODE((tmp_path / "p.db.head").stat().st_mode) == 0o640  # as its ledger's
     with pytest.raises(StateError, match="the ledger has the entry: mend the file"):
-        Anchor(tmp_path).keep(last, {})
+        HeadFile(tmp_path).keep(last, {})
+    (tmp_path / "own").write_text(f"5:{'08' * 32}\n")
+    with pytest.raises(StateError, match="entry 5 is not the same in its head file"):
+        both.read()
+
+
+LINES = [f"{n}:{n:064x}" for n in range(3)]
+
+
+@pytest.mark.parametrize("torn", ["", "3", "3:", "3:00", "\0" * 40, "3:00\0\0", "\n\n"])
+def test_what_a_power_cut_leaves_of_a_line_is_no_line_and_joins_none(
+    torn: str, tmp_path: Path
+) -> None:
+    path, store = tmp_path / "p.db.head", tmp_path / "p.db"
+    store.touch()
+    path.write_text("\n".join(LINES) + "\n" + torn)
+    file = HeadFile(path, store)
+    assert sorted(file.read()) == sorted(file.read(whole=True)) == [0, 1, 2]
+    file.keep(Last(3, b"\x09" * 32, 1), file.read())
+    assert file.read()[3] == "09" * 32
+    assert sorted(file.read(whole=True)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("line", ["x", "3:" + "g" * 64, "-1:" + "0" * 64, LINES[1][:-1] + "5", "é"])
+def test_a_head_file_that_was_edited_is_refused(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.db.head"
+    path.write_text("\n".join([*LINES, line, ""]))
+    with pytest.raises(StateError, match="not number:digest, or not that of an earlier line"):
+        HeadFile(path, tmp_path / "p.db").read()
+
+
+def test_of_a_long_file_the_end_is_read_and_for_verify_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "p.db.head"
+    path.write_text("".join(f"{n}:{n:064x}\n" for n in range(5000)))
+    file = HeadFile(path, tmp_path / "p.db")
+    assert len(file.read(whole=True)) == 5000
+    assert max(file.read()) == 4999
+    assert len(file.read()) < 100
+    Ledger.open(f"{tmp_path}/q.db").enroll([1], 1.0, 1e-6)
+    (tmp_path / "q.db.head").write_text(path.read_text())
+    with pytest.raises(StateError, match="cut short or rewritten"):
+        Ledger.open(f"{tmp_path}/q.db").spent([1])

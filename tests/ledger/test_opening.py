@@ -6,6 +6,7 @@ import pytest
 
 from apiece.errors import AnalysisError, ApieceError, DataError, StateError
 from apiece.ledger import Ledger, opening
+from apiece.ledger.anchor import Anchor
 from apiece.ledger.database import make_engine
 from apiece.ledger.schema import VERSION
 
@@ -74,7 +75,7 @@ def test_a_ledger_is_made_once(tmp_path: Path) -> None:
     assert opening.version(engine) == VERSION
     salt, settings = opening.read(engine)
     assert (len(salt), settings) == (32, ("renyi", 8.0))
-    opening.migrate(engine)  # what is current stays
+    opening.migrate(engine, Anchor.of(None, None))  # what is current stays
     assert opening.read(engine) == (salt, settings)
 
 

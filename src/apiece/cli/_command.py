@@ -83,9 +83,9 @@ def files_of(text: str) -> Iterable[Path]:
     """Return the files that a text may name: itself, and that of an SQLite address."""
     found = [Path(text)] if text else []
     if "://" in text:
-        from apiece.ledger import database_file
+        from apiece.ledger import database_files
 
-        found += database_file(text)
+        found += database_files(text)
     try:
         return [path for path in found if path.exists()]
     except (OSError, ValueError):  # a name that no file can have

@@ -1,6 +1,6 @@
 """The durable account of every person's spending."""
 
-from apiece.ledger.address import check_address, database_file
+from apiece.ledger.address import check_address, database_files
 from apiece.ledger.anchor import read_head
 from apiece.ledger.chain import Entry, Head
 from apiece.ledger.codec import read_id
@@ -27,7 +27,7 @@ __all__ = [
     "Verification",
     "account_epsilon",
     "check_address",
-    "database_file",
+    "database_files",
     "least_epsilon",
     "plan_losses",
     "read_head",

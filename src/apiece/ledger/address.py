@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -75,21 +76,29 @@ def check_address(address: str) -> str:
     return address
 
 
-def database_file(address: str) -> list[Path]:
-    """Return the file of an SQLite address; none of another, or of what is no address.
+def database_files(address: str) -> list[Path]:
+    """Return the file of an SQLite address and its head file; none of another, or of no address.
 
     Args:
         address: As of `Ledger.open`.
 
     Example:
-        >>> database_file("sqlite:///people.db"), database_file("postgresql://host/name")
-        ([PosixPath('people.db')], [])
+        >>> database_files("postgresql://host/name")
+        []
     """
     try:
         url = parse_address(address)
     except InputError:
         return []
-    return [Path(str(url.database))] if url.drivername == "sqlite" else []
+    if url.drivername != "sqlite":
+        return []
+    store = Path(str(url.database))
+    return [store, head_file(store)]
+
+
+def head_file(store: Path) -> Path:
+    """Return where the head file of an SQLite file lies, through whichever link that is opened."""
+    return Path(os.path.realpath(store) + ".head")
 
 
 def _check_sqlite(url: URL) -> None:

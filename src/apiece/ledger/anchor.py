@@ -1,22 +1,34 @@
-"""An anchor: a file outside the database with the digest of every entry that this side wrote.
+"""What is remembered of a ledger outside its store, so that an older copy of it is not believed.
 
-Whoever rewrites a ledger, digests and all, or puts an old copy of it in its place, would have to
-change this file too: keep it on another machine or account than the database.
+A process remembers the last entry that any of its objects wrote or read. The head file, which lies
+beside an SQLite file, has the digest of every entry; so has an anchor, which lies elsewhere.
+Whoever puts an older copy in the ledger's place, or rewrites it, digests and all, would have to
+replace each of these too: keep an anchor on another machine or account than the database.
+
+A digest is written to the files once its entry is durable, and an answer goes out once both are. So
+a crash leaves a file behind the store by one entry, which the next call adds; never before it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from apiece.errors import StateError
+from apiece.ledger.address import head_file
 from apiece.ledger.chain import Head, Last
 
 VARIABLE: Final = "APIECE_LEDGER_ANCHOR"
+TAIL: Final = 4096  # bytes of a file that are read at each call: some fifty entries
 _LINE: Final = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
+_TORN: Final = re.compile(r"[0-9]{0,18}(:[0-9a-f]{0,64})?")  # what a power cut leaves of a line
+_NOT_OURS: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def read_head(text: str) -> Head | None:
@@ -35,55 +47,199 @@ def read_head(text: str) -> Head | None:
     return None if found is None else Head(int(found[1]), found[2])
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """The heads kept in a file, one `number:digest` a line, as `apiece ledger status` prints it.
+@dataclass(slots=True, repr=False)
+class Memory:
+    """What this process has last written to a ledger or read from it, in whichever thread."""
 
-    path: None keeps nothing. The file must be there, unless the ledger is being made.
+    last: Last | None = None
+    writing: threading.RLock = field(default_factory=threading.RLock)
+
+    def see(self, last: Last) -> None:
+        """Remember an entry that is durable, unless a later one is remembered."""
+        with _GUARD:
+            if self.last is None or last.number > self.last.number:
+                self.last = last
+
+
+_GUARD = threading.Lock()
+_MEMORIES: dict[bytes, Memory] = {}
+
+
+def memory_of(salt: bytes) -> Memory:
+    """Return the memory of the ledger with this salt, by which it is known wherever it lies."""
+    with _GUARD:
+        return _MEMORIES.setdefault(salt, Memory())
+
+
+def _renew_locks() -> None:
+    """Free a forked child of locks that threads of its parent held; what was seen stays seen."""
+    global _GUARD
+    _GUARD = threading.Lock()
+    for memory in _MEMORIES.values():
+        memory.writing = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFile:
+    """Digests of entries in a file, one `number:digest` a line, as `apiece ledger status` has it.
+
+    Lines are added and never changed, so that processes which write at once lose none.
+
+    store: The SQLite file that it lies beside, whose permissions it gets; None of an anchor, which
+    has to be there.
     """
 
-    path: Path | None
+    path: Path
+    store: Path | None = None
 
-    @classmethod
-    def of(cls, path: str | os.PathLike[str] | None) -> Anchor:
-        """Return the anchor at `path`, or at the one that the environment names."""
-        named = os.environ.get(VARIABLE) if path is None else path
-        return cls(Path(named) if named else None)
+    def read(self, *, whole: bool = False) -> dict[int, str]:
+        """Return the last digests, or all, by number; none where a head file is not there.
 
-    def read(self) -> dict[int, str]:
-        """Return the digests kept, by number. Read it before the database is looked at."""
-        if self.path is None:
-            return {}
+        Raises `StateError` for a file that cannot be read or is not one.
+        """
         try:
-            lines = self.path.read_text(encoding="ascii").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            with self.path.open("rb") as file:
+                start = 0 if whole else max(0, file.seek(0, os.SEEK_END) - TAIL)
+                file.seek(start)
+                data = file.read()
+        except OSError as error:
+            if self.store is not None and isinstance(error, FileNotFoundError):
+                return {}
             raise StateError(
-                f"anchor {self.path}: cannot be read ({type(error).__name__}); put it back, or "
-                "begin a new one with the head that `apiece ledger status` prints, if you trust it"
+                f"{self.called}: cannot be read ({error.strerror}); put it back, or begin a new "
+                "one with the head that `apiece ledger verify` prints, if you trust it"
             ) from None
         kept: dict[int, str] = {}
-        for at, line in enumerate(lines, start=1):
-            head = read_head(line)
+        lines = data.replace(b"\0", b"").split(b"\n")  # which a power cut leaves of a file's end
+        for line in lines[1:] if start else lines:
+            text = line.decode("ascii", "replace")
+            head = read_head(text)
+            if head is None and _TORN.fullmatch(text):
+                continue
             if head is None or kept.setdefault(*head) != head.digest:
                 raise StateError(
-                    f"anchor {self.path}, line {at}: not number:digest, or not that of an earlier "
-                    "line; the ledger cannot be checked with it"
+                    f"{self.called}: a line of it is not number:digest, or not that of an earlier "
+                    "line; the ledger cannot be checked with it: put it back"
                 )
+        if self.store is None and not kept:
+            raise StateError(f"{self.called}: holds no head; begin it with one that you trust")
         return kept
 
-    def keep(self, last: Last, kept: dict[int, str]) -> None:
-        """Add the last entry, if it is not kept, on the disk before this returns."""
-        if self.path is None or last.number in kept:
+    def keep(self, last: Last, kept: Mapping[int, str], *, must: bool = True) -> None:
+        """Add the last entry, if it is not kept, on the disk before this returns.
+
+        must: Whether it is an error that this process may not write to the file.
+        """
+        if last.number in kept:
             return
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
-            descriptor = os.open(self.path, flags, 0o600)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(f"{last.number}:{last.digest.hex()}\n".encode())
-                file.flush()
-                os.fsync(file.fileno())
+            self._add(f"{last.number}:{last.digest.hex()}\n".encode())
         except OSError as error:
+            if must or error.errno not in _NOT_OURS:
+                raise StateError(
+                    f"{self.called}: cannot be written ({error.strerror}); the ledger has the "
+                    "entry: mend the file and call again with the same analysis id"
+                ) from None
+
+    def _add(self, line: bytes) -> None:
+        new = not self.path.exists()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(self.path, flags, 0o600)
+        try:
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":
+                line = b"\n" + line  # after what a power cut left of a line
+            if new and self.store is not None:
+                os.fchmod(file, self.store.stat().st_mode & 0o666)
+            while line:
+                line = line[os.write(file, line) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if new:
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @property
+    def called(self) -> str:
+        """What a message calls it."""
+        return f"{'anchor' if self.store is None else 'head file'} {self.path}"
+
+
+class Heads(NamedTuple):
+    """The digests that were read from the head file and from the anchor, by number."""
+
+    beside: Mapping[int, str]
+    elsewhere: Mapping[int, str]
+
+    @property
+    def digests(self) -> dict[int, str]:
+        """All of them."""
+        return {**self.beside, **self.elsewhere}
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The files in which a ledger's heads are kept: beside an SQLite file, and elsewhere."""
+
+    beside: HeadFile | None
+    elsewhere: HeadFile | None
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str] | None, store: Path | None) -> Anchor:
+        """Return the head file of an SQLite file and the anchor that is named, here or by VARIABLE.
+
+        store: The SQLite file; None of another database.
+        """
+        named = os.environ.get(VARIABLE) if path is None else path
+        beside = None if store is None else HeadFile(head_file(store), store)
+        return cls(beside, HeadFile(Path(named)) if named else None)
+
+    @property
+    def files(self) -> list[HeadFile]:
+        """Those that there are, or are to be."""
+        return [file for file in (self.beside, self.elsewhere) if file is not None]
+
+    def read(self, *, whole: bool = False) -> Heads:
+        """Return the digests kept. Read them before the database is looked at, or in its lock."""
+        kept = Heads(
+            {} if self.beside is None else self.beside.read(whole=whole),
+            {} if self.elsewhere is None else self.elsewhere.read(whole=whole),
+        )
+        differ = [n for n, digest in kept.beside.items() if kept.elsewhere.get(n, digest) != digest]
+        if differ:
             raise StateError(
-                f"anchor {self.path}: cannot be written ({error.strerror}); the ledger has the "
-                "entry: mend the file and call again with the same analysis id"
-            ) from None
+                f"ledger: entry {differ[0]} is not the same in its head file and its anchor; put "
+                "back the one that was edited"
+            )
+        return kept
+
+    def keep(self, last: Last, kept: Heads, *, must: bool = True) -> None:
+        """Add the last entry where it is not kept, on the disk before this returns."""
+        for file, known in ((self.beside, kept.beside), (self.elsewhere, kept.elsewhere)):
+            if file is not None:
+                file.keep(last, known, must=must)
+
+    def require_none(self, ledger: str) -> None:
+        """Raise `StateError` where heads are kept of a ledger that is not there."""
+        for file in self.files:
+            if file.path.exists() and file.read():
+                raise StateError(
+                    f"ledger {ledger}: is not there, but {file.called} is of one that was; put "
+                    "that back, or, to begin anew without what it charged, remove the file"
+                )
+
+    def require_any(self, last: Last, kept: Heads, charged: bool) -> None:
+        """Raise `StateError` where the head file is gone of a ledger that has charged somebody."""
+        if charged and self.beside is not None and not kept.beside:
+            raise StateError(
+                f"{self.beside.called}: is missing or empty, so this may be an old copy of the "
+                "ledger; put the newest copy back with it, or, if this is the newest, write into "
+                f"it the line {last.number}:{last.digest.hex()}"
+            )

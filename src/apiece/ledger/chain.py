@@ -1,7 +1,7 @@
 """The history: every entry's digest covers its content, the balances after it, and the last one.
 
-Who can write to the database and reads its salt can rewrite all of it, digests too: keep the heads
-somewhere else (`anchor`, or by hand for `verify(head=…)`), and that is found as well.
+Who can write to the database and reads its salt can rewrite all of it, digests too: heads that are
+kept outside it (`anchor`, or by hand for `verify(head=…)`) tell that as well.
 """
 
 from __future__ import annotations
@@ -128,6 +128,17 @@ def write_arrays(
         )
         digests += [(block, keyed(salt, data)) for block, data in part]
     return root(salt, digests)
+
+
+def require(connection: sa.Connection, last: Last) -> None:
+    """Raise `StateError` where the store no longer has the entry that was written to it."""
+    here = sa.select(ENTRY.c.digest).where(ENTRY.c.number == last.number)
+    digest = connection.execute(here).scalar()
+    if digest is None or bytes(digest) != last.digest:
+        raise StateError(
+            f"ledger: entry {last.number} was written and is gone, so the database was put back to "
+            "an older or another state meanwhile; release nothing, and put the newest copy back"
+        )
 
 
 def close(connection: sa.Connection, salt: bytes, last: Last, body: Json, arrays: bytes) -> Last:

@@ -71,12 +71,16 @@ def name(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
+def sqlite_file(engine: sa.Engine) -> Path | None:
+    """Return the file of an SQLite database; None of another."""
+    return Path(engine.url.database or "") if engine.dialect.name == "sqlite" else None
+
+
 def is_missing(engine: sa.Engine) -> bool:
     """Whether it is an SQLite file that does not exist; to connect to it would make it."""
-    if engine.dialect.name != "sqlite":
-        return False
+    path = sqlite_file(engine)
     try:
-        return not Path(engine.url.database or "").exists()
+        return path is not None and not path.exists()
     except OSError:  # a name that no file can have
         return True
 
@@ -87,10 +91,10 @@ def made_private(engine: sa.Engine) -> Iterator[None]:
 
     A file that is there and empty is taken, and closed to others, before anything is in it.
     """
-    if engine.dialect.name != "sqlite":
+    path, made = sqlite_file(engine), False
+    if path is None:
         yield
         return
-    path, made = Path(engine.url.database or ""), False
     try:
         if not path.exists():
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
@@ -108,6 +112,15 @@ def made_private(engine: sa.Engine) -> Iterator[None]:
         if made and path.stat().st_size == 0:
             path.unlink()
         raise
+
+
+@contextmanager
+def opened(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
+    """As `transaction`, of a ledger that was there: SQLite would make an empty file."""
+    if is_missing(engine):
+        raise StateError(f"ledger {name(engine)}: is not there; put its newest copy back")
+    with transaction(engine, writes=writes) as connection:
+        yield connection
 
 
 @contextmanager

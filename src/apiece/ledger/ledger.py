@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.ledger import accounts, analyses, chain, codec, enrolment, export, opening, units
-from apiece.ledger.anchor import Anchor
+from apiece.ledger.anchor import Anchor, Heads, memory_of
 from apiece.ledger.chain import Entry, Head, Last
 from apiece.ledger.charging import Everyone, charge_listed, check_request, replay, reserved
 from apiece.ledger.codec import BLOCK, Ids
-from apiece.ledger.database import make_engine, name, transaction
+from apiece.ledger.database import make_engine, name, opened, sqlite_file
 from apiece.ledger.digests import keyed
 from apiece.ledger.directory import Directory
 from apiece.ledger.schema import VERSION
-from apiece.ledger.trail import Trail
+from apiece.ledger.trail import Trail, hold
 from apiece.ledger.verify import Verification, verify
 
 
@@ -45,7 +45,8 @@ class Ledger:
     charges nothing.
 
     Everything read is checked first against the history, whose digests this object follows as it
-    grows; where it does not continue what was seen before, every call raises `StateError`. Threads
+    grows. Where that lacks an entry that any object of this process wrote or read, or whose digest
+    the head file beside an SQLite file or an anchor has, every call raises `StateError`. Threads
     may share one; their calls wait for each other.
 
     Args:
@@ -74,6 +75,7 @@ class Ledger:
         self.engine, self._anchor = engine, anchor
         salt, (self.method, self.order) = opening.read(engine)
         self._trail, self._directory, self._mutex = Trail(salt), Directory(salt), threading.RLock()
+        self._memory = memory_of(salt)
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -99,8 +101,8 @@ class Ledger:
                 trainings with sampled batches; fixed when the ledger is made.
             order: Of a Rényi ledger (see `suggest_order`); fixed when it is made.
             create: Whether to make one.
-            anchor: A file outside the database with the digests of the entries written; by default
-                the one that APIECE_LEDGER_ANCHOR names, if any.
+            anchor: A file, besides the head file, with the digests of the entries written; by
+                default the one that APIECE_LEDGER_ANCHOR names, if any.
 
         Returns:
             The ledger.
@@ -120,16 +122,18 @@ class Ledger:
             ['bob']
         """
         asked = units.settings(method, order)
-        engine, kept = make_engine(url), Anchor.of(anchor)
+        engine = make_engine(url)
+        kept = Anchor.of(anchor, sqlite_file(engine))
         there = opening.version(engine)
         if there is None:
+            kept.require_none(name(engine))
             if not create:
                 raise opening.none_there(engine)
             last = opening.make(engine, asked, None)
             if last is not None:
-                kept.keep(last, {})
+                kept.keep(last, Heads({}, {}))
         elif there < VERSION:
-            opening.migrate(engine)
+            opening.migrate(engine, kept)
         ledger = cls(engine, kept)
         if method is not None and asked != (ledger.method, ledger.order):
             raise InputError(
@@ -174,15 +178,17 @@ class Ledger:
             ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
             2
         """
-        asked, engine, kept = units.settings(method, order), make_engine(url), Anchor.of(anchor)
+        asked, engine = units.settings(method, order), make_engine(url)
+        kept = Anchor.of(anchor, sqlite_file(engine))
         ids = codec.checked_ids(ids)
         terms = units.terms(*asked, ids, epsilon, delta)
         last = None
         if opening.version(engine) is None:
+            kept.require_none(name(engine))
             last = opening.make(engine, asked, (ids, terms))
         if last is None:
             raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
-        kept.keep(last, {})
+        kept.keep(last, Heads({}, {}))
         return cls(engine, kept)
 
     def enroll(self, ids: Any, epsilon: Any, delta: Any) -> int:
@@ -499,19 +505,25 @@ class Ledger:
         """Recompute every digest, and every balance from the history.
 
         Args:
-            head: One that was kept elsewhere. Without it or an anchor, a history that was cut short
-                or rewritten together with all its digests cannot be told from a true one.
+            head: One that was kept elsewhere. A history that was cut short or rewritten together
+                with all its digests, with the head file and the anchor too, is told from a true one
+                by it alone.
 
         Returns:
             What was found; damage is a problem in it, not an exception.
 
         Raises:
-            StateError: Where the anchor and `head` contradict each other.
+            StateError: Where the head file, the anchor, this process's memory and `head` contradict
+                each other.
         """
-        kept = self._anchor.read()
-        if head is not None and kept.setdefault(*head) != head.digest:
-            raise StateError(f"head {head.number}: the anchor has another digest for that entry")
-        return verify(self.engine, self._salt, kept)
+        found = self._anchor.read(whole=True)
+        kept, seen = found.digests, self._memory.last
+        own = None if seen is None else Head(seen.number, seen.digest.hex())
+        for each in (own, head):
+            if each is not None and kept.setdefault(*each) != each.digest:
+                raise StateError(f"head {each.number}: another digest of that entry is kept")
+        gone = None if found.beside else self._anchor.beside
+        return verify(self.engine, self._salt, kept, None if gone is None else gone.called)
 
     def export(self, path: str | Path, table: str = "accounts") -> int:
         """Write a table to a Parquet file, whole or not at all; return its number of rows.
@@ -538,10 +550,10 @@ class Ledger:
 
     @property
     def _files(self) -> list[Path]:
-        """The files of an SQLite ledger and of its anchor."""
-        sqlite = self.engine.dialect.name == "sqlite"
-        own = [Path(self.engine.url.database or "")] if sqlite else []
-        return own if self._anchor.path is None else [*own, self._anchor.path]
+        """The files of an SQLite ledger, and those in which heads are kept."""
+        store = sqlite_file(self.engine)
+        kept = [file.path for file in self._anchor.files]
+        return kept if store is None else [store, *kept]
 
     @property
     def _salt(self) -> bytes:
@@ -551,19 +563,37 @@ class Ledger:
     def _reading(self) -> Iterator[Reading]:
         """Read from a history that was checked to its end, one thread at a time."""
         with self._mutex:
-            kept = self._anchor.read()
-            with transaction(self.engine, writes=False) as connection, chain.naming_damage():
-                yield Reading(connection, self._trail.follow(connection, kept))
+            # Whatever is remembered before the database is looked at is in what is seen of it.
+            seen, kept = self._memory.last, self._anchor.read()
+            with opened(self.engine, writes=False) as connection, chain.naming_damage():
+                last = self._followed(connection, seen, kept)
+                self._anchor.keep(last, kept, must=False)  # before anything of it goes out
+                yield Reading(connection, last)
 
     @contextmanager
     def _writing(self) -> Iterator[Reading]:
-        """As `_reading`, with the only right to write; `last` is kept in the anchor after it."""
-        with self._mutex:
-            kept = self._anchor.read()
-            with transaction(self.engine, writes=True) as connection, chain.naming_damage():
-                writing = Reading(connection, self._trail.lock(connection, kept))
+        """As `_reading`, with the only right to write; `last` is remembered after it.
+
+        The store is looked at once more then: a copy may have been put in its place meanwhile.
+        """
+        with self._mutex, self._memory.writing:
+            with opened(self.engine, writes=True) as connection, chain.naming_damage():
+                hold(connection)
+                seen, kept = self._memory.last, self._anchor.read()  # nobody writes now
+                writing = Reading(connection, self._followed(connection, seen, kept))
                 yield writing
+            self._memory.see(writing.last)
             self._anchor.keep(writing.last, kept)
+            with opened(self.engine, writes=False) as connection:
+                chain.require(connection, writing.last)
+
+    def _followed(self, connection: sa.Connection, seen: Last | None, kept: Heads) -> Last:
+        """Return the last entry of a history that has all that is remembered of it."""
+        last = self._trail.follow(connection, kept.digests)
+        self._trail.require_seen(seen)
+        self._anchor.require_any(last, kept, charged=bool(self._trail.reserved))
+        self._memory.see(last)
+        return last
 
     def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: Json) -> Ids:
         analyses.check_id(analysis_id)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from apiece.errors import DataError, StateError
 from apiece.ledger import chain, codec, enrolment, schema, trail, units
+from apiece.ledger.anchor import Anchor
 from apiece.ledger.chain import Last
 from apiece.ledger.database import is_missing, made_private, name, transaction
 from apiece.ledger.directory import Directory
@@ -52,14 +53,20 @@ def make(engine: sa.Engine, asked: Settings, people: Enrolment | None) -> Last |
         return last
 
 
-def migrate(engine: sa.Engine) -> None:
-    """Bring a ledger's tables to the current version, and say so in its history."""
+def migrate(engine: sa.Engine, anchor: Anchor) -> None:
+    """Bring a ledger's tables to the current version, and say so in its history.
+
+    Older versions had no head file: it is begun with the last entry that they wrote.
+    """
     with transaction(engine, writes=True) as connection, chain.naming_damage():
         _alone(connection)
         if schema.check_version(_meta(connection, "schema")) < schema.VERSION:
             salt = _salt(connection)
             schema.migrate(connection, salt)
-            last = trail.Trail(salt).lock(connection, {})
+            trail.hold(connection)
+            kept = anchor.read()
+            last = trail.Trail(salt).follow(connection, kept.digests)
+            anchor.keep(last, kept)
             body = {"kind": "migrate", "schema": schema.VERSION}
             chain.append(connection, salt, last, body, [])
 

@@ -86,6 +86,54 @@ def create(connection: sa.Connection, salt: bytes) -> None:
     connection.execute(sa.insert(META), [{"key": k, "value": v} for k, v in rows.items()])
 
 
+def refuse_strangers(connection: sa.Connection) -> None:
+    """Raise `StateError` where something in the store could change what is written or read."""
+    acting, _ = strangers(connection)
+    if acting:
+        raise StateError(
+            f"ledger: {acting[0]} could change what is written to it or read from it "
+            f"({len(acting)} such); nothing was charged; drop what apiece did not make, and run "
+            "`apiece ledger verify`"
+        )
+
+
+def strangers(connection: sa.Connection) -> tuple[list[str], list[str]]:
+    """Return what apiece did not make: what acts on its tables, and what only lies beside them.
+
+    Of PostgreSQL, whose databases others share, only what acts on them.
+    """
+    if connection.dialect.name == "postgresql":
+        return _postgres_strangers(connection), []
+    acting, idle = [], []
+    query = "SELECT type, name, upper(sql) FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' "
+    for kind, name, sql in connection.exec_driver_sql(query + "ESCAPE '\\'").all():
+        own = kind == "table" and name in _tables.tables
+        odd = own and ("CONFLICT" in sql or not sql.startswith("CREATE TABLE"))
+        if kind in ("trigger", "view") or odd:
+            acting.append(f"the {kind} {name!r}")
+        elif not own:
+            idle.append(f"the {kind} {name!r}")
+    return acting, idle
+
+
+def _postgres_strangers(connection: sa.Connection) -> list[str]:
+    query = sa.text(
+        "SELECT c.relname, c.relkind <> 'r' OR c.relpersistence <> 'p' OR c.relrowsecurity, "
+        "EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal), "
+        "EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid), "
+        "EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid OR i.inhrelid = c.oid) "
+        "FROM pg_class c WHERE c.oid = ANY "
+        "(SELECT to_regclass(n) FROM unnest(CAST(:names AS text[])) n)"
+    )
+    acting = []
+    for name, other, *found in connection.execute(query, {"names": list(_tables.tables)}):
+        kinds = zip(("a trigger", "a rule", "a table that inherits"), found, strict=True)
+        acting += [f"{kind} of {name!r}" for kind, there in kinds if there]
+        if other:
+            acting.append(f"{name!r}, which is no plain table,")
+    return acting
+
+
 def meta(connection: sa.Connection) -> dict[str, str]:
     """Return the stored settings."""
     return {str(k): str(v) for k, v in connection.execute(sa.select(META.c.key, META.c.value))}

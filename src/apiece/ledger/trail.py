@@ -18,9 +18,13 @@ from apiece.errors import AnalysisError, StateError
 from apiece.ledger.accounts import chunks
 from apiece.ledger.chain import REMEDY, Last, state_root
 from apiece.ledger.digests import entry_digest, keyed, root
-from apiece.ledger.schema import ENTRY, HEAD, PAYLOAD, payloads
+from apiece.ledger.schema import ENTRY, HEAD, PAYLOAD, payloads, refuse_strangers
 from apiece.ledger.units import METHODS
 
+NEWEST = (
+    "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
+    "was charged"
+)
 KINDS = ("init", "migrate", "enroll", "amend", "reserve", "commit")
 
 
@@ -35,17 +39,13 @@ class Trail:
     people: int = 0
     state: str = ""
 
-    def lock(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
-        """As `follow`, and hold the head, so that there is one writer at a time."""
-        connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
-        return self.follow(connection, kept)
-
     def follow(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
         """Check all entries since the last call, the head, and the digests of all balances.
 
         kept: digests of entries that were kept outside the database. Raises `StateError` where
         anything is not what was written, or the history is not the one that was followed so far.
         """
+        refuse_strangers(connection)
         met = len(self.digests)
         rows = connection.execute(
             sa.select(ENTRY).where(ENTRY.c.number >= met - 1).order_by(ENTRY.c.number)
@@ -59,13 +59,14 @@ class Trail:
                 break
             self._meet(row)
         if not again:
-            raise StateError(
-                f"ledger: entry {met - 1} is not the one that this process saw there, so the "
-                "database was put back to an older or another state; nothing was charged; open "
-                "the ledger again, and check it with a head that was kept elsewhere"
-            )
+            raise put_back(met - 1, "that this process saw there")
         self._check_kept(kept)
         return self._last(connection)
+
+    def require_seen(self, seen: Last | None) -> None:
+        """Raise `StateError` where the entry that this process remembers is not in the history."""
+        if seen is not None and self.digests[seen.number : seen.number + 1] != [seen.digest]:
+            raise put_back(seen.number, "that this process wrote or read")
 
     def require(self, analysis_id: str) -> None:
         """Raise `AnalysisError` for an analysis that was never reserved."""
@@ -144,7 +145,7 @@ class Trail:
             if number >= len(self.digests) or self.digests[number].hex() != digest:
                 raise StateError(
                     f"ledger: entry {number} is not the one whose digest was kept outside the "
-                    f"database, so its history was cut short or rewritten; {REMEDY}"
+                    f"database, so its history was cut short or rewritten; {NEWEST}"
                 )
 
     def _last(self, connection: sa.Connection) -> Last:
@@ -161,6 +162,11 @@ class Trail:
         return last
 
 
+def hold(connection: sa.Connection) -> None:
+    """Hold the head, so that there is one writer at a time."""
+    connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
+
+
 def settings(connection: sa.Connection, salt: bytes) -> tuple[str, float | None]:
     """Return the ledger's method and order, from its first entry once that is checked."""
     row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == 0)).first()
@@ -172,6 +178,14 @@ def settings(connection: sa.Connection, salt: bytes) -> tuple[str, float | None]
     if not known or not (order is None or 1 < float(order) < float("inf")):
         raise _damaged(0)
     return str(method), None if order is None else float(order)
+
+
+def put_back(number: int, which: str) -> StateError:
+    """Return the error for a store that lacks an entry."""
+    return StateError(
+        f"ledger: entry {number} is not the one {which}, so the database was put back to an older "
+        f"or another state; {NEWEST}"
+    )
 
 
 def _damaged(number: int) -> StateError:

@@ -28,6 +28,7 @@ from apiece.ledger.schema import (
     meta,
     pages,
     payloads,
+    strangers,
 )
 
 SPAN: Final = 256  # blocks folded at a time: a million people
@@ -137,13 +138,15 @@ class _Fold:
             self.problems.append(f"entry {number}: someone in block {block} is over budget")
 
 
-def verify(engine: sa.Engine, salt: bytes, kept: Mapping[int, str]) -> Verification:
+def verify(
+    engine: sa.Engine, salt: bytes, kept: Mapping[int, str], gone: str | None = None
+) -> Verification:
     """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
 
     The entries are read once for their digests and once more, a million people at a time, for what
     they add up to, so that memory does not grow with the people.
 
-    kept: digests of entries that were kept outside the database.
+    kept: digests of entries that were kept outside the database. gone: a head file that is missing.
     """
     fold = _Fold()
     last, people = Head(-1, ""), 0
@@ -151,6 +154,8 @@ def verify(engine: sa.Engine, salt: bytes, kept: Mapping[int, str]) -> Verificat
         with transaction(engine, writes=False) as connection:
             _check_file(connection, fold.problems)
             last = _walk(connection, salt, kept, fold)
+            if gone is not None and fold.reserved:
+                fold.problems.append(f"{gone}: missing or empty")
             people = _compare(connection, salt, fold)
             _compare_head(connection, salt, last, people, fold.problems)
     except (StateError, DBAPIError, *codec.DAMAGE) as error:
@@ -160,6 +165,8 @@ def verify(engine: sa.Engine, salt: bytes, kept: Mapping[int, str]) -> Verificat
 
 
 def _check_file(connection: sa.Connection, problems: list[str]) -> None:
+    for found in strangers(connection):
+        problems += [f"database: {each} is not of this ledger" for each in found]
     if connection.dialect.name == "sqlite":
         found = [str(r[0]) for r in connection.exec_driver_sql("PRAGMA integrity_check(20)")]
         problems += [f"database file: {line}" for line in found if line != "ok"]
