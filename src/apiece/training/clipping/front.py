@@ -11,13 +11,15 @@ from torch import nn
 from apiece import _check
 from apiece.errors import unknown
 from apiece.training.clipping import guards, records
+from apiece.training.clipping.alone import clip_alone
 from apiece.training.clipping.clipped import ClippedSum, add_up
+from apiece.training.clipping.engine import clip_proved, proved_engine
 from apiece.training.clipping.people import owners
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import LossFunction as LossFunction
 from apiece.training.clipping.selection import clip_by, clip_large
 
-METHODS = ("auto", "book-keeping", "functional", "loop")
+METHODS = ("auto", "book-keeping", "functional", "loop", "proved", "alone")
 
 
 def clip_and_sum(
@@ -44,6 +46,9 @@ def clip_and_sum(
         method: "auto" takes book-keeping (one forward, one backward) where the layers allow it,
             tried on the model's first batch against autograd, and torch.func elsewhere.
             "book-keeping", "functional" and "loop" (one record at a time) insist on one path.
+            "proved" captures model and loss as one graph of operators and runs it where it is
+            proved that no record can meet another in it, refusing others; "alone" runs each record
+            by itself on fresh copies of all that a forward can write.
         physical_batch_size: How many records are worked on at a time; it bounds the memory and does
             not change the sum.
         people: (B,), the id of each row's person; None where each row is its own. A person's
@@ -55,7 +60,8 @@ def clip_and_sum(
     Raises:
         InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite, a
             model without trainable parameters.
-        UnsupportedError: For a model that mixes records.
+        UnsupportedError: For a model that mixes records, or that is not proved where `method` asks
+            for it.
 
     Guarantee:
         Each record's share of the sum has ℓ2 norm at most clip_norms[i], over all trainable
@@ -92,10 +98,16 @@ def clip_and_sum(
     width = size if physical_batch_size is None else physical_batch_size
     width = _check.count("physical_batch_size", width)
     with guards.told_of_checkpoints():
-        total = _in_parts(method, batch, width)
+        total = _by(method, batch, width)
     if found is None or found.order is None:
         return total
     return replace(total, losses=torch.empty_like(total.losses).scatter_(0, order, total.losses))
+
+
+def _by(method: str, batch: records.Batch, width: int) -> ClippedSum:
+    if method == "proved":
+        return clip_proved(proved_engine(batch), batch, width)
+    return clip_alone(batch) if method == "alone" else _in_parts(method, batch, width)
 
 
 def _in_parts(method: str, batch: records.Batch, width: int) -> ClippedSum:

@@ -110,6 +110,17 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     return [tensor for part in tree for tensor in leaves(part)]
 
 
+def outline(tree: Any) -> Any:
+    """Return the form of `tree`: its containers and what in it is no tensor."""
+    if isinstance(tree, torch.Tensor):
+        return None
+    if isinstance(tree, _SEQUENCES):
+        return (type(tree), *map(outline, tree))
+    if isinstance(tree, Mapping):
+        return tuple((name, outline(part)) for name, part in tree.items())
+    return tree if isinstance(tree, bool | int | float | str) else id(tree)
+
+
 def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
     """Return `tree` with its tensors replaced by `tensors`, in order."""
     rest = iter(tensors)

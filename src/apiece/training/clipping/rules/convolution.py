@@ -25,7 +25,6 @@ from apiece.training.clipping.rules.keeping import may_keep
 from apiece.training.clipping.rules.kernels import Squares, row_squares
 from apiece.training.clipping.rules.rule import Contributions, LayerRule, LayerUse, trains
 
-Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CELLS = 1 << 18  # entries of patches at a time: they stay in the second-level cache
 _GRADIENTS = 1 << 19  # entries of per-record gradients at a time from a grouped convolution
 _CONVOLVE: dict[int, Any] = {
@@ -37,7 +36,7 @@ _FEW_PLACES = 0.5  # of the gradients' multiplications, below which Gram matrice
 _LANES = 8  # channels a group below which oneDNN's blocked layouts are mostly padding
 
 
-def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Contribution:
+def convolution(module: Any, inputs: torch.Tensor, outputs: torch.Tensor) -> Contribution:
     """Return the weight's contribution from the input and the gradient of the output.
 
     Per-record gradients that fit in memory are kept: their weighted sum is then a by-product, and
@@ -54,18 +53,18 @@ def convolution(module: Conv, inputs: torch.Tensor, outputs: torch.Tensor) -> Co
     return Slices(use.slices()) if fits else use
 
 
-def pad(module: Conv, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+def pad(module: Any, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Return the input, padded where the padding is not plain zeros, and the zeros still due."""
+    if module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        return inputs, tuple(module.padding)
     ends = module._reversed_padding_repeated_twice
     if module.padding_mode != "zeros":
         padded = nn.functional.pad(inputs, ends, mode=module.padding_mode) if any(ends) else inputs
         return padded, (0,) * (inputs.dim() - 2)
-    if not isinstance(module.padding, str):
-        return inputs, tuple(module.padding)
     return nn.functional.pad(inputs, ends), (0,) * (inputs.dim() - 2)
 
 
-def patches(module: Conv, padded: torch.Tensor, places: torch.Size) -> torch.Tensor:
+def patches(module: Any, padded: torch.Tensor, places: torch.Size) -> torch.Tensor:
     """Return a view (B, G, *places, C/G, *kernel): what each weight meets at each place."""
     batch, channels, *_ = padded.shape
     first, second, *steps = padded.stride()
@@ -256,8 +255,8 @@ class Convolution:
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weight gradient of the scaled output gradients: one convolution."""
         scaled = self.outputs * weights.view(-1, *([1] * (self.outputs.dim() - 1)))
-        weight = self.module.weight.detach().to(scaled.dtype)
         conv = self.module
+        weight = scaled.new_empty(conv.weight.shape)
         return _weight_gradient(
             scaled, self.inputs, weight, conv.stride, self.padding, conv.dilation, conv.groups
         )

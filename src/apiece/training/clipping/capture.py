@@ -1,0 +1,508 @@
+"""Capture: model and loss, forward and backward of all records, as one graph of ATen's operators.
+
+Nothing of the user's Python runs after that: what is proved of the graph holds of what runs. The
+capture sees shapes and no values, so that no branch can depend on a record. It is made twice, with
+other numbers of records and other seeds, and both must agree: what a capture freezes (a coin of
+Python's, a counter, the size of a batch) is not frozen in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import random
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch._decomp import core_aten_decompositions
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+from torch.nn.utils.stateless import _reparametrize_module
+
+from apiece.errors import ApieceError
+from apiece.training.clipping import records
+from apiece.training.clipping.layout import Sizes
+from apiece.training.clipping.table import RULES, UNFILLED, is_filled
+from apiece.training.clipping.watch import Kept
+
+RECORDS = 1009  # in the capture that is kept: no other size of a model is equal to it by chance
+OTHERWISE = 6  # in the one that it is compared with
+
+aten = torch.ops.aten
+
+
+class Uncaptured(Exception):  # noqa: N818
+    """A model or loss cannot be written as one graph; the text says what and where."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A graph of model and loss, forward and backward.
+
+    Args:
+        module: Takes the tensors of `names`, then those of inputs and targets, in order.
+        names: Of parameters and buffers.
+        trained: Of the parameters that gradients are made for.
+        sizes: What is known of sizes.
+    """
+
+    module: fx.GraphModule
+    names: tuple[str, ...]
+    trained: tuple[str, ...]
+    sizes: Sizes
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        """The inputs of the graph: parameters and buffers, then what is a record's."""
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def records(self) -> list[fx.Node]:
+        """The inputs that are along the records."""
+        return self.placeholders[len(self.names) :]
+
+    @property
+    def results(self) -> tuple[fx.Node, list[fx.Node | None]]:
+        """The losses, and each trained parameter's gradient, None where it has none."""
+        (found,) = next(node for node in self.module.graph.nodes if node.op == "output").args
+        losses, *gradients = found
+        return losses, gradients
+
+
+def capture(
+    model: nn.Module, parameters: dict[str, nn.Parameter], loss_fn: Any, inputs: Any, targets: Any
+) -> Captured:
+    """Return the graph of a model's losses and the gradients of these parameters.
+
+    Args:
+        model: Left as it was.
+        parameters: The trained ones, by name.
+        loss_fn: Gives one loss a record.
+        inputs: Of any number of records; only shapes and types are looked at.
+        targets: As `inputs`.
+
+    Raises:
+        Uncaptured: With the line of whose code.
+        InputError: For a loss that was reduced.
+    """
+    task = _Task(model, parameters, loss_fn, inputs, targets)
+    kept = Kept(model, loss_fn)
+    with kept.restored(), _quiet():
+        graph = task.plain(RECORDS)
+    _same_state(kept)
+    with kept.restored(), _quiet(), _other_seeds():
+        again = task.plain(OTHERWISE)
+    _same_state(kept)
+    _agree(graph, again)
+    found, sizes = task.symbolic(graph)
+    _only_parameters(found, parameters)
+    return Captured(found, tuple(task.tensors), tuple(parameters), sizes)
+
+
+def _same_state(kept: Kept) -> None:
+    changed = kept.changed
+    if changed:
+        raise Uncaptured(
+            f"{changed[0]}: changes in a forward; what a forward writes would be one record's "
+            "word to the next: give it as an input, or compute it before"
+        )
+
+
+@contextlib.contextmanager
+def _other_seeds() -> Iterator[None]:
+    """Let Python's and NumPy's draws be other ones, and leave the streams as they were."""
+    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        random.seed(20)
+        np.random.seed(20)  # noqa: NPY002
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave the streams of random numbers as they were."""
+    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            np.random.set_state(of_numpy)  # noqa: NPY002
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is to be captured."""
+
+    model: nn.Module
+    parameters: dict[str, nn.Parameter]
+    loss_fn: Any
+    inputs: Any
+    targets: Any
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name, each once, the trained ones first."""
+        found: dict[str, torch.Tensor] = dict(self.parameters)
+        seen = {id(t) for t in found.values()}
+        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[name] = tensor
+        return found
+
+    @property
+    def _places(self) -> dict[str, str]:
+        """Every name under which the model holds a tensor, and the one that it goes by here."""
+        first = {id(t): name for name, t in self.tensors.items()}
+        every = [
+            *self.model.named_parameters(remove_duplicate=False),
+            *self.model.named_buffers(remove_duplicate=False),
+        ]
+        return {place: first[id(t)] for place, t in every}
+
+    def plain(self, size: int) -> fx.GraphModule:
+        """Return the graph for one number of records."""
+        fake = self._fake(FakeTensorMode(allow_non_fake_inputs=True), size)
+        paths: dict[int, str] = {}
+        try:
+            with torch.enable_grad(), _modules_noted(self.model, paths), _cells(self.model):
+                make = make_fx(
+                    self._joint,
+                    tracing_mode="fake",
+                    decomposition_table=decompositions(),
+                    _allow_non_fake_inputs=True,
+                )
+                found: fx.GraphModule = make(*fake)
+        except (ApieceError, KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as error:
+            raise Uncaptured(_where(error)) from None
+        at = ""
+        for k, node in enumerate(found.graph.nodes):
+            at = paths.get(k, at)
+            node.meta["custom"] = {"module": at}
+        return found
+
+    def _fake(self, mode: FakeTensorMode, size: int) -> list[torch.Tensor]:
+        """Return tensors without values, with `size` records."""
+
+        def of(tensor: torch.Tensor, first: bool) -> torch.Tensor:
+            given = tensor.detach()
+            if first:
+                given = torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+                given = torch.empty_like(given, device=tensor.device)
+            if mode.shape_env is None:
+                return mode.from_tensor(given)
+            along = [DimDynamic.DUCK if first and k == 0 else DimDynamic.STATIC
+                     for k in range(given.dim())]  # fmt: skip
+            context: Any = StatelessSymbolicContext(dynamic_sizes=along)
+            return mode.from_tensor(given, symbolic_context=context)
+
+        shared = [of(t, first=False) for t in self.tensors.values()]
+        return [*shared, *(of(t, first=True) for t in records.leaves([self.inputs, self.targets]))]
+
+    def _joint(self, *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+        """Return losses and gradients: what is captured."""
+        names = list(self.tensors)
+        held = dict(zip(names, tensors, strict=False))
+        for name in self.parameters:
+            held[name] = held[name].detach().requires_grad_()
+        given = records.fill([self.inputs, self.targets], list(tensors[len(names) :]))
+        args, kwargs = records.arguments(given[0])
+        everywhere = {place: held[name] for place, name in self._places.items()}
+        wanted = [held[name] for name in self.parameters]
+        size = tensors[-1].shape[0]
+        # what is checkpointed runs again in the backward, and must find the same parameters
+        with _reparametrize_module(self.model, everywhere):
+            outputs = self.model(*args, **kwargs)
+            losses = records.check_losses(self.loss_fn(outputs, given[1]), size, self.loss_fn)
+            if not losses.requires_grad:
+                return [losses, *(None for _ in wanted)]
+            with torch.autocast(losses.device.type, enabled=False):
+                gradients = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
+        return [losses.detach(), *gradients]
+
+    def symbolic(self, graph: fx.GraphModule) -> tuple[fx.GraphModule, Sizes]:
+        """Return the same graph for any number of records, and without writes into tensors."""
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        fake = self._fake(mode, RECORDS)
+        batch: Any = fake[-1].shape[0]  # a symbol
+
+        def again(*tensors: torch.Tensor) -> Any:
+            return _AnySize(graph, tensors[-1].shape[0]).run(*tensors)
+
+        try:
+            with fx_traceback.preserve_node_meta():
+                make = make_fx(
+                    functionalize(again, remove="mutations"),
+                    tracing_mode="symbolic",
+                    _allow_non_fake_inputs=True,
+                )
+                found: fx.GraphModule = make(*fake)
+        except Exception as error:
+            raise Uncaptured(
+                f"model: writes into a tensor that is not its own ({_short(error)})"
+            ) from None
+        _tidy(found)
+        for node in found.graph.nodes:
+            node.meta["module"] = node.meta.get("custom", {}).get("module", "")
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and schema.is_mutable:
+                at = node.meta["module"] or "model"
+                raise Uncaptured(
+                    f"{at}: writes into what it was given (a buffer, a parameter, or a record)"
+                )
+        return found, Sizes(batch.node.expr)
+
+
+class _AnySize(fx.Interpreter):
+    """Runs a graph of `RECORDS` records with numbers that are multiples of it as sizes."""
+
+    def __init__(self, graph: fx.GraphModule, size: Any) -> None:
+        super().__init__(graph)
+        self._size = size
+
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
+        """Return the arguments of a node, with every multiple of `RECORDS` as one of the size."""
+        args, kwargs = super().fetch_args_kwargs_from_env(n)
+        return self._sized(args), {name: self._sized(value) for name, value in kwargs.items()}
+
+    def _sized(self, value: Any) -> Any:
+        if type(value) is int and value and value % RECORDS == 0:
+            return self._size * (value // RECORDS)
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._sized, value))
+        return value
+
+
+def _tidy(graph: fx.GraphModule) -> None:
+    """Take out what nothing depends on, and copies that are none."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in (aten.detach.default, aten.alias.default):
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+        elif _target(node) in UNFILLED and not is_filled(node):
+            node.target = _ZEROS[_target(node)]
+    graph.graph.eliminate_dead_code(is_impure_node=lambda node: _is_mutation(node))
+    graph.recompile()
+
+
+_ZEROS: dict[str, Any] = {
+    "empty": aten.zeros.default,
+    "new_empty": aten.new_zeros.default,
+    "empty_like": aten.zeros_like.default,
+}
+
+
+def _is_mutation(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
+
+
+def _only_parameters(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise `Uncaptured` where the graph holds a trained parameter that it was not given."""
+    own = {id(p): name for name, p in parameters.items()}
+    pointers = {p.data_ptr(): name for name, p in parameters.items() if p.numel()}
+    for node in graph.graph.nodes:
+        if node.op == "get_attr":
+            tensor = operator.attrgetter(node.target)(graph)
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            name = own.get(id(tensor)) or pointers.get(_pointer(tensor))
+            if name is not None:
+                raise Uncaptured(
+                    f"{name}: is used past the model (in the loss, or in a function that holds "
+                    "it); use it through the model's forward"
+                )
+
+
+def _pointer(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
+# ---------------------------------------------------------------- two captures agree
+
+
+def _agree(graph: fx.GraphModule, other: fx.GraphModule) -> None:
+    """Raise `Uncaptured` where two captures differ but in the number of records."""
+    named: dict[fx.Node, fx.Node] = {}
+    ours, theirs = list(graph.graph.nodes), list(other.graph.nodes)
+    for one, two in zip(ours, theirs, strict=False):
+        named[one] = two
+        if not _alike(one, two, named, (graph, other)):
+            at = one.meta.get("custom", {}).get("module") or "model"
+            raise Uncaptured(f"{at}: {_target(one)} differs from one capture to the next; {_MOVES}")
+    if len(ours) != len(theirs):
+        raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
+
+
+_MOVES = (
+    "a value of Python's (a coin, a clock, a counter, the number of records) decides what is "
+    "computed: draw with torch, for each record, or give it as an input"
+)
+
+
+def _target(node: fx.Node) -> str:
+    packet = getattr(node.target, "overloadpacket", None)
+    return packet.__name__ if packet is not None else str(node.target)
+
+
+def _alike(
+    one: fx.Node,
+    two: fx.Node,
+    named: dict[fx.Node, fx.Node],
+    graphs: tuple[fx.GraphModule, fx.GraphModule],
+) -> bool:
+    """Whether two nodes do the same with what are the same nodes before them."""
+    if one.op != two.op:
+        return False
+    if one.op == "get_attr":
+        a, b = (operator.attrgetter(str(n.target))(g) for n, g in zip((one, two), graphs))  # noqa: B905
+        return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
+    if one.op in ("placeholder", "output"):
+        return True
+    keys = one.target == two.target and one.kwargs.keys() == two.kwargs.keys()
+    return keys and _same(
+        [*one.args, *one.kwargs.values()],
+        [*two.args, *(two.kwargs.get(k) for k in one.kwargs)],
+        named,
+    )
+
+
+def _same(a: Any, b: Any, named: dict[fx.Node, fx.Node]) -> bool:
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(_same(x, y, named) for x, y in zip(a, b, strict=True))
+    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        return named.get(a) is b
+    if type(a) is int and type(b) is int:  # a number is either a multiple of the batch's in both
+        return a * OTHERWISE == b * RECORDS if a and a % RECORDS == 0 else a == b
+    return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
+
+
+def _equal(a: torch.Tensor, b: Any) -> bool:
+    if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))) if a.numel() else True
+
+
+@functools.cache
+def decompositions() -> dict[Any, Any]:
+    """Return how operators without a rule are written in others, where torch knows how."""
+    table: Any = core_aten_decompositions()
+    found = {op: how for op, how in table.items() if _packet(op) not in RULES}
+    found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
+    return found
+
+
+def _weight_norm_backward(
+    grad_w: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of w = g·v/‖v‖ in products and sums, which are linear in `grad_w`."""
+    others = [k for k in range(v.dim()) if k != dim]
+    along = (grad_w * v).sum(others, keepdim=True)
+    norms = norms.reshape(along.shape)
+    return (grad_w - along * (v / norms.square())) * (g / norms), along / norms
+
+
+def _packet(op: Any) -> str:
+    found: str = getattr(op, "overloadpacket", op).__name__
+    return found
+
+
+# ---------------------------------------------------------------- where
+
+
+@contextlib.contextmanager
+def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[None]:
+    """Note from which operator on which module's forward runs."""
+    names = {id(module): name for name, module in model.named_modules()}
+    stack: list[str] = []
+
+    def at(path: str) -> None:
+        mode = get_proxy_mode()
+        if mode is not None:
+            paths[len(mode.tracer.graph.nodes)] = path
+
+    def enter(module: nn.Module, _args: Any) -> None:
+        if id(module) in names:
+            stack.append(names[id(module)])
+            at(stack[-1])
+
+    def leave(module: nn.Module, _args: Any, _out: Any) -> None:
+        if id(module) in names and stack:
+            stack.pop()
+            at(stack[-1] if stack else "")
+
+    before = nn.modules.module.register_module_forward_pre_hook(enter)
+    after = nn.modules.module.register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+@contextlib.contextmanager
+def _cells(model: nn.Module) -> Iterator[None]:
+    """Let recurrent layers be written out, step by step, in place of one fused operator."""
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TF32 acceleration")
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
+    else:
+        yield
+
+
+_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+def _where(error: BaseException) -> str:
+    """Return what went wrong, and the last line of somebody's code before it did."""
+    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not frame.filename.startswith(_OWN) and not frame.filename.startswith("<"):
+            return f"{Path(frame.filename).name}:{frame.lineno} ({frame.line}): {_short(error)}"
+    return _short(error)
+
+
+_MEANT = {
+    "DataDependentOutputException": "a value of a record decides what is computed",
+    "GuardOnDataDependentSymNode": "a value of a record decides what is computed",
+    "DynamicOutputShapeException": "the shape of a tensor depends on the records' values",
+}
+
+
+def _short(error: BaseException) -> str:
+    name = type(error).__name__
+    if name in _MEANT:
+        return _MEANT[name]
+    text = str(error).strip().splitlines()
+    return f"{name}: {text[0][:160]}" if text else name
+
+
+Function = Callable[..., Any]

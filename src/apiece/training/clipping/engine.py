@@ -1,0 +1,318 @@
+"""The engine: a batch by a proved graph; and what was proved of it, or why it could not be."""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from apiece.errors import UnsupportedError
+from apiece.training.clipping import records
+from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
+from apiece.training.clipping.precision import single, wide
+from apiece.training.clipping.records import Batch
+from apiece.training.clipping.rules.contributions import Contribution, Rows
+from apiece.training.clipping.rules.joined import Joined, Persons
+from apiece.training.clipping.rules.keeping import keeping
+from apiece.training.clipping.rules.kernels import flattened, remembering, row_squares
+from apiece.training.clipping.watch import Watch, fingerprint
+
+if TYPE_CHECKING:
+    from apiece.training.clipping.rewrite import Program
+
+_CACHE = 1 << 23  # values that a part of a batch may leave behind on a processor
+_WORTH = 16  # a part must leave this many values for each parameter, which it has to pass over
+_EACH = 1 << 16  # and as many for each operator, whose call costs the same for any number
+_GRAPHS = 16  # of one model that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was proved of a model and its loss.
+
+    Attributes:
+        proved: Whether no record can meet another in the graph that runs; if not, records run
+            alone, one after the other.
+        operators: How often each operator of the graph meets records, by name.
+        why: Where it was not proved: the module or line, the operator, and what it does.
+
+    Example:
+        >>> Proof(False, {}, "norm: native_batch_norm: takes the mean over the records").proved
+        False
+    """
+
+    proved: bool
+    operators: Mapping[str, int] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """How batches of one form are clipped: by a program where one was proved.
+
+    Args:
+        proof: What was proved.
+        program: What runs; None where nothing was.
+        names: Of the model's tensors that it takes.
+        most: How many records it takes at a time, at most, on a processor.
+    """
+
+    proof: Proof
+    program: Program | None
+    names: tuple[str, ...] = ()
+    most: int = sys.maxsize
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """A form of batches, and what of Python's it was captured with."""
+
+    form: Any
+    loss_fn: Any
+    watch: Watch
+    engine: Engine
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
+
+
+def engine_for(batch: Batch) -> Engine:
+    """Return how batches like this one are clipped; captured and proved once for each form."""
+    given = [batch.inputs, batch.targets]
+    tensors = tuple((t.shape[1:], t.dtype, t.device) for t in records.leaves(given))
+    form = tensors, tuple(batch.parameters), records.outline(given)
+    known = _known.setdefault(batch.model, {})
+    for seen in known.values():
+        if seen.loss_fn is batch.loss_fn and seen.form == form and seen.watch.unchanged():
+            return seen.engine
+    key = form, fingerprint(batch.model, batch.loss_fn)
+    engine = known[key].engine if key in known else _proved(batch)
+    known.pop(key, None)
+    if len(known) >= _GRAPHS:
+        del known[next(iter(known))]
+    known[key] = _Seen(form, batch.loss_fn, Watch(batch.model, batch.loss_fn), engine)
+    return engine
+
+
+def proved_engine(batch: Batch) -> Engine:
+    """Return the engine of a batch whose records are proved to stay apart.
+
+    Raises:
+        UnsupportedError: For others, with the module, the operator and what it does.
+    """
+    engine = engine_for(batch)
+    if engine.program is None:
+        raise UnsupportedError(
+            f"method: records are not proved to stay apart ({engine.proof.why}); use "
+            "method='alone', or change the model"
+        )
+    return engine
+
+
+def proof_of(model: nn.Module) -> Proof | None:
+    """Return what was proved last of a model; None before its first batch."""
+    known = _known.get(model)
+    return None if not known else list(known.values())[-1].engine.proof
+
+
+def _proved(batch: Batch) -> Engine:
+    # tracing takes half a second to import, and is of no use to who only plans
+    from apiece.training.clipping import capture
+    from apiece.training.clipping.layout import Unproved
+    from apiece.training.clipping.proof import prove
+    from apiece.training.clipping.rewrite import rewrite
+
+    try:
+        found = capture.capture(
+            batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets
+        )
+        losses, gradients = found.results
+        proved = prove(found.module.graph, found.records, found.sizes, losses, gradients)
+        nodes = sum(node.op == "call_function" for node in found.module.graph.nodes)
+        program = rewrite(found, proved)
+    except (capture.Uncaptured, Unproved) as error:
+        return Engine(Proof(False, {}, str(error)), None)
+    cells = sum(_cells(node, proved.layouts, found.sizes) for node in program.places)
+    parameters = sum(p.numel() for p in batch.model.parameters())  # frozen ones are read as well
+    room = max(_CACHE, _WORTH * parameters, _EACH * nodes)
+    on_cpu = all(p.device.type == "cpu" for p in batch.parameters.values())
+    most = max(2, room // max(1, cells)) if on_cpu else sys.maxsize
+    proof = Proof(True, dict(sorted(proved.operators.items())))
+    return Engine(proof, program, found.names, most)
+
+
+def _cells(node: Any, layouts: Any, sizes: Any) -> int:
+    """Return how many values a tensor holds for each record."""
+    value = node.meta["val"]
+    if getattr(layouts[node], "axis", None) is None:
+        return 0
+    return int(math.prod(sizes.factor(s) if sizes.depends(s) else int(s) for s in value.shape))
+
+
+def clip_proved(engine: Engine, batch: Batch, width: int) -> ClippedSum:
+    """Return the clipped sum of a batch, at most `width` records at a time."""
+    size = len(batch)
+    width = min(width, engine.most)
+    if size > width:  # parts of about the same size
+        width = max(2, math.ceil(size / math.ceil(size / width)))
+    parts = [batch] if size <= width else batch.parts(width)
+    return add_up(
+        _clip(engine, part) if len(part) <= width else _clip_large(engine, part, width)
+        for part in parts
+    )
+
+
+def _run(engine: Engine, batch: Batch) -> tuple[torch.Tensor, dict[str, Contribution]]:
+    """Return losses and each parameter's contribution, of at least two records."""
+    assert engine.program is not None
+    model = batch.model
+    tensors = [model.get_parameter(n) if n in batch.parameters else _tensor(model, n)
+               for n in engine.names]  # fmt: skip
+    device = tensors[0].device
+    given = [*tensors, *records.leaves([batch.inputs, batch.targets])]
+    with torch.no_grad():
+        with torch.autocast(device.type, enabled=False):
+            losses, operands = engine.program.run(given)
+        del given
+        with single(device), keeping():
+            return losses, engine.program.contributions(operands, len(batch))
+
+
+def _tensor(model: nn.Module, name: str) -> torch.Tensor:
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    held: dict[str, Any] = module._buffers if own in module._buffers else module._parameters
+    found: torch.Tensor = held[own]
+    return found
+
+
+def _clip(engine: Engine, batch: Batch) -> ClippedSum:
+    assert engine.program is not None
+    rows, batch = len(batch), _at_least_two(batch)
+    losses, named = _run(engine, batch)
+    with torch.no_grad(), single(losses.device):
+        norms, sums = _summed(engine.program, named, batch)
+    persons = norms.numel() - (len(batch) - rows)
+    gradients = {
+        name: sums[name] if name in sums else torch.zeros_like(p, dtype=wide(p.dtype))
+        for name, p in batch.parameters.items()
+    }
+    return ClippedSum(gradients, norms[:persons], losses[:rows], batch.clip_norms[:persons])
+
+
+def _at_least_two(batch: Batch) -> Batch:
+    """Return a batch of one record with a second, a copy whose bound is zero."""
+    if len(batch) > 1:
+        return batch
+    twice = torch.zeros(2, dtype=torch.long, device=batch.clip_norms.device)
+    owner = None if batch.owner is None else torch.arange(2, device=batch.clip_norms.device)
+    return Batch(
+        batch.model,
+        batch.parameters,
+        batch.loss_fn,
+        records.select(batch.inputs, twice),
+        records.select(batch.targets, twice),
+        torch.cat([batch.clip_norms, batch.clip_norms.new_zeros(1)]),
+        owner,
+    )
+
+
+def _summed(
+    program: Program, named: dict[str, Contribution], batch: Batch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return norms and the clipped sums, by parameter."""
+    owner, bounds = batch.owner, batch.clip_norms
+    beside, shapes = _side_by_side(named)
+    held: dict[str, Contribution | Joined] = dict(beside)
+    named.clear()
+    beside.clear()
+    if owner is not None:
+        persons = Persons(owner)
+        held = {name: Joined(part, persons) for name, part in held.items()}  # type: ignore[arg-type]
+    if held:
+        of_rows = remembering(row_squares)
+        norms = torch.stack([part.squares(of_rows) for part in held.values()]).sum(0).sqrt_()
+    else:
+        norms = torch.zeros_like(bounds, dtype=torch.float32)
+    factors = clip_factors(norms, bounds)
+    if not math.isfinite(float(norms.sum())):
+        bad = ~torch.isfinite(norms)
+        held = {name: part.without(bad) for name, part in held.items()}
+    sums = {name: held.pop(name).weighted(factors) for name in list(held)}
+    if shapes:
+        whole = sums.pop(_ALL).split_with_sizes([math.prod(s) for s in shapes.values()])
+        sums |= {n: part.view(s) for (n, s), part in zip(shapes.items(), whole, strict=True)}
+    finished = {
+        name: program.finished(name, total, batch.parameters[name]) for name, total in sums.items()
+    }
+    return norms, finished
+
+
+_SMALL = 1 << 12  # entries of one record's gradient, above which a copy costs more than a call
+_ALL = ""  # the name of what stands side by side
+
+
+def _side_by_side(
+    named: Mapping[str, Contribution],
+) -> tuple[dict[str, Contribution], dict[str, torch.Size]]:
+    """Return the contributions with the small ones as one, and the shapes of those.
+
+    Biases, scales and shifts are most of a network's parameters by number, and none of its
+    arithmetic.
+    """
+    rows = {name: part.gradients for name, part in named.items() if isinstance(part, Rows)}
+    small = {name: each for name, each in rows.items() if math.prod(each.shape[1:]) <= _SMALL}
+    kind = next((each.dtype for each in small.values()), None)
+    small = {name: each for name, each in small.items() if each.dtype == kind}
+    if len(small) < 2:
+        return dict(named), {}
+    found = {name: part for name, part in named.items() if name not in small}
+    found[_ALL] = Rows(torch.cat([flattened(each) for each in small.values()], 1))
+    return found, {name: each.shape[1:] for name, each in small.items()}
+
+
+def _clip_large(engine: Engine, batch: Batch, width: int) -> ClippedSum:
+    """Return the clipped share of one person with more rows than are taken at a time."""
+    assert engine.program is not None
+    total: dict[str, torch.Tensor] = {}
+    losses: list[torch.Tensor] = []
+    for rows in batch.of_rows().parts(width):
+        part = _at_least_two(rows)
+        some, named = _run(engine, part)
+        losses.append(some[: len(rows)])
+        weights = torch.ones(len(part), device=some.device)
+        weights[len(rows) :] = 0
+        with torch.no_grad(), single(some.device):
+            for name, one in named.items():
+                made = engine.program.finished(
+                    name, one.weighted(weights.to(wide(some.dtype))), batch.parameters[name]
+                )
+                total[name] = total[name] + made if name in total else made
+    each = {
+        name: total.get(name, torch.zeros_like(p, dtype=wide(p.dtype)))
+        for name, p in batch.parameters.items()
+    }
+    return clip_one(each, torch.cat(losses), batch.clip_norms)
+
+
+def clip_one(
+    gradients: dict[str, torch.Tensor], losses: torch.Tensor, clip_norms: torch.Tensor
+) -> ClippedSum:
+    """Return one record's or person's gradient, clipped at its bound (1,)."""
+    with torch.no_grad():
+        squares = [row_squares(g.reshape(1, -1)) for g in gradients.values()]
+        norms = torch.stack([s.to(torch.float64) for s in squares]).sum(0).sqrt()
+        norms = norms.to(next(iter(gradients.values())).dtype)
+        factor = clip_factors(norms, clip_norms)
+        good = bool(torch.isfinite(norms).all())
+        sums = {
+            name: g * factor.to(g.dtype) if good else torch.zeros_like(g)
+            for name, g in gradients.items()
+        }
+    return ClippedSum(sums, norms, losses.detach(), clip_norms)

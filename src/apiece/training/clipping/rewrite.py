@@ -1,0 +1,603 @@
+"""Rewriting: a proved graph becomes one that gives what norms and clipped sums are made of.
+
+Where an operator turns records into a sum over them (a leaf), its arguments are given out instead:
+they say each record's gradient, mostly without making it. `Contribution` has the cheapest way from
+there to norms and weighted sums, both from the very same tensors.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from apiece.training.clipping.capture import Captured
+from apiece.training.clipping.layout import SHARED, Places, Records, Summed, Unproved
+from apiece.training.clipping.precision import wide
+from apiece.training.clipping.proof import Proved
+from apiece.training.clipping.rules.contributions import (
+    Contribution,
+    Outer,
+    Products,
+    Rows,
+    join,
+    lookups,
+    products,
+)
+from apiece.training.clipping.rules.convolution import convolution
+from apiece.training.clipping.table import Call
+
+Tensors = list[torch.Tensor]
+Make = Callable[[Tensors, int], Contribution]
+aten = torch.ops.aten
+_VIEWS = {"view", "_unsafe_view", "reshape"}
+# Maps of a gradient that keep its norm, entry for entry.
+_ISOMETRIES = {
+    "t", "transpose", "permute", "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "neg",
+    "clone", "_to_copy",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A convolution's arithmetic, under the names that a layer has for it."""
+
+    weight: torch.Tensor
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: str = "zeros"
+
+    @property
+    def kernel_size(self) -> tuple[int, ...]:
+        """The size of the kernel itself."""
+        return tuple(self.weight.shape[2:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """An operator that sums over records: the tensors it takes, and what they give each record."""
+
+    operands: tuple[fx.Node, ...]
+    make: Make
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """An operator between leaves and a parameter's gradient, kept apart from the graph."""
+
+    node: fx.Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, node: fx.Node) -> Step:
+        """Return the step that a node is."""
+        return cls(node, node.args, dict(node.kwargs))
+
+    @property
+    def name(self) -> str:
+        """The operator's name."""
+        return _name(self.node)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What makes two steps the same."""
+        shape = tuple(self.node.meta["val"].shape)
+        given = () if self.name in _VIEWS else tuple(map(str, self.args[1:]))
+        return self.name, shape, given
+
+    def applied(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the step of a weighted sum of leaves, which stays wide."""
+        if self.name in _VIEWS:
+            return value.reshape(tuple(self.node.meta["val"].shape))
+        if self.name in ("clone", "_to_copy"):
+            return value
+        found: torch.Tensor = self.node.target(value, *self.args[1:], **self.kwargs)  # type: ignore[operator]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A parameter's gradient: leaves whose sum, taken through `chain`, it is.
+
+    through: where the leaves go separate ways, or ones that change norms, the map from each
+    record's leaves to its gradient; with the shared tensors that it needs.
+    """
+
+    leaves: tuple[Leaf, ...]
+    chain: tuple[Step, ...]
+    through: Callable[..., torch.Tensor] | None = None
+    shared: tuple[fx.Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What is run for a batch: the graph, and what becomes of what it gives.
+
+    Args:
+        module: Takes what the captured graph takes; gives losses and operands.
+        parts: By parameter; none for one that no record's loss depends on.
+        places: Of each operand in what the graph gives.
+    """
+
+    module: fx.GraphModule
+    parts: dict[str, Part]
+    places: dict[fx.Node, int] = field(default_factory=dict)
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
+        """Return losses and operands."""
+        losses, *operands = self.module(*tensors)
+        return losses, operands
+
+    def contributions(self, operands: Tensors, size: int) -> dict[str, Contribution]:
+        """Return each parameter's contribution in the layout of its leaves, by name."""
+        return {name: self._of(part, operands, size) for name, part in self.parts.items()}
+
+    def _of(self, part: Part, operands: Tensors, size: int) -> Contribution:
+        found = [self._leaf(leaf, operands, size) for leaf in part.leaves]
+        if part.through is None:
+            return join(found)
+        shared = [operands[self.places[node]] for node in part.shared]
+        given = [one.per_record() for one in found]
+        dims = (*(0 for _ in given), *(None for _ in shared))
+        return Rows(torch.vmap(part.through, in_dims=dims)(*given, *shared))
+
+    def _leaf(self, leaf: Leaf, operands: Tensors, size: int) -> Contribution:
+        given = [_widened(operands[self.places[node]]) for node in leaf.operands]
+        return leaf.make(given, size)
+
+    def finished(self, name: str, total: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return a weighted sum of leaves as the parameter's gradient."""
+        for step in self.parts[name].chain:
+            total = step.applied(total)
+        return total if total.shape == like.shape else total.reshape(like.shape)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(wide(tensor.dtype)) if tensor.is_floating_point() else tensor
+
+
+def rewrite(captured: Captured, proved: Proved) -> Program:
+    """Return the program of a graph in which records do not meet.
+
+    Args:
+        captured: Of which the graph is changed.
+        proved: Its layouts.
+    """
+    _, gradients = captured.results
+    parts: dict[str, Part] = {}
+    writer = _Writer(proved, captured)
+    for name, gradient in zip(captured.trained, gradients, strict=True):
+        if gradient is not None and isinstance(proved.layouts[gradient], Summed):
+            parts[name] = writer.part(gradient)
+    return _assembled(captured, proved, parts)
+
+
+def _assembled(captured: Captured, proved: Proved, parts: dict[str, Part]) -> Program:
+    graph = captured.module.graph
+    losses, _ = captured.results
+    places: dict[fx.Node, int] = {}
+    for part in parts.values():
+        for node in (*(n for leaf in part.leaves for n in leaf.operands), *part.shared):
+            places.setdefault(node, len(places))
+    end = next(node for node in graph.nodes if node.op == "output")
+    end.args = ([losses, *places],)
+    for node in proved.leaves:
+        _spare(node)
+    graph.set_codegen(fx.graph.CodeGen())
+    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    graph.lint()
+    captured.module.recompile()
+    return Program(captured.module, parts, places)
+
+
+_MASKED = ("convolution_backward", "native_layer_norm_backward", "native_group_norm_backward",
+           "native_batch_norm_backward", "_fused_rms_norm_backward")  # fmt: skip
+
+
+def _spare(node: fx.Node) -> None:
+    """Let an operator that gives several gradients make only that of its input."""
+    if _name(node) not in _MASKED:
+        return
+    users = {user.args[1] for user in node.users}
+    mask = list(Call(node, {}, None).argument("output_mask"))  # type: ignore[arg-type]
+    new = [bool(mask[0]) and 0 in users, *(False for _ in mask[1:])]
+    *rest, _ = node.args
+    node.args = (*rest, new)
+
+
+def _name(node: fx.Node) -> str:
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet.__name__) if packet is not None else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Writer:
+    proved: Proved
+    captured: Captured
+    known: dict[tuple[fx.Node, bool], Leaf] = field(default_factory=dict)
+
+    def part(self, gradient: fx.Node) -> Part:
+        """Return what a parameter's gradient is made of."""
+        terms = self._terms(gradient)
+        if terms is not None:
+            chains = {tuple(step.kind for step in chain) for _, chain in terms}
+            if len(chains) == 1:
+                (_, chain), *_ = terms
+                chain = _shortened(chain)
+                turned = [step.name for step in chain] == ["t"]
+                if turned and all(_name(node) == "mm" for node, _ in terms):
+                    return Part(tuple(self.leaf(node, turned=True) for node, _ in terms), ())
+                return Part(tuple(self.leaf(node) for node, _ in terms), chain)
+        return self._mapped(gradient)
+
+    def _terms(self, node: fx.Node) -> list[tuple[fx.Node, tuple[Step, ...]]] | None:
+        """Return the leaves that a gradient is the sum of, each with the isometries on its way.
+
+        None where another map lies on the way.
+        """
+        if self.is_leaf(node):
+            return [(node, ())]
+        if node.op != "call_function" or node.target is operator.getitem:
+            return None
+        name = _name(node)
+        if name in _ISOMETRIES:
+            inner = self._terms(node.args[0])  # type: ignore[arg-type]
+            return (
+                None
+                if inner is None
+                else [(leaf, (*chain, Step.of(node))) for leaf, chain in inner]
+            )
+        if name == "add" and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
+            both = [self._terms(arg) for arg in node.args if isinstance(arg, fx.Node)]
+            if len(both) == 2 and both[0] is not None and both[1] is not None:
+                return both[0] + both[1]
+        return None
+
+    def is_leaf(self, node: fx.Node) -> bool:
+        """Whether a node gives a sum over records of what it takes of each."""
+        if node.target is operator.getitem:
+            return node.args[0] in self.proved.leaves
+        return node in self.proved.leaves
+
+    def _mapped(self, gradient: fx.Node) -> Part:
+        """Return a gradient by the map that takes each record's leaves to it."""
+        order: list[fx.Node] = []
+        leaves: list[fx.Node] = []
+        shared: list[fx.Node] = []
+
+        def visit(node: fx.Node) -> None:
+            if node in order or node in leaves or node in shared:
+                return
+            if self.is_leaf(node):
+                leaves.append(node)
+            elif not isinstance(self.proved.layouts.get(node, SHARED), Summed):
+                shared.append(node)
+            else:
+                for before in node.all_input_nodes:
+                    visit(before)
+                order.append(node)
+
+        visit(gradient)
+        steps = [Step.of(node) for node in order]
+
+        def through(*tensors: torch.Tensor) -> torch.Tensor:
+            held: dict[fx.Node, Any] = dict(zip([*leaves, *shared], tensors, strict=True))
+            for step in steps:
+                args, kwargs = fx.map_arg((step.args, step.kwargs), held.__getitem__)
+                held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
+            found: torch.Tensor = held[gradient]
+            return found
+
+        made = tuple(self.leaf(node) for node in leaves)
+        return Part(made, (), through, tuple(shared))
+
+    def leaf(self, node: fx.Node, *, turned: bool = False) -> Leaf:
+        """Return a leaf's rule; `turned` gives the transpose of a product."""
+        key = node, turned
+        if key not in self.known:
+            given: Any = node.args
+            index = int(given[1]) if node.target is operator.getitem else 0
+            source: fx.Node = node.args[0] if node.target is operator.getitem else node  # type: ignore[assignment]
+            rule = LEAVES.get(_name(source))
+            call = Call(source, self.proved.layouts, self.captured.sizes)
+            found = None if rule is None else rule(call, index)
+            self.known[key] = found if found is not None else _by_vmap(call, index)
+            if turned:
+                self.known[key] = _turned(self.known[key])
+        return self.known[key]
+
+
+def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return a chain without transposes that undo one another, and views before a view."""
+    found: list[Step] = []
+    for step in chain:
+        if found and step.name == found[-1].name == "t":
+            found.pop()
+        elif step.name in ("clone", "_to_copy"):
+            continue
+        else:
+            if found and step.name in _VIEWS and found[-1].name in _VIEWS:
+                found.pop()
+            found.append(step)
+    if found and found[-1].name in _VIEWS:
+        found.pop()  # the end is given the parameter's shape
+    return tuple(found)
+
+
+def _turned(leaf: Leaf) -> Leaf:
+    one, other = leaf.operands
+    return Leaf((one, other), lambda given, size: _swapped(leaf.make(given, size)))
+
+
+def _swapped(part: Contribution) -> Contribution:
+    match part:
+        case Outer(left, right):
+            return Outer(right, left)
+        case Products(left, right):
+            return Products(right, left)
+    return Rows(part.per_record().mT)
+
+
+# ---------------------------------------------------------------- leaves, operator by operator
+
+LEAVES: dict[str, Callable[[Call, int], Leaf | None]] = {}
+
+
+def by_record(tensor: torch.Tensor, layout: Records, size: int) -> torch.Tensor:
+    """Return (B, rows, *rest): each record's places on its axis, then the other axes in order.
+
+    Args:
+        tensor: With records where `layout` says.
+        layout: With integers.
+        size: B.
+    """
+    shape, axis = list(tensor.shape), layout.axis
+    rows = shape[axis] // size
+    outer = rows if layout.inner == 1 else (1 if layout.outer == 1 else int(layout.outer))
+    split = tensor.reshape(*shape[:axis], outer, size, rows // outer, *shape[axis + 1 :])
+    moved = split.movedim((axis + 1, axis, axis + 2), (0, 1, 2))
+    return moved.reshape(size, rows, *shape[:axis], *shape[axis + 1 :])
+
+
+def _along(call: Call, name: str) -> tuple[fx.Node, Records]:
+    node = call.argument(name)
+    layout = call.of(node)
+    assert isinstance(layout, Records)
+    return node, layout
+
+
+def _mm(call: Call, _index: int) -> Leaf | None:
+    (left, one), (right, other) = _along(call, "self"), _along(call, "mat2")
+    if (one, other) == (Records(1), Records(0)):
+        return Leaf((left, right), lambda given, _: Outer(given[0].t(), given[1]))
+
+    def make(given: Tensors, size: int) -> Contribution:
+        a, b = by_record(given[0], one, size), by_record(given[1], other, size)
+        if a.shape[1] == 1:
+            return Outer(a.squeeze(1), b.squeeze(1))
+        return products(a, b)
+
+    return Leaf((left, right), make)
+
+
+def _sum(call: Call, _index: int) -> Leaf | None:
+    node, layout = _along(call, "self")
+    dims = call.axes(call.argument("dim"), node)
+    shape = call.out()
+    others = [2 + k - (k > layout.axis) for k in dims if k != layout.axis]
+    if layout == Records(0) and not others:
+        return Leaf((node,), lambda given, size: Rows(given[0].reshape(size, *shape)))
+
+    def make(given: Tensors, size: int) -> Contribution:
+        rows = by_record(given[0], layout, size)
+        total = rows.sum([1, *others]) if others else (
+            rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
+        )  # fmt: skip
+        return Rows(total.reshape(size, *shape))
+
+    return Leaf((node,), make)
+
+
+def _convolution(call: Call, index: int) -> Leaf | None:
+    node, layout = _along(call, "grad_output")
+    if layout != Records(0):
+        return None
+    if index == 2:
+        return Leaf((node,), lambda given, _: Rows(given[0].flatten(2).sum(2)))
+    given_in = call.argument("input")
+    shape = tuple(int(s) for s in call.shape(call.argument("weight")))
+    stride, padding, dilation = (
+        tuple(int(s) for s in call.argument(n)) for n in ("stride", "padding", "dilation")
+    )
+    weight = torch.empty(shape, device="meta")  # only its shape counts
+    kernel = Kernel(weight, stride, padding, dilation, int(call.argument("groups")))
+    if call.argument("transposed"):  # the weight's gradient with input and output exchanged
+        return Leaf((given_in, node), lambda t, _: convolution(kernel, t[1], t[0]))
+    return Leaf((given_in, node), lambda t, _: convolution(kernel, t[0], t[1]))
+
+
+def _embedding(call: Call, _index: int) -> Leaf | None:
+    (node, layout), indices = _along(call, "grad_output"), call.argument("indices")
+    count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
+
+    def make(given: Tensors, size: int) -> Contribution:
+        index = by_record(given[1], layout, size).flatten(1)
+        left = by_record(given[0], layout, size)
+        left = left.reshape(*index.shape, left.shape[-1])
+        if padding >= 0:
+            left = left * (index != padding).unsqueeze(2)
+        return lookups(index, left, count)
+
+    return Leaf((node, indices), make)
+
+
+def _bags(call: Call, _index: int) -> Leaf | None:
+    gradient, indices = call.argument("grad"), call.argument("indices")
+    layout = call.of(indices)
+    assert isinstance(layout, Records)
+    count, padding = int(call.argument("num_weights")), int(call.argument("padding_idx"))
+    mean, weights = call.argument("mode") == 1, call.argument("per_sample_weights")
+    nodes = (gradient, indices, *((weights,) if isinstance(weights, fx.Node) else ()))
+
+    def make(given: Tensors, size: int) -> Contribution:
+        index = given[1].reshape(size, -1)
+        counted = torch.ones_like(index, dtype=given[0].dtype)
+        if len(given) > 2:
+            counted = given[2].reshape(size, -1)
+        if padding >= 0:
+            counted = counted * (index != padding)
+        if mean:
+            counted = counted / counted.sum(1, keepdim=True).clamp(min=1)
+        return lookups(index, given[0].unsqueeze(1) * counted.unsqueeze(2), count)
+
+    return Leaf(nodes, make)
+
+
+def _normalised(
+    call: Call,
+    names: Sequence[str],
+    normal: Callable[..., torch.Tensor],
+    last: int | None,
+    index: int,
+) -> Leaf | None:
+    """Scale and shift of values that are normalised within a record."""
+    nodes = [call.argument(name) for name in names]
+    layout = call.of(nodes[0])
+    assert isinstance(layout, Records)
+    channels = 2 if last is None else None
+
+    def make(given: Tensors, size: int) -> Contribution:
+        gradient = given[0]
+        values = gradient if index == 2 else gradient * normal(*given[1:])
+        rows = by_record(values, layout, size)
+        if channels is not None:  # (B, rows, C, *)
+            return Rows(rows.flatten(3).sum((1, 3)) if rows.dim() > 3 else rows.sum(1))
+        assert last is not None
+        shape = rows.shape[rows.dim() - last :]
+        return Rows(rows.reshape(size, -1, *shape).sum(1))
+
+    return Leaf(tuple(nodes), make)
+
+
+def _layer_norm(call: Call, index: int) -> Leaf | None:
+    last = len(call.argument("normalized_shape"))
+
+    def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (x - mean).mul_(scale)
+
+    return _normalised(call, ("grad_out", "input", "mean", "rstd"), normal, last, index)
+
+
+def _rms_norm(call: Call, index: int) -> Leaf | None:
+    last = len(call.argument("normalized_shape"))
+    return _normalised(call, ("grad_out", "input", "rstd"), torch.mul, last, index)
+
+
+def _group_norm(call: Call, index: int) -> Leaf | None:
+    groups = int(call.argument("group"))
+
+    def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        grouped = x.reshape(*mean.shape[:1], groups, -1)
+        found = (grouped - mean.view(-1, groups, 1)).mul_(scale.view(-1, groups, 1))
+        return found.view(x.shape)
+
+    return _normalised(call, ("grad_out", "input", "mean", "rstd"), normal, None, index)
+
+
+def _batch_norm(call: Call, index: int) -> Leaf | None:
+    _, layout = _along(call, "grad_out")
+    if call.argument("train") or layout.axis != 0:
+        return None
+    small = float(call.argument("eps"))
+
+    def normal(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        shape = (1, -1, *(1 for _ in x.shape[2:]))
+        return (x - mean.view(shape)).mul_((variance + small).rsqrt().view(shape))
+
+    names = ("grad_out", "input", "running_mean", "running_var")
+    return _normalised(call, names, normal, None, index)
+
+
+def _trilinear(call: Call, _index: int) -> Leaf | None:
+    names = [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")]
+    nodes = [call.argument(name) for name, _ in names]
+    layouts = [call.of(node) for node in nodes]
+    rank = len(call.shape(nodes[0])) + len(call.argument("expand1"))
+    new = [[int(d) for d in call.argument(name)] for _, name in names]
+    at = {
+        [k for k in range(rank) if k not in axes][layout.axis]
+        for axes, layout in zip(new, layouts, strict=True)
+        if isinstance(layout, Records)
+    }
+    rows = {layout.rows for layout in layouts if isinstance(layout, Records)}
+    if len(at) != 1 or rows != {1}:
+        return None
+    (axis,) = at
+    summed = [d for d in call.argument("sumdim") if d != axis]
+    shape = call.out()
+
+    def make(given: Tensors, size: int) -> Contribution:
+        total = torch.ones((), dtype=given[0].dtype, device=given[0].device)
+        for tensor, axes in zip(given, new, strict=True):
+            for d in sorted(axes):
+                tensor = tensor.unsqueeze(d)
+            total = total * tensor
+        total = total.movedim(axis, 0)
+        others = [d + (d < axis) for d in summed]
+        return Rows((total.sum(others) if others else total).reshape(size, *shape))
+
+    return Leaf(tuple(nodes), make)
+
+
+LEAVES.update(
+    {
+        "_trilinear": _trilinear,
+        "mm": _mm,
+        "sum": _sum,
+        "convolution_backward": _convolution,
+        "embedding_dense_backward": _embedding,
+        "_embedding_bag_backward": _bags,
+        "_embedding_bag_dense_backward": _bags,
+        "native_layer_norm_backward": _layer_norm,
+        "_fused_rms_norm_backward": _rms_norm,
+        "native_group_norm_backward": _group_norm,
+        "native_batch_norm_backward": _batch_norm,
+    }
+)
+
+
+def _by_vmap(call: Call, index: int) -> Leaf:
+    """Return each record's gradient by the operator itself, on that record alone."""
+    node = call.node
+    nodes = call.tensors()
+    layouts = [call.of(n) for n in nodes]
+    if any(isinstance(layout, Places) for layout in layouts):
+        raise Unproved(f"{call.name}: no rule gives each record's gradient")
+    several = isinstance(node.meta["val"], list | tuple)
+    given_args, given_kwargs = node.args, dict(node.kwargs)
+
+    def one(*tensors: torch.Tensor) -> torch.Tensor:
+        held = dict(zip(nodes, tensors, strict=True))
+        args, kwargs = fx.map_arg((given_args, given_kwargs), held.__getitem__)
+        found = node.target(*args, **kwargs)  # type: ignore[operator]
+        chosen: torch.Tensor = found[index] if several else found
+        return chosen
+
+    def make(given: Tensors, size: int) -> Contribution:
+        rows = [
+            by_record(t, layout, size).movedim(1, 1 + layout.axis)
+            if isinstance(layout, Records)
+            else t
+            for t, layout in zip(given, layouts, strict=True)
+        ]
+        dims = tuple(0 if isinstance(layout, Records) else None for layout in layouts)
+        return Rows(torch.vmap(one, in_dims=dims)(*rows))
+
+    return Leaf(tuple(nodes), make)
