@@ -16,11 +16,13 @@ from apiece.training.clipping import (
     ClippedSum,
     LossFunction,
     PartPath,
+    Proof,
     State,
     clip_and_sum,
     empty_sum,
     guards,
     model_randomness,
+    proof_of,
     selection,
 )
 from apiece.training.people import PeopleRows
@@ -78,6 +80,11 @@ class Sums:
     def paths(self) -> tuple[PartPath, ...]:
         """How each part of the model is clipped; none before the first batch."""
         return selection.paths_of(self.model, self._method)
+
+    @property
+    def proof(self) -> Proof | None:
+        """What was proved of the model; None before a batch by method="proved"."""
+        return proof_of(guards.inner(self.model))
 
     def nothing(self) -> ClippedSum:
         """Return the sum over no records."""

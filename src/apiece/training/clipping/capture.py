@@ -260,7 +260,8 @@ class _Task:
                 found: fx.GraphModule = make(*fake)
         except Exception as error:
             raise Uncaptured(
-                f"model: writes into a tensor that is not its own ({_short(error)})"
+                "model: cannot be written for any number of records, without writing into tensors "
+                f"({_short(error)})"
             ) from None
         _tidy(found)
         for node in found.graph.nodes:

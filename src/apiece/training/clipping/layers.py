@@ -283,17 +283,6 @@ def _pools_backward(call: Call) -> Given:
     return layout
 
 
-@rule(
-    """
-    upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
-    upsample_linear1d_backward upsample_nearest1d_backward upsample_trilinear3d_backward
-    _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d_backward
-    """
-)
-def _upsampled_backward(call: Call) -> Given:
-    return _first(call, "grad_output")
-
-
 @rule("grid_sampler_2d grid_sampler_3d")
 def _grid(call: Call) -> Given:
     return _first(call, "input", "grid")

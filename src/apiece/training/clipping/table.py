@@ -177,7 +177,7 @@ POINTWISE = words(
     nan_to_num ne neg nextafter polygamma pow rad2deg real reciprocal relu relu6 remainder round
     rrelu_with_noise_backward rsqrt rsub selu sgn sigmoid sigmoid_backward sign signbit silu
     silu_backward sin sinc sinh smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
-    soft_margin_loss_backward softplus softplus_backward  
+    soft_margin_loss_backward softplus softplus_backward
     special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri
     special_xlog1py special_zeta sqrt sub tan tanh tanh_backward threshold
     threshold_backward trunc where xlogy binary_cross_entropy binary_cross_entropy_backward
@@ -423,10 +423,12 @@ def _slice(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
     axis = call.axis(call.argument("dim", 0), tensor)
     if isinstance(layout, Records | Places) and layout.axis == axis:
-        whole = call.name == "slice" and same(call.shape(tensor)[axis], call.out()[axis])
+        part = call.argument("src")
+        taken = call.out() if part is None else call.shape(part)
+        whole = same(call.shape(tensor)[axis], taken[axis])
         if not whole or call.argument("step", 1) != 1:
             raise Unproved("some of the batch's records are picked by their place")
-        return layout
+        return layout if part is None else written(call, [tensor, part])
     if call.name != "slice_scatter":
         return layout
     return written(call, [tensor, call.argument("src")])

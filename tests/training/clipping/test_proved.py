@@ -1,0 +1,290 @@
+"""The engine by its graph: exact where it proves, and nothing that mixes records is proved."""
+
+import random
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from apiece.errors import InputError, UnsupportedError
+from apiece.training import clip_and_sum
+from apiece.training.clipping import proof_of
+from neighbours.harness import Refused, movement
+from neighbours.zoo import HONEST, MIXING
+
+from .test_front import BOOKED, OTHERS, assert_same, case, loss_fn
+
+CASES = BOOKED | OTHERS
+FEW = ["linear, few positions", "conv2d, oneDNN, groups", "embedding bag, mean", "attention, masks",
+       "instance norm", "tied", "weight norm", "gru", "layer norm, two dims", "cnn"]  # fmt: skip
+NOT_YET = ("checked value", "cache of shapes", "counter", "bags", "packed")
+
+
+def proved(name):
+    model, inputs, targets, clip_norms = case(*CASES[name])
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="proved")
+    assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
+    assert proof_of(model).proved
+    for i in (0, 4):  # alone in its batch, a record's share is the whole sum
+        one = slice(i, i + 1)
+        own = clip_and_sum(
+            model, loss_fn, inputs[one], targets[one], clip_norms[one], method="proved"
+        )
+        share = torch.sqrt(sum(g.double().square().sum() for g in own.gradients.values()))
+        assert share <= clip_norms[i]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_equals_the_loop(name):
+    proved(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name not in FEW])
+def test_every_layer_equals_the_loop(name):
+    proved(name)
+
+
+def insisting(model, loss, inputs, targets, clip_norms, *, method):
+    assert method == "auto"
+    try:
+        return clip_and_sum(model, loss, inputs, targets, clip_norms, method="proved")
+    except InputError as error:
+        raise UnsupportedError(str(error)) from None
+
+
+@pytest.mark.parametrize("name", list(MIXING)[::8])
+def test_nothing_that_mixes_is_proved(name):
+    with pytest.raises(Refused):
+        movement(MIXING[name], of=insisting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXING)
+def test_none_of_the_zoo_that_mixes_is_proved(name):
+    test_nothing_that_mixes_is_proved(name)
+
+
+def alone(model, loss, inputs, targets, clip_norms, *, method):
+    assert method == "auto"
+    return clip_and_sum(model, loss, inputs, targets, clip_norms, method="alone")
+
+
+@pytest.mark.parametrize("name", ["mean at 0", "keeps: buffer by data", "keeps: first batch",
+                                  "loss: contrast, tensor", "keeps: attribute"])  # fmt: skip
+def test_what_mixes_is_harmless_alone(name):
+    assert movement(MIXING[name], of=alone) <= 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXING)
+def test_all_that_mix_are_harmless_alone(name):
+    assert movement(MIXING[name], of=alone) <= 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in HONEST if not n.startswith(NOT_YET)])
+def test_honest_models_are_proved(name):
+    assert movement(HONEST[name], of=insisting) <= 1.001
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.randn(9, 4)
+
+
+def test_persons_are_clipped_as_one():
+    model, inputs = mlp()
+    people = [3, 3, 1, 7, 7, 7, 2, 1, 3]
+    bounds = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    options = {"people": people}
+    ours = clip_and_sum(model, loss_fn, inputs, torch.ones(9), bounds, method="proved", **options)
+    theirs = clip_and_sum(model, loss_fn, inputs, torch.ones(9), bounds, method="loop", **options)
+    parts = clip_and_sum(
+        model, loss_fn, inputs, torch.ones(9), bounds, method="proved", physical_batch_size=2,
+        **options,
+    )  # fmt: skip
+    by_hand = clip_and_sum(model, loss_fn, inputs, torch.ones(9), bounds, method="alone", **options)
+    for other in (theirs, parts, by_hand):
+        torch.testing.assert_close(ours.norms, other.norms, rtol=1e-4, atol=1e-6)
+        for name, value in ours.gradients.items():
+            torch.testing.assert_close(value, other.gradients[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["proved", "alone"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
+def test_a_row_that_is_not_finite_contributes_nothing(method, bad):
+    model, inputs = mlp()
+    good = clip_and_sum(model, loss_fn, inputs[1:], torch.ones(8), 0.1, method=method)
+    inputs[0, 1] = bad
+    loud = lambda o, t: loss_fn(o * (1 + o.abs().sum(1, keepdim=True) * 1e30), t)  # noqa: E731
+    clipped = clip_and_sum(model, loss_fn, inputs, torch.ones(9), 0.1, method=method)
+    assert clipped.rejected == 1 or bad == 1e38
+    if clipped.rejected:
+        for name, value in clipped.gradients.items():
+            torch.testing.assert_close(value, good.gradients[name], rtol=1e-4, atol=1e-6)
+    assert all(torch.isfinite(g).all() for g in clip_and_sum(
+        model, loud, inputs, torch.ones(9), 0.1, method=method).gradients.values())  # fmt: skip
+
+
+class Watched(nn.Module):
+    """Notes every run of its forward, outside of the model."""
+
+    runs = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale, self.flag = nn.Linear(4, 3), 1.0, False
+
+    def forward(self, x):
+        Watched.runs += 1
+        out = self.layer(x) * self.scale
+        return out - out.mean(0) if self.flag else out
+
+
+def test_nothing_of_python_runs_after_the_capture():
+    torch.manual_seed(0)
+    model, x, y = Watched(), torch.randn(9, 4), torch.ones(9)
+    clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+    before = Watched.runs
+    for size in (9, 1, 4):
+        clip_and_sum(model, loss_fn, x[:size], y[:size], 0.1, method="proved")
+    assert Watched.runs == before
+
+
+def test_a_value_of_python_s_that_changes_is_captured_again():
+    torch.manual_seed(0)
+    model, x, y = Watched(), torch.randn(9, 4), torch.ones(9)
+    first = clip_and_sum(model, loss_fn, x, y, 1e6, method="proved")
+    model.scale = 2.0
+    second = clip_and_sum(model, loss_fn, x, y, 1e6, method="proved")
+    assert_same(second, model, loss_fn, x, y, tolerance=2e-4)
+    assert not torch.allclose(first.gradients["layer.bias"], second.gradients["layer.bias"])
+    weight = [1.0]
+
+    def annealed(out, target):
+        return weight[0] * loss_fn(out, target)
+
+    one = clip_and_sum(model, annealed, x, y, 1e6, method="proved").gradients["layer.bias"]
+    weight[0] = 3.0
+    three = clip_and_sum(model, annealed, x, y, 1e6, method="proved").gradients["layer.bias"]
+    torch.testing.assert_close(three, 3 * one)
+    model.flag = True  # and now it mixes
+    with pytest.raises(UnsupportedError, match="mean over the records"):
+        clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+    model.flag = False
+    model.layer.register_forward_hook(lambda _m, _i, out: out - out.mean(0))
+    with pytest.raises(UnsupportedError, match="mean over the records"):
+        clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+
+
+class Coin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * (2 if random.random() < 0.5 else 1)
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(4, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+
+
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+
+
+class Sized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) / len(x)
+
+
+REFUSED = {
+    "a coin of Python's": (Coin, "from one capture to the next"),
+    "a counter": (Counter, "calls: changes in a forward"),
+    "a branch on a value": (Branch, r"test_proved.py:\d+ .*a value of a record decides"),
+    "the batch's size": (Sized, "from one capture to the next|becomes a value"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_capture_would_freeze_is_refused(name):
+    make, message = REFUSED[name]
+    random.seed(1)
+    model = make()
+    before = {k: v for k, v in vars(model).items() if not k.startswith("_")}
+    with pytest.raises(UnsupportedError, match=message):
+        clip_and_sum(model, loss_fn, torch.randn(9, 4), torch.ones(9), 0.1, method="proved")
+    assert {k: v for k, v in vars(model).items() if not k.startswith("_")} == before
+    assert not proof_of(model).proved
+
+
+def test_a_refusal_names_the_module_and_the_operator():
+    model = nn.Sequential()
+    model.add_module("first", nn.Linear(4, 4))
+    model.add_module("normed", nn.LayerNorm(4))
+    model.normed.register_forward_hook(lambda _m, _i, out: out.softmax(0))
+    with pytest.raises(UnsupportedError, match=r"normed: _softmax: _softmax over the records"):
+        clip_and_sum(model, loss_fn, torch.randn(9, 4), torch.ones(9), 0.1, method="proved")
+
+
+def test_alone_leaves_the_model_and_the_streams_as_they_were():
+    torch.manual_seed(0)
+    model, x, y = Counter(), torch.randn(9, 4), torch.ones(9)
+    state = random.getstate()
+    clipped = clip_and_sum(model, loss_fn, x, y, 0.1, method="alone")
+    assert_same(clipped, model, loss_fn, x, y, tolerance=2e-4)
+    assert random.getstate() == state
+    assert model.calls == 0
+
+
+SEEN = []
+
+
+def test_alone_refuses_what_is_written_where_copies_do_not_reach():
+    def remembers(out, target):
+        SEEN.append(float(out.detach().sum()))
+        return loss_fn(out, target)
+
+    model, x = mlp()
+    with pytest.raises(UnsupportedError, match="changes something outside"):
+        clip_and_sum(model, remembers, x, torch.ones(9), 0.1, method="alone")
+
+
+def test_a_closure_s_own_list_is_each_record_s_own():
+    seen = []
+
+    def remembers(out, target):
+        seen.append(1.0)
+        return loss_fn(out, target) * len(seen)
+
+    model, x = mlp()
+    clipped = clip_and_sum(model, remembers, x, torch.ones(9), 0.1, method="alone")
+    plain = clip_and_sum(model, loss_fn, x, torch.ones(9), 0.1, method="alone")
+    assert seen == []
+    torch.testing.assert_close(clipped.norms, plain.norms)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+def test_precisions(precision):
+    name = "nothing at 0"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert movement(HONEST[name], precision, of=insisting) <= 1.05
