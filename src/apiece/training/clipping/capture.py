@@ -148,7 +148,7 @@ def _quiet() -> Iterator[None]:
             np.random.set_state(of_numpy)  # noqa: NPY002
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Task:
     """What is to be captured."""
 

@@ -121,7 +121,8 @@ def divide(size: Any, by: Any) -> Any | None:
     size, by = expression(size), expression(by)
     if isinstance(size, int) and isinstance(by, int):
         return size // by if by and size % by == 0 else None
-    found = sympy.cancel(sympy.sympify(size) / by)
+    whole = sympy.Integer(size) if isinstance(size, int) else size
+    found = sympy.cancel(whole / by)
     if sympy.fraction(found)[1] != 1:
         return None
     return int(found) if found.is_Integer else found
