@@ -154,12 +154,12 @@ def test_a_resume_with_another_optimizer_or_scheduler_is_refused(tmp_path):
     scheduler = lr_scheduler.StepLR(optimizer, 2)
     given = (LOSS, plan(), DATA)
     Trainer(model, optimizer, *given, seed=0, scheduler=scheduler, checkpoint=tmp_path).fit(2)
-    with pytest.raises(StateError, match="its run had a scheduler"):
+    with pytest.raises(StateError, match="its scheduler is not"):
         Trainer.resume(tmp_path, *parts(OPTIMIZERS["Adam"]), *given)
     model, _ = parts(OPTIMIZERS["Adam"])
     grouped = [{"params": [p]} for p in model.parameters()]
     optimizer = torch.optim.Adam(grouped, lr=0.01)
-    with pytest.raises(StateError, match="does not fit"):
+    with pytest.raises(StateError, match="its optimizer is not"):
         Trainer.resume(
             tmp_path, model, optimizer, *given, scheduler=lr_scheduler.StepLR(optimizer, 2)
         )

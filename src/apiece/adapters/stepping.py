@@ -11,10 +11,10 @@ import torch
 
 from apiece._types import State
 from apiece.errors import StateError
-from apiece.training import Progress, Trainer
+from apiece.training import Progress, Trainer, Uncopied
 
 
-class PrivateStep(torch.optim.Optimizer):
+class PrivateStep(Uncopied, torch.optim.Optimizer):
     """An optimizer whose step is one step of a `Trainer`: draw, clip, noise, update.
 
     It shares the parameter groups of the trainer's own optimizer, so that what shows or schedules

@@ -28,7 +28,7 @@ from apiece._types import State
 from apiece.errors import DataError, StateError, UnsupportedError
 from apiece.training.randomness import KEY_BYTES
 
-FORMAT = 3
+FORMAT = 4
 _DIGEST = 16
 
 
@@ -148,7 +148,19 @@ class Folder:
                 f"{self.path}: holds the checkpoint of another run; resume that one, or choose an "
                 "empty folder"
             )
+        data = _to_bytes({**state, "place": self._place()}, check=not self.state.exists())
         write_atomically(self.state, data)
+
+    def _place(self) -> int:
+        return self.key.stat().st_ino
+
+    def was_copied(self, state: State) -> bool:
+        """Whether the folder is another than the one that a state was written in.
+
+        Args:
+            state: As `load` returns it, of a run that is not finished.
+        """
+        return bool(state["place"] != self._place())
 
     def load(self) -> tuple[State, bytes | None]:
         """Return the state, read with weights_only=True, and the key; None for a finished run.

@@ -19,14 +19,14 @@ from apiece.training.clipping import LossFunction, PartPath, Proof, guards
 from apiece.training.distributed import Processes
 from apiece.training.loop import Loop
 from apiece.training.people import rows_of
-from apiece.training.randomness import RunningStreams
+from apiece.training.randomness import RunningStreams, Uncopied
 from apiece.training.samplers import EqualSampler
 from apiece.training.sources import source_of
 from apiece.training.sums import Sums
 from apiece.training.updates import Scheduler, Updates, check_holds
 
 
-class FilteredTrainer:
+class FilteredTrainer(Uncopied):
     """Gradient descent in which each record takes part for as long as its own budget lasts.
 
     Args:

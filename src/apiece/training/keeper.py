@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from apiece.plan import Plan
 from apiece.training.checkpoints import Folder, Journal
 from apiece.training.clipping import selection
 from apiece.training.fully_sharded import gathered, spread, spread_updates
+from apiece.training.identity import identity_of
 from apiece.training.loop import Loop
 from apiece.training.randomness import Streams
 
@@ -27,6 +29,7 @@ class Keeper:
         streams: Whose key is saved with it.
         plan: What is run; with its last step the key of the randomness is deleted.
         fingerprint: Keyed hash of the records and their groups.
+        makes: What else decides the updates, by the names that messages give it.
         folder: For the checkpoints; None keeps none until `save` is given one.
         every: Steps between two checkpoints.
 
@@ -45,12 +48,14 @@ class Keeper:
         *,
         plan: Plan,
         fingerprint: Fingerprint,
+        makes: Mapping[str, Any],
         folder: Path | None,
         every: int,
     ) -> None:
         self._loop, self._streams, self._plan = loop, streams, plan
-        self._fingerprint, self._every = fingerprint, every
+        self._fingerprint, self._every, self._makes = fingerprint, every, makes
         self._data: str | None = None  # the fingerprint, once it is known
+        self._identity: dict[str, str] | None = None  # of what else decides the updates
         self._journal: Journal | None = None
         self._folder = None if folder is None else Folder(folder)
         self._begun, self._finished = False, False
@@ -63,8 +68,17 @@ class Keeper:
 
     def before_step(self) -> None:
         """Save before anything is released, so that it can be made again."""
+        self._identify()
         if self._folder is not None and not self._begun:
             self.save()
+
+    def _identify(self) -> dict[str, str]:
+        """Return what makes the updates, digested: as it is before the first step from here."""
+        if self._identity is None:
+            key, model = self._streams.derive("identity", 0), self._loop.sums.model
+            made = {name: identity_of(it, key, model=model) for name, it in self._makes.items()}
+            self._identity = made
+        return self._identity
 
     def after_step(self) -> None:
         """Save, if it is time to."""
@@ -108,6 +122,7 @@ class Keeper:
             "finished": loop.step_number == self._plan.steps,
             "plan": self._plan.hash(),
             "data": self._data,
+            "makes": self._identify(),
             "release": self._streams.release,
             "world": loop.processes.world,
             "rejected": loop.rejected,
@@ -133,17 +148,18 @@ class Keeper:
         self._folder, self._begun, self._finished = folder, True, key is None
         if state["world"] != loop.processes.world:
             self._check_world(folder, state)
-        own = {"plan": self._plan.hash()}
+        own, kept = {"plan": self._plan.hash()}, {"plan": state["plan"]}
         if key is not None:
             self._streams = loop.streams = Streams(key, state["release"])
-            own["data"] = self._fingerprint(self._streams)
-        for what, value in own.items():
-            if state[what] != value:
+            own |= {"data": self._fingerprint(self._streams), **self._identify()}
+            kept |= {"data": state["data"], **state["makes"]}
+        for what in own | kept:
+            if own.get(what) != kept.get(what):
                 raise StateError(
-                    f"checkpoint: its {what} is not the one given here; resume with the plan, "
-                    "the data and the groups that the run began with"
+                    f"checkpoint: its {what} is not the one given here, and its noise is for that "
+                    "one alone; resume with all that the run began with, or start another run"
                 )
-        self._data = state["data"]
+        self._data, self._identity = state["data"], state["makes"]
         try:
             model = loop.sums.model
             model.load_state_dict(spread(state["model"], model.state_dict()))
@@ -162,6 +178,11 @@ class Keeper:
         It draws other records. So no step that was made may be made again, with the same noise on
         another sum; and no coin that a record keeps for a whole stage may be tossed again.
         """
+        if not self._finished and folder.was_copied(state):
+            raise StateError(
+                f"checkpoint: {folder.path} is a copy, and the run may go on in the first with the "
+                f"same noise on other records; resume that one, or with {state['world']} processes"
+            )
         began, step = f"the run's last number of processes, {state['world']}", int(state["step"])
         if any(stage.participation is not None for stage in self._plan.stages):
             raise StateError(

@@ -14,7 +14,7 @@ from apiece.training.chargers import Charger
 from apiece.training.clipping import ClippedSum
 from apiece.training.distributed import Processes
 from apiece.training.noise import add_noise, normalise
-from apiece.training.randomness import Randomness
+from apiece.training.randomness import Randomness, Uncopied
 from apiece.training.samplers import Draw, Sampler
 from apiece.training.stages import Restarts
 from apiece.training.sums import Sums
@@ -25,7 +25,7 @@ Journal = Callable[[int, Iterable[torch.Tensor]], None]  # step, noisy update
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Loop:
+class Loop(Uncopied):
     """Private gradient descent, step by step; who takes part and who pays is plugged in.
 
     A step: `sampler` draws; `charger` charges, and has the records of those who paid clipped and

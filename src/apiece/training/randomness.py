@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +38,33 @@ def check_process(process: int) -> None:
         )
 
 
-class ChaCha20Stream:
+class Uncopied:
+    """Refuses to be copied and pickled: both would draw the same noise."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> NoReturn:
+        raise self._refusal()
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise self._refusal()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise self._refusal()
+
+    def _refusal(self) -> StateError:
+        return StateError(
+            f"{type(self).__name__}: cannot be copied or pickled; both would draw the same noise, "
+            "and the difference of two sums with it has none: make a new one, with randomness of "
+            "its own; to go on elsewhere, save a checkpoint and resume that"
+        )
+
+
+class ChaCha20Stream(Uncopied):
     """Random numbers from the ChaCha20 cipher (RFC 8439), read off one after the other.
 
     Not thread-safe. A forked process would draw the same numbers as its parent, so there it
-    refuses.
+    refuses, and so would a copy, so it refuses to be copied or pickled.
 
     Args:
         key: 32 bytes; None asks the operating system for them.
@@ -174,11 +196,11 @@ class Randomness(Protocol):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Streams:
+class Streams(Uncopied):
     """All randomness of one run, as a function of its key, the purpose and the step.
 
     Whoever has the key (or the seed) can take the noise off again: keep it as the data itself. In
-    a forked process every stream refuses.
+    a forked process every stream refuses, and none is copied or pickled.
 
     Args:
         key: 32 bytes, from which all streams come.
@@ -263,7 +285,7 @@ class Streams:
         return _torch_generator(self.derive("initialisation", 0))
 
 
-class RunningStreams:
+class RunningStreams(Uncopied):
     """Each purpose's stream, read on from step to step: for runs of a length that nobody fixes.
 
     Noise comes from ChaCha20, with a seed and without. What a step draws depends on the steps

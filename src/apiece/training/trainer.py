@@ -26,7 +26,7 @@ from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
 from apiece.training.people import PeopleRows, rows_of
-from apiece.training.randomness import Streams
+from apiece.training.randomness import Streams, Uncopied
 from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, source_of
 from apiece.training.stages import OutputAverage, Restarts
@@ -35,7 +35,7 @@ from apiece.training.unfreezing import Unfreezing
 from apiece.training.updates import Scheduler, Updates, check_holds
 
 
-class Trainer:
+class Trainer(Uncopied):
     """Runs individual DP-SGD exactly as a plan says.
 
     Each step: records join at their own rates; their gradients are clipped at their own norms and
@@ -151,6 +151,14 @@ class Trainer:
             streams,
             plan=plan,
             fingerprint=lambda own: _fingerprint(own, source, who),
+            makes={
+                "loss": loss_fn,
+                "model": self.model,
+                **updates.settings,
+                "schedule of unfreezing": unfreeze,
+                "method": method,
+                "physical batch size": width,
+            },
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
         )
@@ -275,9 +283,11 @@ class Trainer:
 
         Raises:
             InputError: For `seed` or `checkpoint`.
-            StateError: Where the folder has no usable checkpoint, or the plan, the data, the
-                budget groups, the model, optimizer or scheduler are not those of that run; or where
-                another number of processes would make a step again that was made.
+            StateError: Where the folder has no usable checkpoint, or something that makes the
+                updates is not what it was in that run, since noise would be used twice: the plan,
+                the data, the budget groups, the loss, the model, the optimizer, the scheduler, the
+                method, the physical batch size or the schedule of unfreezing; or where another
+                number of processes would make a step again that was made.
         """
         for name in {"seed", "checkpoint"} & set(options):
             raise InputError(f"resume: {name} is the folder's to say; leave it out")

@@ -12,6 +12,7 @@ from torch import nn
 from apiece._types import State
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Schedule
+from apiece.training.identity import settings_of
 
 
 class Scheduler(Protocol):
@@ -104,6 +105,7 @@ class Updates:
                 "or take it out of the plan"
             )
         self.optimizer, self.scheduler, self.schedule = optimizer, scheduler, schedule
+        self.settings = settings_of(optimizer, scheduler)  # as they are before the first step
         self.begun = 0  # updates begun; one that was interrupted has begun and is not counted
         self._first = [float(group["lr"]) for group in optimizer.param_groups] if schedule else []
 

@@ -51,6 +51,7 @@ def test_what_several_fits_spend_adds_up() -> None:
     assert strict.epsilon_spent > 3
 
 
+@pytest.mark.filterwarnings("ignore::apiece.errors.StewardWarning")
 def test_a_row_that_cannot_be_read_teaches_nothing() -> None:
     model = clone(MODEL).set_params(steps=10)
     holes = X.copy()

@@ -1,0 +1,243 @@
+"""What decides the updates of a run beside plan and data: loss, model, optimizer, and how it runs.
+
+A resumed run draws the same noise for the same steps; with another loss, say, that noise would be
+on two sums, and gone from their difference. So what makes an update goes into a keyed digest.
+
+Not seen: state that a function reaches otherwise than by its closure, defaults and globals (files,
+the environment, attributes of modules); what is written in C; versions of libraries, which go by
+their names; callbacks.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import hashlib
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = (_PATHS["stdlib"], _PATHS["purelib"], _PATHS["platlib"], *torch.__path__)
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+_BY_NAME = (torch.dtype, torch.device, torch.layout, np.dtype, enum.Enum)
+_OF_MODULES = frozenset({*nn.Module().__dict__, "_compiled_call_impl", "_is_full_backward_hook"})
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_NAMES = ("__module__", "__doc__", "__qualname__", "__firstlineno__")  # of a class, not its work
+_MOST, _DEEPEST = 20_000, 60  # objects that are looked into; of others only the type counts
+
+
+class Seen(dict[int, tuple[int | str, Any]]):
+    """What was met: id → number or name, and the object, which keeps the id.
+
+    known: how many are the model's. depth: of the walk.
+    """
+
+    known = depth = 0
+
+
+def identity_of(value: Any, key: bytes, *, model: nn.Module) -> str:
+    """Return a keyed digest of what a loss or a model is made of: code, settings, tensors.
+
+    Functions go by their code and what they close over; modules by their type, settings, mode and
+    parts; objects of a library by their type. Names of files and of places in them do not count,
+    nor do the values that the model's own tensors have just now.
+
+    Args:
+        value: A function, a module, a container of them.
+        key: Up to 64 bytes.
+        model: That is trained.
+
+    Example:
+        >>> def loss(weight):
+        ...     return lambda outputs, targets: weight * (outputs - targets)
+        >>> one, same, other = (identity_of(loss(w), b"", model=nn.Identity()) for w in (2, 2, 3))
+        >>> one == same, one == other
+        (True, False)
+    """
+    digest, seen = hashlib.blake2b(key=key, digest_size=16), Seen()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor):
+            seen.setdefault(id(tensor), (name, tensor))
+    seen.known = len(seen)
+    for part in _parts(value, seen):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+def settings_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, Any]:
+    """Return what an optimizer and a scheduler are before their first step, for `identity_of`.
+
+    Args:
+        optimizer: Its groups hold the parameters themselves, which `identity_of` knows.
+        scheduler: Of it, or None.
+    """
+    groups = copy.deepcopy([{**group, "params": None} for group in optimizer.param_groups])
+    held = [group["params"] for group in optimizer.param_groups]
+    rates = None
+    if scheduler is not None:
+        state = copy.deepcopy(scheduler.state_dict())
+        rates = [type(scheduler), state, getattr(scheduler, "lr_lambdas", None)]
+    return {"scheduler": rates, "optimizer": [type(optimizer), groups, held]}
+
+
+def _parts(value: Any, seen: Seen) -> Iterator[bytes]:
+    """Yield what makes a value what it is; one that was met before by its number."""
+    if isinstance(value, _PLAIN):
+        yield f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, _BY_NAME):
+        yield f"{type(value).__qualname__} {value}".encode()
+    elif id(value) in seen or len(seen) > _MOST or seen.depth > _DEEPEST:
+        number = seen.get(id(value), ("-", None))[0]
+        yield f"{type(value).__qualname__} {number}".encode()
+    else:
+        seen[id(value)] = len(seen) - seen.known, value
+        seen.depth += 1
+        if isinstance(value, Mapping | tuple | list | set | frozenset):
+            yield from _container(value, seen)
+            seen[-len(seen)] = seen.pop(id(value))  # kept, and taken apart where it is met again
+        elif isinstance(value, torch.Tensor | np.ndarray | np.generic):
+            yield from _array(value, seen)
+        elif isinstance(value, nn.Module):
+            yield from _module(value, seen)
+        else:
+            yield from _object(value, seen)
+        seen.depth -= 1
+
+
+def _container(value: Any, seen: Seen) -> Iterator[bytes]:
+    yield f"{type(value).__name__} {len(value)}".encode()
+    if isinstance(value, set | frozenset):  # in another order in each process
+        yield from sorted(b"".join(_parts(item, Seen())) for item in value)
+        return
+    for item in value.items() if isinstance(value, Mapping) else value:
+        if isinstance(value, Mapping):
+            yield from _parts(item[0], seen)
+            yield from _parts(item[1], seen)
+        else:
+            yield from _parts(item, seen)
+
+
+def _array(value: Any, seen: Seen) -> Iterator[bytes]:
+    yield f"array {tuple(value.shape)} {value.dtype}".encode()
+    if isinstance(value, torch.Tensor):
+        dense = value.detach() if value.layout is torch.strided else value.detach().to_dense()
+        yield dense.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif value.dtype.hasobject:
+        yield from _parts(value.tolist(), seen)
+    else:
+        yield value.tobytes()
+
+
+def _object(value: Any, seen: Seen) -> Iterator[bytes]:
+    """Yield what makes a function, a class, or what has attributes what it is."""
+    if isinstance(value, functools.partial):
+        yield from _parts((value.func, value.args, value.keywords), seen)
+    elif isinstance(value, types.MethodType):
+        yield from _parts((value.__func__, value.__self__), seen)
+    elif isinstance(value, types.FunctionType):
+        yield from _function(value, seen)
+    elif isinstance(value, type):
+        yield from _class(value, seen)
+    elif isinstance(value, staticmethod | classmethod):
+        yield from _parts(value.__func__, seen)
+    elif isinstance(value, property):
+        yield from _parts((value.fget, value.fset), seen)
+    elif isinstance(value, types.ModuleType | types.BuiltinFunctionType):
+        yield f"{getattr(value, '__module__', '')} {value.__name__}".encode()
+    else:
+        yield from _parts(type(value), seen)
+        if not _of_library(type(value)):
+            slots = [name for one in type(value).__mro__ for name in _slots(one)]
+            held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+            yield from _parts(held | getattr(value, "__dict__", {}), seen)
+
+
+def _slots(one: type) -> tuple[str, ...]:
+    named = vars(one).get("__slots__", ())
+    return (named,) if isinstance(named, str) else tuple(named)
+
+
+def _of_library(value: Any) -> bool:
+    """Whether a class or function comes with Python or an installed library: it has a name."""
+    module = sys.modules.get(value.__module__)
+    if module is None or value.__module__ == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    return file is None or file.startswith(_LIBRARIES) or any(at in file for at in _INSTALLED)
+
+
+def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
+    if _of_library(value):
+        yield f"{value.__module__}.{value.__qualname__}".encode()
+        return
+    yield from _code(value.__code__, seen)
+    cells = [_content(cell) for cell in value.__closure__ or ()]
+    yield from _parts((cells, value.__defaults__, value.__kwdefaults__), seen)
+    for name in sorted(_names(value.__code__) & value.__globals__.keys()):
+        yield name.encode()
+        yield from _parts(value.__globals__[name], seen)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return ...
+
+
+def _code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code(constant, seen)
+        else:
+            yield from _parts(constant, seen)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _class(value: type, seen: Seen) -> Iterator[bytes]:
+    """Yield a class's name, and for those of the user what is defined in it."""
+    known = (types.FunctionType, staticmethod, classmethod, property, *_PLAIN)
+    for one in value.__mro__:
+        if _of_library(one):
+            yield f"{one.__module__}.{one.__qualname__}".encode()
+            continue
+        yield one.__qualname__.encode()
+        for name, held in sorted(vars(one).items()):
+            if isinstance(held, known) and name not in _NAMES:
+                yield name.encode()
+                yield from _parts(held, seen)
+
+
+def _module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
+    """Yield a module's type, mode, settings, hooks, tensors and parts."""
+    yield from _parts(type(value), seen)
+    yield f"training {value.training}".encode()
+    for name, tensor in [*value._parameters.items(), *value._buffers.items()]:
+        yield name.encode()
+        if tensor is not None:
+            yield f"{tensor.requires_grad} {tuple(tensor.shape)} {tensor.dtype}".encode()
+            yield from _parts(tensor, seen)
+    library = _of_library(type(value))
+    for name, held in sorted(value.__dict__.items()):
+        if name in _HOOKS:
+            yield from _parts([name, *held.values()], seen)
+        elif name not in _OF_MODULES and not (library and name.startswith("_")):
+            yield from _parts([name, held], seen)
+    for name, part in value._modules.items():
+        yield name.encode()
+        yield from _parts(part, seen)
