@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece._types import Integers, Mask
+from apiece._types import Integers, Mask, State
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.training.batches import taking_part
@@ -151,14 +151,7 @@ class Trainer(Uncopied):
             streams,
             plan=plan,
             fingerprint=lambda own: _fingerprint(own, source, who),
-            makes={
-                "loss": loss_fn,
-                "model": self.model,
-                **updates.settings,
-                "schedule of unfreezing": unfreeze,
-                "method": method,
-                "physical batch size": width,
-            },
+            makes=_makes(self, updates, unfreeze, method, width),
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
         )
@@ -331,6 +324,12 @@ def _unfreezing(
     check_holds(optimizer, {n: named[n] for step in schedule for n in sorted(found.at(step))})
     found.enter(0, sums)
     return found
+
+
+def _makes(run: Trainer, updates: Updates, thaw: object, method: str, width: int) -> State:
+    """Return what makes a run's updates, beside plan and data, by the names that messages use."""
+    how = {"schedule of unfreezing": thaw, "method": method, "physical batch size": width}
+    return {"loss": run.loss_fn, "model": run.model, **updates.settings, **how}
 
 
 def _who(groups: Integers, people: PeopleRows | None) -> list[Integers]:
