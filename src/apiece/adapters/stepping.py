@@ -11,10 +11,10 @@ import torch
 
 from apiece._types import State
 from apiece.errors import StateError
-from apiece.training import Progress, Trainer, Uncopied
+from apiece.training import Progress, Trainer
 
 
-class PrivateStep(Uncopied, torch.optim.Optimizer):
+class PrivateStep(torch.optim.Optimizer):
     """An optimizer whose step is one step of a `Trainer`: draw, clip, noise, update.
 
     It shares the parameter groups of the trainer's own optimizer, so that what shows or schedules
@@ -62,6 +62,9 @@ class PrivateStep(Uncopied, torch.optim.Optimizer):
         """
         with self._around():
             self.done = self.trainer.step()
+
+    def __getstate__(self) -> State:
+        return {"trainer": self.trainer}  # which refuses to be copied
 
     def state_dict(self) -> State:
         """Return nothing: a run is kept in its own checkpoint folder."""

@@ -25,7 +25,7 @@ from apiece.training.filtered import FilteredTrainer
 from apiece.training.modes import called_with, evaluating, unchanged
 from apiece.training.noise import add_noise, normalise
 from apiece.training.people import PeopleRows
-from apiece.training.randomness import ChaCha20Stream, Streams, Uncopied
+from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.shards import ParquetShards, TarShards
 from apiece.training.spending import PlannedSpending
 from apiece.training.stacked import SUMS, StackedMlp, StackedModel
@@ -55,7 +55,6 @@ __all__ = [
     "TarShards",
     "TensorBoard",
     "Trainer",
-    "Uncopied",
     "add_noise",
     "called_with",
     "clip_and_sum",
