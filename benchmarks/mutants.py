@@ -189,8 +189,12 @@ def mutmut(folder: Path, *names: str) -> None:
         told = {"cwd": folder, "env": environment(folder), "stdout": log, "stderr": log}
         done = subprocess.run(command, **told)
     if done.returncode:
-        said = (folder / "mutmut.log").read_text()[-3000:].replace("\r", "\n")
-        raise SystemExit(f"{folder.name}: mutmut stopped with {done.returncode}:\n{said}")
+        lines = (folder / "mutmut.log").read_text().replace("\r", "\n").splitlines()
+        said = [line for line in lines if line.strip() and not "⠀" <= line[0] <= "⣿"]
+        raise SystemExit(
+            f"{folder.name}: mutmut stopped: {' '.join(said[-3:])}\nWhere a test fails without a "
+            f"mutant: cd {folder.relative_to(ROOT)}/mutants; PYTHONPATH=src pytest --rootdir=. -x"
+        )
 
 
 def environment(folder: Path, mutant: str | None = None) -> dict[str, str]:
