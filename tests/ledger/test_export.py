@@ -20,7 +20,7 @@ def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
         (np.array(["ann", "bob"]), terms(2**40, 7), np.array([2**39, 0])),
         (np.array(["cy"]), terms(3), np.array([3])),
     ]
-    assert export.write(export.accounts(iter(blocks)), tmp_path / "a.parquet") == 3
+    assert export.write(export.accounts(iter(blocks)), tmp_path / "a.parquet", []) == 3
     found = pq.read_table(tmp_path / "a.parquet").to_pydict()
     assert found["id"] == ["ann", "bob", "cy"]
     assert found["epsilon"] == [1.0] * 3
@@ -36,7 +36,7 @@ def test_nobody_has_no_accounts() -> None:
 
 def test_history_holds_the_entries_alone(tmp_path: Path) -> None:
     entries = [Entry(0, "init", "t", None, "d"), Entry(1, "commit", "u", "q", "e")]
-    assert export.write([export.history(entries)], tmp_path / "h.parquet") == 2
+    assert export.write([export.history(entries)], tmp_path / "h.parquet", []) == 2
     assert pq.read_table(tmp_path / "h.parquet").to_pydict() == {
         "number": [0, 1],
         "kind": ["init", "commit"],
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for place in (tmp_path / "none" / "h.parquet", tmp_path / "folder"):
         with pytest.raises(DataError, match="cannot be written"):
-            export.write([rows], place)
+            export.write([rows], place, [])
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
@@ -67,7 +67,7 @@ def test_a_failure_halfway_keeps_the_old_file(
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DataError, match="No space left"):
-        export.write(halfway(), target)
+        export.write(halfway(), target, [])
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
 
