@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from scipy.stats import norm
 
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
 from apiece.adapters.federation import Federation, charge, plan_federation
-from apiece.errors import InfeasibleError, InputError
+from apiece.errors import AnalysisError, InfeasibleError, InputError
 from apiece.ledger import Ledger
 
 
@@ -118,6 +119,11 @@ def test_one_person_in_two_silos_pays_in_both(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         ledger.spent(["ann", "bob"]), [(many + 1) * cost[0], many * cost[1]], rtol=1e-6
     )
+    # Started over it charges nobody again; another federation of the same cost is another run.
+    assert charge(ledger, f"run/{many}", ["ann", "bob"], [0, 1], plan).tolist() == ["ann"]
+    other = replace(plan, expected_batch_size=11.0)
+    with pytest.raises(AnalysisError, match="other terms"):
+        charge(ledger, f"run/{many}", ["ann", "bob"], [0, 1], other)
     with pytest.raises(InputError, match="cannot count coins"):
         charge(Ledger.make(str(tmp_path / "g.db"), ["a"], 1.0, 1e-5), "r", ["a"], [0], plan)
 
