@@ -63,7 +63,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (["--scores-in", "none.txt", "--scores-out", "none.txt"], "none.txt"),
         (["--shadows", "none.npz"], "No such file"),
         (["--canaries", "none.csv"], "none.csv"),
-        (["no-such-run"], "config"),
+        (["no-such-run"], "is no run folder"),
         (["--canaries", "{canaries}", "--score", "x"], "column 'x'"),
         (["--canaries", "{canaries}", "--score", "who"], "not a number"),
         (["--canaries", "{canaries}", "--included", "score"], "0 or 1"),

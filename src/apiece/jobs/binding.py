@@ -38,7 +38,7 @@ class Bound:
 
     Attributes:
         weights: The digest of the model that is kept.
-        config: The digest of config.toml.
+        config: The digest of config.toml, but for where the folder lies.
         salt: Keeps the statement from telling anything of the plan and the figures: whoever has
             not the folder cannot confirm a guess.
         head: The ledger's number:digest after the release was recorded in it, None without one.
@@ -61,7 +61,7 @@ class Bound:
             seed: Of an experiment; it makes the salt, so that the folder can be repeated.
             head: As the attribute.
         """
-        return cls(weights_digest(state), digest_of(config), salt_of(seed), head)
+        return cls(weights_digest(state), config_digest(config), salt_of(seed), head)
 
     def said(self, plan: Any, metrics: Any) -> Json:
         """Return the statement's part, of JSON values as they are stored.
@@ -124,6 +124,16 @@ def digest_of(value: Any) -> str:
         value: As it was read.
     """
     return hashlib.sha256(_canonical(value)).hexdigest()
+
+
+def config_digest(config: Any) -> str:
+    """Return the digest of a config, wherever its folder lies.
+
+    Args:
+        config: As it was read.
+    """
+    run = {name: value for name, value in config.get("run", {}).items() if name != "out"}
+    return digest_of({**config, "run": run})
 
 
 def _canonical(value: Any) -> bytes:

@@ -18,7 +18,7 @@ from apiece.budgets import capped
 from apiece.errors import DataError, StateError
 from apiece.jobs import stored
 from apiece.jobs.accuracies import Accuracies
-from apiece.jobs.binding import Bound, digest_of, require_same_digest, require_sealed, salt_of
+from apiece.jobs.binding import Bound, config_digest, require_same_digest, require_sealed, salt_of
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.release import Release, checklist
 from apiece.jobs.trained import Facts, Level, Trained
@@ -222,7 +222,7 @@ def _require_bound(run: Run, plan: Any, metrics: Any, folder: Path) -> None:
     for name in ("bound_to", "digest"):  # of what is stored, and not of what was computed anew
         found[name] = said[name]
     stored.require_same(said, found, str(path))
-    require_same_digest(digest_of(_json.read_toml(folder / CONFIG, "config")), bound.config,
+    require_same_digest(config_digest(_json.read_toml(folder / CONFIG, "config")), bound.config,
                         "config.toml", str(folder))  # fmt: skip
     if run.seed is not None:
         require_same_digest(bound.salt, salt_of(run.seed), "the seed", str(folder))
