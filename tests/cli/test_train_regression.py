@@ -55,7 +55,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(place: Path, out: Path, *more: str) -> int:
     words = f"train --data {place}/people.csv --schema {place}/s.toml --label pay --epsilon consent"
-    words += f" --delta 1e-4 --split part --strategy uniform --batch-size 200 --steps 60 --out {out}"
+    words += (
+        f" --delta 1e-4 --split part --strategy uniform --batch-size 200 --steps 60 --out {out}"
+    )
     return ask([*words.split(), "--learning-rate", "0.5", *more])
 
 
