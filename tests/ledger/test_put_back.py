@@ -25,7 +25,7 @@ from apiece.ledger.trail import Trail
 
 from .tables import another_process
 
-FITS = 4  # charges of one norm that the one person's budget bears
+FITS = 2  # charges of one norm that the one person's budget bears
 
 
 def made(folder: Path) -> Path:
@@ -36,7 +36,7 @@ def made(folder: Path) -> Path:
     return path
 
 
-NORM = 0.11  # with noise of 1: four of these fit a budget of (1, 1e-6)
+NORM = 0.15  # with noise of 1: two of these fit a budget of (1, 1e-6)
 
 
 @dataclass
@@ -164,7 +164,7 @@ def killed() -> None:
     raise StateError("killed before the head file was written")
 
 
-def history(folder: Path, seed: int, steps: int = 25) -> World:
+def history(folder: Path, seed: int, steps: int = 30) -> World:
     """Do things at random, and check after each."""
     folder.mkdir()
     world = World(folder, random.Random(seed))
@@ -270,7 +270,7 @@ def charges(ledger: Ledger, count: int) -> int:
 
 
 @pytest.mark.parametrize("how", ["same object", "another object", "a thread", "another process"])
-def test_two_hundred_charges_where_four_fit(how: str, tmp_path: Path) -> None:
+def test_many_charges_where_two_fit(how: str, tmp_path: Path) -> None:
     """The copy is put back after every charge: what is lost is what this process wrote itself."""
     path = made(tmp_path)
     copy = path.read_bytes()
