@@ -159,6 +159,11 @@ def test_a_resume_with_another_optimizer_or_scheduler_is_refused(tmp_path):
     model, _ = parts(OPTIMIZERS["Adam"])
     grouped = [{"params": [p]} for p in model.parameters()]
     optimizer = torch.optim.Adam(grouped, lr=0.01)
+    with pytest.raises(StateError, match="its scheduler is not"):
+        Trainer.resume(
+            tmp_path, model, optimizer, *given, scheduler=lr_scheduler.StepLR(optimizer, 2)
+        )
+    model, optimizer = parts(lambda p: torch.optim.Adam(p, lr=0.01))
     with pytest.raises(StateError, match="its optimizer is not"):
         Trainer.resume(
             tmp_path, model, optimizer, *given, scheduler=lr_scheduler.StepLR(optimizer, 2)
