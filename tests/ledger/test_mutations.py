@@ -13,6 +13,7 @@ from apiece.ledger.digests import keyed
 from apiece.ledger.trail import Trail
 
 from .mutations import Edit, build, dump, edits, missed, probe, restore
+from .tables import another_process
 
 
 class World:
@@ -22,6 +23,15 @@ class World:
         self.url, self.truth = url, build(url)
         self.engine = Ledger.open(url).engine
         self.rows = dump(self.engine)
+        self.head = Path(f"{self.engine.url.database}.head")  # beside SQLite
+        self.kept = self.head.read_bytes() if self.head.exists() else None
+
+    def put_back(self) -> None:
+        """Put the rows back as they were, and all that remembers the edited ones."""
+        restore(self.engine, self.rows)
+        if self.kept is not None:
+            self.head.write_bytes(self.kept)
+        another_process()
 
     def gives_away(self, edit: Edit) -> list[str] | None:
         """Return what an edit bought; None where the database did not make it.
@@ -39,7 +49,7 @@ class World:
             found += probe(opened, self.truth)
             return [f"{edit.name}: {what}" for what in found]
         finally:
-            restore(self.engine, self.rows)
+            self.put_back()
 
 
 @pytest.fixture
