@@ -57,5 +57,7 @@ def test_what_is_no_budget_is_refused(epsilon: object, delta: object) -> None:
 def test_ids_are_of_one_kind_and_one_a_row(people: object) -> None:
     if people == ["a", 1]:
         people = np.array(["a", 1], dtype=object)
-    with pytest.raises(DataError, match="one id for each of 2 rows"):
+    with pytest.raises(
+        DataError, match=r"give (one for each of 2 rows|a flat list of ids|whole numbers or text)"
+    ):
         ids_of(people, 2)
