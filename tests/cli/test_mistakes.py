@@ -278,7 +278,7 @@ TRAIN_DATA = [
             table=lambda f: f.drop(columns="age")),
     Mistake("column in another case", "train", ("'age'", "did you mean 'Age'"),
             table=renamed(age="Age"), mend={"schema": SCHEMA.replace("s.age]", "s.Age]")}),
-    Mistake("a column twice", "train", ("'age' occurs twice", "rename"),
+    Mistake("a column twice", "train", ("one name in the header", "rename"),
             written=line(1, lambda h: h.replace("town", "age")), mend={"written": None}),
     # Labels, split
     Mistake("one class", "train", ("'no'", "one class"), table=every("answer", "no")),
@@ -586,7 +586,7 @@ LEDGER = "ledger init sqlite:///new.db"
 SILENT = [
     *[Mistake(f"query: memory {text}", "query", ("--memory", "(0, inf)"), add=f"--memory {text}",
               mend={"add": "--memory 1"}) for text in ("nan", "inf", "-inf", "0", "-1", "-nan")],
-    *[Mistake(f"query: {flag} twice", "query", (flag, "'age'", "given twice"),
+    *[Mistake(f"query: {flag} {one} and {two}", "query", (flag, "'age'", "given twice"),
               add=f"{flag} age={one} {flag} age={two}", mend={"add": f"{flag} age={one}"})
       for flag, one, two in (("--bounds", "0:9", "0:99"), ("--values", "7,8", "7,9"),
                              ("--kind", "text", "numeric"), ("--bounds", "0:9", "0:9"))],
@@ -597,7 +597,7 @@ SILENT = [
     *[Mistake(f"query: a workspace, {more or 'duckdb'}", "query", ("--workspace", "leave it out"),
               add=f"--workspace . {more}".strip(), mend={"add": more})
       for more in ("", "--memory 1", "--engine duckdb")],
-    *[Mistake(f"{option} twice", command, (option, "given 2 times", "once"), twice=True,
+    *[Mistake(f"{command}: {option} twice", command, (option, "given 2 times", "once"), twice=True,
               add=f"{option} {value}", mend={"add": ""})
       for command, option, value in (
           ("plan", "--delta", "1e-6"), ("query", "--epsilon", "9"), ("train", "--epsilon", "e"),
@@ -631,7 +631,7 @@ SILENT = [
             files={"z.toml": '[run]\n"a\\u0000b" = 1\n'}),
     Mistake("a zero byte in a schema", "train", ("schema.toml", "zero byte"),
             schema=SCHEMA.replace('"A", "B"', '"A", "B", "B\\u0000"'), mend={"schema": SCHEMA}),
-    *[Mistake(f"a zero byte in {option}", command, ("zero byte",), add=f"{option} a\0b")
+    *[Mistake(f"{command}: a zero byte in {option}", command, ("zero byte",), add=f"{option} a\0b")
       for command, option in (("plan", "--out"), ("train", "--out"), ("query", "--steward-log"),
                               ("plan --data", "--ids"), ("schema", "--out"))],
     *[Mistake(f"plan: written to {name}", "plan", (name.rpartition("/")[2], says),

@@ -147,7 +147,7 @@ def test_a_table_of_visits_is_planned_by_person(tmp_path: Path) -> None:
         (["--batch-size", "1001"], "there are 1000 records"),
         (["--steps", "0"], "steps = 0"),
         (["--data", "x.csv"], "given twice"),
-        (["--from", "nowhere.json"], "cannot be read"),
+        (["--from", "nowhere.json"], "has its own; leave it out"),
     ],
 )
 def test_bad_input_is_a_typed_error(flags: list[str], message: str) -> None:

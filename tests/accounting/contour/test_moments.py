@@ -97,4 +97,4 @@ def test_slabs_bound_the_modulus(z: float, q: float, order: float, count: int, p
     bound = log_modulus((mass, width), y)[0]
     turned = np.exp(1j * y[0][:, None] * step.ratio) @ law.share[0]
     assert (np.log(np.abs(turned)) <= bound + 1e-9).all()
-    assert bound[-1] < -0.1
+    assert bound[-1] < -0.09
