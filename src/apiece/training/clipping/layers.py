@@ -558,7 +558,7 @@ def _index_select(call: Call) -> Given:
     return written(call, [call.argument("self"), call.argument("source")])
 
 
-@rule("index")
+@rule("index _unsafe_index")
 def _index(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
     indices = list(call.argument("indices"))
