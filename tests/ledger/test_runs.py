@@ -73,6 +73,7 @@ def test_the_file_has_no_name_and_ends_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs.tempfile, "tempdir", str(tmp_path))
+    gc.collect()  # what other tests left open
     before = open_files()
     run = Run.of(part(np.arange(20), np.arange(20))).merged(Run.of(part([30], [20])))
     assert list(tmp_path.iterdir()) == []
