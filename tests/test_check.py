@@ -79,7 +79,12 @@ def test_positive_array_is_a_fresh_read_only_copy() -> None:
 
 @pytest.mark.parametrize(
     ("ids", "words"),
-    [([], "0 ids"), ([[1, 2]], "2 dimensions"), ([1, 2, 1], "1 occurs 2 times"), (5, "dimensions")],
+    [
+        ([], "none; give one id"),
+        ([[1, 2]], "2 dimensions"),
+        ([1, 2, 1], "1 occurs 2 times"),
+        (5, "dimensions"),
+    ],
 )
 def test_record_ids_refuses(ids: object, words: str) -> None:
     with pytest.raises(DataError, match=words):

@@ -71,5 +71,5 @@ def test_save_writes_whole_files_of_known_kinds(tmp_path):
     with pytest.raises(DataError, match="png"):
         save(figure, tmp_path / "map.exe")
     with pytest.raises(DataError, match="written"):
-        save(figure, tmp_path / "none" / "map.png")
+        save(figure, tmp_path / "map.png" / "map.png")
     assert [p.name for p in tmp_path.iterdir()] == ["map.png"]

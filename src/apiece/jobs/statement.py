@@ -110,7 +110,7 @@ def statement_of(run: _Subject) -> Json:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Facts, Trained
+        >>> from apiece.jobs import Facts, Run, Trained
         >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,

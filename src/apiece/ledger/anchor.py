@@ -229,7 +229,7 @@ class Anchor:
     def require_none(self, ledger: str) -> None:
         """Raise `StateError` where heads are kept of a ledger that is not there."""
         for file in self.files:
-            if file.path.exists() and file.read():
+            if _is_there(file.path) and file.read():
                 raise StateError(
                     f"ledger {ledger}: is not there, but {file.called} is of one that was; put "
                     "that back, or, to begin anew without what it charged, remove the file"
@@ -243,3 +243,11 @@ class Anchor:
                 "ledger; put the newest copy back with it, or, if this is the newest, write into "
                 f"it the line {last.number}:{last.digest.hex()}"
             )
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file: none of a name that no file can have."""
+    try:
+        return path.exists()
+    except OSError:
+        return False

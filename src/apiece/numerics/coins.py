@@ -23,8 +23,8 @@ def after_coin(log_ratio: npt.ArrayLike, probability: float) -> Floats:
         Within eight units of rounding, relative to the value; where q is 1, ρ itself.
 
     Example:
-        >>> float(after_coin(1000.0, 1e-300).round(6)), float(after_coin(1e-5, 1e-10))
-        (309.224472, 1.0000050000166669e-15)
+        >>> float(after_coin(1000.0, 1e-300).round(6)), f"{after_coin(1e-5, 1e-10):.12g}"
+        (309.224472, '1.00000500002e-15')
     """
     rho = np.asarray(log_ratio, dtype=np.float64)
     if probability == 1:
