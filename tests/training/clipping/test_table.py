@@ -383,6 +383,9 @@ MIXED = {
     "unwritten memory": lambda x: x + torch.empty_like(x) * 0,
     "reduced loss": lambda x: x * functional.mse_loss(x, x.cos()),
     "scatter": lambda x: torch.zeros_like(x).index_add(0, torch.zeros(B, dtype=torch.long), x),
+    "count as an index": lambda x: x * torch.arange(9.0)[(x[:, 0] > 0).sum().reshape(1)],
+    "ends of a line": lambda x: x * torch.linspace(x.sum(), 2 * x.sum(), 6),
+    "sum made whole": lambda x: x.sum(0).long(),
     "norm": lambda x: functional.layer_norm(x.t(), (x.shape[0],)).t(),
 }  # fmt: skip
 

@@ -157,7 +157,37 @@ def layout_of(call: Call) -> Given:
     for one, tensor in zip(layouts, values, strict=True):
         if isinstance(tensor, torch.Tensor):
             call.sizes.check(one, tuple(tensor.shape))
+            _check_flow(call, one)
     return layouts if several else layouts[0]
+
+
+def _check_flow(call: Call, found: Layout) -> None:
+    """Raise `Unproved` where a rule overlooked a tensor: whatever it says, nothing is lost.
+
+    What is made of a sum over the records is one, and not of records too; what is shared is made
+    of what is shared, but where an operator gives a number beside, or takes the shape alone.
+    """
+    if call.name in _SHAPES | UNFILLED | _RANDOM and call.name not in POINTWISE:
+        return
+    given = [call.of(t) for t in call.tensors()]
+    records = any(isinstance(one, Records | Places) for one in given)
+    if any(isinstance(one, Summed) for one in given) and (records or not isinstance(found, Summed)):
+        raise Unproved("a sum over the records meets the records again")
+    if records and isinstance(found, Shared) and call.name not in _BESIDE:
+        raise Unproved("what follows from records is taken for shared")
+
+
+_BESIDE = words(
+    """
+    nll_loss_forward nll_loss2d_forward native_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
+    _embedding_bag _embedding_bag_forward_only _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu_backward
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
+    _scaled_dot_product_cudnn_attention_backward
+    """
+)
 
 
 # ---------------------------------------------------------------- entry by entry
@@ -252,6 +282,8 @@ def _of_sums(call: Call, layouts: list[Layout]) -> Given:
         raise Unproved("a sum over the records meets the records again")
     sums = sum(isinstance(one, Summed) for one in layouts)
     name = call.name
+    if name == "_to_copy" and not call.node.meta["val"].is_floating_point():
+        raise Unproved("a sum over the records goes through a map that is not linear")
     if name in _LINEAR_IN_ONE or (name in ("add", "sub") and sums == len(layouts) == 2):
         return SUMMED
     if name == "mul" and sums == 1:
