@@ -182,6 +182,23 @@ def test_a_search_without_decoys_stays_within_consent() -> None:
     assert contract.worst(rows).forward.upper >= rows[0].forward.upper
 
 
+@pytest.mark.parametrize(
+    ("largest", "caps"),
+    [(6.4, [0.1, 0.282843, 0.8, 2.26274]), (0.5, [0.05, 0.0889140, 0.158114, 0.281171])],
+)
+def test_caps_that_nobody_names_are_even_in_log_below_the_largest(
+    largest: float, caps: list[float]
+) -> None:
+    budgets = Budgets([largest, 0.04] * 10, 1e-6)
+    rows = contract.budget_manipulation(
+        budgets, 0, strategy="scale", steps=1, expected_batch_size=20
+    )
+    assert rows[0].label == "as asked"
+    said = [float(row.label.removeprefix("at most ")) for row in rows[1:]]
+    assert said == pytest.approx(caps, rel=1e-5)
+    assert [row.changed for row in rows] == [0, 9, 9, 9, 9]
+
+
 def test_accounting_by_moments_still_gives_whole_curves() -> None:
     rows = contract.budget_manipulation(honest(), 1000, decoys=[1], method="rdp", **RUN)  # type: ignore[arg-type]
     assert rows[1].advantage.upper > rows[0].advantage.upper

@@ -15,9 +15,18 @@ RECORDS, DELTA, BOUND = 200, 1e-5, 0.02
 GIVEN = {"records": RECORDS, "delta": DELTA, "bound": BOUND, **SETTINGS}
 
 
+TOLD: list[tuple[int, int]] = []
+
+
 @pytest.fixture(scope="module")
 def found() -> Choices:
-    return choices(OFFERED, strategies=[Sample()], **GIVEN)
+    TOLD.clear()
+    return choices(
+        OFFERED,
+        strategies=[Sample()],
+        progress=lambda done, of: TOLD.append((done, of)),
+        **GIVEN,  # type: ignore[arg-type]
+    )
 
 
 def outcome(found: Choices, strategy: str, budget: int, others: int | None) -> Outcome:
@@ -36,6 +45,22 @@ def test_every_choice_is_there_once_strictest_first(found: Choices) -> None:
     assert found.shares == (0.75, 0.25)
     keys = {(o.strategy, o.budget, o.others) for o in found.outcomes}
     assert len(keys) == len(found.outcomes) == 2 * 3
+
+
+def test_progress_counts_the_plans(found: Choices) -> None:
+    assert (
+        len(found.outcomes) == 6
+    )  # of one plan as expected, and of one for each choice of one and of the others
+    assert TOLD == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+
+
+def test_six_budgets_may_be_offered_and_each_may_expect_as_many() -> None:
+    six = [(f"at {epsilon}", float(epsilon), 1 / 6) for epsilon in (3, 1, 2, 6, 5, 4)]
+    found = choices(six, strategies=[], **GIVEN | {"steps": 1})
+    assert found.names == tuple(f"at {epsilon}" for epsilon in range(1, 7))
+    assert list(found.references) == sorted(set(found.references))
+    assert all(a <= b for a, b in zip(found.references, found.bounded, strict=True))
+    assert found.bounded[0] <= found.promises[0].frequencies.right
 
 
 def test_what_all_others_choose_is_as_manipulated(found: Choices) -> None:

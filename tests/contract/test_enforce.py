@@ -7,9 +7,10 @@ import pytest
 
 from apiece import contract
 from apiece.budgets import Budgets
-from apiece.errors import BudgetError
+from apiece.errors import BudgetError, InfeasibleError
+from apiece.plan import BoundPlan
 
-PADDED = {"steps": 20, "expected_batch_size": 25, "clip_norm": 1.0}
+PADDED = {"steps": 1, "expected_batch_size": 25, "clip_norm": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +23,12 @@ def budgets() -> Budgets:
     return Budgets(epsilon, 1e-6, excess=bound, ids=ids, labels=labels)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("tried", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_enforce_takes_padding_where_it_is_best(
-    budgets: Budgets, monkeypatch: pytest.MonkeyPatch
+    budgets: Budgets, monkeypatch: pytest.MonkeyPatch, tried: int
 ) -> None:
     # a coarser search, for speed; the function hides its module
-    monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "PADS", 5)
+    monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "PADS", tried)
     plan = contract.enforce(budgets, public=200, **PADDED)  # type: ignore[arg-type]
     assert plan.strategy == "sample"
     assert plan.records == 500
@@ -48,6 +49,28 @@ def test_enforce_takes_padding_where_it_is_best(
     assert "sample would break it: group victim" in notes
     for other in ("hybrid", "scale"):
         assert f"{other} would cost +" in notes
+
+
+def test_what_breaks_is_neither_taken_nor_called_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each option's verdict counts, also one that its own strategy should have kept."""
+    asked = Budgets([1.0] * 240 + [4.0] * 60, 1e-6, excess=1.0)
+    breaks = {"sample", "hybrid"}
+
+    def check(plan: BoundPlan) -> contract.Verdict:
+        kept = plan.strategy not in breaks
+        reason = "kept" if kept else "as planted"
+        clause = contract.Clause("a", 1.0, 1e-6, 0.01, 1.0, 0.0, 0.0, 0.0, kept, reason)
+        return contract.Verdict((clause,))
+
+    monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "check", check)
+    plan = contract.enforce(asked, **PADDED)  # type: ignore[arg-type]
+    assert plan.strategy == "scale"
+    assert plan.notes[1] == "sample would break it: group a: as planted"
+    assert "hybrid would cost -" in plan.notes[2]
+    assert plan.notes[2].endswith("noise over signal and break the contract")
+    breaks.add("scale")
+    with pytest.raises(InfeasibleError, match=r"not even scale keeps it \(as planted"):
+        contract.enforce(asked, **PADDED)  # type: ignore[arg-type]
 
 
 # few steps at a small δ: rates move a record's curve a good deal

@@ -25,6 +25,18 @@ def test_the_sentences_say_the_counts(delta: float) -> None:
     assert "[what the result is for]" in explanation.consent()
 
 
+def test_beliefs_before_and_after_are_told_of_the_same_crowd() -> None:
+    explanation = explain(1.5, 1e-6)
+    n = explanation.frequencies
+    assert re.findall(r"(\d[\d,]*) (?:in|of) ([\d,]*\d)", explanation.sentences[4]) == [
+        ("500", "1,000"),
+        (f"{n.belief}", "1,000"),
+        ("1", "1,000"),
+        (f"{n.rare_belief}", "1,000"),
+        ("1", f"{n.surprise:,}"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
     [

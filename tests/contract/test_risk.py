@@ -3,7 +3,28 @@
 import pytest
 
 from apiece import contract
+from apiece.assignment import Sample, assign
+from apiece.budgets import Budgets
+from apiece.contract import exposure
 from apiece.errors import InputError
+
+
+def test_each_cell_is_the_exposure_of_its_plan_and_is_counted() -> None:
+    told: list[tuple[int, int]] = []
+    shared = {"steps": 1, "expected_batch_size": 10.0}
+    table = contract.risk_table(
+        records=100, victim_epsilon=4.0, delta=1e-6, shares=[0.25, 0.8], epsilons=[1.0],
+        progress=lambda done, of: told.append((done, of)), **shared,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert told == [(1, 2), (2, 2)]
+    asked = Budgets([1.0] * 80 + [4.0] * 20, 1e-6)
+    plan = assign(asked, Sample(), clip_norm=1.0, **shared)  # type: ignore[arg-type]
+    found = exposure(plan, int(plan.group_index[-1]))
+    assert table.advantage[1, 0] == found.advantage.upper
+    assert table.forward[1, 0] == found.forward.upper
+    assert table.backward[1, 0] == found.backward.upper
+    alone = assign(Budgets([4.0] * 100, 1e-6), Sample(), clip_norm=1.0, **shared)  # type: ignore[arg-type]
+    assert table.baseline == exposure(alone, 0).advantage.upper < table.advantage.min()
 
 
 @pytest.mark.slow
