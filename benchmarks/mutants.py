@@ -46,6 +46,17 @@ UNSHRUNK = """from hypothesis import Phase, settings
 settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.reuse, Phase.generate])
 settings.load_profile("unshrunk")
 """  # one example that fails is enough
+PROGRAM = """
+import sys
+from mutmut import __main__ as program
+from mutmut.workers.isolation import ForkServerRunner
+
+ForkServerRunner.run_clean_tests = lambda self, tests: 0  # all have run for their statistics
+if sys.argv[1] == "generate":
+    program.collect_or_load_stats = lambda *given, **options: sys.exit()
+    sys.argv[1] = "run"
+program.cli()
+"""
 SLOW_LIMIT = 600  # seconds for the slow tests of one mutant
 FOUND = {"killed", "timeout", "killed slowly", "timeout slowly"}
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
@@ -128,7 +139,7 @@ def main() -> None:
         if not given.show:
             if copy(folder, PACKAGES[name]):
                 (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
-                generate(folder, PACKAGES[name])
+                mutmut(folder, "generate")
             test(folder, given.sample, given.seed, given.again)
             if not given.no_slow:
                 test_slowly(folder, PACKAGES[name], given.sample, given.seed, given.again)
@@ -182,9 +193,9 @@ def copy(folder: Path, package: Package) -> bool:
     return changed
 
 
-def mutmut(folder: Path, *names: str) -> None:
-    """Run mutmut on the mutants of these names, one at a time; what it says is in mutmut.log."""
-    command = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *names]
+def mutmut(folder: Path, task: str, *names: str) -> None:
+    """Let mutmut generate mutants or run those named, one at a time; it speaks in mutmut.log."""
+    command = [sys.executable, "-c", PROGRAM, task, "--max-children", "1", *names]
     with (folder / "mutmut.log").open("a") as log:
         told = {"cwd": folder, "env": environment(folder), "stdout": log, "stderr": log}
         done = subprocess.run(command, **told)
@@ -203,19 +214,6 @@ def environment(folder: Path, mutant: str | None = None) -> dict[str, str]:
     path = os.pathsep.join([str(folder / "mutants" / "src"), *([own] if own else [])])
     chosen = {} if mutant is None else {"MUTANT_UNDER_TEST": mutant}
     return os.environ | {"PYTHONPATH": path, "PYTEST_PLUGINS": "unshrunk"} | chosen
-
-
-def generate(folder: Path, package: Package) -> None:
-    """Make the mutants and the table of tests; mutmut does so before it runs any mutant."""
-    found = sorted(folder.glob(f"src/apiece/{package.source[0]}"))
-    functions = [path for path in found if path.name != "__init__.py" and path.suffix == ".py"]
-    mutmut(
-        folder,
-        f"apiece.{functions[0].relative_to(folder / 'src/apiece').with_suffix('')}".replace(
-            "/", "."
-        )
-        + "*__mutmut_1",
-    )
 
 
 # --- the mutants --------------------------------------------------------------------------------
@@ -307,7 +305,7 @@ def test(folder: Path, size: int, seed: int, again: bool) -> None:
     ]
     print(f"{folder.name}: {len(names)} mutants to run", flush=True)
     if names:
-        mutmut(folder, *names)
+        mutmut(folder, "run", *names)
 
 
 def slow_results(folder: Path) -> dict[str, str]:
