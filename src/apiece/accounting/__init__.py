@@ -15,6 +15,11 @@ from apiece.accounting.limits import (
     PowerBudget,
 )
 from apiece.accounting.renyi.profile import divergence as renyi_divergence
+from apiece.accounting.slack import (
+    gaussian_of_bounded_range,
+    gaussian_of_pure,
+    gaussian_with_slack,
+)
 
 __all__ = [
     "BATCH_METHODS",
@@ -33,6 +38,9 @@ __all__ = [
     "calibrate",
     "epsilons",
     "excess",
+    "gaussian_of_bounded_range",
+    "gaussian_of_pure",
+    "gaussian_with_slack",
     "noise_multipliers",
     "privacy_curve",
     "renyi_divergence",

@@ -1,0 +1,275 @@
+"""The Gaussian, with a slack, that stands for a mechanism in an account: the least μ that is safe.
+
+A mechanism of profile δ(ε) costs (μ², s) where δ(ε) ≤ s + (1−s)·G(ε) for all ε ≥ 0, with G the
+profile of N(0, 1) against N(μ, 1). docs/mathematics.md, section 11, has why such costs add up
+whatever is chosen next.
+
+In t = e^ε both sides are convex and fall, so finitely many values of δ decide for all: between two
+of them δ lies below their chord, and G lies above the line Φ(μ−c) − t·Φ(−c) of each test "x > c".
+For every interval one test is found whose line is above the chord at both ends, and so between.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece._types import Floats, Mask
+from apiece.accounting.bounds import Bounds
+from apiece.accounting.choose import privacy_curve
+from apiece.accounting.closed.pure import pure
+from apiece.accounting.curve import PrivacyCurve
+from apiece.errors import InputError, RangeError
+from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled, flatten
+from apiece.numerics import UNIT, gaussian_delta, geometric, narrowed
+
+_CLOSE: Final = 2e-4  # relative: how much larger chords may make μ than the values at their ends
+_FIRST: Final = 24  # values of δ that are looked at first, evenly spread in ε
+_ROUNDS, _PARTS = 8, np.array([1, 2]) / 3  # of cutting up intervals that decide
+_HALVINGS: Final = 28  # of a bracket of log μ, to a relative 2e-7
+_LEAST, _MOST = 1e-12, 1e8  # a smaller μ is reported as the one, a larger one as ∞
+_ROUNDING: Final = 2.0**-48  # relative: of tails, exponentials and a few sums of them
+_FEW: Final = 16  # kinds of steps that are looked at one by one
+
+
+def gaussian_of_pure(epsilon: npt.ArrayLike) -> Floats:
+    """Return the μ of the Gaussian that stands for any ε-differentially private mechanism.
+
+    μ = −2·Φ⁻¹(1/(1 + e^ε)), which is that of randomized response, the worst of them. No slack.
+
+    Args:
+        epsilon: In [0, ∞); arrays are taken entry by entry.
+
+    Raises:
+        InputError: For other values.
+
+    Guarantee:
+        Rounded up.
+
+    References:
+        Dong, Roth, Su 2022, section 2; the proof is in docs/mathematics.md, section 11.
+
+    Example:
+        >>> round(float(gaussian_of_pure(1.0)), 4)
+        1.232
+    """
+    from scipy.special import log_ndtr, ndtri_exp
+
+    eps = np.asarray(epsilon, dtype=np.float64)
+    if not ((eps >= 0) & (eps < math.inf)).all():
+        raise InputError(f"epsilon = {epsilon!r}: must be in [0, inf)")
+    with np.errstate(all="ignore"):
+        # one tail is 1/(1 + e^ε): log of it, then its quantile, widened until it is seen to be past
+        tail = -np.logaddexp(0.0, eps) * (1 + 8 * UNIT) - 8 * UNIT
+        half = -ndtri_exp(tail)
+        for _ in range(4):
+            late = log_ndtr(-half) > tail - 16 * UNIT * np.abs(tail)
+            half = np.where(late, half * (1 + 2.0**-44) + 2.0**-50, half)
+    return np.asarray(np.where(eps == 0, 0.0, 2 * half * (1 + 4 * UNIT)))
+
+
+def gaussian_of_bounded_range(eta: npt.ArrayLike) -> Floats:
+    """Return the μ of the Gaussian that stands for any mechanism of bounded range η, no slack.
+
+    The exponential mechanism with scores of sensitivity Δ and weights e^(ε·score/2Δ) has range
+    η = ε, and η = ε/2 where all scores move in one direction. Its losses lie in some interval of
+    length η, and it costs what a pure η/2 costs: μ = −2·Φ⁻¹(1/(1 + e^(η/2))).
+
+    Args:
+        eta: In [0, ∞); arrays are taken entry by entry.
+
+    Raises:
+        InputError: For other values.
+
+    Guarantee:
+        Rounded up.
+
+    References:
+        Dong, Durfee, Rogers 2020; the proof is in docs/mathematics.md, section 11.
+
+    Example:
+        >>> bool(gaussian_of_bounded_range(2.0) == gaussian_of_pure(1.0))
+        True
+    """
+    return gaussian_of_pure(np.asarray(eta, dtype=np.float64) / 2)
+
+
+def gaussian_with_slack(curve: PrivacyCurve, slack: npt.ArrayLike) -> Bounds:
+    """Return the least μ with δ(ε) ≤ s + (1−s)·G(ε) for all ε ≥ 0, G the profile of μ.
+
+    G is the profile of N(0, 1) against N(μ, 1), and s the slack. What has this μ and s costs an
+    account (μ², s), and such costs add up under full adaptivity.
+
+    Args:
+        curve: Of what is done to one record.
+        slack: s, in [0, 1), one or several.
+
+    Returns:
+        Bounds on μ: the upper one is safe; with less than the lower one the inequality fails
+        somewhere. The upper one is ∞ where no μ is known to do.
+
+    Raises:
+        InputError: For a slack outside [0, 1).
+        RangeError: Past the numerical range.
+
+    Guarantee:
+        At the upper bound the inequality holds for every ε ≥ 0, not only for those looked at, with
+        both directions of add/remove in δ, and rounding included.
+
+    References:
+        docs/mathematics.md, section 11.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
+        >>> curve = privacy_curve(Repeated(Sampled(Gaussian(2.5), 0.05), 200))
+        >>> mu = gaussian_with_slack(curve, [1e-6, 1e-7, 0.0])
+        >>> mu.upper.round(3).tolist(), bool((mu.lower <= mu.upper).all())
+        ([0.307, 0.31, 5.657], True)
+    """
+    asked = np.asarray(slack, dtype=np.float64)
+    if not ((asked >= 0) & (asked < 1)).all():
+        raise InputError(f"slack = {slack!r}: must be in [0, 1)")
+    slacks, place = np.unique(asked.ravel(), return_inverse=True)
+    lower, upper = _searched(curve, slacks)
+    if curve.mechanism is not None:
+        upper = np.minimum(upper, _without_slack(curve.mechanism))
+    lower = np.minimum(lower, upper)
+    if asked.ndim == 0:
+        return Bounds(float(lower[0]), float(upper[0]))
+    return Bounds(*(end[place].reshape(asked.shape) for end in (lower, upper)))
+
+
+class _Looks(NamedTuple):
+    """Bounds on δ at ascending ε, the first of which is 0."""
+
+    epsilon: Floats
+    lower: Floats
+    upper: Floats
+
+    def and_at(self, curve: PrivacyCurve, epsilon: Floats) -> _Looks:
+        """Return these and what the curve says at other ε."""
+        found = curve.delta(epsilon)
+        added = (epsilon, np.asarray(found.lower), np.asarray(found.upper))
+        return _Looks(*map(np.concatenate, zip(self, added, strict=True))).sorted()
+
+    def sorted(self) -> _Looks:
+        """Return them in order of ε, as profiles that fall."""
+        order = np.argsort(self.epsilon, kind="stable")
+        epsilon, lower, upper = (column[order] for column in self)
+        return _Looks(epsilon, lower, np.minimum.accumulate(upper))
+
+
+def _searched(curve: PrivacyCurve, slacks: Floats) -> Bounds:
+    """Return bounds on μ for ascending slacks, from the profile."""
+    ends = np.array([_end(curve, float(s)) for s in slacks])
+    known = np.isfinite(ends)
+    if not known.any():
+        return Bounds(np.zeros(slacks.shape), np.full(slacks.shape, np.inf))
+    # From its end on δ is at most the slack, by the question that was asked there.
+    looks = _Looks(ends[known], np.zeros(known.sum()), slacks[known])
+    looks = looks.and_at(curve, np.linspace(0.0, ends[known].max(), _FIRST)[:-1])
+    mu = np.full(slacks.shape, np.inf)
+    for _ in range(_ROUNDS):
+        mu[known] = _least(slacks[known], looks)
+        deciding = _deciding(mu[known], slacks[known], looks)
+        if not deciding.any():
+            break
+        deciding[1:] |= deciding[:-1]
+        deciding[:-1] |= deciding[1:]  # the next to decide is one beside
+        left, width = looks.epsilon[:-1][deciding], np.diff(looks.epsilon)[deciding]
+        looks = looks.and_at(curve, (left + width * _PARTS[:, None]).ravel())
+    return Bounds(_too_little(slacks, looks), mu)
+
+
+def _end(curve: PrivacyCurve, slack: float) -> float:
+    """Return an ε from which on δ is at most the slack; ∞ where none is known."""
+    if slack > 0:
+        try:
+            return float(curve.epsilon(slack).upper)
+        except RangeError:
+            return math.inf
+    bounded = None if curve.mechanism is None else pure(flatten(curve.mechanism))
+    return math.inf if bounded is None else bounded.most
+
+
+def _least(slacks: Floats, looks: _Looks) -> Floats:
+    """Return the least μ found, for each slack, that is safe in every interval; ∞ where none is."""
+
+    def safe(mu: Floats) -> Mask:
+        return np.asarray(_between(mu, slacks, looks).all(axis=1))
+
+    most = np.full(slacks.shape, _MOST)
+    found, _ = narrowed(safe, most, _LEAST, rounds=_HALVINGS, middle=geometric)
+    return np.where(safe(found), found, np.inf)
+
+
+def _between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
+    """Return in which intervals δ is surely at most s + (1−s)·G: (slacks, intervals)."""
+    from scipy.special import log_ndtr, ndtr, ndtri_exp
+
+    (left, right), (high, low) = (
+        (column[:-1], column[1:]) for column in (looks.epsilon, looks.upper)
+    )
+    mu, slack = mu[:, None], slack[:, None]
+    with np.errstate(all="ignore"):
+        # The test whose line is parallel to the chord, if it touches G inside the interval.
+        width = np.log(-np.expm1(left - right)) + right  # of the interval, as log(t' − t)
+        parallel = -ndtri_exp(np.minimum(np.log(high - low) - width - np.log1p(-slack), -1e-300))
+        cut = np.clip(parallel, left / mu + mu / 2, right / mu + mu / 2)
+        told, log_other = ndtr(mu - cut), log_ndtr(-cut)
+        good = np.ones(cut.shape, dtype=bool)
+        for epsilon, delta in ((left, high), (right, low)):
+            other = np.exp(epsilon + log_other)
+            wrong = told * (1 + (mu - cut) ** 2) + other * (1 + epsilon + np.abs(log_other))
+            line = slack + (1 - slack) * (told - other) - _ROUNDING * (slack + wrong)
+            good &= delta * (1 + _ROUNDING) <= line
+    return np.asarray(good | (high <= slack))
+
+
+def _deciding(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
+    """Return the intervals whose chords, and not the values at their ends, make some μ larger."""
+    less = np.minimum(mu, _MOST) * (1 - _CLOSE)
+    allowed = slack[:, None] + (1 - slack[:, None]) * np.asarray(
+        gaussian_delta(less[:, None], looks.epsilon).lower
+    )
+    open_ = np.isfinite(mu) & (mu > 2 * _LEAST) & (looks.upper <= allowed).all(axis=1)
+    return np.asarray((~_between(less, slack, looks) & open_[:, None]).any(axis=0))
+
+
+def _too_little(slacks: Floats, looks: _Looks) -> Floats:
+    """Return the largest μ found, for each slack, with which some look is surely above."""
+
+    def possible(mu: Floats) -> Mask:
+        above = np.asarray(gaussian_delta(mu[:, None], looks.epsilon).upper)
+        most = slacks[:, None] + (1 - slacks[:, None]) * above
+        return np.asarray((looks.lower <= most * (1 + _ROUNDING)).all(axis=1))
+
+    start = np.full(slacks.shape, _MOST)
+    _, found = narrowed(possible, start, _LEAST, rounds=_HALVINGS, middle=geometric)
+    return np.where(possible(np.full(slacks.shape, _LEAST)), 0.0, found)
+
+
+def _without_slack(mechanism: Mechanism) -> float:
+    """Return a μ that is safe without any slack, ∞ where none is known: step by step, no discount.
+
+    A coin only takes away, and Gaussians of μ and μ' compose to one of √(μ² + μ'²).
+    """
+    total, steps = 0.0, flatten(mechanism)
+    for step, times in steps:
+        inner = step.mechanism if isinstance(step, Sampled) else step
+        if isinstance(inner, Gaussian):
+            each = 1 / inner.noise_multiplier
+        elif (bounded := pure(((step, 1),))) is not None:
+            each = float(gaussian_of_pure(bounded.most))
+            if len(steps) <= _FEW and (times, len(steps)) != (1, 1):
+                each = min(each, float(_searched(privacy_curve(step), np.zeros(1)).upper[0]))
+        elif inner is not step or isinstance(inner, Repeated | Composed):
+            each = _without_slack(inner)
+        else:
+            return math.inf
+        total += times * each * each
+    return math.sqrt(total) * (1 + (8 + 2 * len(steps)) * UNIT)
