@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def _reduce(call: Call) -> Given:
 @rule(
     """
     _softmax _log_softmax softmax log_softmax _safe_softmax cumsum cumprod cummax cummin
-    logcumsumexp sort topk argsort glu renorm
+    logcumsumexp sort topk argsort glu
     """
 )
 def _along_axis(call: Call) -> Given:
@@ -80,6 +81,17 @@ def _along_axis(call: Call) -> Given:
             call, [call.axis(call.argument("dim", -1), call.argument("self"))], layout, call.name
         )
     return layout
+
+
+@rule("renorm")
+def _renorm(call: Call) -> Given:
+    """Each slice along an axis is made smaller by the norm of all that is in it."""
+    tensor, layout = layout_and_tensor(call)
+    if isinstance(layout, Shared) or (
+        isinstance(layout, Records) and call.axis(call.argument("dim"), tensor) == layout.axis
+    ):
+        return layout
+    raise Unproved("renorm takes norms over the records")
 
 
 @rule("_softmax_backward_data _log_softmax_backward_data glu_backward")
@@ -368,7 +380,7 @@ def _batch_norm(call: Call) -> Given:
         return (SHARED,) * outputs
     if not isinstance(layout, Records):
         raise Unproved("a sum over the records is normalised")
-    if not training and layout.axis != 1:
+    if not training and layout.axis != 1 and call.argument("running_mean") is not None:
         call.only_shared("weight", "bias", "running_mean", "running_var")
         return (layout, *(SHARED,) * (outputs - 1))
     if training and layout.axis == 1:  # instance normalisation: records stand for channels
@@ -395,8 +407,10 @@ def _of_channels(call: Call, layout: Records, *names: str) -> None:
 def _batch_norm_backward(call: Call) -> Given:
     _, layout = layout_and_tensor(call, "input")
     _same_records(call, layout, "grad_out")
+    if isinstance(layout, Shared):
+        return (SHARED,) * 3
     if not isinstance(layout, Records):
-        return (layout,) * 3
+        raise Unproved("a sum over the records is normalised")
     if not call.argument("train") and layout.axis != 1:
         call.only_shared("weight", "running_mean", "running_var")
         return (layout, SUMMED, SUMMED)
@@ -495,6 +509,9 @@ def _bags(call: Call) -> Given:
         raise Unproved("bags are not the records' own places")
     if isinstance(weights, fx.Node) and call.of(weights) != layout:
         raise Unproved("records and what is not along them meet")
+    for user in call.node.users:  # beside the bags, it gives their numbers
+        if user.target is not operator.getitem or (user.args[1] and not _of_bags(user)):
+            raise Unproved("a record's place in the batch becomes a value")
     found: list[Layout] = []
     for value in call.node.meta["val"]:
         rows = call.sizes.depends(value.shape[0]) if value.shape else False
@@ -503,8 +520,20 @@ def _bags(call: Call) -> Given:
     return tuple(found)
 
 
+def _of_bags(given: fx.Node) -> bool:
+    """Whether nothing but the backward of the bags takes a tensor."""
+    names = ("_embedding_bag_backward", "_embedding_bag_dense_backward")
+    return all(user.target.overloadpacket.__name__ in names for user in given.users)  # type: ignore[union-attr]
+
+
 @rule("_embedding_bag_dense_backward _embedding_bag_backward")
 def _bags_backward(call: Call) -> Given:
+    indices, weights = call.argument("indices"), call.argument("per_sample_weights")
+    layout = call.of(indices)
+    if not isinstance(layout, Records) or layout != Records(0, 1, layout.inner):
+        raise Unproved("bags are not the records' own places")
+    if isinstance(weights, fx.Node) and call.of(weights) != layout:
+        raise Unproved("records and what is not along them meet")
     if call.argument("scale_grad_by_freq") or call.argument("sparse"):
         raise Unproved("an embedding scales gradients by how often the batch looks a row up")
     if call.of(call.argument("grad")) != Records(0):
@@ -527,7 +556,16 @@ def _gather(call: Call) -> Given:
     raise Unproved("records and what is not along them meet")
 
 
-@rule("scatter scatter_add scatter_reduce index_fill")
+@rule("index_fill")
+def _index_fill(call: Call) -> Given:
+    _, layout, _ = along(call)
+    call.only_shared("index", "value")
+    if isinstance(layout, Summed):
+        raise Unproved("a sum over the records goes through a map that is not linear")
+    return layout
+
+
+@rule("scatter scatter_add scatter_reduce")
 def _scatter(call: Call) -> Given:
     _, layout, _ = along(call)
     call.numbers_are_shared("value")
@@ -654,7 +692,15 @@ def _is_zero(tensor: Any) -> bool:
 
 @rule("one_hot")
 def _one_hot(call: Call) -> Given:
-    return layout_and_tensor(call)[1]
+    return _entry_by_entry(call)
+
+
+def _entry_by_entry(call: Call) -> Layout:
+    """Return the layout of what is made of each entry of `self` alone, by no linear map."""
+    layout = call.of(call.argument("self"))
+    if isinstance(layout, Summed | Places):
+        raise Unproved("a sum over the records goes through a map that is not linear")
+    return layout
 
 
 @rule("nll_loss_forward nll_loss2d_forward")
@@ -710,11 +756,14 @@ def _trilinear(call: Call) -> Given:
     return moved(layout, layout.axis - sum(d < layout.axis for d in summed))
 
 
-@rule("_thnn_fused_lstm_cell searchsorted")
+@rule("searchsorted bucketize")
+def _searched(call: Call) -> Given:
+    call.only_shared("sorted_sequence", "sorter", "boundaries")
+    return _entry_by_entry(call)
+
+
+@rule("_thnn_fused_lstm_cell")
 def _rows_alone(call: Call) -> Given:
-    if call.name == "searchsorted":
-        call.only_shared("sorted_sequence")
-        return call.of(call.argument("self"))
     call.only_shared("input_bias", "hidden_bias")
     return _first(call, "input_gates", "hidden_gates", "cx")
 

@@ -96,6 +96,8 @@ class Sizes:
             case Places(axis, _):
                 if axes != [axis]:
                     raise Unproved(f"places along axis {axis} of a tensor of shape {shape}")
+                if not same(self.factor(shape[axis]), 1):
+                    raise Unproved(f"{shape[axis]} places, which are not as many as the records")
             case _:
                 if axes:
                     raise Unproved(f"shape {shape} changes with the number of records")

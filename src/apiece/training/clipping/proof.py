@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from apiece.training.clipping import layers  # noqa: F401 - puts its rules into the table
+from apiece.training.clipping.flow import layout_of
 from apiece.training.clipping.layout import (
     SHARED,
     Layout,
@@ -27,7 +28,7 @@ from apiece.training.clipping.layout import (
     Summed,
     Unproved,
 )
-from apiece.training.clipping.table import Call, Given, layout_of
+from apiece.training.clipping.table import Call, Given
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -104,7 +104,7 @@ class Call:
         given: list[Any] = [self.argument(name) for name in names]
         if not names:
             given = [*self.node.args, *self.node.kwargs.values()]
-        for number in _flat(given):
+        for number in flat(given):
             value = number.meta["val"] if isinstance(number, fx.Node) else number
             if not isinstance(value, torch.Tensor) and self.sizes.depends(value):
                 raise Unproved("the number of records in the batch becomes a value")
@@ -112,14 +112,15 @@ class Call:
     def only_shared(self, *names: str) -> None:
         """Raise `Unproved` unless these arguments are the same for every record."""
         for name in names:
-            for tensor in _flat([self.argument(name)]):
+            for tensor in flat([self.argument(name)]):
                 if not isinstance(self.of(tensor), Shared):
                     raise Unproved(f"{name} is not the same for every record")
 
 
-def _flat(arguments: Any) -> list[Any]:
+def flat(arguments: Any) -> list[Any]:
+    """Return the leaves of nested lists."""
     if isinstance(arguments, list | tuple):
-        return [leaf for part in arguments for leaf in _flat(part)]
+        return [leaf for part in arguments for leaf in flat(part)]
     return [arguments]
 
 
@@ -140,56 +141,6 @@ def rule(names: str) -> Callable[[Rule], Rule]:
     return put
 
 
-def layout_of(call: Call) -> Given:
-    """Return what an operator gives, checked against the shapes that it has.
-
-    Raises `Unproved` where no rule holds for these arguments.
-    """
-    if call.name not in RULES:
-        if any(not isinstance(call.of(t), Shared) for t in call.tensors()):
-            raise Unproved("no rule says how it treats records")
-        raise Unproved("no rule for this operator")
-    found = RULES[call.name](call)
-    value = call.node.meta["val"]
-    several = isinstance(value, list | tuple)
-    layouts = found if isinstance(found, tuple) else (found,) * (len(value) if several else 1)
-    values = value if several else [value]
-    for one, tensor in zip(layouts, values, strict=True):
-        if isinstance(tensor, torch.Tensor):
-            call.sizes.check(one, tuple(tensor.shape))
-            _check_flow(call, one)
-    return layouts if several else layouts[0]
-
-
-def _check_flow(call: Call, found: Layout) -> None:
-    """Raise `Unproved` where a rule overlooked a tensor: whatever it says, nothing is lost.
-
-    What is made of a sum over the records is one, and not of records too; what is shared is made
-    of what is shared, but where an operator gives a number beside, or takes the shape alone.
-    """
-    if call.name in _SHAPES | UNFILLED | _RANDOM and call.name not in POINTWISE:
-        return
-    given = [call.of(t) for t in call.tensors()]
-    records = any(isinstance(one, Records | Places) for one in given)
-    if any(isinstance(one, Summed) for one in given) and (records or not isinstance(found, Summed)):
-        raise Unproved("a sum over the records meets the records again")
-    if records and isinstance(found, Shared) and call.name not in _BESIDE:
-        raise Unproved("what follows from records is taken for shared")
-
-
-_BESIDE = words(
-    """
-    nll_loss_forward nll_loss2d_forward native_batch_norm _native_batch_norm_legit
-    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
-    _embedding_bag _embedding_bag_forward_only _scaled_dot_product_flash_attention_for_cpu
-    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
-    _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu_backward
-    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
-    _scaled_dot_product_cudnn_attention_backward
-    """
-)
-
-
 # ---------------------------------------------------------------- entry by entry
 
 POINTWISE = words(
@@ -198,7 +149,7 @@ POINTWISE = words(
     bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu
     celu_backward clamp clamp_max clamp_min clone complex conj copysign cos cosh deg2rad digamma
     div elu elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac
-    frexp gcd ge gelu gelu_backward glu_jvp gt hardsigmoid
+    frexp gcd ge gelu gelu_backward gt hardsigmoid
     hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward heaviside
     huber_loss hypot i0 imag isinf isnan isneginf isposinf le leaky_relu
     leaky_relu_backward lerp lgamma log log10 log1p log2 log_sigmoid_backward log_sigmoid_forward
@@ -211,15 +162,15 @@ POINTWISE = words(
     special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri
     special_xlog1py special_zeta sqrt sub tan tanh tanh_backward threshold
     threshold_backward trunc where xlogy binary_cross_entropy binary_cross_entropy_backward
-    huber_loss_backward detach alias _to_copy lift_fresh_copy lift_fresh _conj bucketize
-    view_as_real_copy prelu _prelu_kernel copy _prelu_kernel_backward fill isreal trunc_divide
+    huber_loss_backward detach alias _to_copy lift_fresh_copy lift_fresh _conj
+    prelu _prelu_kernel copy _prelu_kernel_backward fill isreal trunc_divide
     bernoulli uniform normal_functional exponential native_dropout
     native_dropout_backward geometric log_normal cauchy random
     """
 )
 # Of these the value is linear in one tensor, so that a sum over records stays one.
 _LINEAR_IN_ONE = {"neg", "clone", "detach", "alias", "_to_copy", "lift_fresh_copy", "real"}
-_RANDOM = words(
+RANDOM = words(
     """
     bernoulli uniform normal_functional exponential native_dropout geometric log_normal cauchy
     random rand randn randint normal
@@ -245,7 +196,7 @@ def _pointwise(call: Call) -> Given:
     layouts = [call.of(t) for t in tensors]
     if any(isinstance(one, Summed) for one in layouts):
         return _of_sums(call, layouts)
-    if call.name in _RANDOM:
+    if call.name in RANDOM:
         _drawn(call, layouts)
     return _aligned(call, tensors, layouts)
 
@@ -309,7 +260,7 @@ def layout_and_tensor(call: Call, name: str = "self") -> tuple[Any, Layout]:
     return tensor, call.of(tensor)
 
 
-@rule("view _unsafe_view reshape _reshape_copy _reshape_alias view_copy")
+@rule("view _unsafe_view reshape _reshape_copy view_copy")
 def _view(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
     if isinstance(layout, Records):
@@ -333,7 +284,7 @@ def _permute(call: Call) -> Given:
     return _permuted(call, call.axes(call.argument("dims"), call.argument("self")))
 
 
-@rule("t numpy_T mT adjoint t_copy")
+@rule("t mT adjoint t_copy")
 def _t(call: Call) -> Given:
     order = list(range(len(call.out())))
     return _permuted(call, [*order[:-2], *reversed(order[-2:])])
@@ -568,7 +519,7 @@ def _pad(call: Call) -> Given:
         if call.name == "constant_pad_nd" and call.argument("value", 0) == 0:
             return SUMMED
         raise Unproved("a sum over the records is padded")
-    if isinstance(layout, Records | Places):
+    if isinstance(layout, Records):
         within(call, padded, layout, "padding")
     call.numbers_are_shared("value")
     if call.name.endswith("_backward"):
@@ -626,7 +577,7 @@ def _back_into(call: Call) -> Given:
 
 # ---------------------------------------------------------------- made anew
 
-_SHAPES = words(
+SHAPES = words(
     """
     full zeros ones new_full new_zeros new_ones scalar_tensor full_like zeros_like ones_like
     _efficientzerotensor
@@ -637,10 +588,20 @@ UNFILLED = words(
     empty empty_like new_empty empty_strided new_empty_strided empty_permuted
     """
 )
-_FILLS = _RANDOM | _SHAPES | UNFILLED | {"fill", "copy"}
+# These take the shape of a tensor, and nothing else of it.
+LIKE = words(
+    """
+    new_full new_zeros new_ones full_like zeros_like ones_like empty_like new_empty
+    new_empty_strided rand_like randn_like randint_like
+    """
+)
+# These write over their first tensor without reading it, or read its shape.
+_FILLS = LIKE | words(
+    "uniform normal_functional exponential geometric log_normal cauchy random fill copy bernoulli"
+)
 
 
-@rule(" ".join(_SHAPES))
+@rule(" ".join(SHAPES))
 def _constant(call: Call) -> Given:
     call.numbers_are_shared("fill_value", "s")
     return _even(call)
@@ -669,7 +630,26 @@ def _unfilled(call: Call) -> Given:
     """
     if not is_filled(call.node):
         raise Unproved("memory is read that nobody has written (torch.empty)")
+    if _overlaps(call.node.meta["val"]):
+        raise Unproved("entries of a tensor lie in the same place (torch.empty_strided)")
     return _even(call)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two entries may lie in the same place of memory."""
+    extent = 1
+    for step, size in sorted(
+        zip(map(_hint, tensor.stride()), map(_hint, tensor.shape), strict=True)
+    ):
+        if step < extent and size > 1:
+            return True
+        extent += step * (size - 1)
+    return False
+
+
+def _hint(size: Any) -> int:
+    """Return the integer that a size had in the capture."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def is_filled(node: fx.Node) -> bool:
@@ -677,7 +657,8 @@ def is_filled(node: fx.Node) -> bool:
     for user in node.users:
         packet = getattr(user.target, "overloadpacket", None)
         name = packet.__name__ if packet is not None else ""
-        if name not in _FILLS or (name == "bernoulli" and len(user.args) < 2):
+        elsewhere = node in (*user.args[1:], *user.kwargs.values())
+        if name not in _FILLS or elsewhere or (name == "bernoulli" and len(user.args) < 2):
             return False
     return True
 
@@ -685,6 +666,13 @@ def is_filled(node: fx.Node) -> bool:
 @rule("rand randn randint rand_like randn_like randint_like normal")
 def _random(call: Call) -> Given:
     call.numbers_are_shared("low", "high", "mean", "std")
+    given = [t for t in (call.argument("mean"), call.argument("std")) if isinstance(t, fx.Node)]
+    if given and call.name == "normal":
+        layouts = [call.of(t) for t in given]
+        if any(isinstance(one, Summed) for one in layouts):
+            raise Unproved("a sum over the records meets the records again")
+        _drawn(call, layouts)
+        return _aligned(call, given, layouts)
     if call.argument("generator") is not None:
         raise Unproved("random numbers come from a generator of the model's own")
     found = _even(call)
