@@ -25,7 +25,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -250,7 +249,9 @@ def mutants(folder: Path) -> list[Mutant]:
 
 def function(lines: list[str], span: list[int]) -> str:
     """Return the source of one generated function, under one name for the original and mutants."""
-    source = textwrap.dedent("".join(lines[span[0] - 1 : span[1]]))
+    source = "".join(lines[span[0] - 1 : span[1]]).lstrip("\n")
+    if source[0].isspace():  # a method, whose texts may begin at the margin
+        source = "if True:\n" + source
     return re.sub(r"def \S+?__mutmut_(orig|\d+)", "def f", source, count=1)
 
 

@@ -56,6 +56,30 @@ def test_coins_are_joined_by_id(tmp_path: Path) -> None:
     assert "weak: epsilon >= " in call(audit_command, *files, "--ids", "person", "--group", "who")
 
 
+def test_one_of_the_files_may_be_parquet_beside_a_csv_file_of_another_kind(tmp_path: Path) -> None:
+    frame = pd.read_csv(canaries(tmp_path / "c.csv")).assign(id=lambda f: f.index + 7)
+    frame[["id", "score"]].to_csv(tmp_path / "scores.csv", index=False, sep=";")
+    frame.drop(columns="score").to_parquet(tmp_path / "coins.parquet")
+    files = ["--canaries", str(tmp_path / "scores.csv"), "--coins", str(tmp_path / "coins.parquet")]
+    whole = call(audit_command, "--canaries", str(tmp_path / "c.csv"), "--json")
+    assert call(audit_command, *files, "--separator", ";", "--json") == whole
+
+
+@pytest.mark.parametrize("key", ["--ids", "--person"])
+@pytest.mark.parametrize("padded", ["scores.parquet", "coins.parquet"])
+def test_ids_that_differ_in_blanks_are_not_merged(
+    tmp_path: Path, key: str, padded: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.DataFrame({"who": ["a", "b", "c"], "score": [1.0, 2, 3], "included": [1, 0, 1]})
+    for name in ("scores.parquet", "coins.parquet"):
+        change = {"b": "a "} if name == padded else {}
+        table.replace({"who": change}).to_parquet(tmp_path / name)
+    files = ["--canaries", str(tmp_path / "scores.parquet")]
+    files += ["--coins", str(tmp_path / "coins.parquet")]
+    assert main(["audit", *files, key, "who"]) == 2
+    assert "blanks around the id" in capsys.readouterr().err
+
+
 def rows_of_canaries(folder: Path) -> tuple[list[str], list[str]]:
     """Write a table of rows of persons, whole and with the coins apart; and of means a person."""
     frame = pd.read_csv(canaries(folder / "c.csv"))
@@ -89,7 +113,7 @@ def test_canaries_may_be_persons_with_many_rows(tmp_path: Path) -> None:
     [
         ({"included": [1, 0, 1]}, "column 'included': differs between the rows of one person"),
         ({"who": ["a", "b", "a"]}, "column 'who': differs"),
-        ({"person": ["p", "", "q"]}, "column 'person': 1 rows name no person"),
+        ({"person": ["p", "", "q"]}, "column 'person', row 2: empty (1 such rows)"),
         ({"score": [1.0, None, 2.0]}, "not a number"),
         ({"included": ["yes", "yes", "no"]}, "0 or 1"),
     ],

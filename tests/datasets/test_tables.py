@@ -7,12 +7,14 @@ import pytest
 
 from apiece.datasets import (
     Categorical,
+    Dialect,
     encode,
     load,
     packaged_schema,
     read_header,
     read_table,
 )
+from apiece.errors import DataError
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "csv.gz"])
@@ -27,6 +29,17 @@ def test_all_formats_encode_alike(suffix: str, tmp_path: Path) -> None:
     expected = encode(frame, columns).features
     np.testing.assert_array_equal(encode(read_table(path), columns).features, expected)
     assert list(read_header(path)) == list(frame.columns)
+
+
+@pytest.mark.parametrize("given", [{"separator": ","}, {"encoding": "latin-1"}])
+def test_what_only_csv_files_have_is_refused_of_parquet(
+    given: dict[str, str], tmp_path: Path
+) -> None:
+    load("german").head(3).to_parquet(tmp_path / "g.pq")
+    for read in (read_table, read_header):
+        with pytest.raises(DataError, match=f"g.pq: {next(iter(given))} = .*leave it out"):
+            read(tmp_path / "g.pq", Dialect(**given))
+        assert len(read(tmp_path / "g.pq", Dialect(decimal=","))) > 0  # texts may hold numbers
 
 
 def test_a_category_called_na_is_not_missing(tmp_path: Path) -> None:

@@ -85,9 +85,10 @@ class Canaries:
 
     def columns(self, path: Path, names: list[str]) -> Any:
         """Return these columns of a file; raise `DataError` for one that it lacks."""
-        from apiece.datasets import column, read_table
+        from apiece.datasets import PLAIN, column, is_parquet, read_table
 
-        table = read_table(path, self.dialect)
+        mixed = self.coins is not None and is_parquet(self.coins) != is_parquet(self.canaries)
+        table = read_table(path, PLAIN if mixed and is_parquet(path) else self.dialect)
         for name in names:
             column(table, name, f"{path.name}:")
         return table[list(dict.fromkeys(names))]
@@ -121,16 +122,18 @@ def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
     With --coins, the two files are joined by id, whatever the order of their rows.
     """
     from apiece.audit import by_person, join, one_a_person
+    from apiece.budgets import ids_column, person_column
     from apiece.datasets import texts
 
     coined, person, coins, key = given.coined, given.person, given.coins, given.key
     wanted = [given.score, *(coined if coins is None else []), *([key] if key else [])]
     table = given.columns(given.canaries, wanted)
     scores = _score_column(table, given)
-    ids: Any = texts(table[key]).astype(str) if key else None
+    read: Any = ids_column if person is None else person_column
+    ids: Any = read(table, key).astype(str) if key else None
     values = [texts(table[name]).astype(str) for name in coined] if coins is None else []
     if person is not None:
-        whose = _persons(person, ids)
+        whose = ids
         ids, scores = by_person(scores, whose)
         values = [
             one_a_person(f"column {name!r}", own, whose)
@@ -138,16 +141,10 @@ def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
         ]
     if coins is not None and key is not None:
         other = given.columns(coins, [key, *coined])
-        order = join(str(coins), texts(other[key]).astype(str), str(given.canaries), ids)
+        known = ids_column(other, key).astype(str)
+        order = join(str(coins), known, str(given.canaries), ids)
         values = [texts(other[name]).astype(str)[order] for name in coined]
     return scores, _coins(given.included, values[0]), values[1] if given.group else None
-
-
-def _persons(name: str, ids: Any) -> Any:
-    missing = int((ids == "").sum())
-    if missing:
-        raise DataError(f"column {name!r}: {missing} rows name no person; give every row one")
-    return ids
 
 
 def _coins(name: str, values: Any) -> Any:

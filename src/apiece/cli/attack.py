@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli._command import Command
-from apiece.cli._inputs import warn
+from apiece.cli._inputs import refuse_given, warn
 from apiece.cli._output import columns, echo
 from apiece.errors import InputError
 
@@ -49,6 +49,8 @@ def command(others: str, shares: str | None, as_json: bool, **flags: Any) -> Non
     advantage is the largest TPR − FPR of any membership test, the excess the Δ-divergence from
     what a uniform plan with the same (ε, δ) would allow.
     """
+    if shares is None:
+        refuse_given(["seed"], "draws who colludes; give --shares too, or leave it out")
     decoys = _numbers("--others", others)
     rows = _exposures(decoys, None if shares is None else _numbers("--shares", shares), flags)
     document = {

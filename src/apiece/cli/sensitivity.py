@@ -12,7 +12,7 @@ import numpy as np
 
 from apiece._files import FIGURE
 from apiece.cli._command import Command, Output
-from apiece.cli._inputs import once
+from apiece.cli._inputs import once, refuse_given
 from apiece.cli._output import echo
 from apiece.errors import AttributeRangeError, DataError, InputError
 from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
@@ -60,6 +60,8 @@ def command(
     from apiece.sensitivity import Query
 
     query = Query(expression, _ranges(ranges))
+    if noise_stddev is None:
+        refuse_given(["order"], "of the loss under noise; give --noise-stddev too, or leave it out")
     if mean_of is not None:
         query = query.mean_of(mean_of)
     answer = describe(query)

@@ -21,7 +21,7 @@ from apiece.datasets.lint import lint
 from apiece.datasets.packaged import PACKAGED, load, matching, packaged_schema, schema_text
 from apiece.datasets.schema import Categorical, Column, Feature, Numeric, Schema, Skip, read_schema
 from apiece.datasets.svhn import svhn_mat
-from apiece.datasets.tables import read_header, read_table
+from apiece.datasets.tables import is_parquet, read_header, read_table
 from apiece.datasets.template import template
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "feature_names",
     "header_cells",
     "idx_folder",
+    "is_parquet",
     "lint",
     "load",
     "matching",

@@ -51,12 +51,12 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
 
     Args:
         path: Of the file.
-        dialect: How a CSV file is written.
+        dialect: How a CSV file is written; a Parquet file has no separator or encoding.
 
     Raises:
-        DataError: For a path that cannot be read, another format, a line with more or fewer cells
-            than the header, a cell that goes on over the end of its line, a file without rows or
-            with a column twice.
+        DataError: For a path that cannot be read, another format, a separator of a Parquet file, a
+            line with more or fewer cells than the header, a cell that goes on over the end of its
+            line, a file without rows or with a column twice.
 
     Example:
         >>> import tempfile
@@ -69,10 +69,10 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     import pandas as pd
 
     path = Path(path)
-    if path.suffix.lower() in _PARQUET:
+    if is_parquet(path):
         # Of one file alone: folders named a=1 add no columns, stored indexes hide none, and a
         # null turns no other person's whole number into a float.
-        table = _parquet(path).read()
+        table = _parquet(path, dialect).read()
         _check_names(path, table.column_names)
         frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, integer_object_nulls=True)
     else:
@@ -91,10 +91,11 @@ def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | N
 
     Args:
         path: Of the file.
-        dialect: How a CSV file is written.
+        dialect: As for `read_table`.
 
     Raises:
-        DataError: For a file that cannot be read, and a header that is none.
+        DataError: For a file that cannot be read, a separator of a Parquet file, and a header that
+            is none.
 
     Example:
         >>> import tempfile
@@ -105,16 +106,35 @@ def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | N
         {'age': None, 'city': None}
     """
     path = Path(path)
-    if path.suffix.lower() in _PARQUET:
-        schema = _parquet(path).schema_arrow
+    if is_parquet(path):
+        schema = _parquet(path, dialect).schema_arrow
         _check_names(path, schema.names)
         return {field.name: str(field.type) for field in schema}
     return dict.fromkeys(next(_lines(path, dialect)))
 
 
-def _parquet(path: Path) -> Any:
+def is_parquet(path: str | Path) -> bool:
+    """Whether a file's name says that it is Parquet: it ends in .parquet or .pq.
+
+    Args:
+        path: Of the file.
+
+    Example:
+        >>> is_parquet("people.parquet"), is_parquet("people.csv")
+        (True, False)
+    """
+    return Path(path).suffix.lower() in _PARQUET
+
+
+def _parquet(path: Path, dialect: Dialect) -> Any:
     import pyarrow.parquet as pq
 
+    for name in ("separator", "encoding"):
+        if getattr(dialect, name) != getattr(PLAIN, name):
+            raise DataError(
+                f"{path}: {name} = {getattr(dialect, name)!r} is of a CSV file, and a Parquet file "
+                "has none; leave it out"
+            )
     try:
         return pq.ParquetFile(path)
     except (OSError, ValueError) as error:

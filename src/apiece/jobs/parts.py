@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from apiece import _check
-from apiece.datasets import PACKAGED, PLAIN, Dialect
+from apiece.datasets import PACKAGED, PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, unknown
 from apiece.jobs import settings as of
 from apiece.jobs.settings import Share, check, setting, settings_of
@@ -72,7 +71,7 @@ class Data:
 
     def dialect_of(self, table: str) -> Dialect:
         """Return how one of the tables is written: as declared, where it is a CSV file."""
-        if table in PACKAGED or Path(table).suffix.lower() in (".parquet", ".pq"):
+        if table in PACKAGED or is_parquet(table):
             return PLAIN
         return Dialect(self.separator, self.decimal, self.encoding)
 
