@@ -77,9 +77,19 @@ PACKAGES = {
         ("plan", "laws/test_plans.py", "laws/test_consents.py", "budgets/test_release.py"),
     ),
     "contract": Package(("contract/*",), ("contract",)),
-    "mechanisms": Package(("mechanisms/*",), ("mechanisms", "laws")),
+    "mechanisms": Package(
+        ("mechanisms/*",), ("mechanisms", "laws/test_accountants.py", "laws/test_extremes.py")
+    ),
     "numerics": Package(("numerics/*",), ("numerics", "accounting/closed")),
-    "accounting": Package(("accounting/*",), ("accounting", "laws")),
+    "accounting": Package(
+        ("accounting/*",),
+        (
+            "accounting",
+            "laws/test_accountants.py",
+            "laws/test_extremes.py",
+            "laws/test_mass.py",
+        ),
+    ),
     "ledger": Package(("ledger/*",), ("ledger",)),
     "queries": Package(("queries/*",), ("queries",)),
     "noise": Package(

@@ -3,6 +3,7 @@
 import __future__
 
 import inspect
+import re
 import sys
 import textwrap
 from typing import Any
@@ -15,12 +16,14 @@ def plant(monkeypatch: pytest.MonkeyPatch, target: Any, old: str, new: str) -> N
 
     It must hold `old`: a plant that does not grow proves nothing.
     """
-    source = textwrap.dedent(inspect.getsource(target))
+    plain = inspect.unwrap(target)  # of what a run of mutants put around it
+    source = textwrap.dedent(inspect.getsource(plain))
+    source = re.sub(r"\A@_mutmut.*\n", "", source)
     assert old in source, f"{target.__qualname__} has no {old!r} any more"
     flags = __future__.annotations.compiler_flag
     made: dict[str, Any] = {}
     code = compile(source.replace(old, new), "planted", "exec", flags, dont_inherit=True)
-    exec(code, target.__globals__, made)
+    exec(code, plain.__globals__, made)
     *classes, name = target.__qualname__.split(".")
     if classes:
         owner = getattr(sys.modules[target.__module__], classes[0])
