@@ -7,7 +7,7 @@ import pytest
 
 from apiece import contract
 from apiece.budgets import Budgets
-from apiece.errors import BudgetError, InfeasibleError
+from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.plan import BoundPlan
 
 PADDED = {"steps": 1, "expected_batch_size": 25, "clip_norm": 1.0}
@@ -37,6 +37,12 @@ def test_enforce_takes_padding_where_it_is_best(
     assert plan.verify().ok
     verdict = contract.check(plan)
     assert verdict.ok
+    assert contract.check(plan, budgets) == verdict  # those who asked, without whom it added
+    less = Budgets(budgets.epsilon / 2, 1e-6, ids=budgets.ids)
+    assert [clause.kept for clause in contract.check(plan, less)].count(False) == 2
+    for others in (budgets.taken(np.arange(299)), Budgets(1.0, 1e-6, ids=np.arange(300))):
+        with pytest.raises(InputError, match="are missing"):
+            plan.verify(others)
     assert {clause.group for clause in verdict} == {"victim", "others", "public"}
     # the plan keeps everyone's own budget, joined by id
     asked = dict(
@@ -63,14 +69,14 @@ def test_what_breaks_is_neither_taken_nor_called_kept(monkeypatch: pytest.Monkey
         return contract.Verdict((clause,))
 
     monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "check", check)
-    plan = contract.enforce(asked, **PADDED)  # type: ignore[arg-type]
+    plan = contract.enforce(asked, method="rdp", **PADDED)  # type: ignore[arg-type]
     assert plan.strategy == "scale"
     assert plan.notes[1] == "sample would break it: group a: as planted"
     assert "hybrid would cost -" in plan.notes[2]
     assert plan.notes[2].endswith("noise over signal and break the contract")
     breaks.add("scale")
     with pytest.raises(InfeasibleError, match=r"not even scale keeps it \(as planted"):
-        contract.enforce(asked, **PADDED)  # type: ignore[arg-type]
+        contract.enforce(asked, method="rdp", **PADDED)  # type: ignore[arg-type]
 
 
 # few steps at a small δ: rates move a record's curve a good deal

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers
+from apiece._types import Floats, Integers, Mask
 from apiece.budgets.frames import budget_column, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, excess_array, names_of
 from apiece.budgets.persons import Persons
@@ -79,11 +79,13 @@ class Consents:
         """
         return Consents(ids, self.epsilon, self.delta, self.excess)
 
-    def narrowed(self, budgets: Budgets) -> Consents:
+    def narrowed(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
         """Return, of each record, the least of what stands here and of what `budgets` say.
 
         Args:
             budgets: Joined by id; of these records at least.
+            added: Which of these records may be missing, where the budgets are those of all the
+                others and of nobody else: a plan has added them.
 
         Raises:
             InputError: Where one of the records is missing.
@@ -93,13 +95,17 @@ class Consents:
         place = order[np.minimum(found, len(budgets) - 1)]
         same = budgets.ids.dtype.kind == self.ids.dtype.kind
         missing = budgets.ids[place] != self.ids if same else np.ones(len(self), dtype=bool)
-        if missing.any():
+        of_all_others = len(budgets) == int((~missing).sum())
+        if (missing if added is None or not of_all_others else missing & ~added).any():
             raise InputError(
                 f"budgets: no record with id {self.ids[missing][0]!s} ({int(missing.sum())} of the "
                 "plan's records are missing); give the budgets of every record of the plan"
             )
         other = budgets.consents.taken(place)
-        least = (np.minimum(getattr(self, c), getattr(other, c)) for c in BOUNDS)
+        least = (
+            np.where(missing, own, np.minimum(own, asked))
+            for own, asked in ((getattr(self, c), getattr(other, c)) for c in BOUNDS)
+        )
         return Consents(self.ids, *least)
 
 

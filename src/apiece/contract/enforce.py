@@ -24,7 +24,7 @@ from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
 from apiece.numerics import geometric, narrowed
-from apiece.plan import BoundPlan, Reference
+from apiece.plan import PUBLIC, BoundPlan, Reference
 
 PADS = 8  # budgets tried for public records
 
@@ -166,7 +166,7 @@ def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
         np.concatenate((budgets.delta, np.full(public, float(budgets.delta.max())))),
         excess=np.concatenate((budgets.excess, np.ones(public))),
         ids=np.concatenate((own, ids)),
-        labels=np.concatenate((labels, np.full(public, "public"))),
+        labels=np.concatenate((labels, np.full(public, PUBLIC))),
     )
 
 

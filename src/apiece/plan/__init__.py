@@ -1,7 +1,7 @@
 """Plan: the one object that the engine runs and the accountant reads."""
 
 from apiece.plan.group import Group, GroupStage
-from apiece.plan.model import COMBINE, RELATION, BoundPlan, Plan
+from apiece.plan.model import COMBINE, PUBLIC, RELATION, BoundPlan, Plan
 from apiece.plan.numbers import UNSPENT
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
@@ -10,6 +10,7 @@ from apiece.plan.verification import Measures, Verification, excess_of
 
 __all__ = [
     "COMBINE",
+    "PUBLIC",
     "RELATION",
     "UNSPENT",
     "BoundPlan",

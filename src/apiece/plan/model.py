@@ -41,6 +41,7 @@ RELATION = "add_remove"
 COMBINE = ("continue", "average")
 COUNTS = ("exact", "released")
 UNITS = ("record", "person")
+PUBLIC = "public"  # the group of records that a plan adds to those who asked
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -226,7 +227,8 @@ class Plan:
         consent, whatever else it is held against.
 
         Args:
-            budgets: What to hold the plan against as well, joined by record id to a bound plan.
+            budgets: What to hold the plan against as well, joined by record id to a bound plan; of
+                a padded plan (see `contract.enforce`) also without the public records.
             method: As for `privacy_curve`; None for the plan's own.
 
         Raises:
@@ -241,7 +243,10 @@ class Plan:
         bound = self if isinstance(self, BoundPlan) or budgets is None else self.bind(budgets)
         if not isinstance(bound, BoundPlan):
             return strictest(self.budget_groups)
-        allows = bound.consents if budgets is None else bound.consents.narrowed(budgets)
+        allows = bound.consents
+        if budgets is not None:
+            added = self.budget_groups.name[bound.group_index] == PUBLIC
+            allows = allows.narrowed(budgets, added=added)
         return strictest(self.budget_groups, bound.group_index, allows)
 
     def require(self) -> None:
