@@ -5,9 +5,10 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
-from apiece.queries.cells import text_of
+from apiece.queries.cells import as_text, text_of, texts
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,12 @@ from apiece.queries.cells import text_of
 )  # fmt: skip
 def test_cells_as_text(cell: object, text: str | None) -> None:
     assert text_of(cell) == text
+
+
+@pytest.mark.parametrize("cells", [[], [float("nan")] * 3, [0.5, None], [True, False]])
+def test_a_column_is_text_whatever_its_cells_hold(cells: list[object]) -> None:
+    column = as_text(cells)
+    assert column.type == pa.large_string()
+    assert column.to_pylist() == [text_of(cell) for cell in cells]
+    stored = pa.chunked_array([pa.array(cells, pa.bool_() if True in cells else pa.float64())])
+    assert texts(stored).equals(column)

@@ -58,6 +58,32 @@ def test_ties_of_first_words_are_decided_by_all_digits(
     assert share == pytest.approx(math.exp(-0.5), abs=4 * 0.5 / 200)
 
 
+def test_words_of_a_uniform_are_those_of_its_source_and_stay() -> None:
+    x = noise._Uniform(iter(range(10, 20)).__next__)
+    for _ in range(2):
+        assert [x.word(i) for i in range(5)] == [10, 11, 12, 13, 14]
+        assert [x.word(i) for i in (4, 0, 2)] == [14, 10, 12]
+
+
+@pytest.mark.parametrize("asked", [1, 7, 300])
+def test_every_bit_that_is_drawn_is_used_once(asked: int) -> None:
+    drawn: list[str] = []
+
+    def bits(count: int) -> int:
+        value = random.Random(len(drawn)).getrandbits(count)
+        drawn.append(f"{value:0{count}b}")
+        return value
+
+    more = noise._pool(bits)
+    words = [f"{more():0{noise.WORD}b}" for _ in range(asked)]
+    given = "".join("".join(reversed(words_of(chunk))) for chunk in drawn)
+    assert given.startswith("".join(words))
+
+
+def words_of(chunk: str) -> list[str]:
+    return [chunk[i : i + noise.WORD] for i in range(0, len(chunk), noise.WORD)]
+
+
 def test_ties_that_are_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: with only the first words compared the distribution is another one."""
     monkeypatch.setattr(noise, "WORD", 3)

@@ -13,7 +13,7 @@ import pytest
 
 from apiece.datasets import read_batches
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema, cells, register, sources
+from apiece.queries import Schema, cells, register, sources, spark
 
 PEOPLE = pd.DataFrame({
     "id": [3, 1, 2], "x": [0.5, 2.0, 1.5], "g": ["u", "v", "u"], "other": ["never", "read", "x"],
@@ -86,6 +86,42 @@ def test_a_file_is_read_in_parts(
     assert [cell for part in parts for cell in part["id"].to_pylist()] == ids
     assert all(10 <= size < 20 for size in sizes[:-1])
     assert len(sizes) == max(1, sum(sizes[:-1]) // 10 + (sizes[-1] > 0))
+
+
+def test_what_is_known_of_row_groups_before_a_row_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    PEOPLE.to_parquet(path, row_group_size=2)
+    groups, empty, rows = sources.row_groups(path, ["x", "id"])
+    assert (groups, rows, empty.column_names, empty.num_rows) == (2, 3, ["x", "id"], 0)
+    about = path.stat()
+    parts = [
+        sources.row_group(path, number, ["x", "id"], (about.st_size, about.st_mtime_ns))
+        for number in range(groups)
+    ]
+    assert [part["id"].to_pylist() for part in parts] == [[3, 1], [2]]
+    with pytest.raises(DataError, match=r"column 'y': not in the source '/.*4 columns"):
+        sources.row_groups(path, ["x", "y"])
+    with pytest.raises(DataError, match="changed while it was read"):
+        sources.row_group(path, 0, ["x"], (about.st_size, about.st_mtime_ns + 1))
+
+
+def test_a_file_and_a_folder_of_files_are_split_at_their_row_groups(tmp_path: Path) -> None:
+    paths = [tmp_path / "1.parquet", tmp_path / "2.parquet"]
+    for path in paths:
+        PEOPLE.to_parquet(path, row_group_size=2)
+    for source, files in ((paths[0], paths[:1]), (tmp_path, paths)):
+        parts, rows = spark._parts(source, ["id", "x", "g"], SCHEMA)
+        assert [(name, number) for name, _, _, number in parts] == [
+            (str(path), number) for path in files for number in (0, 1)
+        ]
+        assert rows == 3 * len(files)
+    PEOPLE.assign(x="7").to_parquet(tmp_path / "3.parquet")
+    with pytest.raises(DataError, match="other columns than the first file's"):
+        spark._parts(tmp_path, ["id", "x", "g"], SCHEMA)
+    for none in (tmp_path / "p.csv", tmp_path / "empty"):
+        none.mkdir()
+        with pytest.raises(InputError, match="no Parquet file"):
+            spark._parts(none, ["id"], SCHEMA)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
