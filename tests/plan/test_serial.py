@@ -231,6 +231,46 @@ def test_mutations_of_every_strategy(name: str) -> None:
     assert found["refused"] > 60
 
 
+@pytest.mark.parametrize("name", ["weak", "public"])
+def test_a_file_does_not_choose_what_it_is_measured_against(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a rate of their own, those whom Sample takes more often look no more vulnerable."""
+    labels = np.where(EPSILON < 2, "strict", name)
+    asked = Budgets(EPSILON, 1e-4, labels=labels)
+    plan = assign(asked, Sample(), steps=1, expected_batch_size=BATCH, clip_norm=1.0)
+    made = json.loads(plan.to_json())
+    bound = made["groups"][-1]["excess_forward"] / 2
+    moved = made["groups"][-1]["sampling_probability"] if name == "weak" else BATCH / 16
+    made["reference"]["sampling_probability"] = moved
+    for group in made["groups"]:
+        group["excess_bound"] = bound if group["epsilon"] > 2 or name == "weak" else 1.0
+        for claim in ("excess", "excess_forward", "excess_backward"):
+            del group[claim]
+    if name == "weak":
+        with pytest.raises(DataError, match=r"reference = .* in 1 steps, .* give 0\.2 in 1"):
+            Plan.from_dict(made)
+        monkeypatch.setattr("apiece.plan.claims._require_own_reference", lambda plan: None)
+    bounds = [group["excess_bound"] for group in made["groups"]]
+    people = Budgets(EPSILON, 1e-4, excess=np.where(EPSILON < 2, *bounds))
+    if name == "weak":
+        Plan.from_dict(made).bind(people).require()  # as it was
+    else:
+        with pytest.raises(InputError, match="do not fit"):
+            Plan.from_dict(made).bind(people)
+
+
+def test_people_are_not_bound_to_a_group_that_is_public() -> None:
+    asked = Budgets(EPSILON, 1e-4)
+    named = Budgets(EPSILON, 1e-4, labels=np.where(EPSILON < 2, "strict", "public"))
+    settings = {"steps": STEPS, "expected_batch_size": BATCH, "clip_norm": 1.0}
+    for one, other in ((asked, named), (named, asked)):
+        plan = assign(one, Scale(), **settings).public()  # type: ignore[arg-type]
+        assert plan.bind(one).records == SIZE
+        with pytest.raises(InputError, match="do not fit"):
+            plan.bind(other)
+
+
 def test_the_harness_finds_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: files believed as they are, as they once were."""
     monkeypatch.setattr(Claims, "require", lambda self, plan: None)

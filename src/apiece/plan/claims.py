@@ -9,7 +9,7 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.errors import ApieceError, DataError, RangeError
-from apiece.plan.numbers import Numbers, steps_of
+from apiece.plan.numbers import Numbers, own_reference, steps_of
 from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
 SLACK = (
@@ -83,11 +83,13 @@ class Claims:
                 self.noise_multiplier,
                 stage.noise_stddev / stage.clip_norm,
             )
+        epsilon, delta, bound = strictest(plan.budget_groups)  # bounds are verified by require
         if releasable:
-            epsilon, delta, bound = strictest(plan.budget_groups)  # bounds are verified by require
             asked = epsilon, delta, np.ones_like(bound)
             verify(plan, plan.epsilon_spent, asked, lambda: plan.measures).require()
         _same(plan, "epsilon_spent", self.epsilon_spent, plan.epsilon_spent)
+        if releasable and (bound < 1).any():
+            _require_own_reference(plan)
         if plan.budget_groups.excess is not None and len(plan.budget_groups) <= MEASURED:
             self._compare_measures(plan)
 
@@ -101,6 +103,19 @@ class Claims:
         ):
             assert found is not None  # of a plan of so few groups
             _same(plan, name, claimed, found)
+
+
+def _require_own_reference(plan: Numbers) -> None:
+    """Raise `DataError` unless the reference, on which bounds rest, is that of what will be run."""
+    own, given = own_reference(plan), plan.reference
+    assert given is not None  # set when the plan was made
+    apart = abs(given.sampling_probability - own.sampling_probability)
+    if given.steps != own.steps or not apart <= SLACK * own.sampling_probability:
+        raise DataError(
+            f"plan: reference = {given.sampling_probability:g} in {given.steps} steps, on which "
+            f"the bounds on the excess rest, but its batch size and records give "
+            f"{own.sampling_probability:g} in {own.steps}; make the plan again"
+        )
 
 
 def _same(plan: Measured, name: str, claimed: Column, found: np.ndarray) -> None:

@@ -23,7 +23,7 @@ from apiece.errors import InputError, unknown
 from apiece.mechanisms import Mechanism
 from apiece.plan import page, serial
 from apiece.plan.group import Group, groups_of
-from apiece.plan.numbers import mechanism_of, own_reference, require_fit, steps_of
+from apiece.plan.numbers import PUBLIC, mechanism_of, own_reference, require_fit, steps_of
 from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
@@ -41,7 +41,6 @@ RELATION = "add_remove"
 COMBINE = ("continue", "average")
 COUNTS = ("exact", "released")
 UNITS = ("record", "person")
-PUBLIC = "public"  # the group of records that a plan adds to those who asked
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -268,13 +267,15 @@ class Plan:
         """Return this plan with the records of `budgets`.
 
         Args:
-            budgets: With the same groups as the plan's.
+            budgets: With the same groups as the plan's, whatever their names; only a group "public"
+                has to be one in both.
 
         Raises:
             InputError: Where the groups differ.
         """
         asked, own = budgets.groups, self.budget_groups
-        if not own.same_as(asked):
+        alike = own.same_as(asked) and np.array_equal(own.name == PUBLIC, asked.name == PUBLIC)
+        if not alike:
             raise InputError(
                 f"budgets: {len(budgets)} records in {len(asked)} groups do not fit the plan's "
                 f"{self.records} in {len(own)}; make the plan from these budgets"
@@ -339,7 +340,8 @@ class Plan:
         """Return the plan that `to_dict` described, without its records; see `bind`.
 
         Nothing that follows from the parameters is believed: totals and quotients must agree with
-        them, each group's ε is recomputed, and with bounds on the excess all measures are.
+        them, each group's ε is recomputed, and with bounds on the excess all measures are, against
+        the reference that the batch size, records and steps give, which must be the plan's.
 
         Args:
             data: JSON types.

@@ -13,6 +13,7 @@ from apiece.plan.reference import Reference
 from apiece.plan.schedule import Schedule
 from apiece.plan.stage import Stage
 
+PUBLIC = "public"  # the group of records that a plan adds to those who asked
 UNSPENT = 0.95
 """The share of its ε below which a group is said to spend less than it asked."""
 
@@ -94,8 +95,13 @@ def mechanism_of(plan: Numbers, group: int) -> Mechanism:
 
 
 def own_reference(plan: Numbers) -> Reference:
-    """Return the reference of a plan that nobody requested: its own mean rate."""
-    steps, records = steps_of(plan), int(plan.budget_groups.records.sum())
+    """Return the reference of a plan that nobody requested: its own mean rate.
+
+    Of those who asked: public records join in the batch size that was requested for the others.
+    """
+    groups = plan.budget_groups
+    asked = groups.records[groups.name != PUBLIC]
+    steps, records = steps_of(plan), int((asked if asked.size else groups.records).sum())
     joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
     return Reference(min(1.0, joined / steps / records), steps)
 
