@@ -45,3 +45,12 @@ def test_one_logarithm_is_not_enough() -> None:
     """Negative control: log1p alone is wrong by 1e-7 where hardly anything of 1 is left."""
     q, rho = 1 - 1e-10, -40.0
     assert math.log1p(q * math.expm1(rho)) != pytest.approx(float(after_coin(rho, q)), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.float64])
+def test_a_ratio_of_any_precision_is_read_in_double(kind: type) -> None:
+    rho = np.array([-40, -1, 0, 3, 100, 1000], dtype=kind)
+    for q in (1.0, 0.25, 1e-3, 1e-300):
+        found = after_coin(rho, q)
+        assert found.dtype == np.float64
+        assert found.tolist() == [float(after_coin(float(each), q)) for each in rho]

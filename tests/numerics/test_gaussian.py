@@ -1,5 +1,7 @@
 """The Gaussian's profile and its inverses against many digits, in ordinary and extreme places."""
 
+import itertools
+
 import mpmath
 import numpy as np
 import pytest
@@ -81,3 +83,21 @@ def test_the_same_numbers_one_at_a_time() -> None:
 def test_nothing_shifted_costs_nothing() -> None:
     assert gaussian_epsilon_above(0.0, 1e-300) == gaussian_epsilon_below(0.0, 1e-300) == 0
     assert gaussian_epsilon_above(0.01, 0.5) == gaussian_epsilon_below(0.01, 0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(1e-300, 1e-10), (1e-12, 0.99), (1e-12, 1 - 1e-9), (1e-280, 0.3)]
+)
+def test_the_shift_is_close_where_the_first_steps_miss_it(epsilon: float, delta: float) -> None:
+    found = gaussian_mu_below(epsilon, delta)
+    assert found.dtype == np.float64
+    assert gaussian_delta(found, epsilon).upper <= delta
+    assert gaussian_delta(found * (1 + 1e-8), epsilon).upper > delta
+
+
+def test_bounds_are_numbers_from_0_to_1_however_far_out() -> None:
+    for mu, epsilon in itertools.product((1e-200, 1e-6, 50.0, 1e3, 1e200), (0.0, 1e-3, 1.0, 1e100)):
+        lower, upper = gaussian_delta(mu, epsilon)
+        assert 0 <= lower <= upper <= 1, (mu, epsilon)
+        if mu == 1e-200 and epsilon:
+            assert (lower, upper) == (0, 1e-300)

@@ -163,3 +163,12 @@ def test_the_sign_of_the_room_is_exact(value: float) -> None:
     for limit in limits:
         assert ((log_room(limit, limits) >= 0) == (limits <= limit)).all()
     assert log_room(1.0, [math.inf, math.nan]).tolist() == [-math.inf] * 2
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_room_is_in_double_precision_whatever_is_given(kind: type) -> None:
+    limit, spent = kind(0.1), 0.0999999
+    wide = float(limit)
+    room = log_room(np.array([limit]), spent)
+    assert room[0] == pytest.approx(math.log(wide / spent), rel=1e-8)
+    assert log_room(spent, np.array([limit]))[0] == pytest.approx(math.log(spent / wide), rel=1e-8)
