@@ -235,3 +235,18 @@ def test_a_column_named_as_a_part_of_the_answer(query: str) -> None:
     )
     with pytest.raises(InputError, match="rename the column"):
         session(frame, schema=schema).ask(query, epsilon=1.0, delta=1e-6)
+
+
+def test_the_promise_says_what_was_spent_and_whether_a_ledger_bounds_the_rest(
+    people: pd.DataFrame, tmp_path: Path
+) -> None:
+    few = people.head(50).astype({"id": str})
+    promised = "(0.5, 1e-06)-DP under adding or removing all rows of a person"
+    alone = session(few).ask("count()", epsilon=0.5, delta=1e-6)
+    assert alone.guarantee.startswith(promised)
+    assert alone.guarantee.endswith("; this query alone")
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/l.db")
+    ledger.enroll(few["id"].to_numpy(), 1.0, 1e-5)
+    charged = session(few, ledger=ledger).ask("count()", epsilon=0.5, delta=1e-6, analysis_id="a")
+    assert charged.guarantee.startswith(promised)
+    assert "each person's own budget" in charged.guarantee

@@ -230,3 +230,10 @@ def test_declarations_are_checked() -> None:
         Schema("id", bounds={"x": (0, 5e-324)})
     declared = Schema("id", groups={"g": np.array([1, 2])}).groups["g"]
     assert [type(v) for v in declared] == [int, int]
+
+
+def test_of_a_clean_table_the_steward_hears_how_much_it_is(tmp_path: Path) -> None:
+    lines: list[str] = []
+    (tmp_path / "p.csv").write_text("id,x\na,1\nb,2\na,3\n")
+    register(tmp_path / "p.csv", Schema("id", bounds={"x": (0, 5)}), log=lines.append)
+    assert lines == ["registered: 3 rows of 2 people"]
