@@ -59,6 +59,7 @@ program.cli()
 SLOW_LIMIT = 600  # seconds for the slow tests of one mutant
 FOUND = {"killed", "timeout", "killed slowly", "timeout slowly"}
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
+STATUS |= dict.fromkeys((36, 24, -24, 152), "timeout")
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def mutants(folder: Path) -> list[Mutant]:
             if plain[base] == without_text(new):
                 continue
             where = f"{module}.{base.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
-            status = "untested" if code is None else STATUS.get(code, "timeout")
+            status = STATUS.get(code, "untested") if code is not None else "untested"
             change = difference(old, new)
             if status in ("survived", "no tests"):  # by the fast tests
                 status = slow.get(f"{where}: {change}", status)
@@ -317,6 +318,9 @@ def test(folder: Path, size: int, seed: int, again: bool) -> None:
     print(f"{folder.name}: {len(names)} mutants to run", flush=True)
     if names:
         mutmut(folder, "run", *names)
+    failed = sum(mutant.status == "untested" for mutant in sample(folder, size, seed))
+    if failed:
+        print(f"{folder.name}: {failed} mutants have no result: pytest could not be run for them")
 
 
 def slow_results(folder: Path) -> dict[str, str]:

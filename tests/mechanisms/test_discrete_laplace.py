@@ -36,6 +36,11 @@ def test_bad_sensitivities(sensitivity: float) -> None:
         DiscreteLaplace(1.0, sensitivity)  # type: ignore[arg-type]
 
 
+def test_the_ends_of_the_numerical_range_are_within_it() -> None:
+    assert DiscreteLaplace(1e4, 10**6).sensitivity == 10**6
+    assert DiscreteLaplace(0.5, 300).atoms().log_ratio[-1] == 600
+
+
 def test_past_the_numerical_range() -> None:
     for scale, sensitivity in ((1e-4, 1), (1e7, 10**7)):
         with pytest.raises(RangeError, match="past the numerical range"):

@@ -25,6 +25,16 @@ def test_randomized_response_costs_its_epsilon() -> None:
     assert np.abs(atoms.log_ratio).max() == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize("answers", [2, 3, 7])
+def test_randomized_response_tells_two_answers_and_the_rest_apart(answers: int) -> None:
+    found = Finite.randomized_response(0.7, answers)
+    truth, lie, *rest = found.with_record
+    assert found.without_record == (lie, truth, *rest)
+    assert truth == pytest.approx(math.exp(0.7) * lie)
+    assert truth + (answers - 1) * lie == pytest.approx(1)
+    assert rest == ([] if answers == 2 else [pytest.approx((answers - 2) * lie)])
+
+
 @pytest.mark.parametrize(
     "values", [[0.1] * 10, [1 / 3] * 3, np.random.default_rng(0).dirichlet([1] * 50)]
 )

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from apiece.mechanisms import (
     Composed,
+    Finite,
     Gaussian,
     Mechanism,
     Repeated,
     Sampled,
+    atoms_of,
     flatten,
 )
 
@@ -60,3 +62,14 @@ def test_two_independent_coins_are_one() -> None:
 def test_a_coin_before_several_steps_stays_one_coin() -> None:
     nested = Sampled(Repeated(Sampled(Gaussian(1.0), 0.5), 3), 0.25)
     assert flatten(nested) == ((nested, 1),)
+
+
+def test_atoms_of_a_step_are_those_behind_its_coin() -> None:
+    inner = Finite([0.75, 0.25], [0.5, 0.5])
+    (step, _), *rest = flatten(Sampled(inner, 0.5))
+    atoms = atoms_of(step)
+    assert not rest
+    assert atoms is not None
+    assert [round(math.exp(x), 12) for x in atoms.log_ratio] == [0.75, 1.25]
+    assert atoms.mass.tolist() == [0.5, 0.5]
+    assert atoms_of(Sampled(Gaussian(1.0), 0.5)) is None
