@@ -24,7 +24,6 @@ import platform
 import statistics
 import time
 import warnings
-from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,9 @@ from network_contenders import CONTENDERS, Step, run, trained
 from network_models import NETWORKS, WIDE, torchvision
 from torch import nn
 
-from apiece.training.clipping.selection import paths_of
+from apiece.training.clipping import proof_of
 
-WARM = 6  # looks at whether records keep apart come in the first steps
+WARM = 2  # the first one captures the model
 
 
 def losses(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -150,16 +149,14 @@ def measure(name: str, rounds: int, *, compiles: bool = False) -> dict[str, Any]
     took = turns(steps, rounds)
     medians = {who: statistics.median(some) for who, some in took.items()}
     fastest = min((who for who in took if who.startswith("plain")), key=medians.__getitem__)
-    memory = {  # a step may be one in which the model is looked at
-        who: statistics.median(peak(step) for _ in range(3)) for who, step in steps.items()
-    }
+    memory = {who: statistics.median(peak(step) for _ in range(3)) for who, step in steps.items()}
     model, _, targets = made
-    parts = paths_of(model)
+    proof = proof_of(model)
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "records": len(targets),
-        "parts": dict(Counter(part.path for part in parts)),
-        "by torch.func": sorted({p.kind for p in parts if p.path == "functional"}),
+        "proved": proof is not None and proof.proved,
+        "why not": "" if proof is None else proof.why,
         "fastest plain": fastest,
         "contenders": {
             who: {

@@ -6,7 +6,7 @@ PyTorch (as it is, in channels last, compiled, with a fused optimizer) and to th
 slow ones have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each
 number of threads has a process of its own, bound to as many cores. Peak memory is that of one step
 of one contender in a fresh process, above what the process held before: the median of several steps
-after the first ones, in which a model is looked at.
+after the first ones, in which a model is captured.
 
     python benchmarks/training.py --out benchmarks/results/training.json     # 6 minutes
 
@@ -34,7 +34,7 @@ MODELS = list(SECONDS)
 NEEDS = {"opacus, hooks": "opacus", "opacus, ghost": "opacus", "jax, compiled": "jax"}
 MEMORY = ["pytorch, not private", "apiece", "opacus, ghost"]
 BASE = "pytorch, not private"
-WARM = 6  # looks at whether records keep apart come in the first steps
+WARM = 2  # the first one captures the model
 PLAIN = {
     BASE,
     f"{BASE}, fused",

@@ -15,7 +15,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from apiece.training import ChaCha20Stream, add_noise, clip_and_sum
-from apiece.training.clipping.paths.pace import records_at_a_time
+from apiece.training.clipping.engine import engine_for
+from apiece.training.clipping.guards import trainable
+from apiece.training.clipping.records import Batch
 
 Step = Callable[[], None]
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -106,7 +108,8 @@ def floor(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> St
     model, generator = make(), torch.Generator()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     size = sum(p.numel() for p in model.parameters())
-    width = records_at_a_time(model, x, len(x))
+    bounds = torch.ones(len(x), dtype=torch.float64)
+    width = engine_for(Batch(model, trainable(model), LOSS, x, y, bounds)).most
 
     def step() -> None:
         for start in range(0, len(x), width):

@@ -33,7 +33,7 @@ from network_contenders import Step
 from network_models import torchvision
 from networks import losses, peak, ratio, versions
 
-from apiece.training.clipping.selection import paths_of
+from apiece.training.clipping import proof_of
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
 WARM = 6  # looks at whether records keep apart come in the first steps
@@ -113,7 +113,7 @@ def measure(
     return {
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "records": len(targets),
-        "paths": sorted({part.path for part in paths_of(model)}),
+        "proved": (proof := proof_of(model)) is not None and proof.proved,
         "fastest plain": fastest,
         "contenders": {
             who: {

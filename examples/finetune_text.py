@@ -150,7 +150,7 @@ def main() -> None:
             "right": right(model, texts[test], labels[test]),
             "right before": right(start, texts[test], labels[test]),
             "noise": plan.stages[0].noise_stddev,
-            "paths": sorted({part.path for part in trainer.paths}),
+            "proved": trainer.proof is not None and trainer.proof.proved,
         }
         print(name, found[name], flush=True)
         if name == "individual":

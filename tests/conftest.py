@@ -1,6 +1,7 @@
 """Fixtures shared by several folders: a PostgreSQL server of the tests' own."""
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers that several folders share
+logging.getLogger("torch.__trace").disabled = True  # pytest would keep thousands of its records
 
 
 @dataclass

@@ -54,44 +54,31 @@ def test_a_strategy() -> None:
     assert plan.verify().ok
 
 
-def test_a_layer_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    from apiece.sensitivity import neural
+def test_an_operator_rule() -> None:
+    from apiece.errors import UnsupportedError
     from apiece.training import clip_and_sum
-    from apiece.training.clipping.rules import RULES
+    from apiece.training.clipping import table
 
-    names = run("class Gain")
-    rule = RULES[names["Gain"]]
-    monkeypatch.setitem(RULES, names["Gain"], dataclasses.replace(rule, gives=counted(rule.gives)))
+    before = dict(table.RULES)
+    gain = run("own::gain")["gain"]
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), names["Gain"](4), torch.nn.Linear(4, 2))
+    model = torch.nn.Linear(3, 4)
     inputs, targets = torch.randn(6, 3), torch.randint(2, (6,))
-    loss = torch.nn.CrossEntropyLoss(reduction="none")
-    booked, one_by_one = (
-        clip_and_sum(model, loss, inputs, targets, torch.full((6,), 0.3), method=method)
-        for method in ("book-keeping", "loop")
-    )
-    for name, expected in one_by_one.gradients.items():
-        torch.testing.assert_close(booked.gradients[name], expected)
-    before = len(CALLS)
-    assert before > 0
-    (norms, growth), (plain, expected) = (
-        method(model, loss, inputs, targets)
-        for method in (neural.by_ghost_norms, neural.by_torch_func)
-    )
-    torch.testing.assert_close(norms, plain)
-    torch.testing.assert_close(growth, expected)
-    assert len(CALLS) > before
 
+    def loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(gain(outputs, 2.0), y, reduction="none")
 
-CALLS: list[str] = []
+    def clipped(method: str) -> dict[str, torch.Tensor]:
+        total = clip_and_sum(model, loss, inputs, targets, 0.3, method=method)
+        return dict(total.gradients)
 
-
-def counted(function: Any) -> Any:
-    def of(*args: Any) -> Any:
-        CALLS.append(function.__name__)
-        return function(*args)
-
-    return of
+    proved, alone = clipped("proved"), clipped("alone")
+    for name, expected in alone.items():
+        torch.testing.assert_close(proved[name], expected)
+    for name in set(table.RULES) - set(before):
+        del table.RULES[name]
+    with pytest.raises(UnsupportedError, match="own::gain: no rule says"):
+        clip_and_sum(torch.nn.Linear(3, 4), loss, inputs, targets, 0.3, method="proved")
 
 
 class House:

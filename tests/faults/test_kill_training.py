@@ -11,7 +11,7 @@ import pytest
 TRAINEE = Path(__file__).with_name("trainee.py")
 
 
-def killed(kills, steps, folder, path="book-keeping"):
+def killed(kills, steps, folder, path="proved"):
     done = subprocess.run(
         [sys.executable, str(TRAINEE), str(kills), str(steps), "7", str(folder), path],
         capture_output=True,
@@ -33,7 +33,7 @@ def test_killed_a_few_times(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["book-keeping", "functional", "loop"])
+@pytest.mark.parametrize("path", ["proved", "alone"])
 def test_killed_thirty_times(tmp_path, path):
     found = killed(30, 1200, tmp_path, path)
     assert found["killed"] == 30

@@ -83,7 +83,6 @@ HOLDS = {
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "datasets.blocks._Lines": "data begin end odd cells commas first",
     "training.batches.Bucket": "records rates",
-    "training.clipping.paths.chain.Link": "right left",
     "jobs.charged.Charge": "included",
     "training.people.Brought": "rows owner",
     "training.people.PeopleRows": "rows starts",
@@ -91,25 +90,18 @@ HOLDS = {
     "training.samplers.EqualSampler": "clip_norms",
     "training.loop.Loop": "sums sampler charger updates streams rejected",
     "training.clipping.clipped.ClippedSum": "gradients norms losses clip_norms",
-    "training.clipping.rules.contributions.Lookups": "index left",
-    "training.clipping.rules.contributions.Outer": "left right",
-    "training.clipping.rules.contributions.Products": "left right",
-    "training.clipping.rules.contributions.Rows": "gradients",
-    "training.clipping.rules.contributions.Slices": "parts",
-    "training.clipping.rules.convolution.Convolution": "inputs outputs",
-    "training.clipping.independence.compare.Seen": "losses norms total",
+    "training.clipping.contributions.Lookups": "index left",
+    "training.clipping.contributions.Outer": "left right",
+    "training.clipping.contributions.Products": "left right",
+    "training.clipping.contributions.Rows": "gradients",
+    "training.clipping.contributions.Slices": "parts",
+    "training.clipping.convolution.Convolution": "inputs outputs",
     "training.randomness.Streams": "key",
     "training.clipping.records.Batch": "inputs targets clip_norms owner",
     "training.clipping.people.Owners": "owner order",
     "training.clipping.capture._Task": "inputs targets",
-    "training.clipping.paths.meeting.Use": "shared edge gives met",
-    "training.clipping.paths.packing.Packing": "sizes order",
-    "training.clipping.rules.attention.Projection": "weight bias values out",
-    "training.clipping.paths.tape.SharedCall": "given output",
-    "training.clipping.rules.joined.Joined": "part persons",
-    "training.clipping.rules.joined.Persons": "owner",
-    "training.clipping.rules.rule.LayerUse": "input gradients kwargs output",
-    "training.clipping.rules.recurrent._Way": "inputs hidden of_inputs of_hidden",
+    "training.clipping.joined.Joined": "part persons",
+    "training.clipping.joined.Persons": "owner",
     "training.sources.Collated": "dataset",
     "training.sources.Items": "dataset",
     "training.sources.Tensors": "inputs targets",
@@ -121,8 +113,6 @@ HOLDS = {
     "jobs.accuracies.Answers": "said true unit",
     "jobs.trained.Facts": "fingerprints",
     "jobs.unfinished.Unfinished": "coins",
-    "training.clipping.paths.tape.Call": "args kwargs outputs edges past",
-    "training.clipping.paths.tape.Tape": "calls shared",
 }
 # What holds public parameters, noisy results, figures over many people, and values of the above.
 PUBLIC = [
@@ -142,10 +132,10 @@ PUBLIC = [
     "pate.strategies.Strictest",
     "pate.strategies.Upsample",
     "pate.strategies.Weight",
-    "training.clipping.told.PartPath",
     "_files.Kind",
     "jobs.binding.Bound",
     "queries.session._Asked",
+    "training.clipping.convolution.Kernel",
     "training.clipping.engine.Proof",
     "training.clipping.capture.Captured",
     "training.clipping.engine.Engine",
@@ -240,9 +230,6 @@ PUBLIC = [
     "sensitivity.bounds.Maximum",
     "sensitivity.neural.ModelLoss",
     "sensitivity.noise.HeterogeneousNoise",
-    "training.clipping.independence.check._Look",
-    "training.clipping.independence.uses.Uses",
-    "training.clipping.independence.widening.Tolerance",
     "training.callbacks.Progress",
     "training.checkpoints.Folder",
     "training.distributed.Processes",
@@ -273,8 +260,6 @@ PUBLIC = [
     "reporting.pages.Report",
     "reporting.sections.LeftOut",
     "reporting.sections.Section",
-    "training.clipping.paths.tape.Unit",
-    "training.clipping.rules.rule.LayerRule",
 ]
 # Mechanisms and their accounting: they know no records.
 PUBLIC_PACKAGES = ("accounting.", "mechanisms.")
@@ -429,7 +414,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
     known |= {"adapters.scikit.account.Account"}  # the number of fits
-    known |= {"training.clipping.paths.chain.Link", "audit.poisson.PaddedBatch"}  # made with marks
+    known |= {"audit.poisson.PaddedBatch"}  # made with marks
     known |= {
         "ledger.ledger.Ledger",
         "jobs.results.Run",

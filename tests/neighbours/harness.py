@@ -13,7 +13,7 @@ from apiece.training.clipping.records import select
 SIZE = 12
 TYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 PRECISIONS = [*TYPES, "autocast"]
-METHODS = ["auto", "book-keeping", "functional", "loop"]
+METHODS = ["auto", "proved", "alone"]
 
 
 class Refused(Exception):  # noqa: N818 - an outcome

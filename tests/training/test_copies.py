@@ -243,7 +243,7 @@ PAIRS: dict[str, tuple[Callable[[], Parts], Callable[[], Parts]]] = {
         lambda: {"model": frozen("0.weight", "0.bias")},
         lambda: {"model": frozen("0.weight", "3.bias")},
     ),
-    "method": (dict, lambda: {"method": "functional"}),
+    "method": (dict, lambda: {"method": "alone"}),
     "physical batch size": (dict, lambda: {"physical_batch_size": 7}),
     "schedule of unfreezing": (
         lambda: {"unfreeze": {0: ["3"], 2: [""]}},

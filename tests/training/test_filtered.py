@@ -382,7 +382,7 @@ def uncovered(seeds: int, **more: object) -> int:
 @pytest.mark.parametrize(
     "more",
     [{}, {"rows_per_person": 2}, {"physical_batch_size": 3}, {"sampling_probability": 0.7},
-     {"method": "functional"}],
+     {"method": "alone"}],
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("seeds", [3, pytest.param(40, marks=pytest.mark.slow)])

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from apiece import Budgets, assign
 from apiece.training import Trainer, clip_and_sum
-from apiece.training.clipping.selection import paths_of
+from apiece.training.clipping import proof_of
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = [
@@ -95,7 +95,7 @@ def test_items_are_encodings_of_any_length(to):
     run = trainer(model, loader(data, lambda items: padded(items, to)))
     run.fit()
     assert run.step_number == 4
-    assert {part.path for part in run.paths} == {"book-keeping"}
+    assert run.proof.proved
 
 
 def test_one_encoding_with_labels_is_the_data():
@@ -120,7 +120,7 @@ def test_adapters_with_a_budget_for_each_author():
     run.fit()
     moved = {name for name, value in model.state_dict().items() if (value != before[name]).any()}
     assert moved == {name for name, p in model.named_parameters() if p.requires_grad}
-    assert {part.path for part in run.paths} == {"book-keeping"}
+    assert run.proof.proved
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "gpt2"])
@@ -135,7 +135,7 @@ def test_the_sum_is_that_of_a_loop_in_double_precision(name):
     if name == "t5":
         inputs["decoder_input_ids"] = inputs["input_ids"].flip(0)
     total = clip_and_sum(model, loss, transformers.BatchEncoding(inputs), targets, 0.1)
-    assert {part.path for part in paths_of(model)} == {"book-keeping"}
+    assert proof_of(model).proved
     double = copy.deepcopy(model).double()
     for k, norm in enumerate(total.norms.tolist()):
         one = {key: value[k : k + 1] for key, value in inputs.items()}

@@ -12,7 +12,7 @@ from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer, clip_and_sum
-from apiece.training.clipping import ambient, selection
+from apiece.training.clipping import ambient
 
 BUDGETS = Budgets.from_groups([("a", 50.0, 20), ("b", 100.0, 40)], 60, 1e-5)
 
@@ -254,52 +254,30 @@ def test_the_generators_of_the_model_s_devices_are_set_and_put_back(monkeypatch)
     assert torch.equal(torch.get_rng_state(), before[1])
 
 
-class Times(torch.autograd.Function):
-    """A product that book-keeping does not know."""
+class Wary(nn.Module):
+    """A parameter of its own, with dropout; it looks at values, so that records run alone."""
 
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, scale):
-        return x * scale
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, scale = ctx.saved_tensors
-        return gradient * scale, (gradient * x).sum_to_size(scale.shape)
-
-
-class Direct(nn.Module):
-    """A parameter of its own, with dropout; wary: it looks at values, and vmap cannot run it."""
-
-    def __init__(self, *, wary=False):
+    def __init__(self):
         super().__init__()
         self.layer, self.drop = nn.Linear(4, 2), nn.Dropout(0.5)
-        self.scale, self.wary = nn.Parameter(torch.ones(4)), wary
+        self.scale = nn.Parameter(torch.ones(4))
 
     def forward(self, x):
-        assert not self.wary or torch.isfinite(x).all()
-        return self.drop(self.layer(self.drop(Times.apply(x, self.scale))))
+        assert float(x.sum()) < 1e9
+        return self.drop(self.layer(self.drop(x * self.scale)))
 
 
-def dropped(path):
+def dropped(proved):
     torch.manual_seed(1)
     chain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh(), nn.Linear(4, 2))
-    return chain if path == "book-keeping" else Direct(wary=path == "loop")
+    return chain if proved else Wary()
 
 
-PATHS = ["book-keeping", "functional", "loop"]
-
-
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("proved", [True, False])
 @pytest.mark.parametrize("stop_at", [1, 4])
-def test_dropout_is_drawn_again_whatever_the_path(tmp_path, path, stop_at):
+def test_dropout_is_drawn_again_whatever_the_path(tmp_path, proved, stop_at):
     def trainer(make, *where, **options):
-        model = dropped(path)
+        model = dropped(proved)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return make(*where, model, optimizer, LOSS, plan(), data(), **options)
 
@@ -310,33 +288,16 @@ def test_dropout_is_drawn_again_whatever_the_path(tmp_path, path, stop_at):
     again = trainer(Trainer.resume, tmp_path)
     again.fit()
     assert torch.equal(flat(whole), flat(again))
-    assert {taken for _, taken in selection.chosen(again.model)} == {path}
+    assert again.proof.proved == proved
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_a_trial_draws_nothing(path):
-    """The sum of a model's first batch is that of a model whose path is known."""
-    model, (x, y) = dropped(path), data()
+@pytest.mark.parametrize("proved", [True, False])
+def test_a_capture_draws_nothing(proved):
+    """The sum of a model's first batch is that of a model whose graph is known."""
+    model, (x, y) = dropped(proved), data()
     sums = []
     for _ in range(2):
         torch.manual_seed(5)
         sums.append(clip_and_sum(model, LOSS, x, y, 1.0).gradients)
     for name, first in sums[0].items():
         assert torch.equal(first, sums[1][name])
-
-
-def test_a_resumed_run_takes_the_path_that_it_took(tmp_path, monkeypatch):
-    first = begin(tmp_path)
-    first.fit(4)
-    first.save()
-    again = Trainer.resume(tmp_path, *parts(), LOSS, plan(), data())
-    looked_at, given = selection._looked_at, []
-
-    def look(method, path, *rest, **options):
-        given.append(path)
-        return looked_at(method, path, *rest, **options)
-
-    monkeypatch.setattr(selection, "_looked_at", look)
-    again.fit()
-    assert set(given) == {"book-keeping"}
-    assert selection.chosen(again.model) == selection.chosen(first.model)

@@ -100,7 +100,7 @@ def test_complex_parameters():
         clip_and_sum(Wave(), LOSS, INPUTS, TARGETS, 1.0)
     assert clip_and_sum(Parts(), LOSS, INPUTS, TARGETS, 1.0).gradients["phase"].norm() > 0
     with pytest.raises(InputError, match="type complex64; a loss must be real"):
-        clip_and_sum(Parts(), lambda o, _: o[:, 0] * 1j, INPUTS, TARGETS, 1.0, method="loop")
+        clip_and_sum(Parts(), lambda o, _: o[:, 0] * 1j, INPUTS, TARGETS, 1.0, method="alone")
     with pytest.raises(InputError, match="type int64"):
         clip_and_sum(Parts(), lambda _, t: t, INPUTS, TARGETS, 1.0)
 
@@ -137,7 +137,7 @@ class Words(nn.Module):
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("method", ["auto", "loop"])
+@pytest.mark.parametrize("method", ["auto", "alone"])
 def test_sparse_embeddings_are_summed_densely(method, by_hand):
     words = torch.randint(0, 5, (N, 4), generator=torch.Generator().manual_seed(0))
     sums = [

@@ -1,14 +1,13 @@
 """ModelLoss: a torch model and its loss, as a function of one record's inputs.
 
-The norm of a record's gradient is written with the activations and output gradients of each layer
-(the ghost norm), which stay in the autograd graph. The sum over a batch of those norms separates
-over the records, so one backward pass through it gives every record's partial sensitivities.
+Where the graph of the model is proved to keep records apart, their norms come from one run of it
+(ghost norms), and one backward pass through their sum gives every record's partial sensitivities.
+Elsewhere `torch.func` differentiates one record's norm and is mapped over the records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,10 +24,9 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
-from apiece.training import Contribution, LayerUse, called_with, rule_for, unchanged
+from apiece.training import called_with, smooth_squares, unchanged
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
-_SHOWN = 4  # records on which the fast method is compared
 Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)
 
 
@@ -94,9 +92,8 @@ class ModelLoss:
             raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
         with torch.enable_grad(), unchanged(self.model):
             _check_kept(self.model, x[:1])
-            method = _choose(self.model, self.loss_fn, x[:_SHOWN], y[:_SHOWN])
             parts = [
-                method(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
+                _derivatives(self.model, self.loss_fn, x[i : i + size], y[i : i + size])
                 for i in range(0, len(x), size)
             ]
         norms = np.concatenate([n.detach().cpu().double().numpy() for n, _ in parts])
@@ -150,38 +147,15 @@ def _check_kept(model: nn.Module, one: Tensor) -> None:
         )
 
 
-def _choose(
-    model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor
-) -> Callable[[nn.Module, LossFn, Tensor, Tensor], Derivatives]:
-    """Return the fast method where it applies, shown on one record, else the general one.
-
-    Both are exact. Ghost norms need every trainable parameter in a layer with a rule, called once.
-    A parameter that is also used elsewhere, or records that are mixed, show as a difference between
-    the largest norm of a few records and that record's norm by plain differentiation, alone.
-    """
-    if not _layers(model):
-        return by_torch_func
-    try:
-        ghost, _ = by_ghost_norms(model, loss_fn, x, y)
-    except _NotOnce:
-        return by_torch_func
-    i = int(ghost.argmax())
-    loss = _losses(model, loss_fn, x[i : i + 1], y[i : i + 1]).sum()
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    grads = torch.autograd.grad(loss, trainable, materialize_grads=True, allow_unused=True)
-    exact = torch.stack([g.double().norm() for g in grads]).norm()
-    agree = torch.isclose(ghost[i].double(), exact, rtol=1e-3, atol=0) and exact > 0
-    return by_ghost_norms if agree else by_torch_func
-
-
-def _losses(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Tensor:
-    losses = loss_fn(model(x), y)
-    if losses.shape != (len(x),):
-        raise InputError(
-            f"loss_fn: shape {tuple(losses.shape)} for {len(x)} records; give one loss a record "
-            "(reduction='none')"
-        )
-    return losses
+def _derivatives(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
+    """Differentiate the records' norms, by the graph where their squares cannot underflow."""
+    x = x.clone().requires_grad_()
+    squares = smooth_squares(model, loss_fn, x, y)
+    if squares is None or not bool((squares > torch.finfo(squares.dtype).tiny ** 0.5).all()):
+        return by_torch_func(model, loss_fn, x.detach(), y)
+    norms = squares.sqrt()
+    (growth,) = torch.autograd.grad(norms.sum(), x, materialize_grads=True, allow_unused=True)
+    return norms.detach(), growth
 
 
 def by_torch_func(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
@@ -190,8 +164,13 @@ def by_torch_func(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> De
 
     def norm(one: Tensor, target: Tensor) -> Tensor:
         def loss(parameters: dict[str, Tensor]) -> Tensor:
-            outputs = called_with(model, parameters, one[None])
-            return loss_fn(outputs, target[None]).sum()
+            losses = loss_fn(called_with(model, parameters, one[None]), target[None])
+            if losses.shape != (1,):
+                raise InputError(
+                    f"loss_fn: shape {tuple(losses.shape)} for 1 record; give one loss a record "
+                    "(reduction='none')"
+                )
+            return losses.sum()
 
         gradients = torch.func.grad(loss)(trainable).values()
         scale = torch.stack([g.detach().abs().max() for g in gradients]).max()
@@ -203,72 +182,7 @@ def by_torch_func(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> De
     return norms, growth
 
 
-def by_ghost_norms(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
-    """Differentiate the sum over records of their gradient norms, in one backward pass."""
-    x = x.clone().requires_grad_()
-    with _recorded(_layers(model)) as calls:
-        losses = _losses(model, loss_fn, x, y)
-    if any(len(made) != 1 or len(made[0][1]) != len(x) for made in calls.values()):
-        raise _NotOnce
-    made = {module: inputs_outputs[0] for module, inputs_outputs in calls.items()}
-    outputs = [out for _, out in made.values()]
-    errors = torch.autograd.grad(
-        losses.sum(), outputs, create_graph=True, materialize_grads=True, allow_unused=True
-    )
-    # The norm is homogeneous in the output gradients: scaled, their squares cannot underflow.
-    scale = torch.stack([e.detach().abs().flatten(1).amax(1) for e in errors]).amax(0)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    square = torch.zeros_like(losses)
-    for (module, (entering, _)), error in zip(made.items(), errors, strict=True):
-        scaled = error / scale.view(-1, *[1] * (error.ndim - 1))
-        for part in _parts(module, entering, scaled):
-            square = square + part.smooth_squares()
-    norms = scale * _root(square)
-    (growth,) = torch.autograd.grad(norms.sum(), x, materialize_grads=True, allow_unused=True)
-    return norms, growth
-
-
 def _root(square: Tensor) -> Tensor:
     """Return the square root, with derivative 0 where it is 0."""
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
-
-
-class _NotOnce(Exception):  # noqa: N818
-    """A layer was called several times, not at all, or not on one row a record."""
-
-
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """Return the layers that own trainable parameters; none of them if one has no rule."""
-    owners = [
-        m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))
-    ]
-    owned = sum(len(list(m.parameters(recurse=False))) for m in owners)
-    shared = owned != len({id(p) for m in owners for p in m.parameters(recurse=False)})
-    smooth = all((rule := rule_for(m)) is not None and not rule.remakes for m in owners)
-    return owners if smooth and not shared else []
-
-
-def _parts(layer: nn.Module, entering: Tensor, error: Tensor) -> Iterable[Contribution]:
-    """Return what the layer's trainable parameters give each record, by the rule it has."""
-    rule = rule_for(layer)
-    assert rule is not None
-    return rule.gives(layer, LayerUse("", entering, [error], {})).values()
-
-
-@contextmanager
-def _recorded(layers: list[nn.Module]) -> Iterator[dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
-    """Record what enters and leaves each layer; the model goes on with a copy of what leaves, so
-    that an in-place activation does not overwrite the record."""
-    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {m: [] for m in layers}
-
-    def record(module: nn.Module, entering: tuple[Tensor, ...], leaving: Tensor) -> Tensor:
-        calls[module].append((entering[0], leaving))
-        return leaving.clone()
-
-    handles = [m.register_forward_hook(record) for m in layers]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()

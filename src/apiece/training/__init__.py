@@ -13,13 +13,10 @@ from apiece.training.checkpoints import Folder as CheckpointFolder
 from apiece.training.checkpoints import write_atomically
 from apiece.training.clipping import (
     ClippedSum,
-    Contribution,
-    LayerUse,
-    PartPath,
     Proof,
     clip_and_sum,
     clip_factors,
-    rule_for,
+    smooth_squares,
 )
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.modes import called_with, evaluating, unchanged
@@ -37,13 +34,10 @@ __all__ = [
     "ChaCha20Stream",
     "CheckpointFolder",
     "ClippedSum",
-    "Contribution",
     "Evaluation",
     "FilteredTrainer",
-    "LayerUse",
     "OutputAverage",
     "ParquetShards",
-    "PartPath",
     "PeopleRows",
     "PlannedSpending",
     "Progress",
@@ -64,7 +58,7 @@ __all__ = [
     "normalise",
     "poisson_batches",
     "public_numbers",
-    "rule_for",
+    "smooth_squares",
     "unchanged",
     "write_atomically",
 ]

@@ -28,7 +28,7 @@ from apiece._types import State
 from apiece.errors import DataError, StateError, UnsupportedError
 from apiece.training.randomness import KEY_BYTES
 
-FORMAT = 4
+FORMAT = 5
 _DIGEST = 16
 
 

@@ -15,7 +15,7 @@ from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError, UnsupportedError
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Accounts, ByBound, ByNorm
-from apiece.training.clipping import LossFunction, PartPath, Proof, guards
+from apiece.training.clipping import LossFunction, Proof, guards
 from apiece.training.distributed import Processes
 from apiece.training.loop import Loop
 from apiece.training.people import rows_of
@@ -141,13 +141,8 @@ class FilteredTrainer(Uncopied):
         )
 
     @property
-    def paths(self) -> tuple[PartPath, ...]:
-        """How each part of the model is clipped, and why; none before the first batch."""
-        return self._loop.sums.paths
-
-    @property
     def proof(self) -> Proof | None:
-        """What was proved of model and loss with method="proved"; None before a batch of it."""
+        """What was proved of model and loss, or why it was not; None before the first batch."""
         return self._loop.sums.proof
 
     @property

@@ -12,7 +12,6 @@ from apiece._types import State
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan
 from apiece.training.checkpoints import Folder, Journal
-from apiece.training.clipping import selection
 from apiece.training.fully_sharded import gathered, spread, spread_updates
 from apiece.training.identity import identity_of
 from apiece.training.loop import Loop
@@ -126,7 +125,6 @@ class Keeper:
             "release": self._streams.release,
             "world": loop.processes.world,
             "rejected": loop.rejected,
-            "paths": selection.chosen(loop.sums.model),
             "model": gathered(loop.sums.model.state_dict()),
             "updates": gathered(loop.updates.state_dict()),
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
@@ -170,7 +168,6 @@ class Keeper:
             loop.restarts.load_state_dict(state["restarts"])
         loop.step_number = loop.updates.begun = int(state["step"])
         loop.rejected = int(state["rejected"])
-        selection.choose(loop.sums.model, state["paths"])
 
     def _check_world(self, folder: Folder, state: State) -> None:
         """Raise `StateError` where another number of processes may not go on with the run.

@@ -73,7 +73,6 @@ class Loop(Uncopied):
         Raises:
             StateError: Where the last update was interrupted half-way, or other parameters are
                 trainable than at first.
-            UnsupportedError: Where the model keeps something of the records.
         """
         self.updates.check_whole(self.step_number)
         self.processes.settle()
@@ -84,7 +83,7 @@ class Loop(Uncopied):
         draw = self.sampler.draw(self.step_number, self.streams)
         if self.restarts is not None:
             self.restarts.enter(draw.stage)
-        with self.sums.unchanged(), self.processes.whole():
+        with self.processes.whole():
             clipped = self.charger.charge(draw, self._sum_over)
         self.rejected += clipped.rejected
         update = self._released(clipped, draw)

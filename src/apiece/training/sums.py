@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,12 @@ from apiece._types import Floats, Integers
 from apiece.training.clipping import (
     ClippedSum,
     LossFunction,
-    PartPath,
     Proof,
-    State,
     clip_and_sum,
     empty_sum,
     guards,
     model_randomness,
     proof_of,
-    selection,
 )
 from apiece.training.people import PeopleRows
 from apiece.training.sources import Source, alike
@@ -62,7 +58,6 @@ class Sums:
         guards.check_modules(model)
         self._width, self._method = width, method
         self._people = people
-        self._state = State(model=model)
 
     def check_same(self) -> None:
         """Raise `StateError` where other parameters are trainable than at first."""
@@ -72,18 +67,9 @@ class Sums:
         """Take the parameters that are trainable now for those to sum over."""
         self.parameters = guards.trainable(self.model)
 
-    def unchanged(self) -> AbstractContextManager[None]:
-        """Raise `UnsupportedError` where something of the model changes meanwhile."""
-        return self._state.kept(contents=False)
-
-    @property
-    def paths(self) -> tuple[PartPath, ...]:
-        """How each part of the model is clipped; none before the first batch."""
-        return selection.paths_of(self.model, self._method)
-
     @property
     def proof(self) -> Proof | None:
-        """What was proved of the model; None before a batch by method="proved"."""
+        """What was proved of model and loss; None before the first batch."""
         return proof_of(guards.inner(self.model))
 
     def nothing(self) -> ClippedSum:

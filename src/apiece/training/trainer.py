@@ -21,7 +21,7 @@ from apiece.training.batches import taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Prepaid
 from apiece.training.checkpoints import Folder
-from apiece.training.clipping import LossFunction, PartPath, Proof, guards
+from apiece.training.clipping import LossFunction, Proof, guards
 from apiece.training.distributed import Processes
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
@@ -170,13 +170,8 @@ class Trainer(Uncopied):
         return self._loop.step_number
 
     @property
-    def paths(self) -> tuple[PartPath, ...]:
-        """How each part of the model is clipped, and why; none before the first batch."""
-        return self._loop.sums.paths
-
-    @property
     def proof(self) -> Proof | None:
-        """What was proved of model and loss with method="proved"; None before a batch of it."""
+        """What was proved of model and loss, or why it was not; None before the first batch."""
         return self._loop.sums.proof
 
     @property

@@ -8,10 +8,7 @@ from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import records
-from apiece.training.clipping.paths import bookkeeping, pace
-from apiece.training.clipping.rules import contributions, convolution
-from apiece.training.clipping.selection import _chosen
+from apiece.training.clipping import contributions, convolution, engine, proof_of, records, rewrite
 
 
 def one_at_a_time(model, loss_fn, inputs, targets, clip_norms):
@@ -262,6 +259,13 @@ OTHERS = {
 }
 
 
+CASES = BOOKED | OTHERS
+
+
+def share_of(clipped):
+    return torch.sqrt(sum(g.double().square().sum() for g in clipped.gradients.values()))
+
+
 def loss_fn(outputs, targets):
     return (outputs.square() * (1 + targets.unsqueeze(1))).sum(1)
 
@@ -274,29 +278,28 @@ def case(make, draw):
     return model, inputs, targets, norms * torch.linspace(0.3, 1.5, 9)
 
 
-@pytest.mark.parametrize("name", [*BOOKED, *OTHERS])
-@pytest.mark.parametrize("method", ["auto", "functional"])
-def test_equals_the_loop(name, method):
-    if method == "functional" and name.startswith(("lstm", "gru", "rnn")):
-        pytest.skip("vmap has no rule for it; auto takes another path")
-    model, inputs, targets, clip_norms = case(*(BOOKED | OTHERS)[name])
-    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method=method)
-    assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
-    if method == "auto":
-        path = next(iter(_chosen[model].values()))
-        assert path == "book-keeping" or name in OTHERS
-        again = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
-        assert_same(again, model, loss_fn, inputs, targets, tolerance=2e-4)
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_loop(name):
+    """By the proof and alone; and no record exceeds its bound alone in its batch."""
+    model, inputs, targets, clip_norms = case(*CASES[name])
+    for method in ("auto", "alone"):
+        clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method=method)
+        assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
+    assert proof_of(model).proved
+    for i in range(9):
+        one = slice(i, i + 1)
+        clipped = clip_and_sum(model, loss_fn, inputs[one], targets[one], clip_norms[one])
+        assert share_of(clipped) <= clip_norms[i]
 
 
-@pytest.mark.parametrize("name", ["attention", "attention, masks", "encoder"])
-def test_self_attention_needs_no_gradient_per_record(name, monkeypatch):
+@pytest.mark.parametrize("name", ["attention", "attention, masks", "encoder", "lstm", "tied"])
+def test_common_layers_need_no_gradient_per_record_by_vmap(name, monkeypatch):
     def refuse(*_):
         raise AssertionError("made per-record gradients")
 
-    monkeypatch.setattr(bookkeeping, "_by_vmap", refuse)
+    monkeypatch.setattr(rewrite, "_by_vmap", refuse)
     model, inputs, targets, clip_norms = case(*BOOKED[name])
-    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="book-keeping")
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="proved")
     assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
 
 
@@ -305,27 +308,22 @@ def test_convolutions_too_large_to_keep(name, monkeypatch):
     monkeypatch.setattr(convolution, "KEEP", 0)
     monkeypatch.setattr(convolution, "_CELLS", 300)
     model, inputs, targets, clip_norms = case(*BOOKED[name])
-    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="book-keeping")
+    clipped = clip_and_sum(model, loss_fn, inputs, targets, clip_norms, method="proved")
     assert_same(clipped, model, loss_fn, inputs, targets, tolerance=2e-4)
 
 
-KEPT = [(name, 1 << 24) for name in BOOKED]
-MADE_AGAIN = [(name, 0) for name in BOOKED if name.startswith(("conv", "linear, many"))]
-
-
-@pytest.mark.parametrize(("name", "keep"), KEPT + MADE_AGAIN)
-def test_no_record_exceeds_its_bound(name, keep, monkeypatch):
+@pytest.mark.parametrize(
+    "name", [name for name in BOOKED if name.startswith(("conv", "linear, many"))]
+)
+def test_no_record_exceeds_its_bound_where_gradients_are_made_again(name, monkeypatch):
     """Alone in its batch, a record's share is the whole sum: its norm is at most the bound."""
-    monkeypatch.setattr(convolution, "KEEP", keep)
-    monkeypatch.setattr(contributions, "KEEP", keep)
+    monkeypatch.setattr(convolution, "KEEP", 0)
+    monkeypatch.setattr(contributions, "KEEP", 0)
     model, inputs, targets, clip_norms = case(*BOOKED[name])
     for i in range(9):
         one = slice(i, i + 1)
-        clipped = clip_and_sum(
-            model, loss_fn, inputs[one], targets[one], clip_norms[one], method="book-keeping"
-        )
-        share = torch.sqrt(sum(g.double().square().sum() for g in clipped.gradients.values()))
-        assert share <= clip_norms[i]
+        clipped = clip_and_sum(model, loss_fn, inputs[one], targets[one], clip_norms[one])
+        assert share_of(clipped) <= clip_norms[i]
 
 
 def test_cancellation_cannot_lift_a_record_over_its_bound():
@@ -341,7 +339,7 @@ def test_cancellation_cannot_lift_a_record_over_its_bound():
 
     for i in range(64):
         one = inputs[i : i + 1]
-        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 0.5, method="book-keeping")
+        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 0.5, method="proved")
         assert clipped.gradients["weight"].double().norm() <= 0.5
 
 
@@ -360,11 +358,11 @@ def test_cancellation_over_many_places(keep, monkeypatch):
 
     for i in range(32):
         one = inputs[i : i + 1]
-        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 1e-3, method="book-keeping")
+        clipped = clip_and_sum(model, loss, one, torch.zeros(1), 1e-3, method="proved")
         assert clipped.gradients["weight"].double().norm() <= 1e-3
 
 
-@pytest.mark.parametrize("method", ["auto", "functional", "loop"])
+@pytest.mark.parametrize("method", ["proved", "alone"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e38])
 def test_records_that_are_not_finite_contribute_nothing(method, bad):
     model, inputs, targets, clip_norms = case(*BOOKED["cnn"])
@@ -392,25 +390,13 @@ def test_parts_add_up():
 def test_parts_that_stay_in_the_cache_add_up(name, monkeypatch):
     model, inputs, targets, clip_norms = case(*BOOKED[name])
     whole = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
-    monkeypatch.setattr(pace, "_CACHE", 1)
-    monkeypatch.setattr(pace, "_WORTH", 0)
-    monkeypatch.setattr(pace, "_EACH", 0)
-    assert pace.records_at_a_time(model, inputs, 9) == 1
-    parts = clip_and_sum(model, loss_fn, inputs, targets, clip_norms)
+    for size in ("_CACHE", "_WORTH", "_EACH"):
+        monkeypatch.setattr(engine, size, 1)
+    parts = clip_and_sum(copy.deepcopy(model), loss_fn, inputs, targets, clip_norms)
     for name, value in whole.gradients.items():
         atol = 1e-6 * float(value.abs().max())
         torch.testing.assert_close(parts.gradients[name], value, rtol=1e-5, atol=atol)
     torch.testing.assert_close(whole.norms, parts.norms)
-
-
-def test_the_width_of_parts_follows_from_the_shape_of_a_record():
-    model = cnn()
-    some, more = torch.randn(2, 1, 14, 14), torch.randn(5000, 1, 14, 14)
-    cells = pace._cells_of_one(model, some)
-    assert cells == pace._cells_of_one(model, more) > 4 * 7 * 7
-    width = pace.records_at_a_time(model, more, 5000)
-    assert width * cells <= pace._CACHE
-    assert width == pace.records_at_a_time(cnn(), more[:1], 5000)
 
 
 def test_leaves_no_trace_on_the_model():
@@ -477,7 +463,7 @@ def test_compiled_before_and_clipped_the_same(compiles):
     compiles(next(m for m in compiled.modules() if isinstance(m, nn.Sequential)))
     with torch.no_grad():
         compiled(inputs)  # the compiled forward is there, and knows nothing of hooks
-    got = clip_and_sum(compiled, loss_fn, inputs, targets, clip_norms, method="book-keeping")
+    got = clip_and_sum(compiled, loss_fn, inputs, targets, clip_norms, method="proved")
     for found, total in zip(got.gradients.values(), want.values(), strict=True):
         torch.testing.assert_close(found, total)
 
@@ -512,8 +498,8 @@ def test_refusals():
         clip_and_sum(model, loss_fn, inputs, targets[:3], 1.0)
     with pytest.raises(InputError, match="no trainable parameter"):
         clip_and_sum(copy.deepcopy(model).requires_grad_(False), loss_fn, inputs, targets, 1.0)
-    with pytest.raises(InputError, match="did you mean 'functional'"):
-        clip_and_sum(model, loss_fn, inputs, targets, 1.0, method="functionl")
+    with pytest.raises(InputError, match="did you mean 'proved'"):
+        clip_and_sum(model, loss_fn, inputs, targets, 1.0, method="prooved")
 
 
 class Centre(nn.Module):
@@ -529,8 +515,8 @@ def test_what_mixes_records_is_refused_by_path():
     with pytest.raises(UnsupportedError, match=r"model\.1: BatchNorm1d .* GroupNorm"):
         clip_and_sum(normed, loss_fn, inputs, targets, 1.0)
     own = nn.Sequential(nn.Linear(4, 4), Centre(), nn.Linear(4, 2))
-    with pytest.raises(UnsupportedError, match=r"model\.1: .*other records"):
-        clip_and_sum(own, loss_fn, inputs, targets, 1.0)
+    with pytest.raises(UnsupportedError, match=r"1: mean: mean over the records"):
+        clip_and_sum(own, loss_fn, inputs, targets, 1.0, method="proved")
     tracked = nn.Sequential(nn.Conv1d(4, 4, 1), nn.InstanceNorm1d(4, track_running_stats=True))
     with pytest.raises(UnsupportedError, match="track_running_stats=False"):
         clip_and_sum(tracked, loss_fn, torch.randn(9, 4, 3), targets, 1.0)

@@ -25,7 +25,7 @@ from apiece.training.clipping.clipped import ClippedSum, add_up
 from apiece.training.clipping.engine import clip_one
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import Batch
-from apiece.training.clipping.watch import fingerprint, functions_of
+from apiece.training.clipping.watch import fingerprint, held_by
 
 
 def clip_alone(batch: Batch) -> ClippedSum:
@@ -105,11 +105,11 @@ def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 def _fresh(batch: Batch) -> tuple[nn.Module, Any, dict[str, nn.Parameter]]:
     """Return copies of model and loss, with their parameters by name."""
-    memo: dict[int, Any] = {}
-    for function in functions_of(batch.model, batch.loss_fn):
-        memo[id(function)] = _with_cells(function)
+    functions, libraries = held_by(batch.model, batch.loss_fn)
+    memo: dict[int, Any] = {id(library): library for library in libraries}
+    memo |= {id(function): _with_cells(function) for function in functions}
     try:
-        for function in functions_of(batch.model, batch.loss_fn):
+        for function in functions:
             _fill_cells(function, memo[id(function)], memo)
         model = copy.deepcopy(batch.model, memo)
         loss_fn = copy.deepcopy(batch.loss_fn, memo)

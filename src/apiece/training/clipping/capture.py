@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo as dynamo
 from torch import fx, nn
 from torch._decomp import core_aten_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -37,7 +38,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from apiece.errors import ApieceError
 from apiece.training.clipping import records
 from apiece.training.clipping.layout import Sizes
-from apiece.training.clipping.table import RULES, UNFILLED, is_filled
+from apiece.training.clipping.table import RULES, UNFILLED, is_filled, name_of, operator_name
 from apiece.training.clipping.watch import Kept
 
 RECORDS = 1009  # in the capture that is kept: no other size of a model is equal to it by chance
@@ -115,12 +116,15 @@ def capture(
 
 
 def _same_state(kept: Kept) -> None:
-    changed = kept.changed
-    if changed:
-        raise Uncaptured(
-            f"{changed[0]}: changes in a forward; what a forward writes would be one record's "
-            "word to the next: give it as an input, or compute it before"
-        )
+    if kept.changed:
+        raise _written(kept.changed[0])
+
+
+def _written(place: str) -> Uncaptured:
+    return Uncaptured(
+        f"{place}: changes in a forward; what a forward writes would be one record's word to the "
+        "next: give it as an input, or compute it before"
+    )
 
 
 @contextlib.contextmanager
@@ -138,9 +142,11 @@ def _other_seeds() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave the streams of random numbers as they were."""
+    """Leave the streams of random numbers as they were; run what is compiled as it was written."""
     before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
+    as_written = dynamo.config.patch(error_on_nested_fx_trace=False)
+    with torch.random.fork_rng(devices=[]), as_written, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
         try:
             yield
         finally:
@@ -192,7 +198,7 @@ class _Task:
                     _allow_non_fake_inputs=True,
                 )
                 found: fx.GraphModule = make(*fake)
-        except (ApieceError, KeyboardInterrupt, MemoryError):
+        except (ApieceError, Uncaptured, KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:
             raise Uncaptured(_where(error)) from None
@@ -235,10 +241,14 @@ class _Task:
         with _reparametrize_module(self.model, everywhere):
             outputs = self.model(*args, **kwargs)
             losses = records.check_losses(self.loss_fn(outputs, given[1]), size, self.loss_fn)
-            if not losses.requires_grad:
-                return [losses, *(None for _ in wanted)]
-            with torch.autocast(losses.device.type, enabled=False):
-                gradients = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
+            gradients: Sequence[torch.Tensor | None] = [None for _ in wanted]
+            if losses.requires_grad:
+                with torch.autocast(losses.device.type, enabled=False):
+                    gradients = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
+            for place, tensor in everywhere.items():
+                module, _, own = place.rpartition(".")
+                if getattr(self.model.get_submodule(module), own, None) is not tensor:
+                    raise _written(place)
         return [losses.detach(), *gradients]
 
     def symbolic(self, graph: fx.GraphModule) -> tuple[fx.GraphModule, Sizes]:
@@ -303,8 +313,8 @@ def _tidy(graph: fx.GraphModule) -> None:
         if node.target in (aten.detach.default, aten.alias.default):
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
-        elif _target(node) in UNFILLED and not is_filled(node):
-            node.target = _ZEROS[_target(node)]
+        elif name_of(node) in UNFILLED and not is_filled(node):
+            node.target = _ZEROS[name_of(node)]
     graph.graph.eliminate_dead_code(is_impure_node=lambda node: _is_mutation(node))
     graph.recompile()
 
@@ -356,7 +366,7 @@ def _agree(graph: fx.GraphModule, other: fx.GraphModule) -> None:
         named[one] = two
         if not _alike(one, two, named, (graph, other)):
             at = one.meta.get("custom", {}).get("module") or "model"
-            raise Uncaptured(f"{at}: {_target(one)} differs from one capture to the next; {_MOVES}")
+            raise Uncaptured(f"{at}: {name_of(one)} differs from one capture to the next; {_MOVES}")
     if len(ours) != len(theirs):
         raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
 
@@ -365,11 +375,6 @@ _MOVES = (
     "a value of Python's (a coin, a clock, a counter, the number of records) decides what is "
     "computed: draw with torch, for each record, or give it as an input"
 )
-
-
-def _target(node: fx.Node) -> str:
-    packet = getattr(node.target, "overloadpacket", None)
-    return packet.__name__ if packet is not None else str(node.target)
 
 
 def _alike(
@@ -414,7 +419,7 @@ def _equal(a: torch.Tensor, b: Any) -> bool:
 def decompositions() -> dict[Any, Any]:
     """Return how operators without a rule are written in others, where torch knows how."""
     table: Any = core_aten_decompositions()
-    found = {op: how for op, how in table.items() if _packet(op) not in RULES}
+    found = {op: how for op, how in table.items() if operator_name(op) not in RULES}
     found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     return found
 
@@ -427,11 +432,6 @@ def _weight_norm_backward(
     along = (grad_w * v).sum(others, keepdim=True)
     norms = norms.reshape(along.shape)
     return (grad_w - along * (v / norms.square())) * (g / norms), along / norms
-
-
-def _packet(op: Any) -> str:
-    found: str = getattr(op, "overloadpacket", op).__name__
-    return found
 
 
 # ---------------------------------------------------------------- where

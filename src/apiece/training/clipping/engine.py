@@ -15,12 +15,11 @@ from torch import nn
 from apiece.errors import UnsupportedError
 from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
+from apiece.training.clipping.contributions import Contribution, Rows
+from apiece.training.clipping.joined import Joined, Persons
+from apiece.training.clipping.kernels import flattened, keeping, remembering, row_squares
 from apiece.training.clipping.precision import single, wide
 from apiece.training.clipping.records import Batch
-from apiece.training.clipping.rules.contributions import Contribution, Rows
-from apiece.training.clipping.rules.joined import Joined, Persons
-from apiece.training.clipping.rules.keeping import keeping
-from apiece.training.clipping.rules.kernels import flattened, remembering, row_squares
 from apiece.training.clipping.watch import Watch, fingerprint
 
 if TYPE_CHECKING:
@@ -100,26 +99,19 @@ def engine_for(batch: Batch) -> Engine:
     return engine
 
 
-def proved_engine(batch: Batch) -> Engine:
-    """Return the engine of a batch whose records are proved to stay apart.
-
-    Raises:
-        UnsupportedError: For others, with the module, the operator and what it does.
-    """
-    engine = engine_for(batch)
-    if engine.program is None:
-        raise UnsupportedError(
-            f"method: records are not proved to stay apart ({engine.proof.why}); use "
-            "method='alone', or change the model"
-        )
-    return engine
+def refused(proof: Proof) -> UnsupportedError:
+    """Return what is raised where nothing but a proof will do."""
+    return UnsupportedError(
+        f"method: records are not proved to stay apart ({proof.why}); use method='alone', or "
+        "change the model"
+    )
 
 
 def proof_of(model: nn.Module) -> Proof | None:
     """Return what was proved last of a model; None before its first batch.
 
     Args:
-        model: Whose batches were clipped by method="proved".
+        model: Whose batches were clipped, but by method="alone".
 
     Example:
         >>> proof_of(nn.Linear(2, 1)) is None
@@ -179,17 +171,23 @@ def clip_proved(engine: Engine, batch: Batch, width: int) -> ClippedSum:
 def _run(engine: Engine, batch: Batch) -> tuple[torch.Tensor, dict[str, Contribution]]:
     """Return losses and each parameter's contribution, of at least two records."""
     assert engine.program is not None
-    model = batch.model
-    tensors = [model.get_parameter(n) if n in batch.parameters else _tensor(model, n)
-               for n in engine.names]  # fmt: skip
-    device = tensors[0].device
-    given = [*tensors, *records.leaves([batch.inputs, batch.targets])]
+    given = arguments_of(engine, batch)
+    device = given[0].device
     with torch.no_grad():
         with torch.autocast(device.type, enabled=False):
             losses, operands = engine.program.run(given)
         del given
         with single(device), keeping():
             return losses, engine.program.contributions(operands, len(batch))
+
+
+def arguments_of(engine: Engine, batch: Batch) -> list[torch.Tensor]:
+    """Return what the program takes: the model's tensors, and the records'."""
+    model = batch.model
+    tensors = [model.get_parameter(n) if n in batch.parameters else _tensor(model, n)
+               for n in engine.names]  # fmt: skip
+    held = [tensor.detach() for tensor in tensors]
+    return [*held, *records.leaves([batch.inputs, batch.targets])]
 
 
 def _tensor(model: nn.Module, name: str) -> torch.Tensor:
@@ -202,7 +200,7 @@ def _tensor(model: nn.Module, name: str) -> torch.Tensor:
 
 def _clip(engine: Engine, batch: Batch) -> ClippedSum:
     assert engine.program is not None
-    rows, batch = len(batch), _at_least_two(batch)
+    rows, batch = len(batch), at_least_two(batch)
     losses, named = _run(engine, batch)
     with torch.no_grad(), single(losses.device):
         norms, sums = _summed(engine.program, named, batch)
@@ -214,7 +212,7 @@ def _clip(engine: Engine, batch: Batch) -> ClippedSum:
     return ClippedSum(gradients, norms[:persons], losses[:rows], batch.clip_norms[:persons])
 
 
-def _at_least_two(batch: Batch) -> Batch:
+def at_least_two(batch: Batch) -> Batch:
     """Return a batch of one record with a second, a copy whose bound is zero."""
     if len(batch) > 1:
         return batch
@@ -291,7 +289,7 @@ def _clip_large(engine: Engine, batch: Batch, width: int) -> ClippedSum:
     total: dict[str, torch.Tensor] = {}
     losses: list[torch.Tensor] = []
     for rows in batch.of_rows().parts(width):
-        part = _at_least_two(rows)
+        part = at_least_two(rows)
         some, named = _run(engine, part)
         losses.append(some[: len(rows)])
         weights = torch.ones(len(part), device=some.device)

@@ -1,6 +1,6 @@
 """What holds of every operator, whatever its own rule says: a rule's oversight is caught here.
 
-What a rule of the table lets through is held against five laws. The operator is one of ATen's. The
+What a rule of the table lets through is held against five laws. The operator has a rule. The
 number of records enters nothing but shapes. What is made of a sum over the records is one, and
 not of records too. What is shared is made of what is shared. The numbers of the records' places
 pick each record's own, and are nothing else.
@@ -52,8 +52,8 @@ def layout_of(call: Call) -> Given:
 
 
 def _is_known(call: Call) -> None:
-    """Raise `Unproved` for an operator without a rule; a library's may have the name of ATen's."""
-    if call.node.target.namespace == "aten" and call.name in RULES:  # type: ignore[union-attr]
+    """Raise `Unproved` for an operator without a rule."""
+    if call.name in RULES:
         return
     if any(not isinstance(call.of(t), Shared) for t in call.tensors()):
         raise Unproved("no rule says how it treats records")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,17 +10,17 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece.errors import unknown
+from apiece.errors import SlowPathWarning, unknown
 from apiece.training.clipping import guards, records
 from apiece.training.clipping.alone import clip_alone
-from apiece.training.clipping.clipped import ClippedSum, add_up
-from apiece.training.clipping.engine import clip_proved, proved_engine
+from apiece.training.clipping.clipped import ClippedSum
+from apiece.training.clipping.engine import clip_proved, engine_for, refused
 from apiece.training.clipping.people import owners
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import LossFunction as LossFunction
-from apiece.training.clipping.selection import clip_by, clip_large
 
-METHODS = ("auto", "book-keeping", "functional", "loop", "proved", "alone")
+_WRAPPED = "_orig_mod."  # how torch.compile's wrapper names what is in it
+METHODS = ("auto", "proved", "alone")
 
 
 def clip_and_sum(
@@ -43,12 +44,11 @@ def clip_and_sum(
             model as positional, a dict as keyword arguments. An empty batch gives zeros.
         targets: As `inputs`.
         clip_norms: (B,), or one number for all.
-        method: "auto" takes book-keeping (one forward, one backward) where the layers allow it,
-            tried on the model's first batch against autograd, and torch.func elsewhere.
-            "book-keeping", "functional" and "loop" (one record at a time) insist on one path.
-            "proved" captures model and loss as one graph of operators and runs it where it is
-            proved that no record can meet another in it, refusing others; "alone" runs each record
-            by itself on fresh copies of all that a forward can write.
+        method: "proved" captures model and loss as one graph of operators, once for each form of
+            inputs, and runs that graph where it is proved that no record can meet another in it;
+            other models are refused. "alone" runs each record by itself on fresh copies of all that
+            a forward can write. "auto" is the first where it can be, and the second where it
+            cannot; a `SlowPathWarning` then names the module, the operator and what it does.
         physical_batch_size: How many records are worked on at a time; it bounds the memory and does
             not change the sum.
         people: (B,), the id of each row's person; None where each row is its own. A person's
@@ -60,8 +60,9 @@ def clip_and_sum(
     Raises:
         InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite, a
             model without trainable parameters.
-        UnsupportedError: For a model that mixes records, or that is not proved where `method` asks
-            for it.
+        UnsupportedError: For batch norm in training mode and other layers that always mix records;
+            with method="proved" for a model that is not proved; and for one that can neither be
+            proved nor copied.
 
     Guarantee:
         Each record's share of the sum has ℓ2 norm at most clip_norms[i], over all trainable
@@ -80,8 +81,8 @@ def clip_and_sum(
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    parameters = guards.fit_parameters(model)
-    model = guards.inner(model)
+    inner = guards.inner(model)
+    parameters = guards.fit_parameters(inner)
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
     found = None if people is None else owners(people, size)
@@ -89,34 +90,44 @@ def clip_and_sum(
         found = None  # a row each, in their order
     clip_norms = guards.bounds(clip_norms, size if found is None else found.persons, device)
     if size == 0:
-        return empty_sum(parameters)
-    if found is not None and found.order is not None:
-        order = found.order.to(device)
+        return _named(empty_sum(parameters), model, inner)
+    order = None if found is None or found.order is None else found.order.to(device)
+    if order is not None:
         inputs, targets = records.select(inputs, order), records.select(targets, order)
     owner = None if found is None else found.owner.to(device)
-    batch = records.Batch(model, parameters, loss_fn, inputs, targets, clip_norms, owner)
+    batch = records.Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
-    width = _check.count("physical_batch_size", width)
     with guards.told_of_checkpoints():
-        total = _by(method, batch, width)
-    if found is None or found.order is None:
+        total = _by(method, batch, _check.count("physical_batch_size", width))
+    if order is not None:
+        losses = torch.empty_like(total.losses).scatter_(0, order, total.losses)
+        total = replace(total, losses=losses)
+    return _named(total, model, inner)
+
+
+def _named(total: ClippedSum, model: nn.Module, inner: nn.Module) -> ClippedSum:
+    """Return the sum under the names that `model` has for the parameters of what it wraps."""
+    if inner is model:
         return total
-    return replace(total, losses=torch.empty_like(total.losses).scatter_(0, order, total.losses))
+    return replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
 
 
 def _by(method: str, batch: records.Batch, width: int) -> ClippedSum:
+    if method == "alone":
+        return clip_alone(batch)
+    engine = engine_for(batch)
+    if engine.program is not None:
+        return clip_proved(engine, batch, width)
     if method == "proved":
-        return clip_proved(proved_engine(batch), batch, width)
-    return clip_alone(batch) if method == "alone" else _in_parts(method, batch, width)
-
-
-def _in_parts(method: str, batch: records.Batch, width: int) -> ClippedSum:
-    if width >= len(batch):
-        return clip_by(method, batch)
-    return add_up(
-        clip_by(method, part) if len(part) <= width else clip_large(part, width)
-        for part in batch.parts(width)
+        raise refused(engine.proof)
+    warnings.warn(
+        f"model: records of {type(batch.model).__name__} run one after the other, many times "
+        f"slower, since they are not proved to stay apart ({engine.proof.why}); change that, or "
+        "say method='alone' to take this unwarned",
+        SlowPathWarning,
+        stacklevel=4,
     )
+    return clip_alone(batch)
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:

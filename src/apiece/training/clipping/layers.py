@@ -27,6 +27,7 @@ from apiece.training.clipping.table import (
     along,
     layout_and_tensor,
     moved,
+    name_of,
     rule,
     within,
     words,
@@ -523,7 +524,7 @@ def _bags(call: Call) -> Given:
 def _of_bags(given: fx.Node) -> bool:
     """Whether nothing but the backward of the bags takes a tensor."""
     names = ("_embedding_bag_backward", "_embedding_bag_dense_backward")
-    return all(user.target.overloadpacket.__name__ in names for user in given.users)  # type: ignore[union-attr]
+    return all(name_of(user) in names for user in given.users)
 
 
 @rule("_embedding_bag_dense_backward _embedding_bag_backward")
@@ -684,7 +685,7 @@ def _is_zero(tensor: Any) -> bool:
     """Whether a tensor is made of nothing but zeros."""
     if not isinstance(tensor, fx.Node) or tensor.op != "call_function":
         return False
-    name = getattr(getattr(tensor.target, "overloadpacket", None), "__name__", "")
+    name = name_of(tensor)
     if name in ("zeros", "new_zeros", "zeros_like"):
         return True
     return name in ("full", "new_full") and bool(tensor.args[-1] == 0)

@@ -28,7 +28,7 @@ from apiece.training.clipping.layout import (
     Summed,
     Unproved,
 )
-from apiece.training.clipping.table import Call, Given
+from apiece.training.clipping.table import Call, Given, name_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ def prove(
             except Unproved as error:
                 raise Unproved(f"{place_of(node)}{error}") from None
             if _has(layouts[node], Records | Summed) and node.target is not operator.getitem:
-                operators[_name(node)] += 1
+                operators[name_of(node)] += 1
             if _is_leaf(node, layouts):
                 leaves.append(node)
     _check_ends(layouts, sizes, losses, gradients)
@@ -129,15 +129,10 @@ def _check_ends(
     del sizes
 
 
-def _name(node: fx.Node) -> str:
-    packet = getattr(node.target, "overloadpacket", None)
-    return packet.__name__ if packet is not None else str(node.target)
-
-
 def place_of(node: fx.Node) -> str:
     """Return "module: operator: " of a node, as far as it is known."""
     module = module_of(node)
-    return f"{module or 'model'}: {_name(node)}: "
+    return f"{module or 'model'}: {name_of(node)}: "
 
 
 def module_of(node: fx.Node, depth: int = 40) -> str:

@@ -16,10 +16,7 @@ import torch
 from torch import fx
 
 from apiece.training.clipping.capture import Captured
-from apiece.training.clipping.layout import SHARED, Places, Records, Summed, Unproved
-from apiece.training.clipping.precision import wide
-from apiece.training.clipping.proof import Proved
-from apiece.training.clipping.rules.contributions import (
+from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
     Products,
@@ -28,8 +25,11 @@ from apiece.training.clipping.rules.contributions import (
     lookups,
     products,
 )
-from apiece.training.clipping.rules.convolution import convolution
-from apiece.training.clipping.table import Call
+from apiece.training.clipping.convolution import Kernel, convolution
+from apiece.training.clipping.layout import SHARED, Places, Records, Summed, Unproved
+from apiece.training.clipping.precision import wide
+from apiece.training.clipping.proof import Proved
+from apiece.training.clipping.table import Call, name_of
 
 Tensors = list[torch.Tensor]
 Make = Callable[[Tensors, int], Contribution]
@@ -40,23 +40,6 @@ _ISOMETRIES = {
     "t", "transpose", "permute", "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "neg",
     "clone", "_to_copy",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernel:
-    """A convolution's arithmetic, under the names that a layer has for it."""
-
-    weight: torch.Tensor
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    padding_mode: str = "zeros"
-
-    @property
-    def kernel_size(self) -> tuple[int, ...]:
-        """The size of the kernel itself."""
-        return tuple(self.weight.shape[2:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +66,7 @@ class Step:
     @property
     def name(self) -> str:
         """The operator's name."""
-        return _name(self.node)
+        return name_of(self.node)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -143,10 +126,10 @@ class Program:
         found = [self._leaf(leaf, operands, size) for leaf in part.leaves]
         if part.through is None:
             return join(found)
-        shared = [operands[self.places[node]] for node in part.shared]
+        shared = [_widened(operands[self.places[node]]) for node in part.shared]
         given = [one.per_record() for one in found]
         dims = (*(0 for _ in given), *(None for _ in shared))
-        return Rows(torch.vmap(part.through, in_dims=dims)(*given, *shared))
+        return Rows(_widened(torch.vmap(part.through, in_dims=dims)(*given, *shared)))
 
     def _leaf(self, leaf: Leaf, operands: Tensors, size: int) -> Contribution:
         given = [_widened(operands[self.places[node]]) for node in leaf.operands]
@@ -203,18 +186,13 @@ _MASKED = ("convolution_backward", "native_layer_norm_backward", "native_group_n
 
 def _spare(node: fx.Node) -> None:
     """Let an operator that gives several gradients make only that of its input."""
-    if _name(node) not in _MASKED:
+    if name_of(node) not in _MASKED:
         return
     users = {user.args[1] for user in node.users}
     mask = list(Call(node, {}, None).argument("output_mask"))  # type: ignore[arg-type]
     new = [bool(mask[0]) and 0 in users, *(False for _ in mask[1:])]
     *rest, _ = node.args
     node.args = (*rest, new)
-
-
-def _name(node: fx.Node) -> str:
-    packet = getattr(node.target, "overloadpacket", None)
-    return str(packet.__name__) if packet is not None else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +210,7 @@ class _Writer:
                 (_, chain), *_ = terms
                 chain = _shortened(chain)
                 turned = [step.name for step in chain] == ["t"]
-                if turned and all(_name(node) == "mm" for node, _ in terms):
+                if turned and all(name_of(node) == "mm" for node, _ in terms):
                     return Part(tuple(self.leaf(node, turned=True) for node, _ in terms), ())
                 return Part(tuple(self.leaf(node) for node, _ in terms), chain)
         return self._mapped(gradient)
@@ -246,7 +224,7 @@ class _Writer:
             return [(node, ())]
         if node.op != "call_function" or node.target is operator.getitem:
             return None
-        name = _name(node)
+        name = name_of(node)
         if name in _ISOMETRIES:
             inner = self._terms(node.args[0])  # type: ignore[arg-type]
             return (
@@ -305,7 +283,7 @@ class _Writer:
             given: Any = node.args
             index = int(given[1]) if node.target is operator.getitem else 0
             source: fx.Node = node.args[0] if node.target is operator.getitem else node  # type: ignore[assignment]
-            rule = LEAVES.get(_name(source))
+            rule = LEAVES.get(name_of(source))
             call = Call(source, self.proved.layouts, self.captured.sizes)
             found = None if rule is None else rule(call, index)
             self.known[key] = found if found is not None else _by_vmap(call, index)
@@ -416,8 +394,7 @@ def _convolution(call: Call, index: int) -> Leaf | None:
     stride, padding, dilation = (
         tuple(int(s) for s in call.argument(n)) for n in ("stride", "padding", "dilation")
     )
-    weight = torch.empty(shape, device="meta")  # only its shape counts
-    kernel = Kernel(weight, stride, padding, dilation, int(call.argument("groups")))
+    kernel = Kernel(shape, stride, padding, dilation, int(call.argument("groups")))
     if call.argument("transposed"):  # the weight's gradient with input and output exchanged
         return Leaf((given_in, node), lambda t, _: convolution(kernel, t[1], t[0]))
     return Leaf((given_in, node), lambda t, _: convolution(kernel, t[0], t[1]))

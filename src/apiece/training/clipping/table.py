@@ -35,6 +35,24 @@ Rule: TypeAlias = Callable[["Call"], Given]
 RULES: dict[str, Rule] = {}
 
 
+def name_of(node: fx.Node) -> str:
+    """Return an operator's name: ATen's without the overload, others' with their library in front.
+
+    So a library's own "relu" is not taken for ATen's.
+    """
+    return operator_name(node.target)
+
+
+def operator_name(target: Any) -> str:
+    """Return the same of what a node calls, or of the place that it reads."""
+    packet = getattr(target, "overloadpacket", target)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return str(target)
+    name = str(packet.__name__)
+    library = packet._qualified_op_name.partition("::")[0]
+    return name if library == "aten" else f"{library}::{name}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One operator in a graph, with its arguments by name and the layouts of its tensors.
@@ -51,8 +69,8 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The operator's name, without its overload."""
-        return str(self.node.target.overloadpacket.__name__)  # type: ignore[union-attr]
+        """The operator's name, as in the table."""
+        return name_of(self.node)
 
     def argument(self, name: str, default: Any = None) -> Any:
         """Return an argument by the name that the schema has, or the schema's default."""
@@ -655,8 +673,7 @@ def _hint(size: Any) -> int:
 def is_filled(node: fx.Node) -> bool:
     """Whether all that is done to an unfilled tensor is to fill it, or to take its shape."""
     for user in node.users:
-        packet = getattr(user.target, "overloadpacket", None)
-        name = packet.__name__ if packet is not None else ""
+        name = name_of(user)
         elsewhere = node in (*user.args[1:], *user.kwargs.values())
         if name not in _FILLS or elsewhere or (name == "bernoulli" and len(user.args) < 2):
             return False

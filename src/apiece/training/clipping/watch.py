@@ -8,10 +8,11 @@ import hashlib
 import operator
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch._library.custom_ops import CustomOpDef
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEPTH = 6  # of objects within objects
@@ -121,6 +122,8 @@ def _mutables(before: list[dict[str, Any]], cells: list[Any]) -> list[tuple[Any,
 
 
 def _within(value: Any) -> list[Any]:
+    if isinstance(value, types.ModuleType):
+        return []
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, list | tuple | set | frozenset):
@@ -288,13 +291,20 @@ def _digest(tensor: torch.Tensor) -> Any:
     plain = tensor.detach().cpu().contiguous()
     if plain.layout is not torch.strided:
         return None
-    return hashlib.blake2b(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"",
-                           digest_size=16).digest()  # fmt: skip
+    held = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return hashlib.blake2b(held, digest_size=16).digest()
 
 
-def functions_of(model: nn.Module, loss_fn: Any) -> list[types.FunctionType]:
-    """Return the functions with closures or defaults that a model and a loss hold."""
-    found: list[types.FunctionType] = []
+Functions: TypeAlias = list[types.FunctionType]
+
+
+def held_by(model: nn.Module, loss_fn: Any) -> tuple[Functions, list[Any]]:
+    """Return the functions with closures or defaults that a model and a loss hold, and libraries.
+
+    Libraries are Python's modules and operators registered with torch: nobody can copy them.
+    """
+    found: Functions = []
+    libraries: list[Any] = []
     seen: set[int] = set()
     waiting: list[Any] = [model.__dict__, loss_fn]
     while waiting:
@@ -302,10 +312,13 @@ def functions_of(model: nn.Module, loss_fn: Any) -> list[types.FunctionType]:
         if isinstance(value, (*_PLAIN, torch.Tensor, type)) or id(value) in seen:
             continue
         seen.add(id(value))
+        if isinstance(value, types.ModuleType | CustomOpDef):
+            libraries.append(value)
+            continue
         if isinstance(value, types.FunctionType) and (value.__closure__ or value.__defaults__):
             found.append(value)
         waiting += _within(value)
-    return found
+    return found, libraries
 
 
 def _of_module(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,6 @@ import torch
 
 Squares = Callable[[torch.Tensor], torch.Tensor]
 _BLOCK = 128  # values added one after the other in single precision
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # in place
-    "relu": torch.relu_,
-    "tanh": torch.tanh_,
-    "sigmoid": torch.sigmoid_,
-}
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
@@ -112,18 +109,30 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def linear(
-    values: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    activation: str = "none",
-) -> torch.Tensor:
-    """Return activation(values weightᵀ + bias); values: (N, I), weight: (O, I).
+TOTAL = 1 << 26  # entries of per-record gradients kept over a step: 256 MiB in single precision
+_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
 
-    activation: "none", or a key of `ACTIVATIONS`.
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Let no more than `TOTAL` entries be kept meanwhile, however many layers there are."""
+    token = _left.set([TOTAL])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def may_keep(cells: int, most: int) -> bool:
+    """Whether so many entries of per-record gradients may be kept; they are then counted.
+
+    Args:
+        cells: Of one layer.
+        most: Of one layer, at most.
     """
-    if by_onednn(values.numel() * weight.shape[0]) and _single_on_cpu(values):
-        found: torch.Tensor = _linear(values, weight, bias, activation, [], "")
-        return found
-    found = torch.nn.functional.linear(values, weight, bias)
-    return found if activation == "none" else ACTIVATIONS[activation](found)
+    left = _left.get()
+    if cells > most or (left is not None and cells > left[0]):
+        return False
+    if left is not None:
+        left[0] -= cells
+    return True

@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.training.clipping.rules.convolution import Convolution, convolution, pad
-
-from .oracle import RECORDS, hold, smooth
+from apiece.training.clipping.convolution import Convolution, Kernel, convolution
 
 CASES = {
     "stride and padding": (nn.Conv2d(1, 16, 8, stride=2, padding=3), "columns"),
@@ -39,6 +37,17 @@ WAYS = {
 }
 
 
+def kernel_of(layer, inputs):
+    """The arithmetic of a layer, and its inputs with what is not padded by plain zeros."""
+    ends, padding = layer._reversed_padding_repeated_twice, layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        inputs = nn.functional.pad(inputs, ends, mode=mode)
+        padding = (0,) * (inputs.dim() - 2)
+    steps = layer.stride, padding, layer.dilation, layer.groups
+    return Kernel(tuple(layer.weight.shape), *steps), inputs
+
+
 def one_by_one(layer, inputs, outputs):
     rows = []
     for x, g in zip(inputs, outputs, strict=True):
@@ -59,8 +68,7 @@ def test_is_autograd_s(name, monkeypatch):
     monkeypatch.setattr(
         Convolution, WAYS[way], lambda *a: taken.append(a[1:]) or method(*a), raising=True
     )
-    with torch.no_grad():
-        found = convolution(layer, inputs, outputs)
+    found = convolution(*kernel_of(layer, inputs), outputs)
     wanted = one_by_one(layer, inputs, outputs)
     torch.testing.assert_close(found.per_record(), wanted, rtol=1e-4, atol=1e-4)
     squares = wanted.double().flatten(1).square().sum(1)
@@ -75,8 +83,7 @@ def test_columns_in_slices_are_the_same(monkeypatch):
     layer = nn.Conv2d(3, 8, 3, padding=1)
     inputs = torch.randn(7, 3, 6, 6)
     outputs = torch.randn(7, 8, 6, 6)
-    padded, padding = pad(layer, inputs)
-    use = Convolution(layer, padded, outputs, padding)
+    use = Convolution(*kernel_of(layer, inputs), outputs)
     whole = use._by_columns(0, 7)
     parts = torch.cat([use._by_columns(0, 3), use._by_columns(3, 7)])
     torch.testing.assert_close(parts, whole)
@@ -94,21 +101,34 @@ LAYERS = {
 }
 
 
+def hold(layer, inputs):
+    """Hold squares, sums and gradients, with and without some, to autograd's; return the form."""
+    torch.manual_seed(1)
+    outputs = torch.randn_like(layer(inputs))
+    found = convolution(*kernel_of(layer, inputs), outputs)
+    exact = one_by_one(layer.double(), inputs.double(), outputs.double())
+    squares = exact.flatten(1).square().sum(1)
+    torch.testing.assert_close(found.per_record().double(), exact, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.squares().double(), squares, rtol=2e-4, atol=1e-5)
+    assert bool((found.squares().double() >= squares * (1 - 2.0**-17)).all())
+    weights = torch.rand(len(inputs))
+    total = torch.einsum("b,b...->...", weights.double(), exact)
+    torch.testing.assert_close(found.weighted(weights).double(), total, rtol=1e-4, atol=1e-3)
+    bad = torch.arange(len(inputs)) == 1
+    without = found.without(bad).per_record()
+    assert not without[1].any()
+    torch.testing.assert_close(without[0], found.per_record()[0])
+    return found
+
+
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_rule_is_the_loop(name):
+def test_every_form_is_autograd_s(name):
     make, shape = LAYERS[name]
-    hold(make(), torch.randn(RECORDS, *shape))
+    hold(make(), torch.randn(5, *shape))
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_so_it_is_where_gradients_are_not_kept(name, monkeypatch):
-    monkeypatch.setattr("apiece.training.clipping.rules.convolution.KEEP", 0)
+    monkeypatch.setattr("apiece.training.clipping.convolution.KEEP", 0)
     make, shape = LAYERS[name]
-    found = hold(make(), torch.randn(RECORDS, *shape))
-    assert isinstance(found["weight"], Convolution)
-
-
-@pytest.mark.parametrize("name", sorted(set(LAYERS) - {"2d, many channels", "2d, few places"}))
-def test_is_smooth(name):
-    make, shape = LAYERS[name]
-    smooth(make(), torch.randn(2, *shape))
+    assert isinstance(hold(make(), torch.randn(5, *shape)), Convolution)

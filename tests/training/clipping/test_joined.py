@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
 
 from apiece.training.clipping.clipped import clip_factors
-from apiece.training.clipping.rules.contributions import Lookups, Outer, Products, Rows, Slices
-from apiece.training.clipping.rules.convolution import Convolution
-from apiece.training.clipping.rules.joined import Joined, Persons, outer_squares
+from apiece.training.clipping.contributions import Lookups, Outer, Products, Rows, Slices
+from apiece.training.clipping.convolution import Convolution, Kernel
+from apiece.training.clipping.joined import Joined, Persons, outer_squares
 
 COUNTS = torch.tensor([3, 1, 5, 1, 16, 17, 2, 40, 15, 1])
 OWNER = torch.repeat_interleave(torch.arange(len(COUNTS)), COUNTS)
@@ -21,9 +20,9 @@ def parts():
     yield "outer", Outer(torch.randn(many, 3), torch.randn(many, 4))
     yield "products", Products(torch.randn(many, 2, 3), torch.randn(many, 2, 4))
     yield "products made again", Products(torch.randn(many, 9, 3), torch.randn(many, 9, 4))
-    conv = nn.Conv2d(2, 3, 2)
+    conv = Kernel((3, 2, 2, 2), (1, 1), (0, 0), (1, 1), 1)
     images = torch.randn(many, 2, 4, 4), torch.randn(many, 3, 3, 3)
-    yield "convolution", Convolution(conv, *images, (0, 0))
+    yield "convolution", Convolution(conv, *images)
     yield "lookups", Lookups(torch.randint(0, 5, (many, 3)), torch.randn(many, 3, 4), 5)
     yield "rare lookups", Lookups(torch.randint(0, 500, (many, 3)), torch.randn(many, 3, 4), 500)
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from apiece.training.clipping.rules.contributions import (
+from apiece.training.clipping.contributions import (
     KEEP,
     Contribution,
     Lookups,
@@ -24,8 +24,8 @@ from apiece.training.clipping.rules.contributions import (
     Slices,
     cancellation_of,
 )
-from apiece.training.clipping.rules.convolution import Convolution
-from apiece.training.clipping.rules.kernels import Squares, row_squares
+from apiece.training.clipping.convolution import Convolution
+from apiece.training.clipping.kernels import Squares, row_squares
 
 Groups: TypeAlias = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor | None, bool]

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.training.clipping import clip_and_sum
-from apiece.training.clipping.rules import contributions, convolution, keeping
+from apiece.training.clipping import clip_and_sum, contributions, convolution, kernels
 
 LAYERS = 6
 
@@ -25,7 +24,7 @@ def test_no_more_is_kept_than_the_total_and_the_sum_is_the_same(kind, monkeypatc
     kept = []
 
     def counted(cells, most):
-        found = keeping.may_keep(cells, most)
+        found = kernels.may_keep(cells, most)
         kept.append(cells if found else 0)
         return found
 
@@ -35,10 +34,9 @@ def test_no_more_is_kept_than_the_total_and_the_sum_is_the_same(kind, monkeypatc
     loss = lambda out, y: (out[:, 0] - y).square()  # noqa: E731
 
     def summed(total):
-        monkeypatch.setattr(keeping, "TOTAL", total)
-        for _ in range(3):  # looks at the batch come in the first ones
-            kept.clear()
-            found = clip_and_sum(model, loss, x, torch.ones(5), 0.01, method="book-keeping")
+        monkeypatch.setattr(kernels, "TOTAL", total)
+        kept.clear()
+        found = clip_and_sum(model, loss, x, torch.ones(5), 0.01)
         return sum(kept[-LAYERS:]), found.gradients
 
     everything, wanted = summed(1 << 26)
@@ -51,5 +49,5 @@ def test_no_more_is_kept_than_the_total_and_the_sum_is_the_same(kind, monkeypatc
 
 
 def test_without_a_step_only_a_layer_s_own_limit_counts():
-    assert keeping.may_keep(10, 10)
-    assert not keeping.may_keep(11, 10)
+    assert kernels.may_keep(10, 10)
+    assert not kernels.may_keep(11, 10)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from apiece.training.clipping.rules.contributions import (
+from apiece.training.clipping.contributions import (
     Lookups,
     Outer,
     Products,
@@ -49,7 +49,6 @@ def test_stands_for_its_gradients(name):
     torch.testing.assert_close(part.per_record().double(), exact, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(part.squares().double(), squares, rtol=2e-4, atol=1e-5)
     assert bool((part.squares().double() >= squares * (1 - 2.0**-18)).all())
-    torch.testing.assert_close(part.smooth_squares().double(), squares, rtol=1e-5, atol=1e-5)
     weights = torch.rand(B)
     total = torch.einsum("b,b...->...", weights.double(), exact)
     torch.testing.assert_close(part.weighted(weights).double(), total, rtol=1e-5, atol=1e-5)
@@ -80,7 +79,7 @@ def test_the_cheaper_form_is_taken():
 def test_parts_are_the_whole(monkeypatch):
     left, right = draw(3, 40), draw(3, 30)
     whole = Products(left, right).squares()
-    monkeypatch.setattr("apiece.training.clipping.rules.contributions._CELLS", 18)
+    monkeypatch.setattr("apiece.training.clipping.contributions._CELLS", 18)
     torch.testing.assert_close(Products(left, right).squares(), whole)
     assert in_parts(lambda a, b: a.sum((1, 2)), left, right, 9).shape == (B,)
 

@@ -15,11 +15,11 @@ from typing import Protocol
 
 import torch
 
-from apiece.training.clipping.rules.keeping import may_keep
-from apiece.training.clipping.rules.kernels import (
+from apiece.training.clipping.kernels import (
     Squares,
     flattened,
     least_norm,
+    may_keep,
     product,
     row_squares,
 )
@@ -38,10 +38,6 @@ class Contribution(Protocol):
         Args:
             of_rows: Gives the squared norms of a tensor's rows, perhaps from memory.
         """
-        ...
-
-    def smooth_squares(self) -> torch.Tensor:
-        """Return (B,) squared norms that autograd can differentiate, without room for round-off."""
         ...
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
@@ -81,10 +77,6 @@ class Rows:
         """Return the sums of squares."""
         return of_rows(self.gradients)
 
-    def smooth_squares(self) -> torch.Tensor:
-        """Return the sums of squares."""
-        return flattened(self.gradients).square().sum(1)
-
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product."""
         return (weights @ flattened(self.gradients)).view(self.gradients.shape[1:])
@@ -107,10 +99,6 @@ class Slices:
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return the sums of squares."""
         return torch.cat([of_rows(part) for part in self.parts])
-
-    def smooth_squares(self) -> torch.Tensor:
-        """Return the sums of squares."""
-        return Rows(self.per_record()).smooth_squares()
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one vector-matrix product a slice."""
@@ -146,10 +134,6 @@ class Outer:
         """Return ‖left‖‖right‖, (B,), with room for what underflow took from products of two."""
         left, right = self.left.unsqueeze(1), self.right.unsqueeze(1)
         return term_sizes(left, right, underflow_room(left.dtype))
-
-    def smooth_squares(self) -> torch.Tensor:
-        """Return ‖left‖²·‖right‖²."""
-        return self.left.square().sum(1) * self.right.square().sum(1)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return one matrix product, the same as plain back-propagation makes."""
@@ -188,12 +172,6 @@ class Products:
     def _ghost(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """Return Σ_{s,t} (left_s·left_t)(right_s·right_t), made safe against cancellation."""
         return gram_sum(left @ left.mT, right @ right.mT, left.shape[2], right.shape[2])
-
-    def smooth_squares(self) -> torch.Tensor:
-        """Return the squared norms by whichever of the two forms costs less."""
-        if self.ghost_is_cheaper:
-            return (self.left @ self.left.mT * (self.right @ self.right.mT)).sum((1, 2))
-        return Rows(self.per_record()).smooth_squares()
 
     def sizes(self) -> torch.Tensor:
         """Return Σ_t ‖left_t‖‖right_t‖, (B,), of which round-off is a few units of precision."""
@@ -234,11 +212,6 @@ class Lookups:
         same = index.unsqueeze(1) == index.unsqueeze(2)
         gram = left @ left.mT
         return gram_sum(gram, same.to(gram.dtype), left.shape[2], 1)
-
-    def smooth_squares(self) -> torch.Tensor:
-        """Return Σ_{s,t: same row} left_s·left_t."""
-        same = self.index.unsqueeze(1) == self.index.unsqueeze(2)
-        return (self.left @ self.left.mT * same).sum((1, 2))
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the scaled rows, scattered."""
