@@ -32,7 +32,7 @@ FIRST: dict[str, tuple[Mechanism, str]] = {
     "one Laplace": (Laplace(1.0), "one-step formula"),
     "randomized response": (Repeated(Finite([0.6, 0.4], [0.4, 0.6]), 20), "enumeration"),
     "a thousand sampled Gaussians": (Repeated(STEP, 1000), "contour integral"),
-    "few sampled Gaussians": (Repeated(STEP, 15), "loss lattice"),
+    "few sampled Gaussians": (Repeated(STEP, 2), "contour integral"),
     "a mix with Laplace": (Composed(Repeated(STEP, 20), Laplace(3.0)), "loss lattice"),
 }
 

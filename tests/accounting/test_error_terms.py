@@ -8,7 +8,7 @@ out of the source, one at a time, and what checks the bound must notice.
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from apiece.accounting.closed.enumeration import DiscreteProfile, Outcomes
 from apiece.accounting.closed.gaussian import GaussianProfile
 from apiece.accounting.closed.single import OneStep
 from apiece.accounting.contour import integral, windows
+from apiece.accounting.contour.integral import Aim
+from apiece.accounting.contour.moments import Steps
 from apiece.accounting.lattice import coins, convolution, dominating, refinement
 from apiece.accounting.lattice.estimates import Leaves
 from apiece.accounting.lattice.interpolants import Attempt
@@ -298,7 +300,7 @@ def contours(target: Any, old: str, new: str) -> Verdict:
             for reverse in (False, True):
                 some = steps.reversed() if reverse else steps
                 part = np.ones_like(share) if reverse else share
-                found, _ = integral.contour(some, columns[2], columns[3], rest, part, 400)
+                found, _ = integral.contour(some, columns[2], columns[3], rest, part, Aim(400))
                 bounds = [found.delta(np.array([[e]])) for e in at]
                 lower, upper = (np.array([b[end][0, 0] for b in bounds]) for end in (0, 1))
                 yield bool((lower <= exact.upper).all())
@@ -313,7 +315,49 @@ def short_periods() -> Verdict:
 
 def early_ends() -> Verdict:
     """A contour that ends where the rest of it is a fifth of δ."""
-    yield from contours(integral._end, "np.exp(_LOG_ERROR + log_value)", "0.2 * np.exp(log_value)")
+    yield from contours(integral._ends, "aim.log_error + log_value", "math.log(0.2) + log_value")
+
+
+def smoothed_contours() -> Verdict:
+    """Little noise, one rare loss most of δ: smoothed by a twentieth of it, and ended early."""
+    for z, q, times, delta, error in (
+        (0.6, 2e-3, 60, 1e-5, 1e-5),
+        (0.5, 1e-4, 300, 1e-7, 1e-5),
+        (0.6, 2e-3, 60, 1e-5, 0.02),
+    ):
+        leaves: Leaves = ((GaussianPair(z, q), times),)
+        columns = np.array([z, q, float(times), delta, 8.0])[:, None, None]
+        steps, rest, share = windows.cut(columns, 1792)
+        aim = Aim(900, math.log(error), Accuracy(gap=0.05))
+        found, guess = integral.contour(steps, columns[2], columns[3], rest, share, aim)
+        epsilon = guess[0] * np.array([0.75, 0.85, 0.95, 1.0])
+        exact, (lower, upper) = known(leaves, tuple(epsilon)), found.delta(epsilon[None])
+        yield bool((lower[0] <= exact.upper).all())
+        yield bool((exact.lower <= upper[0]).all())
+        yield bool((upper - lower <= 0.3 * upper).all())
+
+
+@cache
+def known(leaves: Leaves, epsilon: tuple[float, ...]) -> Bounds:
+    """Close bounds on δ by the lattice, found with nothing coarse."""
+    return Composition(leaves, Accuracy(gap=1e-4)).delta(np.array(epsilon))
+
+
+def largest_losses() -> Verdict:
+    """One step in the add direction, up to where its losses end."""
+    for z, q in ((1.0, 0.3), (0.7, 0.05)):
+        columns = np.array([z, q, 1.0, 1e-3 * q, 9.0])[:, None, None]
+        steps, rest, share = windows.whole(columns, 640)
+        found, _ = integral.contour(
+            steps.reversed(), columns[2], columns[3], rest, np.ones_like(share), Aim(900)
+        )
+        end = -math.log1p(-q)
+        epsilon = end * np.array([0.3, 0.6, 0.8, 1.1])
+        inner = partial(forms.gaussian, z)
+        exact = forms.sampled_add(inner, q, epsilon)
+        yield bool((exact.lower[:3] <= found.delta(epsilon[None]).upper[0, :3]).all())
+        yield bool(found.delta(epsilon[None]).upper[0, 3] == 0)
+        yield float(found.epsilon(np.array([[1e-300]]), np.array([[end]])).upper[0, 0]) >= 0.8 * end
 
 
 def windows_of_steps() -> Verdict:
@@ -369,6 +413,8 @@ CHECKS: dict[str, Callable[[], Verdict]] = {
         coarse_masses,
         short_periods,
         early_ends,
+        smoothed_contours,
+        largest_losses,
         windows_of_steps,
         remainders,
     )
@@ -589,6 +635,27 @@ PLANTS: list[Plant] = [
         "(wrong + rest,",
         "(wrong,",
         "early_ends",
+    ),
+    (
+        "contour: what smoothing adds",
+        integral.contour,
+        "(term * (1 - wide), term)",
+        "(term, term)",
+        "smoothed_contours",
+    ),
+    (
+        "contour: the losses smoothed",
+        integral.contour,
+        "np.exp(log_psi + curb)",
+        "np.exp(log_psi)",
+        "smoothed_contours",
+    ),
+    (
+        "contour: the largest loss in the add direction",
+        Steps.largest,
+        "-times *",
+        "-0.5 * times *",
+        "largest_losses",
     ),
     (
         "contour: mass above the window",

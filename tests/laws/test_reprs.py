@@ -169,7 +169,6 @@ PUBLIC = [
     "queries.conditions.Negated",
     "_types.Bounds",
     "numerics.monotone._Open",
-    "assignment.hybrid._Group",
     "assignment.request.Request",
     "audit.findings.Findings",
     "audit.findings.GroupDifference",

@@ -56,9 +56,14 @@ class Accuracy:
         return np.asarray(upper - lower <= np.minimum(self.wanted(upper), 1e300))
 
     def resolved(self, bounds: Bounds) -> Mask:
-        """Return where bounds on δ are as close as is wanted, or nothing is left to resolve."""
+        """Return where bounds on δ are as close as is wanted, or nothing is left to resolve.
+
+        About as close as ε is, which log δ follows: to `gap` of log(1/δ), relative.
+        """
         lower, upper = bounds
-        return np.asarray((upper - lower <= self.gap * upper) | (upper <= _LEAST_DELTA))
+        with np.errstate(divide="ignore"):
+            wanted = self.gap * upper * np.maximum(1.0, -np.log(upper))
+        return np.asarray((upper - lower <= wanted) | (upper <= _LEAST_DELTA))
 
 
 DEFAULT = Accuracy()

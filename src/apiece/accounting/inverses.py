@@ -1,30 +1,27 @@
 """Noise multipliers and sampling probabilities for whole arrays of budgets, all on the safe side.
 
 Every entry's ε is a monotone function of one parameter, nearly a power of it; all are solved in
-step, so that each evaluation is one call for all entries that are still open. How close the bounds
-on ε have to be depends on how far it is from the one that is sought.
+step, so that each evaluation is one call for all entries that are still open.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
-from apiece.accounting.accuracy import DEFAULT, Accuracy
 from apiece.accounting.arrays import broadcast, distinct
 from apiece.accounting.bounds import Bounds, nothing_known
 from apiece.accounting.choose import bounds_of, require_batch
 from apiece.errors import InfeasibleError, RangeError
-from apiece.numerics import Places, log_room, safe_ends
+from apiece.numerics import Places, gaussian_mu_below, log_room, safe_ends
 
-_ROUGH, _FAR = Accuracy(gap=0.05), 1.02  # from which factor on a rough bound will do
 _LEFT = 9e-4  # of log ε, that may be left of a budget: below it a search is done
 LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
 _LEAST_PROBABILITY = 1e-12
+_NEARBY = 1.05  # times ε, from which slopes are guessed
 _DOUBT = 0.1  # of log q, that a guess may be off
 
 
@@ -65,14 +62,13 @@ def noise_multipliers(
     (eps, d, q, t), member = distinct(np.stack(flat))
     bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
 
-    def room(log_z: Floats, k: Places, roughly: bool) -> Floats:
-        limit = eps[k] if roughly else None
-        return log_room(eps[k], _upper(method, (np.exp(log_z), q[k], t[k], d[k]), limit))
+    def room(log_z: Floats, k: Places) -> Floats:
+        return log_room(eps[k], _upper(method, np.exp(log_z), q[k], t[k], d[k]))
 
-    with np.errstate(all="ignore"):
-        guess = -0.5 * np.log(np.log1p((_mu(eps, d) / q) ** 2 / t))
-    first = np.clip(guess, bottom, top)
-    log_z = _ends(room, first, top, bottom, slope=1.3)
+    guess = np.clip(_log_noise(eps, d, q, t), bottom, top)
+    less = np.clip(_log_noise(eps * _NEARBY, d, q, t), bottom, top)
+    slope = math.log(_NEARBY) / np.maximum(guess - less, 0.01)
+    log_z = safe_ends(room, guess, top, bottom, slope=slope, tolerance=_LEFT)
     if np.isnan(log_z).any():
         k = int(np.flatnonzero(np.isnan(log_z))[0])
         raise InfeasibleError(
@@ -127,13 +123,12 @@ def sampling_probabilities(
     )
     (eps, d, z, t, start, close), member = distinct(np.stack([*flat, start, close]))
     out = np.ones(eps.shape)
-    open_ = np.flatnonzero(_upper(method, (z, np.ones(z.shape), t, d)) > eps)
+    open_ = np.flatnonzero(_upper(method, z, np.ones(z.shape), t, d) > eps)
     eps, d, z, t, start, close = (column[open_] for column in (eps, d, z, t, start, close))
     bottom, top = np.full(eps.shape, math.log(_LEAST_PROBABILITY)), np.zeros(eps.shape)
 
-    def room(log_q: Floats, k: Places, roughly: bool) -> Floats:
-        limit = eps[k] if roughly else None
-        return log_room(eps[k], _upper(method, (z[k], np.exp(log_q), t[k], d[k]), limit))
+    def room(log_q: Floats, k: Places) -> Floats:
+        return log_room(eps[k], _upper(method, z[k], np.exp(log_q), t[k], d[k]))
 
     with np.errstate(all="ignore"):
         rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
@@ -141,81 +136,44 @@ def sampling_probabilities(
         first = np.log(np.maximum(np.where(start > 0, start, rough), free))
     first = np.clip(first, bottom, -1e-6)
     stride = np.where((start > 0) | (free > rough), _DOUBT, np.inf)
-    log_q = _ends(room, first, bottom, top, slope=1.1, precision=close, stride=stride)
+    log_q = safe_ends(
+        room,
+        first,
+        bottom,
+        top,
+        slope=1.1,
+        tolerance=np.maximum(_LEFT, close),
+        narrow=np.maximum(1e-6, close / 300),  # of log q, and twenty times that at a jump
+        stride=stride,
+    )
     out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
     return np.asarray(out[member].reshape(shape))
 
 
-def _ends(
-    room: Callable[[Floats, Places, bool], Floats],
-    guess: Floats,
-    safe: Floats,
-    unsafe: Floats,
-    *,
-    slope: float,
-    precision: Floats | float = 0.0,
-    stride: npt.ArrayLike = math.inf,
-) -> Floats:
-    """Return `safe_ends` of log(ε asked / ε), looked at roughly far from 0; the ends are not."""
-    tolerance = np.broadcast_to(np.maximum(_LEFT, precision), guess.shape)
-    narrow = np.maximum(1e-6, precision / 300)  # of a logarithm, and twenty times that at a jump
-    left = np.zeros(guess.shape)  # where there was room, last
-
-    def roughly(x: Floats, entry: Places) -> Floats:
-        found = room(x, entry, True)
-        left[entry] = np.where(found >= 0, found, left[entry])
-        return found
-
-    ends = safe_ends(
-        roughly,
-        guess,
-        safe,
-        unsafe,
-        slope=slope,
-        tolerance=tolerance,
-        narrow=narrow,
-        stride=stride,
-    )
-    far = np.flatnonzero(left > math.log(_FAR) / 2)
-    if not far.size:
-        return ends
-    again = far[~(room(ends[far], far, False) >= 0)]
-    ends[again] = safe_ends(
-        lambda x, entry: room(x, again[entry], False),
-        ends[again],
-        safe[again],
-        unsafe[again],
-        slope=slope,
-        tolerance=tolerance[again],
-    )
-    return ends
+def _upper(method: str, *columns: Floats) -> Floats:
+    """Return upper bounds on ε for columns (z, q, steps, δ), ∞ where past the numerical range."""
+    entries, member = distinct(np.stack(columns))
+    return np.asarray(_bounds(entries, method).upper[member])
 
 
-def _upper(method: str, columns: Sequence[Floats], limit: Floats | None = None) -> Floats:
-    """Return upper bounds on ε for columns (z, q, steps, δ), ∞ where past the numerical range.
-
-    limit: where given, rough bounds will do that tell on which side of it ε is, and that it is far.
-    """
-    if limit is None or method != "pld":  # Rényi bounds have no lower end, nor are they rougher
-        entries, member = distinct(np.stack(columns))
-        return np.asarray(_bounds(entries, method, DEFAULT).upper[member])
-    entries, member = distinct(np.stack([*columns, limit]))
-    lower, upper = found = _bounds(entries[:4], method, _ROUGH)
-    near = ~DEFAULT.reached(found) & (lower <= entries[4]) & (upper * _FAR >= entries[4])
-    if near.any():
-        upper[near] = _bounds(entries[:4, near], method, DEFAULT).upper
-    return np.asarray(upper[member])
-
-
-def _bounds(columns: Floats, method: str, accuracy: Accuracy) -> Bounds:
+def _bounds(columns: Floats, method: str) -> Bounds:
     """Return bounds on ε, 0 and ∞ where past the numerical range."""
     try:
-        return bounds_of(columns, method, accuracy)
+        return bounds_of(columns, method)
     except RangeError:
         if columns.shape[1] == 1:
             return nothing_known(columns[3])
-        each = [_bounds(column[:, None], method, accuracy) for column in columns.T]
+        each = [_bounds(column[:, None], method) for column in columns.T]
         return Bounds(*(np.concatenate(ends) for ends in zip(*each, strict=True)))
+
+
+def _log_noise(epsilon: Floats, delta: Floats, q: Floats, steps: Floats) -> Floats:
+    """Return about the log of the noise: the larger of what many small and one large loss need."""
+    with np.errstate(all="ignore"):
+        many = np.log1p((_mu(epsilon, delta) / q) ** 2 / steps) / 2
+        once = np.clip(delta / (q * steps), 1e-300, 0.5)
+        one = np.log(gaussian_mu_below(np.log1p(np.expm1(epsilon) / q), once))
+        return np.asarray(-np.fmin(0.5 * np.log(2 * many), one))
 
 
 def _mu(epsilon: Floats, delta: Floats) -> Floats:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
 from apiece import _check
-from apiece._types import Floats, Mask
+from apiece._types import Floats, Integers, Mask
 from apiece.accounting import PrivacyCurve, excess, privacy_curve
 from apiece.assignment.follow import Follow
 from apiece.assignment.request import Request
@@ -25,8 +25,8 @@ from apiece.assignment.solve import (
     strictest,
 )
 from apiece.errors import BudgetError
-from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
-from apiece.numerics import safe_end
+from apiece.mechanisms import Gaussian, Repeated, Sampled
+from apiece.numerics import safe_ends
 from apiece.plan import Plan
 
 PRECISION = 2e-3  # of a group's limit, in log q
@@ -116,20 +116,18 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     groups, q = request.groups, request.mean_probability
     low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
-    own = [_Group(request, e, d) for e, d in zip(request.target, groups.delta, strict=True)]
+    own = _Intervals(request, bound)
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     common = _Common(request, bound > 0)
     while True:
         found = common.within(low, high)
-        open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
-        tight = False
-        for g in np.flatnonzero(open_):
-            limit = own[g].limit(float(found[g]), float(bound[g]))
-            if limit != found[g]:
-                above = bool(found[g] > q)
-                (high if above else low)[g] = seen[int(above), g] = limit
-                tight = True
-        if not tight:
+        open_ = np.flatnonzero((bound > 0) & (bound < 1) & (found != seen).all(axis=0))
+        limits = own.limits(open_, found[open_])
+        tight = limits != found[open_]
+        for g, limit in zip(open_[tight], limits[tight], strict=True):
+            above = bool(found[g] > q)
+            (high if above else low)[g] = seen[int(above), g] = limit
+        if not tight.any():
             return found
 
 
@@ -169,49 +167,61 @@ class _Common:
         return np.asarray(np.clip(found, low, high))
 
 
-@dataclass(frozen=True, eq=False)
-class _Group:
-    """One group's curve of equal (ε, δ), and its baseline."""
+class _Intervals:
+    """Each group's curve of equal (ε, δ), and how far from its baseline the bound lets it go."""
 
-    request: Request
-    epsilon: float
-    delta: float
+    def __init__(self, request: Request, bound: Floats) -> None:
+        self._request, self._bound = request, bound
+        self._baselines: dict[int, PrivacyCurve] = {}
 
-    def mechanism(self, q: float) -> Mechanism:
-        """Return the mechanism with rate q that spends (ε, δ)."""
-        epsilon, delta = np.array([self.epsilon]), np.array([self.delta])
-        z = float(noise(self.request, epsilon, delta, q)[0])
-        step: Mechanism = Gaussian(z) if q == 1 else Sampled(Gaussian(z), q)
-        return Repeated(step, self.request.steps)
+    def curves(self, groups: Integers, q: Floats) -> list[PrivacyCurve]:
+        """Return the curves of some groups with rates q that spend their (ε, δ).
 
-    def curve(self, q: float) -> PrivacyCurve:
-        """Return its privacy curve, by PLD whatever the noise is calibrated with.
-
-        Δ needs lower bounds too, which Rényi accounting has none of; as plans measure Δ.
+        By PLD whatever the noise is calibrated with: Δ needs lower bounds too, which Rényi
+        accounting has none of; as plans measure Δ.
         """
-        return privacy_curve(self.mechanism(q), method="pld")
+        request = self._request
+        z = noise(request, request.target[groups], request.groups.delta[groups], q)
+        steps = [
+            Gaussian(each) if rate == 1 else Sampled(Gaussian(each), rate)
+            for each, rate in zip(z.tolist(), q.tolist(), strict=True)
+        ]
+        return [privacy_curve(Repeated(step, request.steps), method="pld") for step in steps]
 
-    @cached_property
-    def baseline(self) -> PrivacyCurve:
-        """Return the curve that Δ is measured from."""
-        return self.curve(self.request.mean_probability)
-
-    def limit(self, q: float, bound: float) -> float:
-        """Return q if Δ ≤ bound there, else the farthest rate towards it where that holds."""
-        start = self.request.mean_probability
-
-        def room(log_q: float) -> float:
-            own = self.curve(float(np.exp(log_q)))
-            found = excess(self.baseline, own, negligible=bound / 4).symmetric.upper
-            return bound * (1 - BACKOFF) - float(found)
-
-        end, begin = float(np.log(q)), float(np.log(start))
-        if (beyond := room(end)) >= 0:
+    def limits(self, groups: Integers, q: Floats) -> Floats:
+        """Return q where Δ ≤ bound there, else the farthest rates towards them where that holds."""
+        if not groups.size:
             return q
+        start = self._request.mean_probability
+        new = np.array([g for g in groups.tolist() if g not in self._baselines], dtype=np.intp)
+        if new.size:
+            curves = self.curves(new, np.full(new.size, start))
+            self._baselines |= dict(zip(new.tolist(), curves, strict=True))
+
+        def room(log_q: Floats, at: Integers) -> Floats:
+            own, found = self.curves(groups[at], np.exp(log_q)), np.empty(at.size)
+            for k, (g, curve) in enumerate(zip(groups[at].tolist(), own, strict=True)):
+                bound = float(self._bound[g])
+                apart = excess(self._baselines[g], curve, negligible=bound / 4)
+                found[k] = bound * (1 - BACKOFF) - apart.symmetric.upper
+            return found
+
+        end, begin = np.log(q), np.full(q.shape, math.log(start))
+        beyond = room(end, np.arange(q.size))
+        far = np.flatnonzero(beyond < 0)
+        end, begin, most = end[far], begin[far], self._bound[groups[far]]
         # Δ starts out linear in the distance
-        slope = (bound - beyond) / abs(end - begin)
-        guess = begin + (end - begin) * bound / (bound - beyond)
-        found = safe_end(
-            room, guess, begin, end, slope=slope, tolerance=PRECISION * slope, narrow=PRECISION
+        slope = (most - beyond[far]) / np.abs(end - begin)
+        guess = begin + (end - begin) * most / (most - beyond[far])
+        found = safe_ends(
+            lambda log_q, at: room(log_q, far[at]),
+            guess,
+            begin,
+            end,
+            slope=slope,
+            tolerance=PRECISION * slope,
+            narrow=PRECISION,
         )
-        return start if found == begin or np.isnan(found) else float(np.exp(found))
+        limits = q.copy()
+        limits[far] = np.where((found == begin) | np.isnan(found), start, np.exp(found))
+        return limits

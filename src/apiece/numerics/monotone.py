@@ -56,7 +56,7 @@ def safe_ends(
     safe: Floats,
     unsafe: Floats,
     *,
-    slope: float,
+    slope: npt.ArrayLike,
     tolerance: npt.ArrayLike,
     narrow: npt.ArrayLike = 1e-6,
     stride: npt.ArrayLike = np.inf,
@@ -95,7 +95,7 @@ def safe_ends(
     best = np.full(guess.shape, np.nan)
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
     none = np.full(guess.shape, np.nan)
-    steep = np.copysign(abs(slope), safe - unsafe)
+    steep = np.copysign(np.abs(slope), safe - unsafe)
     strides = np.where(np.isnan(guess), np.inf, stride)
     entry = np.arange(guess.size)
     left, close = (np.broadcast_to(value, guess.shape) for value in (tolerance, narrow))

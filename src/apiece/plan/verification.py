@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -156,14 +157,27 @@ def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mech
     reference, own = plan.reference, plan.budget_groups
     assert reference is not None  # set when the plan was made
     epsilon, delta = (own.epsilon[group], own.delta[group]) if asked is None else asked
+    budget = float(epsilon), float(delta)
+    z = _noise(*budget, reference.sampling_probability, reference.steps, plan.method)
+    return reference.mechanism(z)
+
+
+@lru_cache(maxsize=1024)
+def _noise(epsilon: float, delta: float, probability: float, steps: int, method: str) -> float:
+    """Return the noise multiplier of a baseline, which plans of the same people share."""
     z = accounting.noise_multipliers(
         epsilon=epsilon,
         delta=delta,
-        sampling_probability=reference.sampling_probability,
-        steps=reference.steps,
-        method=plan.method,
+        sampling_probability=probability,
+        steps=steps,
+        method=method,
     )
-    return reference.mechanism(float(z))
+    return float(z)
+
+
+@lru_cache(maxsize=16)
+def _baseline_curve(baseline: Mechanism) -> PrivacyCurve:
+    return privacy_curve(baseline, method="pld")
 
 
 def excess_of(
@@ -193,7 +207,7 @@ def excess_of(
     if _same(baseline, own):
         zero = Bounds(0.0, 0.0)
         return Excess(zero, zero, zero)
-    return excess(privacy_curve(baseline, method="pld"), curve)
+    return excess(_baseline_curve(baseline), curve)
 
 
 def _same(one: Mechanism, other: Mechanism) -> bool:

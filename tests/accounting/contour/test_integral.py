@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apiece._types import Floats
-from apiece.accounting.contour.integral import contour
+from apiece.accounting.contour.integral import Aim, contour
 from apiece.accounting.contour.windows import cut, whole
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition
@@ -25,7 +25,7 @@ def integral(way: object, *, reverse: bool) -> tuple[object, Floats]:
     columns = np.array([Z, Q, float(TIMES), DELTA, 9.0])[:, None, None]
     steps, rest, share = way(columns, 448)  # type: ignore[operator]
     steps, share = (steps.reversed(), np.ones_like(share)) if reverse else (steps, share)
-    return contour(steps, columns[2], columns[3], rest, share, 400)
+    return contour(steps, columns[2], columns[3], rest, share, Aim(400))
 
 
 @pytest.mark.parametrize("way", [whole, cut])

@@ -26,7 +26,10 @@ from apiece._types import Floats
 from apiece.numerics import UNIT
 
 _RULE = 2**14 * UNIT  # relative accuracy of the rule's nodes and weights
-_ANGLES = np.array((0.6, 0.25, 0.1))  # θ at which the integrand is bounded
+_WIDEST = 1.2  # angle θ at which the integrand is bounded
+_SHARES = np.array((1.0, 0.6, 0.3))  # of the angle that seems best, which are tried
+_BORDERS = (0.3, 0.3, 0.4)  # shares of u, of the rise of losses to come, and of losses in borders
+_EARLY = 6.0  # nats before q·e^ρ = 1, from where on losses are about to rise
 _HEIGHT = 4.0  # largest a
 _SLABS = 64
 
@@ -98,13 +101,7 @@ class Steps:
 
         count: of nodes, so many times the number of panels.
         """
-        # one half of the borders spread evenly over u, the other one over the losses
-        evenly = np.linspace(0.0, 1.0, (panels + 1) // 2 + 1)
-        others = np.arange(1, panels // 2 + 1) / (panels // 2 + 1)
-        least, most = loss_at(low, z, q), loss_at(high, z, q)
-        by_loss = place_of(least + (most - least) * others, z, q)
-        border = np.concatenate([low + (high - low) * evenly, np.clip(by_loss, low, high)], axis=1)
-        border = np.sort(border, axis=1)
+        border = _borders(z, q, low, high, panels)
         left, right = border[:, :-1, None], border[:, 1:, None]
         end, weight = gauss_legendre(count // panels)
         half = (right - left) / 2
@@ -124,6 +121,11 @@ class Steps:
     def reversed(self) -> Steps:
         """Return the same steps in the add direction."""
         return replace(self, sign=-self.sign)
+
+    def largest(self, times: Floats) -> Floats:
+        """Return a bound on the total loss: in the add direction −log(1 − q) a step."""
+        most = -times * np.log1p(-self.q) * (1 + 4 * UNIT)
+        return np.asarray(most if self.sign < 0 else np.full_like(most, np.inf))
 
     def order(self, tilt: Floats) -> Floats:
         """Return the order o of r that belongs to λ: λ itself, or 1 − λ in the add direction."""
@@ -156,8 +158,8 @@ class Steps:
         """Return the quadrature's error relative to M(order), each panel's least over ellipses."""
         border = self.edge[:, :: _SLABS // self.panels]
         half = np.maximum(np.diff(border, axis=1) / 2, 1e-12)[:, :, None]
-        height = np.minimum(_ANGLES * self.z, _HEIGHT)[:, None, :]
-        theta = height / self.z[:, :, None]
+        theta = self._angles(border, half, largest)
+        height = theta * self.z[:, :, None]
         grow = np.arcsinh(height / half)
         y, down = largest[:, :, None], np.maximum(-order, 0.0)[:, :, None]
         by_share = self.q[:, :, None] < 0.5
@@ -170,6 +172,20 @@ class Steps:
         best = log_error.min(axis=2) - log_total
         scale = 64 / 15 / math.sqrt(2 * math.pi) * half[:, :, 0]
         return np.asarray((scale * np.exp(np.minimum(best, 700.0))).sum(axis=1, keepdims=True))
+
+    def _angles(self, border: Floats, half: Floats, largest: Floats) -> Floats:
+        """Return some angles θ for each panel, (K, panels, 3), of which one is likely the best.
+
+        Where e^{y·p·θ} and the rule's e^{2n·arcsinh(θz/half)} grow alike.
+        """
+        right = border[:, 1:]
+        share = self.q * np.exp(right / self.z - 0.5 / self.z**2 - loss_at(right, self.z, self.q))
+        fast = np.maximum(largest * np.where(self.q < 0.5, share, 1.0), 1e-9)
+        ratio = half[:, :, 0] / self.z
+        nodes = self.node.shape[1] // self.panels
+        theta = ratio * np.sqrt(np.maximum((2 * nodes / (ratio * fast)) ** 2 - 1, 0.0))
+        theta = np.clip(theta, 1e-3, np.minimum(_WIDEST, _HEIGHT / self.z))
+        return np.asarray(theta[:, :, None] * _SHARES)
 
     def _largest(self, order: Floats, power: Floats, beyond: Floats) -> Floats:
         """Return upper bounds on −u²/2 + order·L + power·p over panels and `beyond` their ends.
@@ -225,6 +241,21 @@ class Steps:
         width = high - low - 64 * UNIT * (np.abs(high) + np.abs(low))
         width = np.maximum(width, 0.0) * (1 - 1e-9)
         return np.diff(height, axis=1, prepend=0.0) * width, width
+
+
+def _borders(z: Floats, q: Floats, low: Floats, high: Floats, panels: int) -> Floats:
+    """Return the borders of panels: closer where losses are about to rise, and where they do."""
+    if panels == 1:
+        return np.append(low, high, axis=1)
+    fine = low + (high - low) * np.linspace(0.0, 1.0, 257)
+    rise = np.logaddexp(0.0, fine / z - 0.5 / z**2 + np.log(q) + _EARLY)
+    place = np.zeros_like(fine)
+    for share, each in zip(_BORDERS, (fine, rise, loss_at(fine, z, q)), strict=True):
+        place += share * (each - each[:, :1]) / (each[:, -1:] - each[:, :1])
+    evenly = np.linspace(0.0, 1.0, panels + 1)
+    border = np.stack([np.interp(evenly, *row) for row in zip(place, fine, strict=True)])
+    border[:, 0], border[:, -1] = low[:, 0], high[:, 0]
+    return border
 
 
 def loss_at(u: Floats, z: Floats, q: Floats) -> Floats:

@@ -11,8 +11,10 @@ below the chords.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,24 +24,26 @@ from apiece._types import Floats, Mask
 from apiece.accounting.accuracy import DEFAULT, Accuracy
 from apiece.accounting.arrays import Places, runs
 from apiece.accounting.bounds import Bounds, nothing_known, tightest
-from apiece.accounting.contour.integral import Contour, contour
+from apiece.accounting.contour.integral import Aim, Contour, contour
 from apiece.accounting.contour.moments import nodes_needed
 from apiece.accounting.contour.windows import OUTSIDE, cut, whole
 from apiece.numerics import LARGEST_LOG_RATIO, UNIT
 
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
 _ANGLE = 0.6  # at which so many are chosen
-_CUT_COUNTS = (320, 640, 1280)  # of nodes of windows that are cut
-_POINTS = (200, 300, 600, 1500)  # of a contour, at each attempt
+_CUT_COUNT = 1792  # of nodes of windows that are cut
+_ATTEMPTS, _POINTS = 2, (200, 900)  # of a contour, at each attempt
+_LOG_ROUGH = math.log(1e-6)  # of δ, that a smoothed contour may be off for each cause
 _CHUNK = 2**14  # numbers in an array
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
-FEWEST = 16
-"""Steps from which on the integrand falls fast enough."""
+FEWEST = 2
+"""Steps from which on there is something to compose."""
 
 Sides: TypeAlias = list[tuple[Contour, Floats]]
-_WIDTH, _REGIONS = 1.5, 11  # of regions of δ, in √(2·log(1/δ)), and how many there are
-_FOR_DELTA = 3  # attempts at δ of given ε
+Stage: TypeAlias = tuple[tuple[int, int], int]
+_WIDTH = 1.5  # of regions of δ, in √(2·log(1/δ))
+_REGIONS = ((0, 5), (5, 11))  # which are asked about δ together: down to 6e-13, and all others
 _ROOT = 9  # of the number of a curve's nodes; the chords are then some 5e-5 of ε above it
 
 
@@ -55,36 +59,36 @@ class SampledGaussians:
     probability: float
     times: int
     accuracy: Accuracy = DEFAULT
-    _kept: dict[int, list[list[Contour]]] = field(default_factory=dict, repr=False, compare=False)
+    _kept: dict[Stage, list[Contour]] = field(default_factory=dict, repr=False, compare=False)
 
     @np.errstate(all="ignore")
     def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε), by the closest of all integrals; by more of them where that is not close."""
+        """Bound δ(ε), by the closest of some integrals; by more of them where that is not close."""
         lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
-        for attempt in range(_FOR_DELTA):
-            open_ = ~self.accuracy.resolved(Bounds(lower, upper))
-            for sides in self._integrals(attempt) if open_.any() else ():
-                columns = [_larger([one.delta(at) for one in sides]) for at in epsilon[open_]]
-                low, high = (np.stack(ends, axis=1)[:, :, 0] for ends in zip(*columns, strict=True))
-                lower[open_] = np.maximum(lower[open_], low.max(axis=0))
-                upper[open_] = np.minimum(upper[open_], high.min(axis=0))
+        for stage in product(_REGIONS, range(_ATTEMPTS)):
+            open_ = np.flatnonzero(~self.accuracy.resolved(Bounds(lower, upper)))
+            sides = self._integrals(stage) if open_.size else []
+            rows = _CHUNK * 8 // max([1, *(one.y.size for one in sides)]) + 1
+            for some in np.split(open_, range(rows, open_.size, rows)) if sides else ():
+                low, high = _larger([one.delta(epsilon[None, some]) for one in sides])
+                lower[some] = np.maximum(lower[some], low.max(axis=0))
+                upper[some] = np.minimum(upper[some], high.min(axis=0))
         return tightest([Bounds(lower, upper)])
 
-    def _integrals(self, attempt: int) -> list[list[Contour]]:
-        """Return integrals around the middle of each region of δ, in both directions."""
-        if attempt not in self._kept:
-            number = np.arange(float(_REGIONS))
+    def _integrals(self, stage: Stage) -> list[Contour]:
+        """Return integrals around the middle of some regions of δ, in both directions."""
+        if stage not in self._kept:
+            (first, end), attempt = stage
+            number = np.arange(float(first), float(end))
             mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
             middle, least = (_delta_at(number + share) for share in (0.5, 1.0))
-            whole = np.repeat(mechanism[:, None], _REGIONS, axis=1)
-            self._kept[attempt] = [
-                [
-                    one
-                    for one, _ in _sides(whole[:, some], middle[some], least[some], count, attempt)
-                ]
-                for some, count in _chunks(whole, least, number >= 0, attempt)
-            ]
-        return self._kept[attempt]
+            columns = np.stack([*np.repeat(mechanism[:, None], number.size, axis=1), middle, least])
+            count = _needed(columns[:3], least, attempt)
+            if not count.any():
+                return self._kept.setdefault(stage, [])
+            sides = _sides(columns[:, count > 0], int(count.max()), attempt, self.accuracy)
+            self._kept[stage] = [one for one, _ in sides]
+        return self._kept[stage]
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
@@ -139,13 +143,13 @@ class _Curves(NamedTuple):
 def _curves(keys: Floats, accuracy: Accuracy) -> Iterator[tuple[Places, _Curves]]:
     """Yield places of columns (z, q, T, region) and their curves, where these are close enough."""
     most, middle, least = (_delta_at(keys[3] + share) for share in (0.0, 0.5, 1.0))
-    todo = np.ones(middle.size, dtype=bool)
-    for attempt in range(len(_POINTS)):
+    columns, todo = np.stack([*keys[:3], middle, least]), np.ones(middle.size, dtype=bool)
+    for attempt in range(_ATTEMPTS):
         for some, count in _chunks(keys[:3], least, todo, attempt):
-            sides = _sides(keys[:3, some], middle[some], least[some], count, attempt)
+            sides = _sides(columns[:, some], count, attempt, accuracy)
             close, curves = _curve(sides, most[some, None], least[some, None], accuracy)
             yield some[close], _Curves(curves.epsilon[close], curves.delta[close])
-            todo[some] &= ~close & _hopeful(sides, attempt)
+            todo[some] &= ~close
 
 
 def _delta_at(region: Floats) -> Floats:
@@ -184,13 +188,12 @@ def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
     delta = columns[3]
     lower, upper = nothing_known(delta)
     todo = np.ones(delta.size, dtype=bool)
-    for attempt in range(len(_POINTS)):
+    for attempt in range(_ATTEMPTS):
         for some, count in _chunks(columns[:3], delta, todo, attempt):
-            sides = _sides(columns[:3, some], delta[some], delta[some], count, attempt)
+            sides = _sides(columns[:, some][[0, 1, 2, 3, 3]], count, attempt, accuracy)
             found = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
             lower[some] = np.maximum(lower[some], found.lower[:, 0])
             upper[some] = np.minimum(upper[some], found.upper[:, 0])
-            todo[some] &= _hopeful(sides, attempt)
         todo &= ~accuracy.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 
@@ -199,14 +202,9 @@ def _chunks(
     mechanism: Floats, delta: Floats, todo: Mask, attempt: int
 ) -> Iterator[tuple[Places, int]]:
     """Yield places of similar entries still to do, some at a time, and how many nodes they need."""
-    z, q, times = mechanism
-    reach = _window(times, delta)
-    if attempt:
-        size = np.full(z.shape, _CUT_COUNTS[attempt - 1])
-    else:
-        needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), _ANGLE)
-        size = np.take(_COUNTS, np.searchsorted(_COUNTS, needed), mode="clip")
-    todo = todo & ((reach + 1 / z) / z < LARGEST_LOG_RATIO)
+    z, q, _ = mechanism
+    size = _needed(mechanism, delta, attempt)
+    todo = todo & (size > 0)
     for count in np.unique(size[todo]).tolist():
         here = np.flatnonzero(todo & (size == count))
         here = here[np.lexsort((q[here], z[here]))]
@@ -215,30 +213,37 @@ def _chunks(
             yield some, count
 
 
+def _needed(mechanism: Floats, delta: Floats, attempt: int) -> Places:
+    """Return how many nodes each entry needs; 0 where its losses are past the numerical range."""
+    z, _, times = mechanism
+    reach = _window(times, delta)
+    if attempt:
+        size = np.full(z.shape, _CUT_COUNT)
+    else:
+        needed = nodes_needed(z, 2 * reach + 1 / z, np.log(1e-12 / times), _ANGLE)
+        size = np.take(_COUNTS, np.searchsorted(_COUNTS, needed), mode="clip")
+    return np.where((reach + 1 / z) / z < LARGEST_LOG_RATIO, size, 0)
+
+
 def _window(times: Floats, delta: Floats) -> Floats:
     """Return how many standard deviations windows reach."""
     return np.asarray(-ndtri_exp(np.log(OUTSIDE * delta / times)))
 
 
-def _sides(mechanism: Floats, delta: Floats, least: Floats, count: int, attempt: int) -> Sides:
+def _sides(columns: Floats, count: int, attempt: int, accuracy: Accuracy) -> Sides:
     """Return both directions' integrals around δ, and about the ε that belong to it.
 
-    least: the smallest δ that they are asked at, which windows and cuts are chosen for.
+    columns: z, q, T, δ, and the smallest δ that they are asked at, which windows and cuts are
+    chosen for.
     """
-    reach = _window(mechanism[2], least)
-    columns = np.stack([*mechanism, least, reach])[:, :, None]
-    forward, outside, share = (cut if attempt else whole)(columns, count)
-    times, around, most = columns[2], delta[:, None], _POINTS[attempt]
+    z, q, times, delta, least = columns[:, :, None]
+    windows = np.stack([z, q, times, least, _window(times, least)])
+    forward, outside, share = (cut if attempt else whole)(windows, count)
+    aim = Aim(_POINTS[1], _LOG_ROUGH, accuracy) if attempt else Aim(_POINTS[0])
     return [
-        contour(forward, times, around, outside, share, most),
-        contour(forward.reversed(), times, around, outside, np.ones_like(share), most),
+        contour(forward, times, delta, outside, share, aim),
+        contour(forward.reversed(), times, delta, outside, np.ones_like(share), aim),
     ]
-
-
-def _hopeful(sides: Sides, attempt: int) -> Mask:
-    """Return where more points might help, once losses are cut."""
-    finite = [np.isfinite(one.points[:, 0]) for one, _ in sides]
-    return np.asarray((attempt == 0) | (finite[0] & finite[1]))
 
 
 def _larger(sides: Sequence[Bounds]) -> Bounds:

@@ -20,7 +20,7 @@ from apiece.accounting.truncation import (
 OUTSIDE = 1e-6
 """Share of δ that may be told apart outright, on either side."""
 _COARSE = 112  # nodes for estimates
-_PANELS = 8  # of a window that is cut
+_PANELS = 32  # of a window that is cut
 _LEAST_SHARE = 0.05  # of δ, that what is no jump is taken for
 _SLACK = 1e-12  # relative error of normal tails
 

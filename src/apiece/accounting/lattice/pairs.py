@@ -245,8 +245,8 @@ def told_apart(leaves: Sequence[tuple[Pair, int]], *, reverse: bool) -> Bounds:
     return Bounds(chances[0] * (1 - slack), min(chances[1] * (1 + slack), 1.0))
 
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-_NARROW = 0.01
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(4)
+NARROW = 0.01
 
 
 def normal_masses(edges: Floats) -> Floats:
@@ -257,7 +257,7 @@ def normal_masses(edges: Floats) -> Floats:
     at |x| ≤ 20 is below 3e-7·(0.1)⁸.
     """
     width = np.diff(edges)
-    narrow = width < _NARROW
+    narrow = width < NARROW
     if narrow.all():
         return _quadrature(edges[:-1], width)
     mirrored = -np.abs(edges)
@@ -272,6 +272,6 @@ def normal_masses(edges: Floats) -> Floats:
 def _quadrature(left: Floats, width: Floats) -> Floats:
     middle = left + width / 2
     total = np.zeros_like(middle)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in zip(NODES, WEIGHTS, strict=True):
         total += weight * np.exp(-0.5 * (middle + node * width / 2) ** 2)
     return np.asarray(total * width * (0.5 / math.sqrt(2 * math.pi)))
