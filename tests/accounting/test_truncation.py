@@ -77,7 +77,7 @@ def test_several_kinds_are_one_kind_more_often() -> None:
 
 
 def test_where_none_falls_surely_enough_the_largest_is_taken_row_by_row() -> None:
-    """At the largest fall the chance is the one sought, up to rounding: in some rows it is below."""
+    """At the largest fall the chance is the one sought; by rounding it is below in some rows."""
     rng = np.random.default_rng(3)
     rows = 60
     ratio = np.sort(rng.normal(0, 1, (rows, 20)), axis=1)
