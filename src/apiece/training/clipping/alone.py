@@ -11,6 +11,7 @@ import contextlib
 import copy
 import random
 import types
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,7 +26,8 @@ from apiece.training.clipping.clipped import ClippedSum, add_up
 from apiece.training.clipping.engine import clip_one
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import Batch
-from apiece.training.clipping.watch import fingerprint, held_by
+from apiece.training.clipping.watch import held_by
+from apiece.training.clipping.written import written
 
 
 def clip_alone(batch: Batch) -> ClippedSum:
@@ -35,28 +37,55 @@ def clip_alone(batch: Batch) -> ClippedSum:
         UnsupportedError: For a model or loss that cannot be copied, or that writes where copies do
             not reach.
     """
-    before = fingerprint(batch.model, batch.loss_fn, contents=True)
-    with _streams() as base:
-        total = add_up(_person(person, base) for person in _each(batch, base))
-    if fingerprint(batch.model, batch.loss_fn, contents=True) != before:
+    model, loss_fn = batch.model, batch.loss_fn
+    before, held = (written(model, loss_fn, whole=whole) for whole in (True, False))
+
+    def clipped() -> Iterator[ClippedSum]:
+        for person in _each(batch):
+            yield _person(person, base)
+            _same(written(model, loss_fn, whole=False), held)
+
+    with _streams() as base, _memory_wiped():
+        total = add_up(clipped())
+    _same(written(model, loss_fn, whole=True), before)
+    return total
+
+
+def _same(now: list[Any], before: list[Any]) -> None:
+    if now != before:
         raise UnsupportedError(
             "model, loss_fn: running a record changes something outside of them (a global, a "
-            "class's attribute, a tensor that both hold), which the next record would read; give "
-            "it as an input, or compute it before"
+            "class's attribute, a cache, a tensor that both hold), which the next record would "
+            "read; give it as an input, or compute it before"
         )
-    return total
+
+
+@contextlib.contextmanager
+def _memory_wiped() -> Iterator[None]:
+    """Let memory that nobody has written hold NaN, and not what another record left in it."""
+    memory: Any = torch.utils.deterministic
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        memory.fill_uninitialized_memory,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deterministic")
+        try:
+            if not before[0]:
+                torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = True
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            memory.fill_uninitialized_memory = before[2]
 
 
 Seeded = tuple[Batch, int]
 
 
-def _each(batch: Batch, base: int) -> Iterator[Seeded]:
+def _each(batch: Batch) -> Iterator[Seeded]:
     """Yield each record, or person, with the place of its first row."""
-    del base
-    if batch.owner is None:
-        for place, part in enumerate(batch.parts(1)):
-            yield part, place
-        return
     start = 0
     for part in batch.parts(1):
         yield part, start
@@ -69,7 +98,7 @@ def _person(one: Seeded, base: int) -> ClippedSum:
     losses: list[torch.Tensor] = []
     for k, row in enumerate(replace(batch, owner=None, clip_norms=_bounds(batch)).parts(1)):
         _seed(base, first + k)
-        loss, gradients = _gradients(row)
+        loss, gradients = _gradients(_cut_out(row))
         losses.append(loss)
         for name, g in gradients.items():
             total[name] = total[name] + g if name in total else g
@@ -78,6 +107,12 @@ def _person(one: Seeded, base: int) -> ClippedSum:
 
 def _bounds(batch: Batch) -> torch.Tensor:
     return batch.clip_norms[:1].expand(len(batch))
+
+
+def _cut_out(row: Batch) -> Batch:
+    """Return a record in memory of its own: a view of the batch's would lead to the others."""
+    inputs, targets = (records.tree_map(torch.clone, t) for t in (row.inputs, row.targets))
+    return replace(row, inputs=inputs, targets=targets)
 
 
 def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -98,7 +98,8 @@ class Call:
 
     def tensors(self) -> list[fx.Node]:
         """Return the tensors among the arguments."""
-        return [n for n in self.node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)]
+        nodes = self.node.all_input_nodes
+        return [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
 
     def out(self, index: int = 0) -> tuple[Any, ...]:
         """Return the shape of what the operator gives."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -266,33 +265,19 @@ def _is_of_a_library(function: types.FunctionType) -> bool:
     return library in ("torch", "transformers", "timm", "peft", "torchvision", "apiece")
 
 
-def fingerprint(model: nn.Module, loss_fn: Any, *, contents: bool = False) -> tuple[Any, ...]:
+def fingerprint(model: nn.Module, loss_fn: Any) -> tuple[Any, ...]:
     """Return what a graph of model and loss depends on besides tensors' values.
 
     Args:
         model: Its modules, their modes, hooks, flags and forwards.
         loss_fn: Its code, and what its closure, defaults and globals hold.
-        contents: Whether the values of tensors count as well, and not only which they are.
     """
     found: list[Any] = []
-    tensors: list[torch.Tensor] = []
     seen: set[int] = set()
     for module in model.modules():
-        _of_module(module, found, seen, tensors)
-    _of(loss_fn, found, seen, 0, tensors)
-    if contents:
-        held = [*model.parameters(), *model.buffers(), *tensors]
-        found += [_digest(tensor) for tensor in held]
+        _of_module(module, found, seen)
+    _of(loss_fn, found, seen, 0)
     return (*found, *_ambient())
-
-
-def _digest(tensor: torch.Tensor) -> Any:
-    """Return a hash of the values of a tensor."""
-    plain = tensor.detach().cpu().contiguous()
-    if plain.layout is not torch.strided:
-        return None
-    held = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    return hashlib.blake2b(held, digest_size=16).digest()
 
 
 Functions: TypeAlias = list[types.FunctionType]
@@ -321,12 +306,10 @@ def held_by(model: nn.Module, loss_fn: Any) -> tuple[Functions, list[Any]]:
     return found, libraries
 
 
-def _of_module(
-    module: nn.Module, found: list[Any], seen: set[int], tensors: list[torch.Tensor]
-) -> None:
+def _of_module(module: nn.Module, found: list[Any], seen: set[int]) -> None:
     seen.add(id(module))
     found.append(id(module))
-    _of(type(module).forward, found, seen, 1, tensors)
+    _of(type(module).forward, found, seen, 1)
     for key, value in module.__dict__.items():
         if key == "_parameters":
             found += [(k, id(p), p is not None and p.requires_grad) for k, p in value.items()]
@@ -336,68 +319,60 @@ def _of_module(
             found.append((key, value))
         elif not isinstance(value, nn.Module) and not _is_empty(value):
             found.append(key)
-            _of(value, found, seen, 1, tensors)
+            _of(value, found, seen, 1)
 
 
 def _is_empty(value: Any) -> bool:
     return isinstance(value, dict | list | tuple | set) and not value
 
 
-def _of(
-    value: Any, found: list[Any], seen: set[int], depth: int, tensors: list[torch.Tensor]
-) -> None:
+def _of(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
     if isinstance(value, _PLAIN):
         found.append(value)
         return
     if not isinstance(value, types.FunctionType | types.MethodType):  # made anew at each look
         found.append(id(value))
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
     if depth > _DEPTH or id(value) in seen or isinstance(value, torch.Tensor | type):
         return
     seen.add(id(value))
     if isinstance(value, nn.Module):
         for module in value.modules():
             if module is value or id(module) not in seen:
-                _of_module(module, found, seen, tensors)
+                _of_module(module, found, seen)
         return
     if isinstance(value, dict):
         found += [k if isinstance(k, _PLAIN) else id(k) for k in value]
         for inner in value.values():
-            _of(inner, found, seen, depth + 1, tensors)
+            _of(inner, found, seen, depth + 1)
     elif isinstance(value, list | tuple | set | frozenset):
         for inner in value:
-            _of(inner, found, seen, depth + 1, tensors)
+            _of(inner, found, seen, depth + 1)
     elif isinstance(value, types.FunctionType):
-        _of_function(value, found, seen, depth, tensors)
+        _of_function(value, found, seen, depth)
     elif isinstance(value, types.MethodType):
-        _of(value.__func__, found, seen, depth + 1, tensors)
-        _of(value.__self__, found, seen, depth + 1, tensors)
+        _of(value.__func__, found, seen, depth + 1)
+        _of(value.__self__, found, seen, depth + 1)
     elif not _is_of_torch(value):
         held = getattr(value, "__dict__", None)
         if isinstance(held, dict):
-            _of(held, found, seen, depth + 1, tensors)
+            _of(held, found, seen, depth + 1)
         call = type(value).__dict__.get("__call__")
         if isinstance(call, types.FunctionType):
-            _of_function(call, found, seen, depth, tensors)
+            _of_function(call, found, seen, depth)
 
 
 def _of_function(
-    function: types.FunctionType,
-    found: list[Any],
-    seen: set[int],
-    depth: int,
-    tensors: list[torch.Tensor],
+    function: types.FunctionType, found: list[Any], seen: set[int], depth: int
 ) -> None:
     found.append(id(function.__code__))
     for cell in function.__closure__ or ():
-        _of(_content(cell), found, seen, depth + 1, tensors)
+        _of(_content(cell), found, seen, depth + 1)
     for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        _of(default, found, seen, depth + 1, tensors)
+        _of(default, found, seen, depth + 1)
     if _is_of_a_library(function):
         return
     for name in function.__code__.co_names:
         if name in function.__globals__:
             value = function.__globals__[name]
             if not isinstance(value, types.ModuleType | type):
-                _of(value, found, seen, depth + 1, tensors)
+                _of(value, found, seen, depth + 1)

@@ -1,0 +1,202 @@
+"""One record at a time: what one leaves behind, nobody reads."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apiece.errors import UnsupportedError
+from apiece.training import clip_and_sum
+from apiece.training.clipping.written import written
+
+SIZE = 6
+
+
+def squares(out, y):
+    return (out - y.unsqueeze(1)).square().sum(1)
+
+
+class Slots:
+    __slots__ = ("held",)
+
+
+HELD = {"in": None}
+QUEUE, ARRAY, SLOTS = collections.deque(maxlen=1), np.zeros(1), Slots()
+STREAM = torch.Generator()
+
+
+@functools.lru_cache
+def cached():
+    return {}
+
+
+class Named:
+    held = None
+
+
+def in_a_queue(value):
+    QUEUE.append(value)
+
+
+def in_an_array(value):
+    ARRAY[:] = value
+
+
+def in_slots(value):
+    SLOTS.held = value
+
+
+def in_a_cache(value):
+    cached()["held"] = value
+
+
+def in_a_class(value):
+    Named.held = value
+
+
+def in_a_dict(value):
+    HELD["in"] = value
+
+
+def in_a_stream(value):
+    STREAM.manual_seed(int(abs(value) * 1e6))
+
+
+def on_a_library(value):
+    nn.held = value
+
+
+def by_its_name(value):
+    setattr(nn, "held", value)  # noqa: B010
+
+
+def in_a_function(value):
+    in_a_function.held = value
+
+
+WAYS = [in_a_queue, in_an_array, in_slots, in_a_cache, in_a_class, in_a_dict, in_a_stream,
+        on_a_library, by_its_name, in_a_function]  # fmt: skip
+
+
+class Telling(nn.Module):
+    """Leaves something of a record behind, out of reach of copies."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.layer, self.way = nn.Linear(3, 2), way
+
+    def forward(self, x):
+        return self.tell(self.layer(x))
+
+    def tell(self, h):
+        self.way(float(h.detach().sum()))
+        return h
+
+
+@pytest.fixture
+def _as_new():
+    yield
+    QUEUE.clear()
+    ARRAY[:] = 0
+    SLOTS.held = Named.held = HELD["in"] = None
+    cached.cache_clear()
+    STREAM.manual_seed(0)
+    in_a_function.__dict__.clear()
+    if hasattr(nn, "held"):
+        del nn.held
+
+
+@pytest.mark.usefixtures("_as_new")
+@pytest.mark.parametrize("way", WAYS)
+def test_what_copies_do_not_reach_is_seen(way):
+    SLOTS.held = None
+    with pytest.raises(UnsupportedError, match="changes something outside"):
+        total(Telling(way), torch.randn(SIZE, 3))
+
+
+def total(model, x, loss=squares):
+    clipped = clip_and_sum(model, loss, x, torch.ones(len(x)), 0.1, method="alone")
+    return torch.cat([g.flatten() for g in clipped.gradients.values()])
+
+
+def turns():
+    """Return a loss in a partial that turns a switch at each call, back and forth."""
+    switch = [False]
+
+    def loss(out, y, scale=1.0):
+        switch[0] = not switch[0]
+        return squares(out, y) * (2.0 if switch[0] else 1.0) * scale
+
+    return functools.partial(loss, scale=2.0)
+
+
+def test_what_is_turned_back_by_the_next_record_is_seen():
+    with pytest.raises(UnsupportedError, match="changes something outside"):
+        total(nn.Linear(3, 2), torch.randn(SIZE, 3), turns())
+
+
+class Looking(nn.Module):
+    """Looks past its record, by one of several ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.layer, self.how = nn.Linear(3, 2), how
+
+    def forward(self, x):
+        if self.how == "base":
+            seen = x if x._base is None else x._base
+        elif self.how == "strides" and x.untyped_storage().nbytes() > x.numel() * 4:
+            seen = x.as_strided((SIZE, 3), (3, 1), 0)
+        elif self.how == "storage":
+            seen = torch.empty(0).set_(x.untyped_storage())
+        elif self.how == "memory":
+            seen = torch.empty(3).nan_to_num()
+        else:
+            seen = x
+        return self.layer(x) * (1 + seen.mean())
+
+
+@pytest.mark.parametrize("how", ["base", "strides", "storage", "memory"])
+def test_a_record_lies_in_memory_of_its_own(how):
+    torch.manual_seed(0)
+    model, x = Looking(how), torch.randn(SIZE, 3)
+    each = sum(total(model, x[i : i + 1].clone()) for i in range(SIZE))
+    torch.testing.assert_close(total(model, x), each)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+class Busy(nn.Module):
+    """Writes to itself alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls, self.seen = nn.Linear(3, 2), 0, []
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        h = self.layer(x)
+        self.calls += 1
+        self.seen.append(h.detach())
+        self.mean.data.add_(h.detach().mean(0))
+        return h * self.calls + self.mean + len(self.seen)
+
+
+def test_what_copies_reach_is_new_for_each_record():
+    torch.manual_seed(0)
+    model, x = Busy(), torch.randn(SIZE, 3)
+    each = sum(total(model, x[i : i + 1]) for i in range(SIZE))
+    torch.testing.assert_close(total(model, x), each)
+    assert (model.calls, model.seen, model.mean.tolist()) == (0, [], [0, 0])
+
+
+def test_large_tensors_count_by_their_version_and_at_last_by_their_values():
+    model = nn.Linear(300, 300)
+    quick, whole = written(model, squares, whole=False), written(model, squares, whole=True)
+    with torch.no_grad():
+        model.weight.data.view(-1)[7] += 1
+    assert written(model, squares, whole=True) != whole
+    model.weight.detach().mul_(2)
+    assert written(model, squares, whole=False) != quick
