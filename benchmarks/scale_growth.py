@@ -141,7 +141,7 @@ def ledger_writers(size: int, folder: Path) -> float:
     from apiece.ledger import units
 
     ledger = _ledger(size, folder)
-    once = int(units.to_units(units.losses(ledger.method, ledger.order, 1.0, 20.0)))
+    once = int(units.to_units(units.losses(1.0, 20.0)))
     words = [sys.executable, "-W", "ignore", __file__, "--write", str(size), str(folder)]
     start = time.perf_counter()
     writers = [subprocess.Popen([*words, str(number)]) for number in range(WRITERS)]

@@ -105,27 +105,37 @@ def test_the_plan_keeps_what_was_asked() -> None:
 
 def test_one_person_in_two_silos_pays_in_both(tmp_path: Path) -> None:
     plan = federation(3, 0.5, (0.1, 0.3), noise=3.0)
-    ledger = Ledger.make(
-        str(tmp_path / "p.db"), ["ann", "bob"], 1.0, 1e-5, method="renyi", order=16.0
-    )
-    cost = plan.losses(16.0)
-    many = int(ledger.remaining(["bob"])[0] // cost[1])
-    for silo in range(many):
-        assert charge(ledger, f"run/{silo}", ["ann", "bob"], [0, 1], plan).tolist() == [
-            "ann",
-            "bob",
-        ]
-    assert charge(ledger, f"run/{many}", ["ann", "bob"], [0, 1], plan).tolist() == ["ann"]
-    np.testing.assert_allclose(
-        ledger.spent(["ann", "bob"]), [(many + 1) * cost[0], many * cost[1]], rtol=1e-6
-    )
+    ids = ["ann", "bob"]
+    ledger = Ledger.make(str(tmp_path / "p.db"), ids, 8.0, 1e-5)
+    one = plan.costs(1e-5).epsilon(1e-5)
+    assert one[0] < one[1]
+
+    def pay(run: str, what: Federation = plan) -> list[str]:
+        return charge(ledger, run, ids, [0, 1], what, delta=1e-5).tolist()
+
+    many = 0
+    while "bob" in pay(f"run/{many}"):
+        many += 1
+    assert 2 < many < 100
+    assert pay(f"run/{many}") == ["ann"]
+    left = ledger.remaining(ids).tolist()
     # Started over it charges nobody again; another federation of the same cost is another run.
-    assert charge(ledger, f"run/{many}", ["ann", "bob"], [0, 1], plan).tolist() == ["ann"]
+    assert pay(f"run/{many}") == ["ann"]
+    assert ledger.remaining(ids).tolist() == left
     other = replace(plan, expected_batch_size=11.0)
     with pytest.raises(AnalysisError, match="other terms"):
-        charge(ledger, f"run/{many}", ["ann", "bob"], [0, 1], other)
-    with pytest.raises(InputError, match="cannot count coins"):
-        charge(Ledger.make(str(tmp_path / "g.db"), ["a"], 1.0, 1e-5), "r", ["a"], [0], plan)
+        pay(f"run/{many}", other)
+
+
+def test_a_federation_costs_at_least_what_a_record_is_told() -> None:
+    """The account that just pays promises no less ε than the record's own bound."""
+    plan = federation(40, 0.5, (0.01, 0.1, 0.0), noise=2.0)
+    for delta in (1e-5, 1e-8):
+        needs = plan.costs(delta).epsilon(delta)
+        for level in (0, 1):
+            asked = plan.record_epsilon(level, delta)
+            assert asked <= needs[level] <= 1.3 * asked
+        assert needs[2] == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 from apiece.cli import run
 from apiece.ledger import Ledger
 
+WORDS = {1: "one more analysis", 2: "two more analyses", 3: "three more analyses"}
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -44,9 +46,11 @@ def test_status_tells_nothing_about_people(url: str, capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     assert found["person"] == "bob"
     assert [charge["analysis"] for charge in found["charges"]]
+    assert found["left"] == f"What is left pays for {WORDS[found['repeats']]} like the last one."
     assert run(["ledger", "receipt", url, "bob"]) == 0
     out = capsys.readouterr().out
     assert "Receipt of bob: ε = 1 at δ = 1e-06" in out
+    assert "What is left pays for" in out
     assert max(map(len, out.splitlines())) <= 80
     assert run(["ledger", "receipt", url, "eve"]) == 2
     assert "no account" in capsys.readouterr().err
@@ -103,8 +107,9 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["init", "sqlite:////nowhere/at/all.db"], 1, "unable to open"),
         (["status", "URL", "--analysis", "wagse"], 2, "unknown to this ledger"),
         (["verify", "URL", "--head", "zz"], 2, "number:digest"),
-        (["init", "URL", "--method", "renyi", "--order", "4"], 2, "cannot change"),
-        (["init", "URL", "--method", "gausian"], 2, "did you mean 'gaussian'"),
+        (["init", "URL", "--method", "renyi"], 2, "--method: is no more"),
+        (["init", "URL", "--order", "4"], 2, "--order: is no more"),
+        (["migrate", "URL", "new.db"], 1, "is of version 5 already"),
         (["init", "URL", "--data", "x.csv"], 2, "--person"),
         (["status", "URL", "--person", "eve"], 2, "apiece ledger receipt URL ID"),
         (["export", "URL", "--out", "/proc/no/x.parquet"], 2, "cannot be written"),
@@ -135,3 +140,19 @@ def test_a_receipt_is_of_the_person_whose_id_is_written_so(
         assert len(said.splitlines()) == 1
         assert run(["ledger", "receipt", url, "--", "-5"]) == 0
         assert "Receipt of -5" in capsys.readouterr().out
+
+
+def test_an_older_ledger_is_copied_by_a_command_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.db", str(tmp_path / "new.db")
+    dumped = Path(__file__).parents[1] / "ledger" / "older" / "gaussian.sql"
+    with sqlite3.connect(old) as connection:
+        connection.executescript(dumped.read_text())
+    connection.close()
+    assert run(["ledger", "status", str(old)]) == 1
+    remedy = capsys.readouterr().err
+    assert "apiece ledger migrate" in remedy
+    assert run(["ledger", "migrate", str(old), new, "--json"]) == 0
+    head = json.loads(capsys.readouterr().out)["head"]
+    assert run(["ledger", "verify", new, "--head", f"{head['number']}:{head['digest']}"]) == 0

@@ -141,7 +141,7 @@ def test_a_persons_rows_are_one_persons(train: Any) -> None:
 def test_a_ledger_is_charged_and_who_cannot_pay_teaches_nobody(
     train: Any, monkeypatch: Any
 ) -> None:
-    ledger = Ledger.open("sqlite:///p.db", method="gaussian")
+    ledger = Ledger.open("sqlite:///p.db")
     ledger.enroll(np.arange(N), np.where(np.arange(N) == 5, 0.01, 9.0), 1e-4)
     seen: list[Any] = []
 

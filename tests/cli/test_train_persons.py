@@ -181,7 +181,7 @@ def test_a_ledger_charges_persons(train: Any) -> None:
     people.assign(budget=4 * people["budget"]).to_csv("accounts.csv", index=False)
     words = (
         "ledger init sqlite:///l.db --data accounts.csv --person patient --epsilon budget "
-        "--delta 1e-4 --method renyi"
+        "--delta 1e-4"
     )
     assert ask(words.split()) == 0
     assert train("run", f"{OWN} --ledger sqlite:///l.db --analysis first", frame) == 0

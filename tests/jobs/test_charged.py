@@ -22,7 +22,7 @@ def plan() -> BoundPlan:
 
 
 def ledger(folder: Path, epsilon: object = 90.0) -> Ledger:
-    made = Ledger.open(f"{folder}/p.db", method="renyi", order=8)
+    made = Ledger.open(f"{folder}/p.db")
     made.enroll(WHO, epsilon, 1e-5)
     return made
 
@@ -50,7 +50,7 @@ def test_one_charge_pays_for_one_model(tmp_path: Path) -> None:
 
 
 def test_who_cannot_pay_for_all_of_it_pays_nothing(tmp_path: Path) -> None:
-    account, made = ledger(tmp_path, [90.0, 1.5, 90.0, 90.0]), plan()
+    account, made = ledger(tmp_path, [90.0, 2.0, 90.0, 90.0]), plan()
     charge = charge_training(account, "m", made, made)
     assert charge.included.tolist() == [True, False, True, True]
     charge.release({"w": torch.ones(2)})
@@ -59,18 +59,16 @@ def test_who_cannot_pay_for_all_of_it_pays_nothing(tmp_path: Path) -> None:
     assert account.spent(["bob"]).tolist() == [0.0]
     once = account.spent(WHO)
     charge_training(account, "once", made)
-    assert (account.spent(WHO) - once)[[0, 2, 3]] * 2 == pytest.approx(once[[0, 2, 3]], rel=1e-9)
+    more = (account.spent(WHO) - once)[[0, 2, 3]]
+    assert (more < once[[0, 2, 3]]).all()
+    assert (more * 2 >= once[[0, 2, 3]]).all()  # two together cost no more than one after the other
 
 
 def test_who_is_asked_and_who_has_no_account(tmp_path: Path) -> None:
     account = ledger(tmp_path, 1.3)
-    with pytest.raises(AnalysisError, match=r"order 8 an untouched account needs epsilon from \d"):
+    with pytest.raises(AnalysisError, match=r"an untouched account needs epsilon from \d"):
         charge_training(account, "poor", plan(), *[plan()] * 20)
-    gaussian = Ledger.open(f"{tmp_path}/g.db")
-    gaussian.enroll(WHO, 0.01, 1e-9)
-    with pytest.raises(AnalysisError, match="a Gaussian ledger cannot discount sampling"):
-        charge_training(gaussian, "poor", plan())
-    other = Ledger.open(f"{tmp_path}/o.db", method="renyi", order=8)
+    other = Ledger.open(f"{tmp_path}/o.db")
     other.enroll(WHO[1:], 90.0, 1e-5)
     with pytest.raises(DataError, match="'ann' has no account"):
         charge_training(other, "m", plan())

@@ -74,7 +74,7 @@ def test_everyone_is_charged_before_a_step_and_a_model_is_released_before_it_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, out = f"sqlite:///{tmp_path}/p.db", tmp_path / "run"
-    ledger = Ledger.open(url, method="renyi", order=8)
+    ledger = Ledger.open(url)
     ledger.enroll([f"p{i:02d}" for i in range(SIZE)], 900.0, 1e-4)
     one = job(tmp_path, ids="who", seed=None, ledger=url, analysis="m")
     at_the_first_step, at_each_write = list[str](), dict[str, str]()
@@ -99,7 +99,7 @@ def test_everyone_is_charged_before_a_step_and_a_model_is_released_before_it_is_
 
 def test_a_ledger_of_numbers_wants_numbers(tmp_path: Path) -> None:
     url, out = f"sqlite:///{tmp_path}/p.db", tmp_path / "run"
-    Ledger.open(url, method="renyi", order=8).enroll(np.arange(SIZE), 40.0, 1e-4)
+    Ledger.open(url).enroll(np.arange(SIZE), 40.0, 1e-4)
     one = job(tmp_path, ids="who", seed=None, ledger=url, analysis="m")
     with pytest.raises(InputError, match="but this ledger's ids are"):
         done(prepare(one, out=out), out)

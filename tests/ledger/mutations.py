@@ -15,6 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from apiece.errors import ApieceError
+from apiece.filters import Costs
 from apiece.ledger import Ledger, codec, schema
 from apiece.ledger.chain import Head
 
@@ -35,6 +36,7 @@ class Truth:
     admitted: list[int]
     spent: list[float]
     remaining: list[float]
+    slack: list[float]
     head: Head
 
 
@@ -45,6 +47,7 @@ def build(url: str) -> Truth:
     ledger.reserve("answered", ASKED, [1.0, 0.1, 1.0, 1.0, 0.5], 12.0)
     ledger.commit("answered", {"mean": 41})
     ledger.enroll([102, 4198], 0.9, 1e-6)
+    ledger.reserve_costs("trained", ASKED, Costs.fixed(np.full(ASKED.size, 1e-3), 3e-8))
     admitted = ledger.reserve("waiting", ASKED, 1.0, 10.0)
     assert POOR not in admitted
     assert admitted.size == 4
@@ -52,6 +55,7 @@ def build(url: str) -> Truth:
         admitted.tolist(),
         ledger.spent(ASKED).tolist(),
         ledger.remaining(ASKED).tolist(),
+        ledger.remaining_slack(ASKED).tolist(),
         ledger.head(),
     )
 
@@ -163,8 +167,9 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
         for new in changed:
             yield f"{key} = {new!r}", json.dumps({**body, key: new}, sort_keys=True)
         yield f"without {key}", json.dumps({k: v for k, v in body.items() if k != key})
-    yield "renyi of order 2", json.dumps({**body, "filter": "renyi", "order": 2.0})
-    yield "renyi of order 1e6", json.dumps({**body, "filter": "renyi", "order": 1e6})
+    yield "smaller units", json.dumps({**body, "units": [2.0**-60, 2.0**-80]})
+    older = {"people": 10**6, "order": 2.0, "head": "0:" + "0" * 64}
+    yield "migrated", json.dumps({**body, "migrated": older})
 
 
 def _blobs(value: bytes, rng: Any) -> Iterator[tuple[str, bytes]]:
@@ -179,16 +184,17 @@ def _blobs(value: bytes, rng: Any) -> Iterator[tuple[str, bytes]]:
 def _payloads(value: bytes) -> Iterator[tuple[str, bytes]]:
     """Well-formed records of who was charged: everyone, nobody, at no cost."""
     try:
-        mask, charges = codec.unpack_masked(value, "<i8")
+        mask, charges = codec.unpack_charges(value)
     except codec.DAMAGE:
         return
     everyone = np.ones_like(mask)
-    yield "everyone, free", codec.pack_masked(everyone, np.zeros(mask.size, "<i8"))
-    yield "nobody", codec.pack_masked(~everyone, np.zeros(0, "<i8"))
-    yield "the same, free", codec.pack_masked(mask, np.zeros_like(charges))
+    yield "everyone, free", codec.pack_charges(everyone, np.zeros((mask.size, 2), "<i8"))
+    yield "nobody", codec.pack_charges(~everyone, np.zeros((0, 2), "<i8"))
+    yield "the same, free", codec.pack_charges(mask, np.zeros_like(charges))
+    yield "the same, with slack", codec.pack_charges(mask, charges + np.array([0, 1]))
     wider = mask.copy()
     wider[:5] = True
-    yield "the poor too", codec.pack_masked(wider, np.full(int(wider.sum()), 7, "<i8"))
+    yield "the poor too", codec.pack_charges(wider, np.full((int(wider.sum()), 2), 7, "<i8"))
 
 
 def probe(ledgers: dict[str, Ledger], truth: Truth) -> list[str]:
@@ -207,6 +213,9 @@ def probe(ledgers: dict[str, Ledger], truth: Truth) -> list[str]:
         ("status 2", lambda x: x.status("waiting"), lambda got: got == "reserved"),
         ("spent", lambda x: x.spent(ASKED).tolist(), lambda got: got == truth.spent),
         ("remaining", lambda x: x.remaining(ASKED).tolist(), lambda got: got == truth.remaining),
+        ("slack", lambda x: x.remaining_slack(ASKED).tolist(), lambda got: got == truth.slack),
+        ("told", lambda x: x.reserve_costs("told", ASKED, Costs.fixed(
+            np.zeros(ASKED.size), truth.slack[0] * 1.01)).tolist(), lambda got: set(got) <= {POOR}),
         ("commit", lambda x: x.commit("answered", 7), lambda got: got == {"mean": 41}),
         ("again", lambda x: x.reserve("answered", ASKED, 1.0, 10.0), lambda _: False),
         ("again 2", lambda x: x.reserve(

@@ -1,6 +1,7 @@
 """What the tests of a ledger's tables share."""
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece.ledger import anchor, codec
 from apiece.ledger.chain import Last
@@ -9,9 +10,14 @@ SALT = b"\x01" * 32
 START = Last(-1, b"", 0)  # before the first entry
 
 
-def terms(*limits: int) -> codec.Terms:
-    """The terms of people who may spend these many units."""
-    return np.array([(1.0, 1e-6, limit) for limit in limits], codec.TERMS)
+def terms(*limits: int, slack: int = 0) -> codec.Terms:
+    """The terms of people who may spend these many units, and so many of slack."""
+    return np.array([(1.0, 1e-6, limit, slack) for limit in limits], codec.TERMS)
+
+
+def pairs(*losses: int, slack: int = 0) -> npt.NDArray[np.int64]:
+    """These many units of μ², each with so many of slack: (people, 2)."""
+    return np.array([(loss, slack) for loss in losses], np.int64).reshape(-1, 2)
 
 
 def another_process() -> None:

@@ -24,7 +24,8 @@ def rewrite(path: Path) -> None:
         salt = bytes.fromhex(schema.meta(connection)["salt"])
         for row in connection.execute(sa.select(schema.BALANCE)).all():
             spent = bytes(len(row.spent))
-            digest = block_digest(salt, "balance", row.block, spent)
+            size = str(row.size).encode()
+            digest = block_digest(salt, "balance", row.block, size, spent)
             connection.execute(sa.update(schema.BALANCE).values(spent=spent, digest=digest))
         connection.execute(sa.delete(schema.PAYLOAD).where(schema.PAYLOAD.c.number > 1))
         connection.execute(sa.delete(schema.ENTRY).where(schema.ENTRY.c.number > 1))

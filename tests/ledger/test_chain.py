@@ -12,7 +12,7 @@ from apiece.ledger import Ledger, accounts, schema
 from apiece.ledger.chain import append, naming_damage, state_root
 from apiece.ledger.digests import entry_digest, payload_root
 
-from .tables import SALT, START, terms
+from .tables import SALT, START, pairs, terms
 
 
 def test_truncated_and_rewritten_history_is_found_with_the_head(ledger_url: str) -> None:
@@ -47,7 +47,7 @@ def test_a_clock_set_back_changes_nothing(ledger_url: str, monkeypatch: pytest.M
 
 def test_an_entry_covers_its_body_its_arrays_and_the_state(tables: sa.Connection) -> None:
     accounts.write_people(tables, SALT, [(0, np.array([1]), terms(9))])
-    accounts.write_spent(tables, SALT, [(0, np.array([4]))])
+    accounts.write_spent(tables, SALT, [(0, pairs(4))])
     first = append(tables, SALT, START._replace(people=1), {"kind": "init"}, [])
     second = append(tables, SALT, first, {"kind": "amend"}, [(0, b"x"), (3, b"y")])
     assert (second.number, second.people) == (1, 1)
@@ -63,9 +63,9 @@ def test_an_entry_covers_its_body_its_arrays_and_the_state(tables: sa.Connection
 
 def test_the_state_is_that_of_every_block_of_both_tables(tables: sa.Connection) -> None:
     seen = {state_root(tables, SALT), state_root(tables, b"\x02" * 32)}
-    accounts.write_spent(tables, SALT, [(0, np.array([4])), (1, np.array([4]))])
+    accounts.write_spent(tables, SALT, [(0, pairs(4)), (1, pairs(4))])
     seen.add(state_root(tables, SALT))
-    accounts.write_spent(tables, SALT, [(1, np.array([5]))])
+    accounts.write_spent(tables, SALT, [(1, pairs(5))])
     seen.add(state_root(tables, SALT))
     accounts.write_people(tables, SALT, [(1, np.array([7]), terms(5))])
     seen.add(state_root(tables, SALT))

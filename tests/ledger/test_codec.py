@@ -12,6 +12,7 @@ from apiece.errors import DataError, StateError
 from apiece.ledger import codec
 
 whole = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20)
+whole_units = st.integers(0, 2**61) | st.just(0)
 words = st.lists(st.text(st.characters(codec="utf-8"), max_size=5), min_size=1, max_size=20)
 
 
@@ -59,7 +60,7 @@ def test_what_is_no_list_of_ids(ids: object) -> None:
 
 def test_enrolled_people_both_ways() -> None:
     ids = np.array(["ann", "bob"])
-    terms = np.array([(0.5, 1e-6, 7), (1.0, 1e-5, 2**60)], codec.TERMS)
+    terms = np.array([(0.5, 1e-6, 7, 0), (1.0, 1e-5, 2**60, 2**50)], codec.TERMS)
     found, back = codec.unpack_enrolled(codec.pack_enrolled(ids, terms))
     assert found.tolist() == ["ann", "bob"]
     assert back.tolist() == terms.tolist()
@@ -79,6 +80,24 @@ def test_a_cut_charge_is_damage() -> None:
     for bad in (short, data[:-3], b"", zlib.compress(struct.pack("<I", 10**9))):
         with pytest.raises(codec.DAMAGE):
             codec.unpack_masked(bad, "<i8")
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), whole_units, whole_units), max_size=40))
+def test_charges_both_ways(each: list[tuple[bool, int, int]]) -> None:
+    mask = np.array([paid for paid, *_ in each], bool)
+    pairs = np.array([(a, b) for paid, a, b in each if paid], np.int64).reshape(-1, 2)
+    data = codec.pack_charges(mask, pairs)
+    found, back = codec.unpack_charges(data)
+    assert (found.tolist(), back.tolist()) == (mask.tolist(), pairs.tolist())
+    assert codec.unpack_pairs(codec.pack_pairs(pairs), len(pairs)).tolist() == pairs.tolist()
+
+
+def test_units_of_another_number_of_people_are_damage() -> None:
+    both = codec.pack_pairs(np.array([[1, 2], [3, 4], [5, 6]]))
+    for data, size in ((both, 2), (both, 7), (both[:-1], 3), (b"", 1)):
+        with pytest.raises(codec.DAMAGE):
+            codec.unpack_pairs(data, size)
 
 
 def test_by_block_finds_everyone_once() -> None:

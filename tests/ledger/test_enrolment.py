@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from apiece.errors import BudgetError, DataError
-from apiece.filters import gaussian_mu
+from apiece.errors import BudgetError, DataError, InputError
+from apiece.filters import Costs, gaussian_budget
 from apiece.ledger import Ledger, accounts, codec
 from apiece.ledger.directory import Directory
 from apiece.ledger.enrolment import add, amend
 from apiece.ledger.schema import payloads
+from apiece.ledger.trail import Origin
 
-from .tables import SALT, START, terms
+from .tables import SALT, START, pairs, terms
+
+NONE = Origin(0, False)
 
 
 def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
@@ -26,24 +29,24 @@ def test_budgets_change_but_not_below_what_is_spent(ledger_url: str) -> None:
     assert ledger.enroll([1, 2, 3], [2.0, 0.5, 1.0], 1e-6) == 0
     kinds = [entry.kind for entry in ledger.history()]
     assert kinds == ["init", "enroll", "reserve", "amend", "enroll"]
-    assert ledger.remaining([1])[0] == pytest.approx(float(gaussian_mu(2.0, 1e-6)) ** 2 - 0.04)
+    assert ledger.remaining([1])[0] == pytest.approx(float(gaussian_budget(2.0, 1e-6, 1e-7)) - 0.04)
     assert ledger.verify().ok
 
 
 def test_who_comes_later_is_put_behind_the_others(tables: sa.Connection) -> None:
     """A block that has room is filled up; what is there stays as it is."""
     directory, ids = Directory(SALT), np.arange(100, 100 + codec.BLOCK + 2)
-    most = np.array([(1.0, 1e-6, 5)] * ids.size, codec.TERMS)
+    most = np.array([(1.0, 1e-6, 5, 0)] * ids.size, codec.TERMS)
     last = add(tables, SALT, START, ids[:3], most[:3])
-    accounts.write_spent(tables, SALT, [(0, np.array([1, 2, 3]))])
+    accounts.write_spent(tables, SALT, [(0, pairs(1, 2, 3))])
     directory.refresh(tables, last.people)
     last = add(tables, SALT, last, ids[3:], most[3:])
     assert last.people == ids.size
     directory.refresh(tables, last.people)
     assert directory.find(ids).tolist() == list(range(ids.size))
     spent, limit = accounts.read_balances(tables, SALT, np.arange(ids.size))
-    assert spent.tolist() == [1, 2, 3] + [0] * (ids.size - 3)
-    assert set(limit.tolist()) == {5}
+    assert spent.tolist() == pairs(1, 2, 3, *[0] * (ids.size - 3)).tolist()
+    assert set(limit[:, 0].tolist()) == {5}
     nobody = np.zeros(0, dtype=np.int64)
     assert add(tables, SALT, last, nobody, most[:0]) is last
 
@@ -51,12 +54,31 @@ def test_who_comes_later_is_put_behind_the_others(tables: sa.Connection) -> None
 def test_only_what_differs_is_changed_and_recorded(tables: sa.Connection) -> None:
     ids, places = np.array([7, 8, 9]), np.arange(3)
     last = add(tables, SALT, START, ids, terms(5, 5, 5))
-    accounts.write_spent(tables, SALT, [(0, np.array([4, 4, 4]))])
-    assert amend(tables, SALT, last, ids, places, terms(5, 5, 5)) is last
+    accounts.write_spent(tables, SALT, [(0, pairs(4, 4, 4))])
+    assert amend(tables, SALT, last, ids, places, terms(5, 5, 5), NONE) is last
     with pytest.raises(BudgetError, match="person 9: the new budget"):
-        amend(tables, SALT, last, ids, places, terms(6, 4, 3))
-    assert accounts.read_balances(tables, SALT, places)[1].tolist() == [5, 5, 5]
-    after = amend(tables, SALT, last, ids, places, terms(5, 4, 8))
-    assert accounts.read_balances(tables, SALT, places)[1].tolist() == [5, 4, 8]
+        amend(tables, SALT, last, ids, places, terms(6, 4, 3), NONE)
+    assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 5, 5).tolist()
+    after = amend(tables, SALT, last, ids, places, terms(5, 4, 8), NONE)
+    assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 4, 8).tolist()
     mask, new = codec.unpack_masked(dict(payloads(tables, after.number))[0], codec.TERMS)
     assert (mask.tolist(), new["limit"].tolist()) == ([False, True, True], [4, 8])
+
+
+def test_the_share_of_the_slack_is_everyone_s_own(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    ledger.enroll([1, 2, 3], 1.0, 1e-5, slack=[0.0, 0.1, 0.5])
+    told = ledger.remaining_slack([1, 2, 3])
+    assert told == pytest.approx([0.0, 1e-6, 5e-6], rel=1e-9)
+    assert (told <= [0.0, 1e-6, 5e-6]).all()
+    left = ledger.remaining([1, 2, 3])
+    assert left == pytest.approx(gaussian_budget(1.0, 1e-5, [0.0, 1e-6, 5e-6]), rel=1e-9)
+    assert left[0] > left[1] > left[2]
+    ledger.reserve_costs("t", [1, 2, 3], Costs.fixed([1e-3] * 3, 9e-7))
+    assert ledger.spent([1, 2, 3]).astype(bool).tolist() == [False, True, True]
+    with pytest.raises(BudgetError, match=r"person 3: the new slack, .* is below what is spent"):
+        ledger.enroll([3], 1.0, 1e-5, slack=0.05)
+    for bad in (-0.1, 1.0, np.nan):
+        with pytest.raises((BudgetError, InputError), match="slack"):
+            ledger.enroll([4], 1.0, 1e-5, slack=bad)
+    assert ledger.verify().ok

@@ -12,13 +12,13 @@ from apiece.errors import DataError
 from apiece.ledger import Ledger, accounts, codec, export, units
 from apiece.ledger.chain import Entry
 
-from .tables import terms
+from .tables import pairs, terms
 
 
 def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
     blocks = [
-        (np.array(["ann", "bob"]), terms(2**40, 7), np.array([2**39, 0])),
-        (np.array(["cy"]), terms(3), np.array([3])),
+        (np.array(["ann", "bob"]), terms(2**40, 7), pairs(2**39, 0)),
+        (np.array(["cy"]), terms(3, slack=9), pairs(3, slack=8)),
     ]
     assert export.write(export.accounts(iter(blocks)), tmp_path / "a.parquet", []) == 3
     found = pq.read_table(tmp_path / "a.parquet").to_pydict()
@@ -27,6 +27,8 @@ def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
     assert found["delta"] == [1e-6] * 3
     assert found["limit"] == [2**40 * units.UNIT, 7 * units.UNIT, 3 * units.UNIT]
     assert found["spent"] == [2**39 * units.UNIT, 0.0, 3 * units.UNIT]
+    assert found["slack"] == [0.0, 0.0, 9 * units.SLACK_UNIT]
+    assert found["slack_spent"] == [0.0, 0.0, 8 * units.SLACK_UNIT]
 
 
 def test_nobody_has_no_accounts() -> None:

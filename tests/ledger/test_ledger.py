@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apiece.errors import BudgetError, DataError, InputError, OptionError, StateError
-from apiece.filters import GaussianFilter, RenyiFilter, gaussian_mu
+from apiece.errors import BudgetError, DataError, InputError, StateError
+from apiece.filters import SHARE, GaussianFilter, costs_of, gaussian_budget, gaussian_mu
 from apiece.ledger import Ledger
 from apiece.ledger.codec import BLOCK
+from apiece.mechanisms import Gaussian, Repeated, Sampled
 
 
 def test_charges_like_the_filter_in_memory(ledger_url: str) -> None:
@@ -19,7 +20,7 @@ def test_charges_like_the_filter_in_memory(ledger_url: str) -> None:
     rng = np.random.default_rng(0)
     ids, epsilon = np.arange(100, 130), rng.choice([0.2, 0.5, 1.0], 30)
     assert ledger.enroll(ids, epsilon, 1e-6) == 30
-    memory = GaussianFilter(epsilon, 1e-6)
+    memory = GaussianFilter(epsilon, 1e-6, slack=SHARE)
     for step in range(12):
         norms = rng.random(30) * (rng.random(30) > 0.2)
         admitted = ledger.reserve(f"step {step}", ids, norms, 6.0)
@@ -30,17 +31,33 @@ def test_charges_like_the_filter_in_memory(ledger_url: str) -> None:
     assert ledger.verify().ok
 
 
-def test_renyi_ledger_charges_like_the_renyi_filter(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url, method="renyi", order=12)
-    ledger.enroll(["a", "b"], [1.2, 3.0], 1e-6)
-    memory = RenyiFilter([1.2, 3.0], 1e-6, order=12)
-    for step in range(8):
-        admitted = ledger.reserve(f"{step}", ["b", "a"], [1.0, 0.8], 5.0)
-        expected = memory.admit([0.8, 1.0], 5.0)
-        assert sorted(admitted) == [i for i, e in zip("ab", expected, strict=True) if e]
-    assert Ledger.open(ledger_url).order == 12
-    with pytest.raises(InputError, match="cannot change"):
-        Ledger.open(ledger_url, method="gaussian")
+def test_ledger_charges_costs_like_the_filter(ledger_url: str) -> None:
+    """Trainings and queries in turn: the same people in, and the same of both currencies spent."""
+    ledger, ids = Ledger.open(ledger_url), np.arange(40)
+    rng = np.random.default_rng(2)
+    epsilon, delta = rng.choice([0.5, 1.0, 3.0], 40), rng.choice([1e-6, 1e-5], 40)
+    ledger.enroll(ids, epsilon, delta)
+    memory = GaussianFilter(epsilon, delta, slack=SHARE)
+    training = [Repeated(Sampled(Gaussian(z), 0.05), 200) for z in (8.0, 4.0, 2.5)]
+    costs = costs_of(training, 1e-6).of(rng.integers(0, 3, 40))
+    for step in range(10):
+        if step % 2:
+            norms = rng.random(40)
+            admitted, expected = (
+                ledger.reserve(f"{step}", ids, norms, 9.0),
+                memory.admit(norms, 9.0),
+            )
+        else:
+            admitted, expected = (
+                ledger.reserve_costs(f"{step}", ids, costs),
+                memory.admit_costs(costs),
+            )
+        assert admitted.tolist() == ids[expected].tolist()
+    assert 0 < len(admitted) < 40
+    assert ledger.spent(ids) == pytest.approx(memory.spent, rel=1e-6)
+    assert ledger.remaining_slack(ids) == pytest.approx(memory.slack_remaining, rel=1e-6, abs=1e-18)
+    assert (ledger.remaining_slack(ids) >= 0).all()
+    assert ledger.verify().ok
 
 
 def test_reserve_is_idempotent_until_commit(ledger_url: str) -> None:
@@ -77,7 +94,7 @@ def test_many_blocks_in_any_order(ledger_url: str) -> None:
     norms = rng.random(asked.size)
     admitted = ledger.reserve("q", asked, norms, 15.0)
     strict = np.isin(asked, ids[BLOCK + 5 :])
-    limit = np.where(strict, gaussian_mu(0.1, 1e-6), gaussian_mu(1.0, 1e-6)) ** 2
+    limit = gaussian_budget(np.where(strict, 0.1, 1.0), 1e-6, 1e-7)
     assert admitted.tolist() == asked[(norms / 15) ** 2 <= limit].tolist()
     spent = ledger.spent(asked)
     assert ((spent > 0) == np.isin(asked, admitted)).all()
@@ -129,10 +146,6 @@ def test_addresses() -> None:
     with pytest.raises(StateError, match="cannot be read") as error:
         Ledger.open("postgresql://me@127.0.0.1:1/none")
     assert "\n" not in str(error.value)
-    with pytest.raises(OptionError, match="renyi"):
-        Ledger.open("x.db", method="reny")
-    with pytest.raises(InputError, match="order"):
-        Ledger.open("x.db", method="renyi")
 
 
 @settings(

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, ApieceError, StateError
+from apiece.filters import Costs
 from apiece.ledger import Ledger, anchor, chain, read_head, receipt
 from apiece.ledger.anchor import HeadFile, Memory
 from apiece.ledger.chain import Last
@@ -312,7 +313,7 @@ def test_one_charge_pays_for_one_answer(tmp_path: Path) -> None:
 CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda x: x.enroll(["bob"], 1.0, 1e-6),
     lambda x: x.reserve("r", ["ann"], NORM, 1.0),
-    lambda x: x.reserve_losses("r", ["ann"], 0.1),
+    lambda x: x.reserve_costs("r", ["ann"], Costs.fixed([0.1], 1e-9)),
     lambda x: x.reserve_everyone("r", 0.1, 1.0),
     lambda x: x.commit("q", 1),
     lambda x: x.result("q"),

@@ -2,15 +2,15 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, StateError
-from apiece.ledger import Ledger
+from apiece.ledger import Ledger, units
 from apiece.ledger.chain import Last, append
-from apiece.ledger.trail import Trail
-from apiece.ledger.trail import settings as trail_settings
+from apiece.ledger.trail import Trail, origin
 
 from .tables import SALT, START, another_process
 
@@ -68,7 +68,7 @@ def write(tables: sa.Connection, *kinds: str) -> Last:
     return last
 
 
-HISTORY = ("init", "enroll", "reserve", "amend", "commit", "migrate")
+HISTORY = ("init", "enroll", "reserve", "amend", "commit", "amend")
 
 
 def test_a_history_is_followed_to_its_end_and_on_from_there(tables: sa.Connection) -> None:
@@ -115,7 +115,7 @@ def test_histories_that_cannot_be(kinds: tuple[str, ...], tables: sa.Connection)
     "UPDATE apiece_head SET number = 4",
     "UPDATE apiece_head SET people = 1",
     "DELETE FROM apiece_head",
-    "INSERT INTO apiece_balance VALUES (0, x'00', x'00')",
+    "INSERT INTO apiece_balance VALUES (0, 1, x'00', x'00')",
 ])  # fmt: skip
 def test_an_edit_is_seen_by_who_follows_from_the_start(edit: str, tables: sa.Connection) -> None:
     write(tables, *HISTORY)
@@ -140,21 +140,29 @@ def test_what_is_read_again_is_checked_again(tables: sa.Connection) -> None:
         trail.body(tables, 2)
 
 
-@pytest.mark.parametrize(("method", "order"), [("gaussian", None), ("renyi", 8), ("renyi", 1.5)])
-def test_settings_are_those_of_the_first_entry(
-    method: str, order: float | None, tables: sa.Connection
-) -> None:
-    with pytest.raises(StateError, match="first entry is missing"):
-        trail_settings(tables, SALT)
-    append(tables, SALT, START, {"kind": "init", "filter": method, "order": order}, [])
-    assert trail_settings(tables, SALT) == (method, order)
+OLDER = {"people": 3, "order": None, "head": "0:" + "0" * 64}
 
 
 @pytest.mark.parametrize(
-    ("method", "order"),
-    [("renyi", None), ("gaussian", 8), ("none", None), ("renyi", 1), ("renyi", float("inf"))],
+    ("more", "expected"),
+    [
+        ({}, (0, False)),
+        ({"migrated": OLDER}, (3, False)),
+        ({"migrated": OLDER | {"order": 8}}, (3, True)),
+    ],
 )
-def test_settings_that_cannot_be(method: str, order: float | None, tables: sa.Connection) -> None:
-    append(tables, SALT, START, {"kind": "init", "filter": method, "order": order}, [])
+def test_the_first_entry_says_where_a_ledger_comes_from(
+    more: dict[str, Any], expected: tuple[int, bool], tables: sa.Connection
+) -> None:
+    with pytest.raises(StateError, match="first entry is missing"):
+        origin(tables, SALT)
+    body = {"kind": "init", "units": [units.UNIT, units.SLACK_UNIT], **more}
+    append(tables, SALT, START, body, [])
+    assert origin(tables, SALT) == expected
+
+
+@pytest.mark.parametrize("units_", [[1.0, 2.0], [units.UNIT], None, "x"])
+def test_other_units_are_refused(units_: Any, tables: sa.Connection) -> None:
+    append(tables, SALT, START, {"kind": "init", "units": units_}, [])
     with pytest.raises(StateError, match="entry 0 is damaged"):
-        trail_settings(tables, SALT)
+        origin(tables, SALT)

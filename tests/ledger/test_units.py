@@ -7,61 +7,77 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.errors import BudgetError, InputError, OptionError
-from apiece.filters import gaussian_mu, renyi_budget
+from apiece.errors import BudgetError, InputError
+from apiece.filters import Costs, cheapest, gaussian_delta
 from apiece.ledger import units
 
-UNIT = Fraction(units.UNIT)
+UNIT, SLACK = Fraction(units.UNIT), Fraction(units.SLACK_UNIT)
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.floats(0, 1e4), st.floats(1e-3, 1e3))
 def test_a_charge_is_never_below_the_loss(norm: float, stddev: float) -> None:
-    loss = units.losses("gaussian", None, [norm], stddev)
+    ((loss, slack),) = units.whole(units.losses([norm], stddev))[0].tolist()
     exact = (Fraction(norm) / Fraction(stddev)) ** 2
-    charged = int(units.to_units(loss)[0]) * UNIT
-    assert charged >= min(exact, units.CAP * UNIT)
-    assert norm > 0 or charged == 0
+    assert loss * UNIT >= min(exact, units.CAP * UNIT)
+    assert norm > 0 or loss == 0
+    assert slack == 0
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.floats(0, 1e9), st.floats(0, 0.5))
+def test_a_pair_is_never_below_its_cost(loss: float, slack: float) -> None:
+    ((first, second),) = units.pairs(Costs.fixed([loss], slack))[0].tolist()
+    assert first * UNIT >= min(Fraction(loss), units.CAP * UNIT)
+    assert second * SLACK >= min(Fraction(slack), units.CAP * SLACK)
 
 
 def test_a_tiny_contribution_is_not_free() -> None:
     tiny = [1e-300, 5e-324, 0.0]
-    assert units.to_units(units.losses("renyi", 2.0, tiny, 1e10)).tolist() == [1, 1, 0]
+    assert units.to_units(units.losses(tiny, 1e10)).tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-3])
-def test_a_limit_is_never_above_the_budget(epsilon: float, delta: float) -> None:
-    one = np.array([epsilon]), np.array([delta])
-    gaussian = int(units.limits("gaussian", None, *one)[0]) * UNIT
-    assert gaussian <= Fraction(float(gaussian_mu(*one)[0])) ** 2
-    order = 200.0 if epsilon > 0.01 else 1e4
-    renyi = int(units.limits("renyi", order, *one)[0]) * UNIT
-    assert renyi <= Fraction(float(renyi_budget(*one, order)[0]))
+@pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-3, 0.3])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_an_account_keeps_its_promise(epsilon: float, delta: float, share: float) -> None:
+    ((loss, slack),) = units.limits(np.array([epsilon]), np.array([delta]), share).tolist()
+    told = float(slack * SLACK)
+    assert told <= share * delta
+    assert told == pytest.approx(min(share * delta, 2.0**-10), rel=1e-4)
+    mu = float(loss * UNIT) ** 0.5
+    assert told + (1 - told) * float(gaussian_delta(mu, epsilon)) <= delta * (1 + 1e-13)
+    assert told + (1 - told) * float(gaussian_delta(mu * 1.001, epsilon)) > delta * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-12, 1e-5])
+def test_a_whole_slack_is_in_the_account(delta: float) -> None:
+    """Rounded up, what is charged at once still fits into what is rounded down."""
+    from apiece.filters import costs_of
+    from apiece.mechanisms import Gaussian, Repeated, Sampled
+
+    costs = costs_of([Repeated(Sampled(Gaussian(3.0), 0.1), 50)], delta)
+    limit = units.limits(np.array([50.0]), np.array([delta]))
+    pairs = units.pairs(costs)[0]
+    assert pairs[0, 1] <= limit[0, 1] <= pairs[0, 1] * 1.001
+    assert cheapest(pairs[None, :, 0], pairs[None, :, 1], limit[:, 0], limit[:, 1]).tolist() != [0]
 
 
 def test_a_loss_past_every_budget_is_the_cap() -> None:
     charges = units.to_units(np.array([1e300, np.inf]))
     assert charges.tolist() == [units.CAP, units.CAP]
     assert int(charges[0]) + int(charges[1]) < 2**63  # two of them add up
+    (least,) = units.limits(np.array([1e-3]), np.array([0.999]), 0.999)
+    assert least[1] < units.to_units(np.array([0.9]), units.SLACK_UNIT)[0]
 
 
 @pytest.mark.parametrize("values", [[-1.0], [np.nan], [np.inf], ["a"], [None]])
 def test_norms_that_are_none(values: list[object]) -> None:
     with pytest.raises(InputError, match=r"^norms"):
-        units.losses("gaussian", None, values, 1.0)
+        units.losses(values, 1.0)
 
 
-def test_settings_of_a_ledger() -> None:
-    assert units.settings(None, None) == ("gaussian", None)
-    assert units.settings("renyi", 16) == ("renyi", 16.0)
-    with pytest.raises(OptionError, match="did you mean 'renyi'"):
-        units.settings("reny", 16)
-    for method, order in (("gaussian", 16), ("renyi", None), ("renyi", 1.0), ("renyi", np.nan)):
-        with pytest.raises(InputError, match="order"):
-            units.settings(method, order)
-
-
-def test_a_budget_that_an_order_cannot_carry_names_the_remedy() -> None:
-    with pytest.raises(BudgetError, match="one of 2 carries epsilon above"):
-        units.limits("renyi", 2.0, np.array([0.1]), np.array([1e-5]))
+def test_budgets_that_no_units_hold() -> None:
+    for epsilon, remedy in ((1e-12, "a larger epsilon"), (1e9, "a smaller epsilon")):
+        with pytest.raises(BudgetError, match=rf"epsilon\[0\] = .*give {remedy}"):
+            units.limits(np.array([epsilon]), np.array([1e-12]))

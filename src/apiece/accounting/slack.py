@@ -165,7 +165,7 @@ class _Looks(NamedTuple):
 
 def _searched(curve: PrivacyCurve, slacks: Floats) -> Bounds:
     """Return bounds on μ for ascending slacks, from the profile."""
-    ends = np.array([_end(curve, float(s)) for s in slacks])
+    ends = _ends(curve, slacks)
     known = np.isfinite(ends)
     if not known.any():
         return Bounds(np.zeros(slacks.shape), np.full(slacks.shape, np.inf))
@@ -185,15 +185,19 @@ def _searched(curve: PrivacyCurve, slacks: Floats) -> Bounds:
     return Bounds(_too_little(slacks, looks), mu)
 
 
-def _end(curve: PrivacyCurve, slack: float) -> float:
-    """Return an ε from which on δ is at most the slack; ∞ where none is known."""
-    if slack > 0:
-        try:
-            return float(curve.epsilon(slack).upper)
-        except RangeError:
-            return math.inf
-    bounded = None if curve.mechanism is None else pure(flatten(curve.mechanism))
-    return math.inf if bounded is None else bounded.most
+def _ends(curve: PrivacyCurve, slacks: Floats) -> Floats:
+    """Return for each slack an ε from which on δ is at most that; ∞ where none is known."""
+    ends = np.full(slacks.shape, np.inf)
+    some = slacks > 0
+    if not some.all() and curve.mechanism is not None:
+        bounded = pure(flatten(curve.mechanism))
+        ends[~some] = math.inf if bounded is None else bounded.most
+    try:
+        ends[some] = curve.epsilon(slacks[some]).upper
+    except RangeError:
+        if len(slacks) > 1:
+            return np.concatenate([_ends(curve, each) for each in np.array_split(slacks, 2)])
+    return ends
 
 
 def _least(slacks: Floats, looks: _Looks) -> Floats:

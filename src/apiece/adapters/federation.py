@@ -20,12 +20,16 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting import PrivacyCurve, privacy_curve, renyi_divergence
+from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
 from apiece.errors import InfeasibleError, InputError
+from apiece.filters import Costs, costs_of
 from apiece.ledger import Ledger
-from apiece.mechanisms import Gaussian, Repeated, Sampled
+from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
+from apiece.numerics import narrowed
 
 _TAIL: Final = 1e-3  # of δ, given to joining more often than is counted
+_FINEST: Final = 1e-4  # of δ, the slack that is still told from what is beyond
+_CUTS: Final = 16  # of a bracket of ε
 _FEW: Final = 8  # rounds, of which each number joined is counted by itself
 _QUANTILES: Final = (0.3, 0.7, 0.95, 0.999, 0.99999)
 
@@ -100,19 +104,16 @@ class Federation:
         one = Sampled(Gaussian(self.noise_stddev / self.client_clip), self.client_probability)
         return float(privacy_curve(Repeated(one, self.rounds)).epsilon(delta).upper)
 
-    def losses(self, order: float) -> Floats:
-        """Return the Rényi divergence of a record of each level over all rounds, client coin known.
+    def costs(self, delta: float) -> Costs:
+        """Return what all rounds cost a record of each level, client coin known.
 
         Args:
-            order: Above 1.
+            delta: Of the accounts that pay.
+
+        Raises:
+            InputError: For a δ outside (0, 1).
         """
-        found = []
-        for rate in self.rates:
-            one = Sampled(Gaussian(self.noise_stddev / self.clip_norm), rate)
-            divergence = 0.0 if rate == 0 else float(renyi_divergence(one, np.array([order]))[0])
-            known = math.log1p(self.client_probability * math.expm1((order - 1) * divergence))
-            found.append(self.rounds * known / (order - 1) * (1 + 1e-12))
-        return np.array(found)
+        return _costs(self, _check.probability("delta", delta, low_open=True, high_open=True))
 
 
 def plan_federation(
@@ -172,7 +173,9 @@ def plan_federation(
     )
 
 
-def charge(ledger: Ledger, run: str, ids: Any, levels: Any, federation: Federation) -> Any:
+def charge(
+    ledger: Ledger, run: str, ids: Any, levels: Any, federation: Federation, *, delta: float
+) -> Any:
     """Charge a silo's people for the whole training; return the ids of those who could pay.
 
     Every silo charges under a run of its own (such as "run/silo 3"), so that whoever is in several
@@ -180,19 +183,31 @@ def charge(ledger: Ledger, run: str, ids: Any, levels: Any, federation: Federati
     rate 0 for them, with `included`.
 
     Args:
-        ledger: A Rényi ledger.
+        ledger: With accounts of these people.
         run: The name of the charge in it.
         ids: Of the silo's people, each once.
         levels: Each one's level.
         federation: What is to be run.
+        delta: Of the accounts, about: the slacks that they may pay are chosen by it.
 
     Raises:
-        InputError: For a ledger that is not Rényi: a Gaussian one cannot count coins.
+        AnalysisError: As `Ledger.reserve`.
+        InputError: For a level that the federation does not have.
     """
-    if ledger.order is None:
-        raise InputError("ledger: a Gaussian one cannot count coins; make one with method='renyi'")
-    losses = federation.losses(ledger.order)[np.asarray(levels)]
-    return ledger.reserve_losses(run, ids, losses, terms={"federation": asdict(federation)})
+    costs = federation.costs(delta).of(levels)
+    return ledger.reserve_costs(run, ids, costs, terms={"federation": asdict(federation)})
+
+
+@functools.lru_cache(maxsize=64)
+def _costs(federation: Federation, delta: float) -> Costs:
+    multiplier, coin = federation.noise_stddev / federation.clip_norm, federation.client_probability
+    curves = [
+        privacy_curve(Composed())
+        if rate == 0
+        else PrivacyCurve(_Joined.of(multiplier, rate, coin, federation.rounds, delta * _FINEST))
+        for rate in federation.rates
+    ]
+    return costs_of(curves, delta)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -206,31 +221,54 @@ def _epsilon(
     """Return the least ε found at which the mean of δ over the times joined is at most `delta`."""
     if rate == 0:
         return 0.0
-    from scipy.stats import binom
+    joined = _Joined.of(multiplier, rate, probability, rounds, delta)
+    return float(joined.epsilon(np.array([delta])).upper[0])
 
-    times = binom(rounds, probability)
-    counts = [times.isf(_TAIL * delta), *(times.ppf(p) for p in _QUANTILES)]
-    at = np.unique(np.clip(counts, 1, rounds)).astype(int)
-    if rounds <= _FEW:
-        at = np.arange(1, rounds + 1)
-    # Joining up to at[j] times costs at most what at[j] times costs; more often, everything.
-    share = np.diff(times.cdf(at), prepend=times.cdf(0)) * (1 + 1e-9)
-    beyond = float(times.sf(at[-1])) * (1 + 1e-9)
-    curves = [_curve(multiplier, rate, int(k)) for k in at]
 
-    def spent(epsilon: float) -> float:
-        deltas = [float(curve.delta(epsilon).upper) for curve in curves]
-        return beyond + float(share @ np.array(deltas))
+@dataclass(frozen=True)
+class _Joined:
+    """The mean of δ(ε) over how often a client joins, from above.
 
-    if not beyond < delta:
-        return math.inf
-    low, high = 0.0, float(curves[-1].epsilon((delta - beyond) / (1 + 1e-6)).upper)
-    if not spent(high) <= delta:
-        return math.inf
-    while high - low > 1e-4 * max(high, 1e-3):
-        middle = (low + high) / 2
-        low, high = (low, middle) if spent(middle) <= delta else (middle, high)
-    return high
+    Joining up to a number of times costs at most what that number costs; `beyond` is the chance of
+    joining more often than any that is counted, which then tells everything.
+    """
+
+    share: Floats
+    curves: list[PrivacyCurve]
+    beyond: float
+
+    @classmethod
+    def of(
+        cls, multiplier: float, rate: float, probability: float, rounds: int, delta: float
+    ) -> _Joined:
+        from scipy.stats import binom
+
+        times = binom(rounds, probability)
+        counts = [times.isf(_TAIL * delta), *(times.ppf(p) for p in _QUANTILES)]
+        at = np.unique(np.clip(counts, 1, rounds)).astype(int)
+        if rounds <= _FEW:
+            at = np.arange(1, rounds + 1)
+        share = np.diff(times.cdf(at), prepend=times.cdf(0)) * (1 + 1e-9)
+        beyond = float(times.sf(at[-1])) * (1 + 1e-9)
+        return cls(share, [_curve(multiplier, rate, int(k)) for k in at], beyond)
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        deltas = np.array([np.asarray(curve.delta(epsilon).upper) for curve in self.curves])
+        upper = np.minimum(self.beyond + self.share @ deltas, 1.0)
+        return Bounds(np.zeros(epsilon.shape), upper)
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        within = self.beyond < delta
+        rest = np.where(within, (delta - self.beyond) / (1 + 1e-6), 0.5)
+        enough = np.asarray(self.curves[-1].epsilon(rest).upper)
+        found, _ = narrowed(
+            lambda epsilon: np.asarray(self.delta(epsilon).upper <= delta),
+            enough,
+            0.0,
+            rounds=_CUTS,
+        )
+        safe = within & (self.delta(found).upper <= delta)
+        return Bounds(np.zeros(delta.shape), np.where(safe, found, np.inf))
 
 
 def _rate(

@@ -63,11 +63,11 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 
 @command.command(
     short_help="Make a ledger, and open accounts.",
-    epilog="Example: apiece ledger init sqlite:///people.db --method gaussian",
+    epilog="Example: apiece ledger init sqlite:///people.db",
 )
 @url_argument
-@click.option("--method", help="gaussian (default) or renyi; fixed for good.")
-@click.option("--order", type=float, help="The Rényi order; left out, chosen from the budgets.")
+@gone("--method", "is no more: every ledger charges trainings and queries in one currency")
+@gone("--order", "is no more: every ledger charges trainings and queries in one currency")
 @click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet to enroll from.")
 @click.option("--person", help="Column with the persons' ids, who may have several rows.")
 @renamed("--ids", "--person")
@@ -78,8 +78,6 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 @json_option
 def init(
     url: str,
-    method: str | None,
-    order: float | None,
     data: Path | None,
     person: str | None,
     epsilon: str | None,
@@ -89,8 +87,6 @@ def init(
     **written: Any,
 ) -> None:
     """Make a ledger, and open accounts for the people in a table: both, or neither.
-
-    With --method renyi and without --order, the order is chosen from the people's budgets.
 
     On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
     what is spent is refused.
@@ -113,42 +109,48 @@ def init(
             dialect=dialect_from(written),
         )
         found = doubts_of_values(budgets.groups)
-    ledger, new = _made(url, method, order, budgets)
+    new = _made(url, budgets)
     warn(found)
-    document = {
-        "method": ledger.method,
-        "order": ledger.order,
-        "enrolled": new,
-        "no_limit_cap": no_limit_cap,
-    }
+    document = {"enrolled": new, "no_limit_cap": no_limit_cap}
     note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
-    _emit(as_json, document, f"{_kind(ledger)}, {new} people enrolled{note}")
+    _emit(as_json, document, f"ledger with {new} people enrolled{note}")
 
 
-def _kind(ledger: Ledger) -> str:
-    return f"{ledger.method} ledger" + (
-        "" if ledger.order is None else f" of order {ledger.order:g}"
-    )
-
-
-def _made(
-    url: str, method: str | None, order: float | None, budgets: Budgets | None
-) -> tuple[Ledger, int]:
-    """Return the ledger, made if there is none, and how many people were enrolled."""
-    from apiece.ledger import Ledger, suggest_order
+def _made(url: str, budgets: Budgets | None) -> int:
+    """Make the ledger if there is none; return how many people were enrolled."""
+    from apiece.ledger import Ledger
 
     if budgets is None:
-        return _open(url, method=method, order=order), 0
+        _open(url)
+        return 0
     people = (budgets.ids, budgets.epsilon, budgets.delta)
     try:
         ledger = _open(url, create=False)
     except DataError:
-        if method == "renyi" and order is None:
-            order = suggest_order(budgets.epsilon, budgets.delta)
-        return Ledger.make(url, *people, method=method, order=order), len(budgets)
-    if method is not None and not (method == ledger.method == "renyi" and order is None):
-        ledger = _open(url, method=method, order=order)  # refuses other settings than the stored
-    return ledger, ledger.enroll(*people)
+        Ledger.make(url, *people)
+        return len(budgets)
+    return ledger.enroll(*people)
+
+
+@command.command(
+    short_help="Copy a ledger of an older version into a new one.",
+    epilog="Example: apiece ledger migrate old.db people.db",
+)
+@click.argument("old")
+@click.argument("new")
+@json_option
+def migrate(old: str, new: str, as_json: bool) -> None:
+    """Copy the ledger OLD, of a version before 5, into NEW, which must not exist.
+
+    NEW has all accounts, charges and answers. OLD stays as it is: put it away, so that nobody
+    charges it with an older apiece.
+    """
+    from apiece.ledger import migrate_ledger
+
+    head = migrate_ledger(old, new)
+    document = {"head": {"number": head.number, "digest": head.digest}}
+    lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
+    _emit(as_json, document, "\n".join(map(plain, lines)))
 
 
 @command.command(
@@ -164,13 +166,11 @@ def status(url: str, analysis: str | None, as_json: bool) -> None:
     ledger = _open(url, create=False)
     head = ledger.head()
     document: Json = {
-        "method": ledger.method,
-        "order": ledger.order,
         "people": ledger.people,
         "head": {"number": head.number, "digest": head.digest},
     }
     lines = [
-        f"{ledger.method} ledger, {document['people']} people",
+        f"{document['people']} people",
         f"head {head.number}:{head.digest}",
     ]
     if analysis is not None:
@@ -219,19 +219,23 @@ def _receipt_text(found: Receipt) -> str:
     promise = f"ε = {shown(found.epsilon)} at δ = {shown(found.delta)}"
     lines = [f"Receipt of {plain(found.person)}: {promise} for all analyses together", ""]
     if found.charges:
-        rows = [["analysis", "when", "of the\nbudget", "result"]]
+        rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]
         rows += [
-            [c.analysis, c.at, percent(c.share), "released" if c.committed else "not yet"]
+            [c.analysis, c.at, percent(c.share), percent(c.slack), _released(c.committed)]
             for c in found.charges
         ]
-        lines += columns([*rows, ["together", "", percent(found.spent), ""]])
-    else:
-        lines.append("Nothing was charged yet.")
+        lines += columns([*rows, ["together", "", percent(found.spent), percent(found.slack), ""]])
+        lines.append("")
+    lines.append(found.left)
     lines += ["", "What the whole budget means:"]
     said = explain(found.epsilon, found.delta).sentences
     lines += [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in said]
     lines += ["", f"History {found.head.number}:{found.head.digest}", "covers every charge above."]
     return "\n".join(lines)
+
+
+def _released(committed: bool) -> str:
+    return "released" if committed else "not yet"
 
 
 def percent(share: float) -> str:

@@ -1,27 +1,37 @@
 """Filters and odometers: each person stays in for exactly as long as their own budget lasts.
 
 An analysis adds N(0, S²) to a sum in which person i's contribution has ℓ2 norm s_i. Chosen
-adaptively, such analyses compose by adding up μ_i² = s_i²/S²; all state here is that one float a
-person. Charges are rounded up and budgets down, so no sum of round-offs admits an over-spend.
+adaptively, such analyses compose by adding up μ_i² = s_i²/S². Any other analysis costs a pair, μ²
+and a slack, which add up likewise. Charges are rounded up and budgets down, so no sum of round-offs
+admits an over-spend.
 
 Spent budgets and active masks are data about people: keep them out of logs and releases.
 """
 
 from apiece.filters.convert import (
+    SHARE,
     best_order,
+    gaussian_budget,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_mu,
     renyi_budget,
 )
-from apiece.filters.filter import GaussianFilter, RenyiFilter
+from apiece.filters.costs import Costs, cheapest, costs_of
+from apiece.filters.filter import Filter, GaussianFilter, RenyiFilter
 from apiece.filters.odometer import Odometer
 
 __all__ = [
+    "SHARE",
+    "Costs",
+    "Filter",
     "GaussianFilter",
     "Odometer",
     "RenyiFilter",
     "best_order",
+    "cheapest",
+    "costs_of",
+    "gaussian_budget",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",

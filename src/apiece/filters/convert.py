@@ -1,4 +1,4 @@
-"""Between a budget (ε, δ) and what a filter counts: μ² or Rényi divergence. One-sided."""
+"""Between a budget (ε, δ) and what a filter counts: (μ², slack) or Rényi divergence. One-sided."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from apiece import numerics
 from apiece._types import Floats
 
 ULP: Final = 2.0**-52
+SHARE: Final = 0.1
+"""Of an account's δ, kept for charges that need a slack; the rest is for Gaussians."""
 
 
 def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Floats:
@@ -77,6 +79,34 @@ def gaussian_mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     eps, dlt, index = _distinct(epsilon, delta)
     mu = numerics.gaussian_mu_below(eps, dlt)
     return np.asarray(mu[index].reshape(epsilon.shape))
+
+
+def gaussian_budget(
+    epsilon: npt.ArrayLike, delta: npt.ArrayLike, slack: npt.ArrayLike = 0.0
+) -> Floats:
+    """Return the largest safe B such that an account (B, slack) is (ε, δ)-DP.
+
+    Whose charges (μ_t², s_t) stay within Σ μ_t² ≤ B and Σ s_t ≤ slack. Arrays broadcast.
+
+    Args:
+        epsilon: In (0, ∞).
+        delta: In (0, 1).
+        slack: S, at least 0 and below delta.
+
+    Guarantee:
+        Rounded down: S + (1 − S)·δ_√B(ε) ≤ δ holds at the B that is returned.
+
+    References:
+        docs/mathematics.md, section 11.
+
+    Example:
+        >>> gaussian_budget(1.0, 1e-5, [0.0, 1e-6]).round(5).tolist()
+        [0.07185, 0.07095]
+    """
+    delta, slack = np.asarray(delta, np.float64), np.asarray(slack, np.float64)
+    rest = np.where(slack > 0, (delta - slack) / (1 - slack) * (1 - 4 * ULP), delta)
+    mu = gaussian_mu(epsilon, rest)
+    return np.asarray(mu * mu * (1 - 2 * ULP))
 
 
 def _distinct(epsilon: Floats, delta: Floats) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:

@@ -19,14 +19,18 @@ SMALL: Final = 2.0**-510  # its square is still a normal number
 
 
 class Meter:
-    """Sums of squared ratios and their limits: what both filters keep, one entry a person.
+    """Sums of squared ratios and of slacks, and their limits: what both filters keep of a person.
 
-    limit: of Σ (norm/stddev)². unit: what a filter calls one of it, in what it reports.
+    limit: of Σ (norm/stddev)². unit: what a filter calls one of it, in what it reports. slack: the
+    limit of Σ slack.
     """
 
-    def __init__(self, limit: Floats, unit: Floats | float = 1.0) -> None:
+    def __init__(
+        self, limit: Floats, unit: Floats | float = 1.0, slack: Floats | float = 0.0
+    ) -> None:
         self.limit, self.unit = limit, unit
-        self.total = np.zeros(limit.shape)
+        self.slack = np.broadcast_to(slack, limit.shape)
+        self.total, self.slack_total = np.zeros(limit.shape), np.zeros(limit.shape)
 
     def reported(self, amount: Floats) -> Floats:
         """Return an amount of privacy in the filter's own unit."""
@@ -50,6 +54,16 @@ class Meter:
                 part = slice(start, start + BLOCK)
                 _charge(flat[part], scale, limit[part], total[part], active[part], work)
         return active.reshape(self.limit.shape)
+
+    def pay(self, loss: Floats, slack: Floats) -> Mask:
+        """Add both, rounded up, where both limits allow it; return where they do."""
+        with np.errstate(over="ignore"):
+            total = np.where(loss > 0, (self.total + loss) * (1 + 4 * ULP), self.total)
+            told = np.where(slack > 0, (self.slack_total + slack) * (1 + 4 * ULP), self.slack_total)
+        paid = np.asarray((total <= self.limit) & (told <= self.slack))
+        np.copyto(self.total, total, where=paid)
+        np.copyto(self.slack_total, told, where=paid)
+        return paid
 
     def affordable(self, noise_stddev: float) -> Floats:
         """Return the largest norm that `admit` is sure to take, per person."""

@@ -11,9 +11,8 @@ import torch
 
 from apiece._types import Mask
 from apiece.errors import AnalysisError
-from apiece.filters import renyi_budget
 from apiece.jobs.binding import weights_digest
-from apiece.ledger import Ledger, plan_losses, reserve_plan, training_terms
+from apiece.ledger import Ledger, reserve_plan, training_costs, training_terms
 from apiece.plan import BoundPlan, Plan
 
 
@@ -78,8 +77,8 @@ def charge_training(
     >>> model = torch.nn.Linear(2, 1)
     >>> loss = lambda out, y: (out[:, 0] - y).square()
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db", method="renyi", order=8)
-    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[1.3, 9.0], delta=1e-5)
+    ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db")
+    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.5, 3.1], delta=1e-5)
     ...     charge = charge_training(ledger, "model 1", plan)
     ...     trainer = Trainer(model, torch.optim.SGD(model.parameters(), 0.1), loss, plan,
     ...         (torch.ones(2, 2), torch.ones(2)), included=charge.included, seed=0)
@@ -96,26 +95,21 @@ def charge_training(
     if admitted.size == 0:
         raise AnalysisError(
             f"analysis {analysis_id!r}: nobody's account can bear the plan; "
-            + _remedy(ledger, (plan, *others))
+            + _remedy((plan, *others))
             + " (then under a new name: this one stands for a training of nobody)"
         )
     return Charge(ledger, analysis_id, np.asarray(np.isin(BoundPlan.of(plan).ids, admitted)))
 
 
-def _remedy(ledger: Ledger, plans: tuple[Plan, ...]) -> str:
+def _remedy(plans: tuple[Plan, ...]) -> str:
     """Say what accounts would need, from the plans alone."""
-    if ledger.order is None:
-        return (
-            "a Gaussian ledger cannot discount sampling: make one with --method renyi, or take a "
-            "plan that costs less"
-        )
     first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
-    cost = sum(plan_losses(ledger, each)[each.group_index] for each in bound)
-    needs = cost - renyi_budget(0.0, first.budget_groups.delta[first.group_index], ledger.order)
-    asked = first.budget_groups.epsilon[first.group_index]
+    at = first.group_index
+    needs = training_costs(*bound).epsilon(first.budget_groups.delta[at])
+    asked = first.budget_groups.epsilon[at]
     low, high = int(np.argmin(needs)), int(np.argmax(needs))
     return (
-        f"at order {ledger.order:g} an untouched account needs epsilon from {needs[low]:.4g} to "
-        f"{needs[high]:.4g}, where the plan asks {asked[low]:.4g} and {asked[high]:.4g}; train "
-        "with a smaller epsilon, or raise the accounts"
+        f"an untouched account needs epsilon from {needs[low]:.4g} to {needs[high]:.4g}, where the "
+        f"plan asks {asked[low]:.4g} and {asked[high]:.4g}; train with a smaller epsilon, or raise "
+        "the accounts"
     )

@@ -5,15 +5,9 @@ from apiece.ledger.anchor import read_head
 from apiece.ledger.chain import Entry, Head
 from apiece.ledger.codec import read_id
 from apiece.ledger.ledger import Ledger
+from apiece.ledger.migrating import migrate_ledger
 from apiece.ledger.people import LedgerFilter
-from apiece.ledger.plans import (
-    account_epsilon,
-    least_epsilon,
-    plan_losses,
-    reserve_plan,
-    suggest_order,
-    training_terms,
-)
+from apiece.ledger.plans import plan_costs, reserve_plan, training_costs, training_terms
 from apiece.ledger.receipts import Charge, Receipt, receipt
 from apiece.ledger.verify import Verification
 
@@ -25,15 +19,14 @@ __all__ = [
     "LedgerFilter",
     "Receipt",
     "Verification",
-    "account_epsilon",
     "check_address",
     "database_files",
-    "least_epsilon",
-    "plan_losses",
+    "migrate_ledger",
+    "plan_costs",
     "read_head",
     "read_id",
     "receipt",
     "reserve_plan",
-    "suggest_order",
+    "training_costs",
     "training_terms",
 ]

@@ -10,7 +10,18 @@ import sqlalchemy as sa
 
 from apiece._types import Integers
 from apiece.errors import StateError
-from apiece.ledger.codec import BLOCK, TERMS, Ids, Terms, by_block, pack_ids, unpack_ids
+from apiece.ledger.codec import (
+    BLOCK,
+    TERMS,
+    Ids,
+    Terms,
+    by_block,
+    limits,
+    pack_ids,
+    pack_pairs,
+    unpack_ids,
+    unpack_pairs,
+)
 from apiece.ledger.digests import block_digest
 from apiece.ledger.schema import BALANCE, CHUNK, PEOPLE, pages
 
@@ -58,29 +69,29 @@ def read_people(
 def read_spent(
     connection: sa.Connection, salt: bytes, blocks: Sequence[int]
 ) -> dict[int, Integers]:
-    """Return what the people of each block have spent, in units."""
+    """Return what the people of each block have spent, (people, 2) units of μ² and slack."""
     found: dict[int, Integers] = {}
     for part in chunks(blocks):
         for row in connection.execute(sa.select(BALANCE).where(BALANCE.c.block.in_(part))):
-            spent = bytes(row.spent)
-            if block_digest(salt, "balance", row.block, spent) != bytes(row.digest):
+            spent, size = bytes(row.spent), str(row.size).encode()
+            if block_digest(salt, "balance", row.block, size, spent) != bytes(row.digest):
                 raise _damaged("the balances", row.block)
-            found[row.block] = np.frombuffer(spent, "<i8").astype(np.int64)
+            found[row.block] = unpack_pairs(spent, row.size)
     return found
 
 
 def read_balances(
     connection: sa.Connection, salt: bytes, ordinals: Integers
 ) -> tuple[Integers, Integers]:
-    """Return what each person has spent and may spend, in units."""
-    spent, limit = np.zeros(ordinals.size, np.int64), np.zeros(ordinals.size, np.int64)
+    """Return what each person has spent and may spend, each (people, 2) units."""
+    spent, limit = np.zeros((2, ordinals.size, 2), np.int64)
     groups = by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = read_people(connection, salt, blocks)
     balances = read_spent(connection, salt, blocks)
     for block, part in groups:
         at = ordinals[part] % BLOCK
-        spent[part], limit[part] = balances[block][at], people[block][1]["limit"][at]
+        spent[part], limit[part] = balances[block][at], limits(people[block][1])[at]
     return spent, limit
 
 
@@ -101,9 +112,9 @@ def write_spent(connection: sa.Connection, salt: bytes, rows: list[tuple[int, In
     """Insert or replace blocks of balances."""
     values = []
     for block, spent in rows:
-        raw = spent.astype("<i8").tobytes()
-        digest = block_digest(salt, "balance", block, raw)
-        values.append({"block": block, "spent": raw, "digest": digest})
+        raw, size = pack_pairs(spent), len(spent)
+        digest = block_digest(salt, "balance", block, str(size).encode(), raw)
+        values.append({"block": block, "size": size, "spent": raw, "digest": digest})
     _replace(connection, BALANCE, values)
 
 

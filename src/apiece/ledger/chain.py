@@ -55,7 +55,7 @@ class Entry:
 
     Attributes:
         number: From 0 on.
-        kind: "init", "enroll", "amend", "reserve", "commit" or "migrate".
+        kind: "init", "enroll", "amend", "reserve" or "commit".
         at: When, in UTC, by the clock of the process that wrote it.
         analysis: Its id, for a reservation or a commit.
         digest: Of this entry and, through it, of all before.
@@ -147,7 +147,7 @@ def close(connection: sa.Connection, salt: bytes, last: Last, body: Json, arrays
     full = {
         **body,
         "number": number,
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "at": body.get("at", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())),
         "people": last.people,
         "state": state_root(connection, salt),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
+from apiece.filters import Costs, cheapest
 from apiece.ledger import accounts, analyses, codec, units
 from apiece.ledger.accounts import chunks
 from apiece.ledger.codec import BLOCK, Ids
@@ -21,10 +23,56 @@ Record = Iterator[tuple[int, bytes]]  # what each block was charged
 Losses = Callable[[Ids], Floats]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What people are asked to pay, in units: one of some pairs (μ², slack).
+
+    pairs: (rows, pairs, 2). row: (people,) each one's row; None where row i is person i's.
+    """
+
+    pairs: Integers = field(repr=False)
+    row: Integers | None = field(repr=False, default=None)
+
+    @classmethod
+    def of(cls, costs: Costs) -> Asked:
+        """Return costs in units, rounded up."""
+        return cls(units.pairs(costs), costs.group)
+
+    def __len__(self) -> int:
+        return len(self.pairs if self.row is None else self.row)
+
+    def __getitem__(self, part: Any) -> Asked:
+        """Return what some of them are asked."""
+        if self.row is None:
+            return Asked(self.pairs[part])
+        return Asked(self.pairs, self.row[part])
+
+    def each(self) -> Integers:
+        """Return the pairs of each person, (people, pairs, 2)."""
+        return self.pairs if self.row is None else self.pairs[self.row]
+
+    def chosen(self, limits: Integers) -> Integers:
+        """Return what each pays, (people, 2), chosen by their own account's limits alone."""
+        pairs = self.each()
+        if pairs.shape[1] == 1:
+            return pairs[:, 0]
+        at = cheapest(pairs[..., 0], pairs[..., 1], limits[:, 0], limits[:, 1])
+        return np.asarray(pairs[np.arange(len(pairs)), at])
+
+    def told(self) -> Iterator[bytes]:
+        """Yield what tells this from all that others could be asked."""
+        if self.pairs.shape[1] == 1 and not self.pairs[..., 1].any():
+            yield np.ascontiguousarray(self.each()[:, 0, 0]).tobytes()
+        else:
+            yield json.dumps(self.pairs.shape).encode()
+            yield self.pairs.tobytes()
+            yield b"" if self.row is None else self.row.tobytes()
+
+
 def charge(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, charges: Integers
+    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Asked
 ) -> tuple[Mask, list[tuple[int, bytes]]]:
-    """Add each charge to the balance that can bear it; return who could, and the record."""
+    """Charge each account that can bear it; return whose could, and the record."""
     groups = codec.by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = accounts.read_people(connection, salt, blocks)
@@ -33,33 +81,36 @@ def charge(
     rows, payloads = [], []
     for block, part in groups:
         spent, at = balances[block], ordinals[part] % BLOCK
-        total = spent[at] + charges[part]
-        can = total <= people[block][1]["limit"][at]
+        limits = codec.limits(people[block][1])[at]
+        charges = asked[part].chosen(limits)
+        can = (spent[at] + charges <= limits).all(axis=1)
         admitted[part] = can
-        mask = np.zeros(spent.size, dtype=bool)
+        mask = np.zeros(len(spent), dtype=bool)
         mask[at[can]] = True
-        charged = np.zeros(spent.size, dtype=np.int64)
-        charged[at[can]] = charges[part][can]
+        charged = np.zeros_like(spent)
+        charged[at[can]] = charges[can]
         rows.append((block, spent + charged))
-        payloads.append((block, codec.pack_masked(mask, charged[mask].astype("<i8"))))
+        payloads.append((block, codec.pack_charges(mask, charged[mask])))
     accounts.write_spent(connection, salt, rows)
     return admitted, payloads
 
 
 def charge_listed(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, charges: Integers, admitted: Mask
+    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Asked, admitted: Mask
 ) -> Record:
     """Charge these people as the record is read; `admitted` says afterwards who could pay."""
     for groups in chunks(codec.by_block(ordinals)):
         part = np.concatenate([each for _, each in groups])
-        admitted[part], record = charge(connection, salt, ordinals[part], charges[part])
+        admitted[part], record = charge(connection, salt, ordinals[part], asked[part])
         yield from record
 
 
 def replay(
-    connection: sa.Connection, trail: Trail, number: int, ordinals: Integers, charges: Integers
+    connection: sa.Connection, trail: Trail, number: int, ordinals: Integers, asked: Asked
 ) -> Mask:
-    """Return whom an earlier reservation charged at least this; what it left is checked first.
+    """Return whom an earlier reservation charged at least one pair of what is asked of them.
+
+    What it left is checked first.
 
     Each one's place in the result follows from their own charges alone: nobody who was enrolled
     since then, or contributes more, changes what is found of the others.
@@ -72,10 +123,11 @@ def replay(
         for block, part in groups:
             if block not in stored:
                 continue
-            mask, charged = codec.unpack_masked(stored[block], "<i8")
-            most = np.full(BLOCK, -1, dtype=np.int64)
+            mask, charged = codec.unpack_charges(stored[block])
+            most = np.full((BLOCK, 2), -1, dtype=np.int64)
             most[: mask.size][mask] = charged
-            admitted[part] = charges[part] <= most[ordinals[part] % BLOCK]
+            paid = most[ordinals[part] % BLOCK][:, None]
+            admitted[part] = (asked[part].each() <= paid).all(axis=2).any(axis=1)
     return admitted
 
 
@@ -121,28 +173,28 @@ class Everyone:
     paid: int = field(default=0, init=False, repr=False)
     _asked: Any = field(default=None, init=False, repr=False)
 
-    def charges(self, connection: sa.Connection) -> Iterator[tuple[Integers, Integers]]:
-        """Yield places and charges; afterwards `request` tells them from all others."""
+    def charges(self, connection: sa.Connection) -> Iterator[tuple[Integers, Asked]]:
+        """Yield places and what is asked; afterwards `request` tells them from all others."""
         self._asked = begin(self.salt, b"everyone", str(self.people).encode())
         for blocks in chunks(range(-(-self.people // BLOCK))):
             rows = accounts.read_people(connection, self.salt, blocks)
             charges = [self._charges(*rows[block], self.people - block * BLOCK) for block in blocks]
-            places = blocks[0] * BLOCK + np.arange(sum(each.size for each in charges))
-            yield places, np.concatenate(charges)
+            places = blocks[0] * BLOCK + np.arange(sum(map(len, charges)))
+            yield places, Asked(np.concatenate(charges))
 
     def _charges(self, packed: bytes, terms: codec.Terms, most: int) -> Integers:
         ids = codec.unpack_ids(packed, terms.size)[:most]
         loss = units.nonnegative("losses", self.losses(ids))
         if loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
-        charges = units.to_units(loss)
-        self._asked.update(charges.astype("<i8").tobytes())
+        charges = units.whole(loss)
+        self._asked.update(b"".join(Asked(charges).told()))
         return charges
 
     def charge(self, connection: sa.Connection) -> Record:
         """Charge them as the record is read; `paid` says afterwards how many could pay."""
-        for places, charges in self.charges(connection):
-            admitted, record = charge(connection, self.salt, places, charges)
+        for places, asked in self.charges(connection):
+            admitted, record = charge(connection, self.salt, places, asked)
             self.paid += int(admitted.sum())
             yield from record
 
@@ -158,7 +210,7 @@ class Everyone:
         for blocks in chunks(list(digests)):
             some = {block: digests[block] for block in blocks}
             for data in trail.arrays(connection, number, some).values():
-                paid += int(codec.unpack_masked(data, "<i8")[0].sum())
+                paid += int(codec.unpack_charges(data)[0].sum())
         return paid
 
     @property

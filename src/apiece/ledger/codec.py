@@ -27,7 +27,7 @@ DAMAGE: Final = (
     ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError,
     struct.error, zlib.error,
 )  # fmt: skip
-TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")])
+TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8"), ("slack", "<i8")])
 Terms = npt.NDArray[Any]
 
 
@@ -109,13 +109,50 @@ def pack_masked(mask: Mask, values: npt.NDArray[Any]) -> bytes:
 
 def unpack_masked(data: bytes, dtype: Any) -> tuple[Mask, npt.NDArray[Any]]:
     """Invert `pack_masked`."""
+    mask, rest = _masked(data)
+    return mask, np.frombuffer(rest, dtype, count=int(mask.sum()))
+
+
+def _masked(data: bytes) -> tuple[Mask, bytes]:
     raw = zlib.decompress(data)
     (size,) = struct.unpack_from("<I", raw)
     stop = 4 + (size + 7) // 8
     if not (size <= BLOCK and stop <= len(raw)):
         raise ValueError(f"a mask of {size} people; a block has at most {BLOCK}")
     mask = np.unpackbits(np.frombuffer(raw[4:stop], np.uint8), count=size).astype(bool)
-    return mask, np.frombuffer(raw[stop:], dtype, count=int(mask.sum()))
+    return mask, raw[stop:]
+
+
+def limits(terms: Terms) -> Integers:
+    """Return what each account may spend, in units: (people, 2) of μ² and slack."""
+    return np.stack([terms["limit"], terms["slack"]], axis=-1)
+
+
+def pack_pairs(pairs: Integers) -> bytes:
+    """Return (people, 2) units of μ² and slack as bytes; slacks are left out where all are 0."""
+    loss, slack = (np.ascontiguousarray(column, dtype="<i8").tobytes() for column in pairs.T)
+    return loss + slack if slack.strip(b"\0") else loss
+
+
+def unpack_pairs(data: bytes, size: int) -> Integers:
+    """Invert `pack_pairs`, for so many people; raises `ValueError` for bytes of another number."""
+    if len(data) not in (8 * size, 16 * size):
+        raise ValueError(f"{len(data)} bytes of units for {size} people")
+    pairs = np.zeros((2, size), dtype=np.int64)
+    pairs.reshape(-1)[: len(data) // 8] = np.frombuffer(data, "<i8")
+    return np.ascontiguousarray(pairs.T)
+
+
+def pack_charges(mask: Mask, pairs: Integers) -> bytes:
+    """Return which people of a block were charged, and what: (charged, 2) units."""
+    head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
+    return zlib.compress(head + pack_pairs(pairs), 1)
+
+
+def unpack_charges(data: bytes) -> tuple[Mask, Integers]:
+    """Invert `pack_charges`."""
+    mask, rest = _masked(data)
+    return mask, unpack_pairs(rest, int(mask.sum()))
 
 
 def by_block(ordinals: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import sqlalchemy as sa
 
@@ -12,6 +10,7 @@ from apiece.errors import BudgetError
 from apiece.ledger import accounts, chain, codec, units
 from apiece.ledger.chain import Last
 from apiece.ledger.codec import BLOCK, Ids, Terms
+from apiece.ledger.trail import Origin
 
 
 def amend(
@@ -21,6 +20,7 @@ def amend(
     ids: Ids,
     ordinals: Integers,
     terms: Terms,
+    origin: Origin,
 ) -> Last:
     """Change the terms of people who have accounts; return the head after it."""
     groups = codec.by_block(ordinals)
@@ -31,11 +31,21 @@ def amend(
     for block, part in groups:
         packed, old = people[block]
         at = ordinals[part] % BLOCK
-        changed = part[old[at] != terms[part]]
+        same = (old["epsilon"][at] == terms["epsilon"][part]) & (
+            old["delta"][at] == terms["delta"][part]
+        )
+        older = ordinals[part] < origin.people
+        changed = part[(old[at] != terms[part]) & ~(same & older)]
         if not changed.size:
             continue
+        if origin.renyi and (ordinals[changed] < origin.people).any():
+            who = ids[changed[ordinals[changed] < origin.people][0]].item()
+            raise BudgetError(
+                f"person {who!r}: was charged in Rényi divergence, in the ledger that this one was "
+                "migrated from, and keeps that account; enroll them under a new id for new data"
+            )
         at = ordinals[changed] % BLOCK
-        _refuse_lower(ids[changed], terms[changed]["limit"], spent[block][at])
+        _refuse_lower(ids[changed], codec.limits(terms[changed]), spent[block][at])
         new, mask = old.copy(), np.zeros(old.size, dtype=bool)
         new[at], mask[at] = terms[changed], True
         rows.append((block, packed, new))
@@ -61,7 +71,7 @@ def add(
     for block, part in codec.by_block(ordinals):
         payloads.append((block, codec.pack_enrolled(ids[part], terms[part])))
         new_ids, new_terms = ids[part], terms[part]
-        spent = np.zeros(part.size, dtype=np.int64)
+        spent = np.zeros((part.size, 2), dtype=np.int64)
         if ordinals[part[0]] % BLOCK:  # the last block has room
             packed, old_terms = accounts.read_people(connection, salt, [block])[block]
             old_ids = codec.unpack_ids(packed, old_terms.size)
@@ -77,11 +87,12 @@ def add(
     return chain.append(connection, salt, after, {"kind": "enroll"}, payloads)
 
 
-def _refuse_lower(ids: Ids, limits: Any, spent: Integers) -> None:
-    low = np.flatnonzero(limits < spent)
+def _refuse_lower(ids: Ids, limits: Integers, spent: Integers) -> None:
+    low = np.argwhere(limits < spent)
     if low.size:
-        i = low[0]
+        i, which = low[0]
+        name, unit = (("budget", units.UNIT), ("slack", units.SLACK_UNIT))[which]
         raise BudgetError(
-            f"person {ids[i].item()!r}: the new budget, {limits[i] * units.UNIT:.6g}, is below "
-            f"what is spent, {spent[i] * units.UNIT:.6g}; what was released cannot be taken back"
+            f"person {ids[i].item()!r}: the new {name}, {limits[i, which] * unit:.6g}, is below "
+            f"what is spent, {spent[i, which] * unit:.6g}; what was released cannot be taken back"
         )

@@ -44,7 +44,7 @@ def write(parts: Iterable[pa.Table], path: str | Path, inputs: Iterable[Path]) -
 
 
 def accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table]:
-    """Yield id, epsilon, delta, limit and spent (in the filter's unit), some accounts at a time."""
+    """Yield id, ε, δ, and of μ² and slack the limit and what is spent, some accounts at a time."""
     import pyarrow as pa
 
     several, none = iter(blocks), True
@@ -57,7 +57,9 @@ def accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table
                 "epsilon": np.ascontiguousarray(rows["epsilon"]),
                 "delta": np.ascontiguousarray(rows["delta"]),
                 "limit": rows["limit"] * units.UNIT,
-                "spent": spent * units.UNIT,
+                "spent": spent[:, 0] * units.UNIT,
+                "slack": rows["slack"] * units.SLACK_UNIT,
+                "slack_spent": spent[:, 1] * units.SLACK_UNIT,
             }
         )
     if none:

@@ -15,15 +15,24 @@ import sqlalchemy as sa
 
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, StateError, unknown
-from apiece.ledger import accounts, analyses, chain, codec, enrolment, export, opening, units
+from apiece.filters import SHARE, Costs
+from apiece.ledger import (
+    accounts,
+    analyses,
+    chain,
+    codec,
+    enrolment,
+    export,
+    opening,
+    units,
+)
 from apiece.ledger.anchor import Anchor, Heads, memory_of
 from apiece.ledger.chain import Entry, Head, Last
-from apiece.ledger.charging import Everyone, charge_listed, check_request, replay, reserved
+from apiece.ledger.charging import Asked, Everyone, charge_listed, check_request, replay, reserved
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, opened, sqlite_file
 from apiece.ledger.digests import keyed
 from apiece.ledger.directory import Directory
-from apiece.ledger.schema import VERSION
 from apiece.ledger.trail import Trail, hold
 from apiece.ledger.verify import Verification, verify
 
@@ -55,12 +64,12 @@ class Ledger:
 
     Guarantee:
         Over every analysis ever reserved, by any number of processes, adaptively chosen, each
-        person's charges stay within their own budget. So with Gaussian noise each person's
-        transcript is (ε, δ)-DP under add/remove adjacency: the ledger is a Gaussian filter, or with
-        `method="renyi"` a Rényi filter of one order.
+        person's charges stay within their own budget, in μ² and in slack. So each person's
+        transcript is (ε, δ)-DP under add/remove adjacency: the ledger is a Gaussian filter with a
+        slack. Sums of Gaussian noise cost (s²/S², 0), and everything else what `costs_of` says.
 
     References:
-        Koskela, Tobaben, Honkela 2023, Thm 8; Feldman and Zrnic 2021, Thm 2.2.
+        docs/mathematics.md, section 11; Koskela, Tobaben, Honkela 2023, Thm 8.
 
     Example:
         >>> import tempfile
@@ -73,7 +82,7 @@ class Ledger:
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
         self.engine, self._anchor = engine, anchor
-        salt, (self.method, self.order) = opening.read(engine)
+        salt, self._origin = opening.read(engine)
         self._trail, self._directory, self._mutex = Trail(salt), Directory(salt), threading.RLock()
         self._memory = memory_of(salt)
 
@@ -85,21 +94,14 @@ class Ledger:
         cls,
         url: str = "sqlite:///people.db",
         *,
-        method: str | None = None,
-        order: float | None = None,
         create: bool = True,
         anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
         """Open the ledger at `url`, making an empty one (which admits nobody) if there is none.
 
-        An older version is migrated.
-
         Args:
             url: sqlite:///file, a file's path, or postgresql://user@host/name, without a password:
                 PostgreSQL's is taken from PGPASSWORD or a password file.
-            method: "gaussian" (default; exact for Gaussian noise) or "renyi", which can also charge
-                trainings with sampled batches; fixed when the ledger is made.
-            order: Of a Rényi ledger (see `suggest_order`); fixed when it is made.
             create: Whether to make one.
             anchor: A file, besides the head file, with the digests of the entries written; by
                 default the one that APIECE_LEDGER_ANCHOR names, if any.
@@ -108,9 +110,10 @@ class Ledger:
             The ledger.
 
         Raises:
-            StateError: For a database that cannot be reached, a ledger that is damaged or from a
-                newer version, and an anchor that cannot be read.
-            InputError: For settings other than the stored ones and an address that is not allowed.
+            StateError: For a database that cannot be reached, a ledger that is damaged, from a
+                newer version or from an older one (see `migrate_ledger`), and an anchor that cannot
+                be read.
+            InputError: For an address that is not allowed.
             DataError: Where, with create=False, there is none.
 
         Example:
@@ -121,26 +124,16 @@ class Ledger:
             ...     ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=10.0).tolist()
             ['bob']
         """
-        asked = units.settings(method, order)
         engine = make_engine(url)
         kept = Anchor.of(anchor, sqlite_file(engine))
-        there = opening.version(engine)
-        if there is None:
+        if not opening.is_there(engine):
             kept.require_none(name(engine))
             if not create:
                 raise opening.none_there(engine)
-            last = opening.make(engine, asked, None)
+            last = opening.make(engine, None)
             if last is not None:
                 kept.keep(last, Heads({}, {}))
-        elif there < VERSION:
-            opening.migrate(engine, kept)
-        ledger = cls(engine, kept)
-        if method is not None and asked != (ledger.method, ledger.order):
-            raise InputError(
-                f"ledger {name(engine)}: made with method {ledger.method!r}, order "
-                f"{ledger.order}, not {asked[0]!r}, {asked[1]}; these cannot change"
-            )
-        return ledger
+        return cls(engine, kept)
 
     @classmethod
     def make(
@@ -150,8 +143,7 @@ class Ledger:
         epsilon: Any,
         delta: Any,
         *,
-        method: str | None = None,
-        order: float | None = None,
+        slack: Any = SHARE,
         anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
         """Make a ledger with these people's accounts: both, or no ledger is left behind.
@@ -161,8 +153,7 @@ class Ledger:
             ids: As of `enroll`.
             epsilon: As of `enroll`.
             delta: As of `enroll`.
-            method: As of `open`.
-            order: As of `open`.
+            slack: As of `enroll`.
             anchor: As of `open`.
 
         Returns:
@@ -178,26 +169,29 @@ class Ledger:
             ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
             2
         """
-        asked, engine = units.settings(method, order), make_engine(url)
+        engine = make_engine(url)
         kept = Anchor.of(anchor, sqlite_file(engine))
         ids = codec.checked_ids(ids)
-        terms = units.terms(*asked, ids, epsilon, delta)
+        terms = units.terms(ids, epsilon, delta, slack)
         last = None
-        if opening.version(engine) is None:
+        if not opening.is_there(engine):
             kept.require_none(name(engine))
-            last = opening.make(engine, asked, (ids, terms))
+            last = opening.make(engine, (ids, terms))
         if last is None:
             raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
         kept.keep(last, Heads({}, {}))
         return cls(engine, kept)
 
-    def enroll(self, ids: Any, epsilon: Any, delta: Any) -> int:
+    def enroll(self, ids: Any, epsilon: Any, delta: Any, *, slack: Any = SHARE) -> int:
         """Open accounts, or change the budgets of open ones; the same terms again change nothing.
 
         Args:
             ids: Whole numbers or text, of one kind in a ledger.
             epsilon: One entry a person, or a scalar.
             delta: The same.
+            slack: The share of delta that is kept for what is no Gaussian, such as trainings with
+                sampled batches; the budget is made from the rest. More of it suits few people of
+                many rows, drawn rarely. One, or one a person.
 
         Returns:
             How many accounts are new.
@@ -208,14 +202,14 @@ class Ledger:
             DataError: For ids that repeat or are of another kind.
         """
         ids = codec.checked_ids(ids)
-        terms = units.terms(self.method, self.order, ids, epsilon, delta)
+        terms = units.terms(ids, epsilon, delta, slack)
         with self._writing() as writing:
             self._directory.refresh(writing.connection, writing.last.people)
             found = self._directory.find(ids)
             known = found >= 0
             at, salt = writing.connection, self._salt
             writing.last = enrolment.amend(
-                at, salt, writing.last, ids[known], found[known], terms[known]
+                at, salt, writing.last, ids[known], found[known], terms[known], self._origin
             )
             writing.last = enrolment.add(at, salt, writing.last, ids[~known], terms[~known])
         return int((~known).sum())
@@ -252,27 +246,50 @@ class Ledger:
             With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
             and the terms alone.
         """
-        loss = units.losses(self.method, self.order, norms, noise_stddev)
+        loss = units.losses(norms, noise_stddev)
+        ids = codec.checked_ids(ids, least=0)
+        if loss.ndim and loss.shape != ids.shape:
+            raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
+        asked = Asked(units.whole(np.broadcast_to(loss, ids.shape)))
         about = {"noise_stddev": float(noise_stddev), **analyses.about(self._salt, terms)}
-        return self._reserve(analysis_id, ids, loss, about)
+        return self._reserve(analysis_id, ids, asked, about)
 
-    def reserve_losses(self, analysis_id: str, ids: Any, losses: Any, *, terms: Any = None) -> Ids:
-        """Charge losses in the filter's own unit to everyone who can pay; otherwise as `reserve`.
+    def reserve_costs(self, analysis_id: str, ids: Any, costs: Costs, *, terms: Any = None) -> Ids:
+        """Charge costs to everyone who can pay; otherwise as `reserve`.
 
-        For mechanisms that are not one Gaussian sum, such as a whole training. With the Gaussian
-        filter a loss μ² is right only for what a μ-Gaussian mechanism can simulate.
+        For what is not one Gaussian sum, such as a whole training. Each account pays one pair, the
+        one whose larger share of that account is the least: it follows from the account's budget,
+        not from what is left of it.
 
         Args:
             analysis_id: A name that no other analysis has.
             ids: Of the persons in question.
-            losses: μ², or the Rényi divergence at `order`; one a person or one for all.
+            costs: One row a person, in the same order; `costs_of` makes them.
             terms: As of `reserve`.
 
         Returns:
             The ids of those who paid, in the order given. Data about people.
+
+        Raises:
+            AnalysisError: As `reserve`.
+            DataError: As `reserve`.
+            InputError: For costs of another number of people.
+
+        Example:
+            >>> import tempfile
+            >>> from apiece.filters import costs_of
+            >>> from apiece.mechanisms import Laplace
+            >>> costs = costs_of([Laplace(2.0)], 1e-6).of([0, 0])  # ε = .5
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.4, 3.0], 1e-6)
+            ...     ledger.reserve_costs("a Laplace count", ["ann", "bob"], costs).tolist()
+            ['bob']
         """
+        ids = codec.checked_ids(ids, least=0)
+        if len(costs) != ids.size:
+            raise InputError(f"costs: of {len(costs)} people for {ids.size} ids; give one a person")
         about = analyses.about(self._salt, terms)
-        return self._reserve(analysis_id, ids, units.nonnegative("losses", losses), about)
+        return self._reserve(analysis_id, ids, Asked.of(costs), about)
 
     def reserve_everyone(
         self,
@@ -315,13 +332,13 @@ class Ledger:
         every = 0.0 if callable(norms) else norms
         if np.ndim(every):
             raise InputError("norms: give one number for all, or a function from ids to norms")
-        one = units.losses(self.method, self.order, every, noise_stddev)
+        one = units.losses(every, noise_stddev)
         about = {"noise_stddev": float(noise_stddev), **analyses.about(self._salt, terms)}
 
         def losses(ids: Ids) -> Floats:
             if not callable(norms):
                 return np.full(ids.shape, one)
-            return units.losses(self.method, self.order, norms(ids), noise_stddev)
+            return units.losses(norms(ids), noise_stddev)
 
         with self._writing() as writing:
             at, salt, trail, last = writing.connection, self._salt, self._trail, writing.last
@@ -359,7 +376,7 @@ class Ledger:
                 stored = self._trail.arrays(reading.connection, number, some)
                 people = accounts.read_people(reading.connection, self._salt, blocks)
             for block in blocks:
-                mask, _ = codec.unpack_masked(stored[block], "<i8")
+                mask, _ = codec.unpack_charges(stored[block])
                 packed, terms = people[block]
                 yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
 
@@ -431,21 +448,30 @@ class Ledger:
             return self._trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
-        """Return what each person has spent: μ², or Rényi divergence. Data about people.
+        """Return the μ² that each person has spent. Data about people.
 
         Args:
             ids: Of persons with accounts.
         """
-        return np.asarray(self._balance(ids)[0] * units.UNIT)
+        return np.asarray(self._balance(ids)[0][:, 0] * units.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
-        """Return what is left of each person's budget, in the same unit. Data about people.
+        """Return the μ² that is left of each person's budget. Data about people.
 
         Args:
             ids: Of persons with accounts.
         """
         spent, limit = self._balance(ids)
-        return np.asarray((limit - spent) * units.UNIT)
+        return np.asarray((limit - spent)[:, 0] * units.UNIT)
+
+    def remaining_slack(self, ids: Any) -> Floats:
+        """Return what is left of each person's slack. Data about people.
+
+        Args:
+            ids: Of persons with accounts.
+        """
+        spent, limit = self._balance(ids)
+        return np.asarray((limit - spent)[:, 1] * units.SLACK_UNIT)
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
@@ -531,9 +557,9 @@ class Ledger:
         Args:
             path: Of the file, which ends in .parquet. Of what is there only an earlier export is
                 replaced.
-            table: "accounts" (id, epsilon, delta, limit, spent in the filter's unit: data about
-                people) or "history" (number, kind, at, analysis, digest: nothing about a single
-                person).
+            table: "accounts" (id, epsilon, delta, of μ² and slack the limit and what is spent: data
+                about people) or "history" (number, kind, at, analysis, digest: nothing about a
+                single person).
 
         Returns:
             The number of rows.
@@ -595,12 +621,8 @@ class Ledger:
         self._memory.see(last)
         return last
 
-    def _reserve(self, analysis_id: str, ids: Any, loss: Floats, about: Json) -> Ids:
+    def _reserve(self, analysis_id: str, ids: Ids, asked: Asked, about: Json) -> Ids:
         analyses.check_id(analysis_id)
-        ids = codec.checked_ids(ids, least=0)
-        if loss.ndim and loss.shape != ids.shape:
-            raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
-        charges = np.broadcast_to(units.to_units(loss), ids.shape)
         with self._writing() as writing:
             connection, salt, trail = writing.connection, self._salt, self._trail
             earlier = None
@@ -608,15 +630,15 @@ class Ledger:
                 earlier = reserved(connection, trail, analysis_id, about)
             self._directory.refresh(connection, writing.last.people)
             ordinals = self._directory.numbers(ids)
-            request = keyed(salt, ordinals.tobytes(), charges.tobytes()).hex()
+            request = keyed(salt, ordinals.tobytes(), *asked.told()).hex()
             if earlier is not None:
                 number, entry = earlier
                 if "terms" not in about:
                     check_request(analysis_id, entry, request)
-                admitted = replay(connection, trail, number, ordinals, charges)
+                admitted = replay(connection, trail, number, ordinals, asked)
             else:
                 admitted = np.zeros(ids.size, dtype=bool)
-                record = charge_listed(connection, salt, ordinals, charges, admitted)
+                record = charge_listed(connection, salt, ordinals, asked, admitted)
                 body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
                 writing.last = chain.append(connection, salt, writing.last, body, record)
         return np.asarray(ids[admitted])

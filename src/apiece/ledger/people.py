@@ -73,6 +73,5 @@ class LedgerFilter:
             InputError: For noise that is not positive.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
-        factor = 1.0 if self.ledger.order is None else self.ledger.order / 2
-        left = np.maximum(self.ledger.remaining(self.ids) - 2.0**-48, 0.0) / factor
+        left = np.maximum(self.ledger.remaining(self.ids) - 2.0**-48, 0.0)
         return np.asarray(np.sqrt(left) * (stddev * (1 - 2.0**-44)))

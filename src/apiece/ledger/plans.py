@@ -4,56 +4,116 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from apiece import _check
-from apiece._types import Floats, Json
-from apiece.accounting import renyi_divergence
-from apiece.errors import BudgetError, InputError
-from apiece.filters import renyi_budget
-from apiece.ledger import units
+from apiece._types import Floats, Integers, Json
+from apiece.errors import InputError
+from apiece.filters import Costs, costs_of
 from apiece.ledger.codec import Ids
 from apiece.ledger.ledger import Ledger
+from apiece.mechanisms import Composed, Mechanism
 from apiece.plan import BoundPlan, Plan
 
+_ALL: Final = 1 - 2.0**-20  # of slack: no account has it
+MOST: Final = 256  # groups that are looked at one by one; of more, neighbours are taken together
 
-def plan_losses(ledger: Ledger, plan: Plan) -> Floats:
-    """Return what the plan costs a record of each group, in the ledger's unit.
 
-    A Rényi ledger is charged the plan's own Rényi divergence at its order, sampling included. A
-    Gaussian one is charged μ² = Σ steps·(clip norm/noise)², without any discount for sampling: a
-    training on sampled batches is not dominated by less, far out in the tail.
+def plan_costs(plan: Plan) -> Costs:
+    """Return what a training by this plan costs a record of each group: pairs (μ², slack).
+
+    All steps and stages count together, sampling and coins included. Where a plan has more than 256
+    groups, those that ask for nearly the same pay what would be enough for each of them.
 
     Args:
-        ledger: Its method and order count.
         plan: What is to be run.
 
     Guarantee:
-        Never below the true cost in that unit.
+        Each pair holds by itself, rounded up.
 
     Example:
-        >>> import tempfile
-        >>> from apiece.assignment import Scale, assign
+        >>> from apiece.assignment import Sample, assign
         >>> from apiece.budgets import Budgets
-        >>> plan = assign(Budgets([1.0, 3.0], 1e-5), Scale(), steps=5, expected_batch_size=1,
-        ...               clip_norm=1.0)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger.open(f"{folder}/people.db", method="renyi", order=8.0)
-        ...     plan_losses(ledger, plan).round(2).tolist()
-        [0.27, 2.46]
+        >>> budgets = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
+        >>> plan = assign(budgets, Sample(), steps=200, expected_batch_size=50, clip_norm=1.0)
+        >>> plan_costs(plan).epsilon(1e-5).round(2).tolist()
+        [1.0, 3.0]
     """
-    groups = range(len(plan.budget_groups))
-    if ledger.order is not None:
-        order = np.array([ledger.order])
-        return np.array([float(renyi_divergence(plan.mechanism_for(g), order)[0]) for g in groups])
-    total = np.zeros(len(plan.budget_groups))
-    for stage in plan.stages:
-        ratio = np.where(stage.sampling_probability > 0, stage.clip_norm / stage.noise_stddev, 0.0)
-        total += stage.steps * ratio**2
-    return total * (1 + 2.0**-48)
+    groups, delta = len(plan.budget_groups), plan.budget_groups.delta
+    if groups <= MOST or plan.worst_paths is not None:
+        return _costs([plan.mechanism_for(g) for g in range(groups)], delta)
+    order = np.argsort(plan.budget_groups.epsilon, kind="stable")
+    parts = np.array_split(order, MOST)
+    stages = [
+        replace(
+            stage,
+            expected_batch_size=1.0,
+            sampling_probability=_most(stage.sampling_probability, parts),
+            clip_norm=_most(stage.clip_norm, parts),
+            participation=None
+            if stage.participation is None
+            else _most(stage.participation, parts),
+        )
+        for stage in plan.stages
+    ]
+    each = [
+        Composed(*(m for stage in stages if (m := stage.mechanism(k)) is not None))
+        for k in range(MOST)
+    ]
+    row = np.empty(groups, dtype=np.int64)
+    for k, part in enumerate(parts):
+        row[part] = k
+    return _costs(each, np.array([delta[part].min() for part in parts])).of(row)
+
+
+def _most(values: Floats, parts: list[Integers]) -> Floats:
+    """Return the largest of each part: a larger rate or bound is dominated by no smaller one."""
+    return np.array([values[part].max() for part in parts])
+
+
+def _costs(mechanisms: Sequence[Mechanism], delta: Floats) -> Costs:
+    """Return the costs of mechanisms, of which equal ones are looked at once."""
+    place: dict[tuple[Mechanism, float], int] = {}
+    keys = zip(mechanisms, delta.tolist(), strict=True)
+    row = np.array([place.setdefault(key, len(place)) for key in keys])
+    return costs_of([mechanism for mechanism, _ in place], [d for _, d in place]).of(row)
+
+
+def training_costs(*plans: BoundPlan) -> Costs:
+    """Return what training a model by each of these plans costs each record: composed, not added.
+
+    Args:
+        *plans: Bound to the same ids; a plan as often as a model is trained by it.
+
+    Guarantee:
+        As `plan_costs`.
+
+    Example:
+        >>> from apiece.assignment import Sample, assign
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([1.0] * 50, 1e-5, ids=list(range(50)))
+        >>> plan = assign(budgets, Sample(), steps=50, expected_batch_size=5, clip_norm=1.0)
+        >>> float(training_costs(plan, plan).epsilon(1e-5)[0].round(2))
+        1.52
+    """
+    first, *more = plans
+    if not more:
+        return plan_costs(first).of(first.group_index)
+    index = np.stack([each.group_index for each in plans], axis=-1)
+    kinds, row = np.unique(index, axis=0, return_inverse=True)
+    if len(kinds) > MOST:  # added up, pair by pair: more than they cost together
+        each = [plan_costs(plan).of(plan.group_index).rows() for plan in plans]
+        loss, slack = (np.sum(column, axis=0) for column in zip(*each, strict=True))
+        return Costs(loss * (1 + 2.0**-40), np.minimum(slack * (1 + 2.0**-40), _ALL))
+    mechanisms = [
+        Composed(*(plan.mechanism_for(int(g)) for plan, g in zip(plans, kind, strict=True)))
+        for kind in kinds
+    ]
+    delta = np.min([p.budget_groups.delta[kinds[:, k]] for k, p in enumerate(plans)], axis=0)
+    return _costs(mechanisms, delta).of(row.reshape(-1))
 
 
 def reserve_plan(
@@ -88,20 +148,17 @@ def reserve_plan(
         >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db", method="renyi", order=8)
-        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.01 + 2, 9.0], delta=1e-5)
+        ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db")
+        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[1.01, 3.02], delta=1e-5)
         ...     reserve_plan(ledger, "model 1", plan).tolist()
         ['ann', 'bob']
     """
-    first, *more = (BoundPlan.of(each) for each in (plan, *others))
-    total = plan_losses(ledger, first)[first.group_index]
-    for each in more:
-        if not np.array_equal(each.ids, first.ids):
-            raise InputError("plans: bound to different ids; charge them as separate analyses")
-        total += plan_losses(ledger, each)[each.group_index]
-    losses = total * (1 + len(more) * 2.0**-50)
+    bound = [BoundPlan.of(each) for each in (plan, *others)]
+    first, *more = bound
+    if not all(np.array_equal(each.ids, first.ids) for each in more):
+        raise InputError("plans: bound to different ids; charge them as separate analyses")
     training = training_terms(plan, *others, terms=terms)
-    return ledger.reserve_losses(analysis_id, first.ids, losses, terms=training)
+    return ledger.reserve_costs(analysis_id, first.ids, training_costs(*bound), terms=training)
 
 
 def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
@@ -130,82 +187,3 @@ def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
         "people": hashlib.sha256(who.encode()).hexdigest(),
         "terms": terms,
     }
-
-
-def least_epsilon(order: float, delta: npt.ArrayLike) -> Floats:
-    """Return the ε at and below which a Rényi ledger of this order can carry no account.
-
-    That is log(1/(δα))/(α−1) + log(1−1/α), where the budget of `renyi_budget` is 0. Smaller for
-    a higher order, with which large budgets buy less.
-
-    Args:
-        order: Of the ledger.
-        delta: Of the account; arrays are taken entry by entry.
-
-    Example:
-        >>> round(float(least_epsilon(16.0, 1e-5)), 3)
-        0.518
-    """
-    return np.maximum(-renyi_budget(0.0, delta, order), 0.0)
-
-
-def suggest_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> float:
-    """Return the order of a Rényi ledger that serves these budgets, from them alone.
-
-    A Gaussian's loss is proportional to the order, so an account buys B(α)/α, and the most at its
-    own best order. The one returned makes the smallest share of that most, over all accounts, as
-    large as it can be. Rounded to three digits.
-
-    Args:
-        epsilon: One entry an account.
-        delta: One entry an account, or one for all.
-
-    Raises:
-        BudgetError: Where no order carries all, or for values out of bounds.
-
-    Example:
-        >>> suggest_order([0.5, 1.0, 3.0], 1e-5)
-        19.8
-    """
-    eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
-    dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
-    pairs = np.unique(np.stack(np.broadcast_arrays(eps, dlt), axis=-1).reshape(-1, 2), axis=0)
-    orders = 1 + np.geomspace(1e-2, 1e6, 800)
-    buys = renyi_budget(pairs[:, :1], pairs[:, 1:], orders) / orders
-    share = (buys / buys.max(axis=1, keepdims=True)).min(axis=0)
-    if not share.max() > 0:
-        low, high = pairs[0, 0], pairs[-1, 0]
-        raise BudgetError(
-            f"epsilon: from {low:g} to {high:g}, which no one order of a Rényi ledger can carry; "
-            "give an order that carries most, and the others larger budgets or another ledger"
-        )
-    return float(f"{orders[int(np.argmax(share))]:.3g}")
-
-
-def account_epsilon(plan: Plan, order: float, times: int = 1) -> Floats:
-    """Return the ε, at each group's own δ, that an account needs to pay for a plan, as of now.
-
-    More than the ε that the plan itself spends, which is composed exactly and not at one order.
-
-    Args:
-        plan: What is to be run.
-        order: Of the Rényi ledger.
-        times: How many models are trained by the plan.
-
-    Example:
-        >>> from apiece.assignment import Scale, assign
-        >>> from apiece.budgets import Budgets
-        >>> plan = assign(Budgets([1.0, 3.0], 1e-5), Scale(), steps=5, expected_batch_size=1,
-        ...     clip_norm=1.0)
-        >>> account_epsilon(plan, 16.0).round(2).tolist()
-        [1.11, 7.94]
-    """
-    found = np.array([order])
-    losses = np.array(
-        [
-            float(renyi_divergence(plan.mechanism_for(g), found)[0])
-            for g in range(len(plan.budget_groups))
-        ]
-    )
-    zero = renyi_budget(0.0, plan.budget_groups.delta, order)
-    return np.asarray((losses * times - zero) * (1 + 2.0**-40) + units.UNIT)

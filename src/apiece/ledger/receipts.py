@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from apiece._types import Json
+import numpy as np
+
+from apiece._types import Integers, Json
 from apiece.errors import StateError
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK
 from apiece.ledger.ledger import Ledger
+
+_FREE: Final = np.zeros(2, dtype=np.int64)
+_FIELDS: Final = ("analysis", "at", "share", "slack", "committed")
+_WORDS: Final = (
+    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +28,19 @@ class Charge:
     Attributes:
         analysis: Its name in the ledger.
         at: When it was reserved, in UTC.
-        share: Of the person's budget, in the ledger's unit, in which charges add up.
+        share: Of the person's budget, in μ², in which charges add up.
+        slack: Of the person's slack, the same.
         committed: Whether its result was released.
 
     Example:
-        >>> Charge("q1", "2026-01-01T00:00:00Z", 0.25, True)
+        >>> Charge("q1", "2026-01-01T00:00:00Z", 0.25, 0.0, True)
         Charge(analysis='q1', committed=True)
     """
 
     analysis: str
     at: str = field(repr=False)
     share: float = field(repr=False)
+    slack: float = field(repr=False)
     committed: bool
 
 
@@ -44,12 +54,15 @@ class Receipt:
         delta: Of their budget.
         charges: In order. An analysis that they could not pay for, or were not in, is not there.
         spent: The share of the budget that is spent.
+        slack: The share of the slack that is spent.
+        repeats: How many more analyses like the last one what is left pays for; None where nothing
+            was charged yet.
         head: The last entry of the history, whose digest covers each charge. If the steward
             publishes heads, a person can see that theirs is one of them.
 
     Example:
-        >>> Receipt("ann", 1.0, 1e-5, (), 0.0, Head(3, "0" * 64)).charges
-        ()
+        >>> Receipt("ann", 1.0, 1e-5, (), 0.0, 0.0, 2, Head(3, "0" * 64)).left
+        'What is left pays for two more analyses like the last one.'
     """
 
     person: Any = field(repr=False)
@@ -57,7 +70,20 @@ class Receipt:
     delta: float = field(repr=False)
     charges: tuple[Charge, ...] = field(repr=False)
     spent: float = field(repr=False)
+    slack: float = field(repr=False)
+    repeats: int | None = field(repr=False)
     head: Head
+
+    @property
+    def left(self) -> str:
+        """What is left, in words. Data about a person."""
+        if self.repeats is None:
+            return "Nothing was charged yet: the whole budget is left."
+        if self.repeats == 0:
+            return "What is left does not pay for another analysis like the last one."
+        number = _WORDS[self.repeats] if self.repeats < len(_WORDS) else f"{self.repeats:,}"
+        analyses = "analysis" if self.repeats == 1 else "analyses"
+        return f"What is left pays for {number} more {analyses} like the last one."
 
     def to_dict(self) -> Json:
         """Return all of it as JSON types. Data about a person."""
@@ -66,10 +92,10 @@ class Receipt:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "spent": self.spent,
-            "charges": [
-                {name: getattr(c, name) for name in ("analysis", "at", "share", "committed")}
-                for c in self.charges
-            ],
+            "slack": self.slack,
+            "repeats": self.repeats,
+            "left": self.left,
+            "charges": [{name: getattr(c, name) for name in _FIELDS} for c in self.charges],
             "head": {"number": self.head.number, "digest": self.head.digest},
         }
 
@@ -104,33 +130,51 @@ def receipt(ledger: Ledger, person: Any) -> Receipt:
         ledger._directory.refresh(connection, reading.last.people)
         block, at = divmod(int(ledger._directory.numbers(ids)[0]), BLOCK)
         terms = accounts.read_people(connection, trail.salt, [block])[block][1][at]
-        balance = int(accounts.read_spent(connection, trail.salt, [block])[block][at])
+        balance = accounts.read_spent(connection, trail.salt, [block])[block][at]
         charged = []
         for body, _ in trail.bodies(connection):
             if body["kind"] == "reserve":
                 digests = trail.array_digests(connection, body["number"])
                 own = {block: digests[block]} if block in digests else {}
                 stored = trail.arrays(connection, body["number"], own)
-                charged.append((body, _of(stored[block], at) if stored else 0))
+                charged.append((body, _of(stored[block], at) if stored else _FREE))
         committed = set(trail.committed)
-    if sum(units for _, units in charged) != balance:
+    if (sum((pair for _, pair in charged), _FREE) != balance).any():
         raise StateError("ledger: charges do not add up to the balance; run `apiece ledger verify`")
-    limit = int(terms["limit"])
+    limits = codec.limits(terms)
+    spent, told = _shares(balance, limits)
+    paid = [(body, pair) for body, pair in charged if pair.any()]
     return Receipt(
         person=ids[0].item(),
         epsilon=float(terms["epsilon"]),
         delta=float(terms["delta"]),
         charges=tuple(
-            Charge(body["analysis"], body["at"], units / limit, body["analysis"] in committed)
-            for body, units in charged
-            if units
+            Charge(body["analysis"], body["at"], share, slack, body["analysis"] in committed)
+            for body, pair in paid
+            for share, slack in [_shares(pair, limits)]
         ),
-        spent=balance / limit if limit else 0.0,
+        spent=spent,
+        slack=told,
+        repeats=_repeats(paid[-1][1], limits - balance) if paid else None,
         head=Head(reading.last.number, reading.last.digest.hex()),
     )
 
 
-def _of(stored: bytes, at: int) -> int:
-    """Return the charge of the person at this place of a block; 0 of who was not charged."""
-    mask, charges = codec.unpack_masked(stored, "<i8")
-    return int(charges[int(mask[:at].sum())]) if at < mask.size and mask[at] else 0
+def _of(stored: bytes, at: int) -> Integers:
+    """Return what the person at this place of a block was charged: nothing who was not."""
+    mask, charges = codec.unpack_charges(stored)
+    charged = at < mask.size and mask[at]
+    return np.asarray(charges[int(mask[:at].sum())]) if charged else _FREE
+
+
+def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
+    """Return which shares of an account a pair is; 0 of what the account does not have."""
+    loss, slack = (
+        int(p) / int(most) if most else 0.0 for p, most in zip(pair, limits, strict=True)
+    )
+    return loss, slack
+
+
+def _repeats(pair: Integers, left: Integers) -> int:
+    """Return how often what is left pays for a pair, which is not free."""
+    return min(int(most) // int(p) for p, most in zip(pair, left, strict=True) if p)

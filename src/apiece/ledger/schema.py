@@ -1,4 +1,4 @@
-"""The tables, their version, and how an older ledger is brought up to date."""
+"""The tables and their version."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from apiece.errors import StateError
-from apiece.ledger.digests import payload_root
 
-VERSION: Final = 4
+VERSION: Final = 5
 CHUNK: Final = 200  # rows a query: below every database's limit on parameters, and a few MB
 
 _tables = sa.MetaData()
@@ -63,6 +62,7 @@ BALANCE = sa.Table(
     "apiece_balance",
     _tables,
     sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("size", sa.Integer, nullable=False),
     sa.Column("spent", _bytes, nullable=False),
     sa.Column("digest", _bytes, nullable=False),
 )
@@ -151,25 +151,6 @@ def check_version(stored: str) -> int:
             "use a newer apiece"
         )
     return version
-
-
-def migrate(connection: sa.Connection, salt: bytes) -> None:
-    """Bring the tables of any older version to the current one, in the caller's transaction.
-
-    Versions 1 and 2 had no digest of an entry's arrays beside it, so that to check an entry they
-    had to be read; version 2 looked analyses up in a table that the history did not vouch for.
-    Up to version 3 reservations held no terms: they stay without, and stand for no terms asked now.
-    """
-    there = {str(column["name"]) for column in sa.inspect(connection).get_columns(ENTRY.name)}
-    if "payload_root" not in there:
-        kind = ENTRY.c.payload_root.type.compile(connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {ENTRY.name} ADD COLUMN payload_root {kind}")
-        for (number,) in connection.execute(sa.select(ENTRY.c.number)).all():
-            root = payload_root(salt, payloads(connection, number))
-            here = ENTRY.c.number == number
-            connection.execute(sa.update(ENTRY).where(here).values(payload_root=root))
-    connection.exec_driver_sql("DROP TABLE IF EXISTS apiece_analysis")
-    connection.execute(sa.update(META).where(META.c.key == "schema").values(value=str(VERSION)))
 
 
 def payloads(connection: sa.Connection, number: int) -> Iterator[tuple[int, bytes]]:

@@ -7,9 +7,10 @@ content is read again. A history that no longer continues what this process saw 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -19,13 +20,13 @@ from apiece.ledger.accounts import chunks
 from apiece.ledger.chain import REMEDY, Last, state_root
 from apiece.ledger.digests import entry_digest, keyed, root
 from apiece.ledger.schema import ENTRY, HEAD, PAYLOAD, payloads, refuse_strangers
-from apiece.ledger.units import METHODS
+from apiece.ledger.units import SLACK_UNIT, UNIT
 
 NEWEST = (
     "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
     "was charged"
 )
-KINDS = ("init", "migrate", "enroll", "amend", "reserve", "commit")
+KINDS = ("init", "enroll", "amend", "reserve", "commit")
 
 
 @dataclass(slots=True)
@@ -167,17 +168,28 @@ def hold(connection: sa.Connection) -> None:
     connection.execute(sa.select(HEAD.c.number).with_for_update()).all()
 
 
-def settings(connection: sa.Connection, salt: bytes) -> tuple[str, float | None]:
-    """Return the ledger's method and order, from its first entry once that is checked."""
+class Origin(NamedTuple):
+    """Who was in an older ledger that this one was migrated from: its first `people`.
+
+    Where that counted in Rényi divergence their accounts keep the terms that they then had.
+    """
+
+    people: int
+    renyi: bool
+
+
+def origin(connection: sa.Connection, salt: bytes) -> Origin:
+    """Return where the ledger comes from, by its first entry, whose units are checked."""
     row = connection.execute(sa.select(ENTRY).where(ENTRY.c.number == 0)).first()
     if row is None:
         raise StateError("ledger: its first entry is missing; restore a backup")
     body = Trail(salt)._checked(row, 0)
-    method, order = body["filter"], body["order"]
-    known = method in METHODS and (order is None) == (method == "gaussian")
-    if not known or not (order is None or 1 < float(order) < float("inf")):
+    if body["units"] != [UNIT, SLACK_UNIT]:
         raise _damaged(0)
-    return str(method), None if order is None else float(order)
+    older = body.get("migrated")
+    if older is None:
+        return Origin(0, False)
+    return Origin(operator.index(older["people"]), older["order"] is not None)
 
 
 def put_back(number: int, which: str) -> StateError:

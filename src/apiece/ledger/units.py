@@ -1,4 +1,8 @@
-"""Privacy loss in whole units, so that sums are exact in any order, on any database."""
+"""Privacy loss in whole units, so that sums are exact in any order, on any database.
+
+A cost is a pair: μ², and a slack. Both are whole numbers of their unit, budgets rounded down and
+charges up.
+"""
 
 from __future__ import annotations
 
@@ -8,89 +12,56 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.errors import BudgetError, InputError, unknown
-from apiece.filters import gaussian_mu, renyi_budget
+from apiece.errors import BudgetError, InputError
+from apiece.filters import SHARE, Costs, gaussian_budget
 from apiece.ledger import codec
 
-UNIT: Final = 2.0**-50
+UNIT: Final = 2.0**-50  # of μ²
+SLACK_UNIT: Final = 2.0**-70
 CAP: Final = 2**61  # two of them add up within 64 bits
 ULP: Final = 2.0**-52
-METHODS: Final = ("gaussian", "renyi")
 
 
-def limits(method: str, order: float | None, epsilon: Floats, delta: Floats) -> Integers:
-    """Return each person's budget in units, rounded down: μ(ε, δ)², or B(ε, δ) at `order`."""
-    if method == "gaussian":
-        mu = gaussian_mu(epsilon, delta)
-        budget = mu * mu
-    else:
-        budget = renyi_budget(epsilon, delta, checked_order(method, order) or 0.0)
+def limits(epsilon: Floats, delta: Floats, share: Floats | float = SHARE) -> Integers:
+    """Return accounts (B, S) in units, (people, 2): S a share of δ, B made from the rest."""
+    told = np.minimum(np.floor(delta * share / SLACK_UNIT), CAP // 2)
+    budget = gaussian_budget(epsilon, delta, told * SLACK_UNIT)
     units = np.floor(budget * (1 - 4 * ULP) / UNIT)
     good = (units >= 1) & (units < CAP)
     if not good.all():
         i = int(np.flatnonzero(~good)[0])
-        remedy = "a smaller epsilon"
-        if units[i] < 1:
-            remedy = (
-                "a larger epsilon" if method == "gaussian" else _carries(order or 0.0, delta[i])
-            )
+        remedy = "a larger epsilon" if units[i] < 1 else "a smaller epsilon"
         raise BudgetError(
             f"epsilon[{i}] = {float(epsilon[i])!r}, delta = {float(delta[i])!r}: its budget, "
             f"{float(budget[i]):g}, is outside [{UNIT:g}, {CAP * UNIT:g}); give {remedy}"
         )
-    return units.astype(np.int64)
+    return np.stack([units, told], axis=-1).astype(np.int64)
 
 
-def _carries(order: float, delta: float) -> str:
-    least = max(-float(renyi_budget(0.0, delta, order)), 0.0)
-    return (
-        f"a larger epsilon, or a higher order: one of {order:g} carries epsilon above {least:.4g} "
-        "at this delta (`suggest_order`, or `apiece ledger init` without --order)"
-    )
-
-
-def terms(
-    method: str, order: float | None, ids: codec.Ids, epsilon: Any, delta: Any
-) -> codec.Terms:
-    """Return each person's ε, δ and limit; raises `BudgetError` for what cannot be a budget."""
+def terms(ids: codec.Ids, epsilon: Any, delta: Any, slack: Any = SHARE) -> codec.Terms:
+    """Return each person's ε, δ and account; raises `BudgetError` for what cannot be a budget."""
     eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
     dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
-    for label, array in (("epsilon", eps), ("delta", dlt)):
+    share = nonnegative("slack", slack)
+    if not (share < 1).all():
+        raise BudgetError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try {SHARE}")
+    for label, array in (("epsilon", eps), ("delta", dlt), ("slack", share)):
         if array.ndim and array.shape != ids.shape:
             raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
     found = np.zeros(ids.size, dtype=codec.TERMS)
     found["epsilon"], found["delta"] = eps, dlt
-    found["limit"] = limits(method, order, found["epsilon"].copy(), found["delta"].copy())
+    both = limits(found["epsilon"].copy(), found["delta"].copy(), share)
+    found["limit"], found["slack"] = both.T
     return found
 
 
-def settings(method: str | None, order: Any) -> tuple[str, float | None]:
-    """Return the filter and its order, as asked or by default; raises as `checked_order`."""
-    return (method or "gaussian", checked_order(method or "gaussian", order))
-
-
-def checked_order(method: str, order: Any) -> float | None:
-    """Return the Rényi order of a ledger: one, fixed in advance; none for the Gaussian filter."""
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    if method == "gaussian":
-        if order is not None:
-            raise InputError(f"order = {order!r}: the Gaussian filter has none; leave it out")
-        return None
-    number = _check.positive("order", 0 if order is None else order)
-    if not number > 1:
-        raise InputError(f"order = {order!r}: must be above 1; for instance 16")
-    return number
-
-
-def losses(method: str, order: float | None, norms: Any, noise_stddev: Any) -> Floats:
-    """Return the loss of a Gaussian sum: s²/S², or α s²/(2S²); not yet rounded."""
+def losses(norms: Any, noise_stddev: Any) -> Floats:
+    """Return the μ² of a Gaussian sum, s²/S²; not yet rounded."""
     stddev = _check.positive("noise_stddev", noise_stddev)
     given = nonnegative("norms", norms)
-    factor = 1.0 if method == "gaussian" else (order or 0.0) / 2
     with np.errstate(over="ignore", under="ignore"):
         ratio = given / stddev  # 0 for the smallest norms, which are not free for that
-        return np.asarray(np.where(given > 0, np.maximum(ratio * ratio * factor, UNIT / 4), 0.0))
+        return np.asarray(np.where(given > 0, np.maximum(ratio * ratio, UNIT / 4), 0.0))
 
 
 def nonnegative(name: str, values: Any) -> Floats:
@@ -109,8 +80,20 @@ def nonnegative(name: str, values: Any) -> Floats:
     return array
 
 
-def to_units(loss: Floats) -> Integers:
-    """Return losses in units, rounded up; a loss past every budget becomes the cap."""
+def to_units(amount: Floats, unit: float = UNIT) -> Integers:
+    """Return amounts in units, rounded up; one past every budget becomes the cap."""
     with np.errstate(over="ignore"):
-        units = np.ceil(loss * (1 + 16 * ULP) / UNIT)
+        units = np.ceil(amount * (1 + 16 * ULP) / unit)
     return np.minimum(units, CAP).astype(np.int64)
+
+
+def whole(loss: Floats) -> Integers:
+    """Return the costs (μ², no slack) in units, (people, 1, 2): one pair a person."""
+    units = to_units(loss)
+    return np.stack([units, np.zeros_like(units)], axis=-1)[..., None, :]
+
+
+def pairs(costs: Costs) -> Integers:
+    """Return the pairs of costs in units, (groups, pairs, 2)."""
+    told = to_units(costs.slack, SLACK_UNIT)
+    return np.stack([to_units(costs.loss), told], axis=-1)

@@ -84,7 +84,7 @@ class _Fold:
         """Note what an entry is; its arrays come later."""
         kind = body["kind"]
         match kind:
-            case "enroll" | "amend" | "init" | "migrate":
+            case "enroll" | "amend" | "init":
                 pass
             case "reserve":
                 if body["analysis"] in self.reserved:
@@ -112,7 +112,7 @@ class _Fold:
 
     def _enroll(self, block: int, data: bytes) -> None:
         ids, terms = codec.unpack_enrolled(data)
-        spent = np.zeros(ids.size, dtype=np.int64)
+        spent = np.zeros((ids.size, 2), dtype=np.int64)
         if block in self.blocks:
             old = self.blocks[block]
             ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
@@ -127,14 +127,14 @@ class _Fold:
         self._check_limits(number, block)
 
     def _charge(self, number: int, block: int, data: bytes) -> None:
-        mask, charges = codec.unpack_masked(data, "<i8")
+        mask, charges = codec.unpack_charges(data)
         if (charges < 0).any() or (charges > units.CAP).any():
             self.problems.append(f"entry {number}: charges of block {block} out of range")
         self.blocks[block].spent[mask] += charges
         self._check_limits(number, block)
 
     def _check_limits(self, number: int, block: int) -> None:
-        if (self.blocks[block].spent > self.blocks[block].terms["limit"]).any():
+        if (self.blocks[block].spent > codec.limits(self.blocks[block].terms)).any():
             self.problems.append(f"entry {number}: someone in block {block} is over budget")
 
 
@@ -277,11 +277,13 @@ def _compare_balances(
     connection: sa.Connection, salt: bytes, part: Sequence[int], fold: _Fold
 ) -> None:
     for row in _between(connection, BALANCE, part):
-        spent, own = bytes(row.spent), fold.blocks.get(row.block)
+        spent, size = bytes(row.spent), str(row.size).encode()
+        own = fold.blocks.get(row.block)
         good = (
             own is not None
-            and spent == own.spent.astype("<i8").tobytes()
-            and bytes(row.digest) == block_digest(salt, "balance", row.block, spent)
+            and row.size == own.ids.size
+            and spent == codec.pack_pairs(own.spent)
+            and bytes(row.digest) == block_digest(salt, "balance", row.block, size, spent)
         )
         if not good:
             fold.problems.append(

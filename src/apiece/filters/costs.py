@@ -1,0 +1,198 @@
+"""Costs: the pairs (μ², slack) that stand for an analysis, of which each account pays one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece._types import Floats, Integers
+from apiece.accounting import PrivacyCurve, gaussian_with_slack, privacy_curve
+from apiece.errors import InputError
+from apiece.filters.convert import SHARE, ULP, gaussian_epsilon
+from apiece.mechanisms import Mechanism
+
+_BELOW: Final = 1 - 2.0**-12  # a whole slack is still in the account when both are whole units
+RUNGS: Final = 10  # slacks that are tried: the whole of an account's, a half of it, a quarter, …
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What an analysis costs each person: some pairs (μ², slack), any one of which pays for it.
+
+    Attributes:
+        loss: (groups, pairs) μ² of each pair; ∞ where a pair does not hold.
+        slack: (groups, pairs) The slack that belongs to it, in [0, 1).
+        group: (people,) Each person's row of both; None where row i is person i's.
+
+    Raises:
+        InputError: For shapes that do not fit, and numbers out of bounds.
+
+    Guarantee:
+        An account chooses its pair from its own budget alone, so that what is charged does not
+        follow from who else is charged, or from the order of charges.
+
+    Example:
+        >>> costs = Costs(np.array([[4.0, 1.0]]), np.array([[0.0, 1e-7]]))
+        >>> [each.tolist() for each in costs.chosen(np.array([5.0]), np.array([1e-6]))]
+        [[1.0], [1e-07]]
+    """
+
+    loss: Floats = field(repr=False)
+    slack: Floats = field(repr=False)
+    group: Integers | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        loss, slack = (np.asarray(each, np.float64) for each in (self.loss, self.slack))
+        if loss.ndim != 2 or loss.shape != slack.shape or not loss.shape[1]:
+            raise InputError(
+                f"costs: loss has shape {loss.shape}, slack {slack.shape}; give (groups, pairs)"
+            )
+        if not ((loss >= 0).all() and ((slack >= 0) & (slack < 1)).all()):
+            raise InputError("costs: loss must be at least 0 and slack in [0, 1), no NaN")
+        put = object.__setattr__
+        put(self, "loss", loss)
+        put(self, "slack", slack)
+        if self.group is not None:
+            put(self, "group", _rows(self.group, len(loss)))
+
+    @classmethod
+    def fixed(cls, loss: npt.ArrayLike, slack: npt.ArrayLike = 0.0) -> Costs:
+        """Return the costs of one pair a person.
+
+        Args:
+            loss: (people,) μ².
+            slack: The slack, one or one a person.
+
+        Example:
+            >>> len(Costs.fixed([0.5, 0.25]))
+            2
+        """
+        each, told = np.broadcast_arrays(np.atleast_1d(loss), np.atleast_1d(slack))
+        return cls(each[:, None], told[:, None])
+
+    def __len__(self) -> int:
+        return len(self.loss if self.group is None else self.group)
+
+    def of(self, group: Any) -> Costs:
+        """Return the costs of people, each of one group.
+
+        Args:
+            group: (people,) Each one's place among these.
+
+        Raises:
+            InputError: For a place that is not there.
+        """
+        place = _rows(group, len(self))
+        return Costs(self.loss, self.slack, place if self.group is None else self.group[place])
+
+    def epsilon(self, delta: npt.ArrayLike, share: float = SHARE) -> Floats:
+        """Return the ε of the least account that pays, if nothing was charged to it yet.
+
+        Args:
+            delta: Of the accounts, one or one a person.
+            share: Of δ that the accounts keep as slack.
+
+        Guarantee:
+            Rounded up.
+        """
+        loss, told = self.rows()
+        delta = np.broadcast_to(np.asarray(delta, np.float64), (len(self),))[:, None]
+        kept = delta * share
+        pays = np.where(told <= kept, loss, np.inf).min(axis=1)
+        rest = np.where(kept > 0, (delta - kept) / (1 - kept), delta)[:, 0]
+        known = np.isfinite(pays)
+        mu = np.sqrt(np.where(known, pays, 0.0)) * (1 + 4 * ULP)
+        return np.where(known, gaussian_epsilon(mu, rest * (1 - 8 * ULP)), np.inf)
+
+    def rows(self, part: Any = slice(None)) -> tuple[Floats, Floats]:
+        """Return loss and slack of some people, (people, pairs).
+
+        Args:
+            part: Which people: places, or a slice.
+        """
+        at = part if self.group is None else self.group[part]
+        return self.loss[at], self.slack[at]
+
+    def chosen(self, budget: Floats, slack: Floats) -> tuple[Floats, Floats]:
+        """Return the pair that each account pays: its larger share of the account is the least.
+
+        Args:
+            budget: (people,) Of each account, in μ².
+            slack: (people,) Of each account.
+
+        Raises:
+            InputError: For another number of accounts than these costs are of.
+        """
+        if len(budget) != len(self):
+            raise InputError(f"costs: of {len(self)} people, and there are {len(budget)} accounts")
+        loss, told = self.rows()
+        at = cheapest(loss, told, budget, slack)
+        return tuple(np.take_along_axis(each, at[:, None], 1)[:, 0] for each in (loss, told))  # type: ignore[return-value]
+
+
+def cheapest(
+    loss: npt.NDArray[Any], slack: npt.NDArray[Any], budget: Any, most: Any
+) -> npt.NDArray[np.intp]:
+    """Return for each account the place of the pair whose larger share of it is the least.
+
+    Args:
+        loss: (people, pairs) In any unit.
+        slack: (people, pairs) In any unit.
+        budget: (people,) Of the accounts, in the unit of `loss`.
+        most: (people,) Of the accounts, in the unit of `slack`.
+
+    Example:
+        >>> loss, slack = np.array([[8, 4, 1]]), np.array([[0, 1, 9]])
+        >>> [cheapest(loss, slack, np.array([8]), np.array([most])).tolist() for most in (0, 4, 9)]
+        [[0], [1], [1]]
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = [
+            np.where(each > 0, each / np.asarray(limit)[:, None], 0.0)
+            for each, limit in ((loss, budget), (slack, most))
+        ]
+    return np.asarray(np.maximum(*shares).argmin(axis=1))
+
+
+def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -> Costs:
+    """Return what mechanisms cost: the least μ² for some slacks from δ/10 down, and for none.
+
+    Args:
+        curves: Of what is done to a record of each group; a mechanism stands for its curve.
+        delta: Of the accounts that pay, by which the slacks are chosen: one, or one a group.
+
+    Raises:
+        InputError: For a δ outside (0, 1).
+        RangeError: Past the numerical range.
+
+    Guarantee:
+        Each pair holds by itself, with μ rounded up (`gaussian_with_slack`).
+
+    Example:
+        >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
+        >>> costs = costs_of([Repeated(Sampled(Gaussian(2.5), 0.05), 200)], 1e-5)
+        >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][::5]
+        ['0.0945, 1e-06', '0.097, 3.1e-08', '32, 0']
+    """
+    made = [c if isinstance(c, PrivacyCurve) else privacy_curve(c) for c in curves]
+    deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(made),))
+    slack = np.append(SHARE * 2.0 ** -np.arange(RUNGS), 0.0) * deltas[:, None] * _BELOW
+    loss = np.empty(slack.shape)
+    for row, curve in enumerate(made):
+        mu = np.asarray(gaussian_with_slack(curve, slack[row]).upper)
+        loss[row] = mu * mu * (1 + 4 * ULP)
+    return Costs(loss, slack)
+
+
+def _rows(group: Any, groups: int) -> Integers:
+    found = np.asarray(group)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise InputError("group: give one whole number a person")
+    if found.size and not (found.min() >= 0 and found.max() < groups):
+        raise InputError(f"group: must be from 0 to {groups - 1}, a row of the costs")
+    return found.astype(np.int64)
