@@ -82,6 +82,7 @@ def measure_plan(seed: int) -> list[dict[str, Any]]:
                 **about,
                 "seed": seed,
                 "group": g,
+                "joins": float(sum(s.steps * s.chances()[g] for s in plan.stages)),
                 "promise": promise,
                 "one": float(one[g]) / promise,
                 "four": float(four[g]) / float(exact.upper),
@@ -93,11 +94,15 @@ def measure_plan(seed: int) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how the ratios lie, by the promise and by how often a record is expected to take part."""
+    """Return how the ratios lie, by the promise and by how often a record is expected to join."""
     said: dict[str, Any] = {"groups": len(rows), "below": sum(row["below"] for row in rows)}
     for name, low, high, most in (("to 4", 0.1, 4, 1.01), ("4 to 8", 4, 8, 1.03)):
-        for rates, least, top in (("q from .001", 1e-3, 1.1), ("q below .001", 0, 1e-3)):
-            some = [r for r in rows if low <= r["promise"] < high and least <= r["rate"] < top]
+        for rates, least, top in (
+            ("joins 30 times or more", 30, math.inf),
+            ("joins 3 to 30 times", 3, 30),
+            ("joins less than 3 times", 0, 3),
+        ):
+            some = [r for r in rows if low <= r["promise"] < high and least <= r["joins"] < top]
             if some:
                 one = np.array([row["one"] for row in some])
                 four = np.array([row["four"] for row in some])

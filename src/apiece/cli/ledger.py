@@ -158,12 +158,25 @@ def migrate(old: str, new: str, as_json: bool) -> None:
     epilog="Example: apiece ledger status sqlite:///people.db --json",
 )
 @url_argument
-@click.option("--analysis", help="Whether this analysis is reserved or committed.")
+@click.option("--analysis", help="Whether it is reserved or committed; the name of a release.")
+@click.option("--left", is_flag=True, help="How many accounts have how much left. PRIVATE.")
+@click.option(
+    "--noise-stddev", type=float, help="Release --left with this noise, charged as --analysis."
+)
 @gone("--person", "is the column of people's ids; for one person, apiece ledger receipt URL ID")
 @json_option
-def status(url: str, analysis: str | None, as_json: bool) -> None:
-    """Say how far the history goes; nothing about anyone's spending."""
+def status(
+    url: str, analysis: str | None, left: bool, noise_stddev: float | None, as_json: bool
+) -> None:
+    """Say how far the history goes; nothing about anyone's spending, unless asked.
+
+    --left says what can still be asked of how many: data about people. With --noise-stddev and
+    --analysis these counts get noise, which everyone who is counted pays for, and may be shown.
+    """
     ledger = _open(url, create=False)
+    if noise_stddev is not None and (analysis is None or not left):
+        raise InputError("--noise-stddev: needs --left, and --analysis as the release's name")
+    counts = _left(ledger, analysis, noise_stddev) if left else None
     head = ledger.head()
     document: Json = {
         "people": ledger.people,
@@ -173,6 +186,9 @@ def status(url: str, analysis: str | None, as_json: bool) -> None:
         f"{document['people']} people",
         f"head {head.number}:{head.digest}",
     ]
+    if counts is not None:
+        document["left"] = counts
+        lines += _left_text(counts)
     if analysis is not None:
         found = ledger.status(analysis)
         if found == "unknown":
@@ -182,6 +198,28 @@ def status(url: str, analysis: str | None, as_json: bool) -> None:
         document["analysis"] = {"id": analysis, "status": found}
         lines.append(f"analysis {analysis}: {document['analysis']['status']}")
     _emit(as_json, document, "\n".join(map(plain, lines)))
+
+
+def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> Json:
+    """Return how many accounts have which share left: as they are, or released."""
+    from apiece.ledger import SHARES, standing
+
+    if noise_stddev is not None:
+        from apiece.queries import release_standing
+
+        return release_standing(ledger, str(analysis), noise_stddev=noise_stddev)
+    counts = {kind: each.tolist() for kind, each in standing(ledger).items()}
+    return {"shares": list(SHARES), "noise_stddev": None, **counts}
+
+
+def _left_text(counts: Json) -> list[str]:
+    """Return a table of what is left for two kinds of analyses."""
+    noise = counts["noise_stddev"]
+    title = "PRIVATE, data about people" if noise is None else f"with noise of {noise:g} a step"
+    rows = [["at least this share\nof the account is left", "for queries", "for trainings"]]
+    for share, *each in zip(counts["shares"], counts["queries"], counts["trainings"], strict=True):
+        rows.append([percent(share), *(f"{count:,}" for count in each)])
+    return [f"how many accounts, {title}:", *columns(rows)]
 
 
 @command.command(

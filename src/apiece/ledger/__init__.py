@@ -9,9 +9,11 @@ from apiece.ledger.migrating import migrate_ledger
 from apiece.ledger.people import LedgerFilter
 from apiece.ledger.plans import plan_costs, reserve_plan, training_costs, training_terms
 from apiece.ledger.receipts import Charge, Receipt, receipt
+from apiece.ledger.standing import SHARES, binned, cumulated, standing
 from apiece.ledger.verify import Verification
 
 __all__ = [
+    "SHARES",
     "Charge",
     "Entry",
     "Head",
@@ -19,7 +21,9 @@ __all__ = [
     "LedgerFilter",
     "Receipt",
     "Verification",
+    "binned",
     "check_address",
+    "cumulated",
     "database_files",
     "migrate_ledger",
     "plan_costs",
@@ -27,6 +31,7 @@ __all__ = [
     "read_id",
     "receipt",
     "reserve_plan",
+    "standing",
     "training_costs",
     "training_terms",
 ]

@@ -453,7 +453,7 @@ class Ledger:
         Args:
             ids: Of persons with accounts.
         """
-        return np.asarray(self._balance(ids)[0][:, 0] * units.UNIT)
+        return np.asarray(self.balances(ids)[1][:, 0] * units.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
         """Return the μ² that is left of each person's budget. Data about people.
@@ -461,7 +461,7 @@ class Ledger:
         Args:
             ids: Of persons with accounts.
         """
-        spent, limit = self._balance(ids)
+        limit, spent = self.balances(ids)
         return np.asarray((limit - spent)[:, 0] * units.UNIT)
 
     def remaining_slack(self, ids: Any) -> Floats:
@@ -470,8 +470,23 @@ class Ledger:
         Args:
             ids: Of persons with accounts.
         """
-        spent, limit = self._balance(ids)
+        limit, spent = self.balances(ids)
         return np.asarray((limit - spent)[:, 1] * units.SLACK_UNIT)
+
+    def balances(self, ids: Any) -> tuple[Integers, Integers]:
+        """Return the limits of accounts and what is spent, (people, 2) whole units of μ² and slack.
+
+        Data about people.
+
+        Args:
+            ids: Of persons with accounts.
+        """
+        ids = codec.checked_ids(ids)
+        with self._reading() as reading:
+            self._directory.refresh(reading.connection, reading.last.people)
+            ordinals = self._directory.numbers(ids)
+            spent, limits = accounts.read_balances(reading.connection, self._salt, ordinals)
+        return limits, spent
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
@@ -642,10 +657,3 @@ class Ledger:
                 body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
                 writing.last = chain.append(connection, salt, writing.last, body, record)
         return np.asarray(ids[admitted])
-
-    def _balance(self, ids: Any) -> tuple[Integers, Integers]:
-        ids = codec.checked_ids(ids)
-        with self._reading() as reading:
-            self._directory.refresh(reading.connection, reading.last.people)
-            ordinals = self._directory.numbers(ids)
-            return accounts.read_balances(reading.connection, self._salt, ordinals)

@@ -6,6 +6,7 @@ from apiece.queries.noise import rounded_gaussians
 from apiece.queries.schema import Schema
 from apiece.queries.session import Answer, Session
 from apiece.queries.spark import SparkTable, register_on_spark, start_spark
+from apiece.queries.standing import release_standing
 from apiece.queries.table import Table, register
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "parse",
     "register",
     "register_on_spark",
+    "release_standing",
     "rounded_gaussians",
     "start_spark",
 ]

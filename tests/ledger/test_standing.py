@@ -1,0 +1,35 @@
+"""What is left, as counts: each account once in each, by its budget and by its slack."""
+
+from pathlib import Path
+
+import numpy as np
+
+from apiece.filters import Costs
+from apiece.ledger import SHARES, Ledger, binned, cumulated, standing
+
+
+def test_every_account_is_counted_by_what_it_has_left(tmp_path: Path) -> None:
+    ledger, ids = Ledger.open(f"{tmp_path}/p.db"), np.arange(200)
+    ledger.enroll(ids, 2.0, 1e-5)
+    rng = np.random.default_rng(0)
+    budget, slack = float(ledger.remaining([0])[0]), float(ledger.remaining_slack([0])[0])
+    part, told = rng.random(200), rng.random(200)
+    part[:20], told[:40] = 0, 0
+    ledger.reserve_costs("t", ids, Costs.fixed(part * budget * 0.999, told * slack * 0.999))
+    found = standing(ledger)
+    for share, queries, trainings in zip(SHARES, found["queries"], found["trainings"], strict=True):
+        assert queries == (1 - part * 0.999 >= share).sum()
+        assert trainings == (np.minimum(1 - part * 0.999, 1 - told * 0.999) >= share).sum()
+
+
+def test_a_person_is_in_one_place_of_each_histogram() -> None:
+    """So a release has sensitivity √2, whatever is left."""
+    rng = np.random.default_rng(1)
+    limits = rng.integers(0, 5, (50, 2)) * 100
+    spent = (limits * rng.random((50, 2))).astype(np.int64)
+    for one in range(50):
+        each = binned(limits[one : one + 1], spent[one : one + 1])
+        assert each.sum(axis=1).tolist() == [1, 1]
+    together = binned(limits, spent)
+    assert together.sum(axis=1).tolist() == [50, 50]
+    assert all(np.all(np.diff(counts) >= 0) for counts in cumulated(together).values())
