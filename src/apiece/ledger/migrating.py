@@ -110,6 +110,16 @@ def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None 
     Guarantee:
         Nobody has more left than before. Who was charged by a Rényi ledger stays on a Rényi filter
         of that order, with the slack beside it, and their account cannot be changed.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.ledger import Ledger
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Ledger.make(f"{folder}/new.db", ["ann"], 1.0, 1e-6)
+        ...     migrate_ledger(f"{folder}/new.db", f"{folder}/newer.db")
+        Traceback (most recent call last):
+            ...
+        apiece.errors.StateError: ledger ...: is of version 5 already; open it
     """
     last = _migrated(make_engine(old), make_engine(new), anchor)
     return Head(last.number, last.digest.hex())

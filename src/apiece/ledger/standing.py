@@ -31,7 +31,7 @@ def standing(ledger: Ledger) -> dict[str, Integers]:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.2, 3.0], 1e-6)
         ...     _ = ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0)
         ...     standing(ledger)["queries"].tolist()
-        [0, 1, 1, 2, 2, 2]
+        [0, 1, 2, 2, 2, 2]
     """
     bins = sum(
         (binned(codec.limits(terms), spent) for _, terms, spent in ledger.account_blocks()),
@@ -46,6 +46,10 @@ def binned(limits: Integers, spent: Integers) -> Integers:
     Args:
         limits: (people, 2) Of the accounts, in units.
         spent: (people, 2) Of the accounts, in units.
+
+    Example:
+        >>> binned(np.array([[100, 10], [100, 10]]), np.array([[0, 0], [40, 8]])).tolist()
+        [[1, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 1, 0, 0]]
     """
     left = 1 - spent / np.maximum(limits, 1)
     kinds = (left[:, 0], left.min(axis=1))
@@ -62,6 +66,10 @@ def cumulated(bins: Any) -> dict[str, Any]:
 
     Args:
         bins: As `binned` returns them, or with noise.
+
+    Example:
+        >>> cumulated([[1, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 1, 0, 0]])["trainings"].tolist()
+        [1, 1, 1, 1, 2, 2]
     """
     rows: Iterable[Any] = np.cumsum(np.asarray(bins)[:, :-1], axis=1)
     return dict(zip(("queries", "trainings"), rows, strict=True))
