@@ -254,6 +254,7 @@ class _Task:
     def symbolic(self, graph: fx.GraphModule) -> tuple[fx.GraphModule, Sizes]:
         """Return the same graph for any number of records, and without writes into tensors."""
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        mode.cache_enabled = False  # of symbols nothing is found again
         fake = self._fake(mode, RECORDS)
         batch: Any = fake[-1].shape[0]  # a symbol
 
