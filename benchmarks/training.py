@@ -6,7 +6,9 @@ PyTorch (as it is, in channels last, compiled, with a fused optimizer) and to th
 slow ones have two or three rounds beside non-private PyTorch, then the quick ones have theirs. Each
 number of threads has a process of its own, bound to as many cores. Peak memory is that of one step
 of one contender in a fresh process, above what the process held before: the median of several steps
-after the first ones, in which a model is captured.
+after the first ones, in which a model is captured. The total is that of a run's first steps from
+the first call on, each run in a fresh process, plain and private in turn: the ratio of the
+processor's time in each pair, their median, the least and the largest.
 
     python benchmarks/training.py --out benchmarks/results/training.json     # 6 minutes
 
@@ -31,6 +33,7 @@ from pathlib import Path
 
 SECONDS = {"mnist-cnn": 8.0, "cifar-cnn": 12.0, "mlp": 4.0}  # of the quick contenders
 MODELS = list(SECONDS)
+TOTALS = {"mnist-cnn": (1, 30, 200), "cifar-cnn": (1, 30), "mlp": (1, 30, 200, 1500)}  # steps
 NEEDS = {"opacus, hooks": "opacus", "opacus, ghost": "opacus", "jax, compiled": "jax"}
 MEMORY = ["pytorch, not private", "apiece", "opacus, ghost"]
 BASE = "pytorch, not private"
@@ -123,6 +126,35 @@ def measure(name: str, contenders: list[str], seconds: float) -> dict[str, objec
     return {"batch": size, "contenders": rows, "left_out": failed}
 
 
+def totals(name: str, who: str) -> dict[str, list[float]]:
+    """Return the processor's seconds, and the clock's, of a run's steps from the first call on."""
+    step, _ = prepared(name, who)
+    used, clock, found = time.process_time(), time.perf_counter(), dict[str, list[float]]()
+    for done in range(1, TOTALS[name][-1] + 1):
+        step()
+        if done in TOTALS[name]:
+            found[str(done)] = [time.process_time() - used, time.perf_counter() - clock]
+    return found
+
+
+def total(name: str, pairs: int) -> dict[str, object]:
+    """Return the ratios of total times to the usual plain step's, from runs in turn."""
+    runs = [
+        [worker("total", name, who, "1", "0") for who in (BASE, "apiece")] for _ in range(pairs)
+    ]
+    found: dict[str, object] = {}
+    for steps in map(str, TOTALS[name]):
+        times = [[run[steps] for run in pair] for pair in runs]
+        ratios = sorted(ours[0] / plain[0] for plain, ours in times)
+        found[steps] = {
+            "to_the_usual": round(statistics.median(ratios), 3),
+            "from": round(ratios[0], 3),
+            "to": round(ratios[-1], 3),
+            "seconds": [round(statistics.median(t[k][0] for t in times), 3) for k in (0, 1)],
+        }
+    return found
+
+
 def peak(name: str, who: str) -> float:
     """Return the megabytes by which one step of a contender lifts this process at most."""
     step, _ = prepared(name, who)
@@ -175,6 +207,8 @@ def work(kind: str, name: str, rest: list[str], threads: int, seconds: float) ->
     warnings.filterwarnings("ignore")
     if kind == "memory":
         print(json.dumps({"megabytes": round(peak(name, rest[0]), 1)}))
+    elif kind == "total":
+        print(json.dumps(totals(name, rest[0])))
     else:
         print(json.dumps(measure(name, rest, seconds)))
 
@@ -186,6 +220,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--scale", type=float, default=1.0, help="of the time spent on each model")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--pairs", type=int, default=5, help="of runs whose total time is taken")
     parser.add_argument("--note", help="About the machine or the run, kept in the result.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
@@ -213,7 +248,14 @@ def main() -> None:
     absent = sorted(set(NEEDS.values()) - set(info))
     if options.note:
         info["note"] = options.note
-    results = {"machine": info, "not_installed": absent, "threads": times, "memory": memory}
+    whole = {name: total(name, options.pairs) for name in options.models if options.pairs}
+    results = {
+        "machine": info,
+        "not_installed": absent,
+        "threads": times,
+        "memory": memory,
+        "total": whole,
+    }
     text = json.dumps(results, indent=2)
     if options.out:
         options.out.write_text(text + "\n")

@@ -142,7 +142,7 @@ def noisy(sums: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str
     return {n: s + STDDEV * torch.randn(s.shape, generator=generator) for n, s in sums.items()}
 
 
-def ours(method: str, *, release: bool = False, last: bool = False) -> Callable[..., Step]:
+def ours(*, release: bool = False, last: bool = False) -> Callable[..., Step]:
     def prepare(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
         model, generator = make(), ChaCha20Stream() if release else torch.Generator()
         if last:
@@ -151,7 +151,7 @@ def ours(method: str, *, release: bool = False, last: bool = False) -> Callable[
         bounds = torch.linspace(0.1, 2, len(x), dtype=torch.float64)  # as the trainer has them
 
         def step() -> None:
-            clipped = clip_and_sum(model, LOSS, x, y, bounds, method=method)
+            clipped = clip_and_sum(model, LOSS, x, y, bounds, method="proved")
             update(model, optimizer, add_noise(clipped, STDDEV, generator=generator), len(x))
 
         return step
@@ -159,7 +159,9 @@ def ours(method: str, *, release: bool = False, last: bool = False) -> Callable[
     return prepare
 
 
-def compiled(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
+def by_torch_func(
+    make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, *, compiles: bool = False
+) -> Step:
     model, generator = make(), torch.Generator()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     bounds = torch.linspace(0.1, 2, len(x))
@@ -167,16 +169,17 @@ def compiled(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) ->
     def one(values: dict[str, torch.Tensor], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return LOSS(functional_call(model, values, (a.unsqueeze(0),)), b.unsqueeze(0))[0]
 
-    @torch.compile
     def clipped(values, a, b, c):  # type: ignore[no-untyped-def]
         grads = vmap(grad(one), in_dims=(None, 0, 0))(values, a, b)
         norms = sum(g.flatten(1).square().sum(1) for g in grads.values()).sqrt()
         factors = (c / norms).clamp(max=1)
         return {n: torch.tensordot(factors, g, 1) for n, g in grads.items()}
 
+    summed = torch.compile(clipped) if compiles else clipped
+
     def step() -> None:
         values = {n: p.detach() for n, p in model.named_parameters()}
-        update(model, optimizer, noisy(clipped(values, x, y, bounds), generator), len(x))
+        update(model, optimizer, noisy(summed(values, x, y, bounds), generator), len(x))
 
     return step
 
@@ -293,11 +296,11 @@ CONTENDERS: dict[str, Callable[..., Step]] = {
         channels_last, fused=True, compiles=True
     ),
     "floor": floor,
-    "apiece": ours("auto"),
-    "apiece, channels last": ours("auto", last=True),
-    "apiece, release noise": ours("auto", release=True),
-    "torch.func": ours("functional"),
-    "torch.func, compiled": compiled,
+    "apiece": ours(),
+    "apiece, channels last": ours(last=True),
+    "apiece, release noise": ours(release=True),
+    "torch.func": by_torch_func,
+    "torch.func, compiled": partial(by_torch_func, compiles=True),
     "opacus, hooks": opacus_hooks,
     "opacus, ghost": opacus_ghost,
     "jax, compiled": jax_compiled,

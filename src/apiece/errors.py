@@ -18,6 +18,7 @@ ApieceError
     └── AnalysisError                the same as above
 
 SlowPathWarning (UserWarning)        a model is clipped exactly, but by a slower path than others
+IdleParameterWarning (UserWarning)   parameters are trained that no record's loss depends on
 StewardWarning (UserWarning)         something of the rows, for the eyes of those who hold them
 
 Messages are one line: what, where, the value, the bound, the remedy.
@@ -38,7 +39,11 @@ class InputError(ApieceError, ValueError):
 
 
 class SlowPathWarning(UserWarning):
-    """A model is clipped exactly, but by a slower path than most; said once for each model."""
+    """A model is clipped exactly, but by a slower path than most."""
+
+
+class IdleParameterWarning(UserWarning):
+    """Parameters are trained that no record's loss depends on: they would move by noise alone."""
 
 
 class StewardWarning(UserWarning):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.errors import InputError, SlowPathWarning, UnsupportedError
+from apiece.errors import IdleParameterWarning, InputError, SlowPathWarning, UnsupportedError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import proof_of
 from neighbours.harness import movement
@@ -81,6 +81,29 @@ def test_what_is_not_proved_runs_alone_and_says_why():
         alone = clip_and_sum(*options, method="alone")
     for name, value in alone.gradients.items():
         assert torch.equal(value, found.gradients[name])
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an adapter that its forward forgets."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3)
+        self.down, self.up = nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False)
+
+    def forward(self, x):
+        self.up(self.down(x))
+        return self.head(self.base(x))
+
+
+def test_parameters_that_would_learn_nothing_are_told():
+    model = Adapted()
+    with pytest.warns(IdleParameterWarning, match=r"down.weight, up.weight \(2 of 4 trained"):
+        clip_and_sum(model, loss_fn, torch.randn(9, 4), torch.ones(9), 0.1)
+    assert proof_of(model).idle == ("down.weight", "up.weight")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clip_and_sum(nn.Linear(4, 3), loss_fn, torch.randn(9, 4), torch.ones(9), 0.1)
 
 
 class Watched(nn.Module):

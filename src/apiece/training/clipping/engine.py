@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from apiece.errors import UnsupportedError
+from apiece.errors import IdleParameterWarning, UnsupportedError
 from apiece.training.clipping import records
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
 from apiece.training.clipping.contributions import Contribution, Rows
@@ -39,6 +40,7 @@ class Proof:
         proved: Whether no record can meet another in the graph that runs; if not, records run
             alone, one after the other.
         operators: How often each operator of the graph meets records, by name.
+        idle: The trained parameters that no record's loss depends on; noise alone would move them.
         why: Where it was not proved: the module or line, the operator, and what it does.
 
     Example:
@@ -49,6 +51,7 @@ class Proof:
     proved: bool
     operators: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
+    idle: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,8 +146,21 @@ def _proved(batch: Batch) -> Engine:
     room = max(_CACHE, _WORTH * parameters, _EACH * nodes)
     on_cpu = all(p.device.type == "cpu" for p in batch.parameters.values())
     most = max(2, room // max(1, cells)) if on_cpu else sys.maxsize
-    proof = Proof(True, dict(sorted(proved.operators.items())))
+    idle = tuple(name for name in batch.parameters if name not in program.parts)
+    if idle:
+        _warn_of_idle(idle, len(batch.parameters))
+    proof = Proof(True, dict(sorted(proved.operators.items())), idle=idle)
     return Engine(proof, program, found.names, most)
+
+
+def _warn_of_idle(idle: tuple[str, ...], trained: int) -> None:
+    named = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
+    warnings.warn(
+        f"model: no record's loss depends on {named} ({len(idle)} of {trained} trained): noise "
+        "alone would move them; freeze them, or use them in the forward",
+        IdleParameterWarning,
+        stacklevel=6,
+    )
 
 
 def _cells(node: Any, layouts: Any, sizes: Any) -> int:
