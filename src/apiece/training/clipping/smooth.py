@@ -51,8 +51,8 @@ def smooth_squares(
 
     Example:
         >>> model = nn.Linear(2, 1, bias=False)
-        >>> first = lambda outputs, _: outputs[:, 0]
-        >>> smooth_squares(model, first, torch.ones(3, 2), torch.ones(3)).tolist()
+        >>> summed = lambda outputs, _: outputs.sum(1)
+        >>> smooth_squares(model, summed, torch.ones(3, 2), torch.ones(3)).tolist()
         [2.0, 2.0, 2.0]
     """
     parameters = fit_parameters(model)
