@@ -40,8 +40,8 @@ class Proof:
         proved: Whether no record can meet another in the graph that runs; if not, records run
             alone, one after the other.
         operators: How often each operator of the graph meets records, by name.
-        idle: The trained parameters that no record's loss depends on; noise alone would move them.
         why: Where it was not proved: the module or line, the operator, and what it does.
+        idle: The trained parameters that no record's loss depends on; noise alone would move them.
 
     Example:
         >>> Proof(False, {}, "norm: native_batch_norm: takes the mean over the records").proved
