@@ -56,6 +56,7 @@ if sys.argv[1] == "generate":
     sys.argv[1] = "run"
 program.cli()
 """
+UNESCAPED = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support"
 SLOW_LIMIT = 600  # seconds for the slow tests of one mutant
 FOUND = {"killed", "timeout", "killed slowly"}
 STATUS = {0: "survived", 1: "killed", 3: "killed", 5: "no tests", 33: "no tests"}
@@ -191,6 +192,8 @@ def copy(folder: Path, package: Package) -> bool:
             *(f"tests/{tests}" for tests in package.tests),
             *(f"--deselect=tests/{tests}" for tests in package.left_out),
         ],
+        # pytest escapes ids each time that it collects: those with backslashes are not found again
+        "pytest_add_cli_args": ["-o", f"{UNESCAPED}=true"],
         "process_isolation": "forkserver",
         "use_git_change_detection": False,
         "on_dependency_change": "ignore",
@@ -389,6 +392,8 @@ def store(name: str, size: int, seed: int) -> None:
     left = count["survived"] + count["no tests"]  # by the slow tests as well, unless not asked
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"packages": {}}
     stored["machine"] = machine()
+    before = stored["packages"].get(name, {})
+    first = before.get("at first") if before.get("seed") == seed else None
     stored["packages"][name] = {
         "mutants": len(everything),
         "seed": seed,
@@ -399,6 +404,7 @@ def store(name: str, size: int, seed: int) -> None:
         "timeouts": count["timeout"],
         "survived": count["survived"] + count["survived all"],
         "no tests": count["no tests"],
+        "at first": first or share(fast, len(judged)),
         "make test": share(fast, len(judged)),
         "make test-all": None if left else share(every, len(judged)),
     }

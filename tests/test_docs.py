@@ -145,3 +145,19 @@ def test_examples_are_jobs(path: Path) -> None:
     job = read_job(path)
     people = read_people(job)
     assert len(people.budgets) == len(people.train.labels)
+
+
+def test_the_table_of_planted_faults_is_the_stored_one() -> None:
+    stored = json.loads((ROOT / "benchmarks" / "results" / "mutants.json").read_text())
+    page = (ROOT / "docs" / "results" / "tests.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    found = {
+        name: [
+            *(f"{row[key]:,}" for key in ("mutants", "sample", "explained")),
+            f"{row['at first']['share']:.3f}",
+            f"{row['make test']['share']:.3f}",
+            "{:.3f} to {:.3f}".format(*row["make test"]["interval"]),
+        ]
+        for name, row in stored["packages"].items()
+    }
+    assert {name: cells for name, *cells in rows[1:]} == found
