@@ -155,3 +155,18 @@ def test_another_accountant_is_asked_by_name_and_not_remembered() -> None:
     tight, loose = plan.verify(), plan.verify(method="rdp")
     assert loose.epsilon_spent[0] > tight.epsilon_spent[0]
     assert plan.verify().epsilon_spent is tight.epsilon_spent
+
+
+def test_only_public_records_may_be_missing_from_the_budgets_of_all_others() -> None:
+    asked = np.repeat([1.0, 4.0, 2.0], 10)
+    names = np.repeat(["strict", "weak", "public"], 10)
+    settings = {"steps": 1, "expected_batch_size": 6.0, "clip_norm": 1.0}
+    plan = assign(Budgets(asked, 1e-5, labels=names), "scale", **settings)  # type: ignore[arg-type]
+    assert plan.verify(Budgets(asked[:20], 1e-5)).ok
+    assert not plan.verify(Budgets(asked[:20] / 2, 1e-5)).ok
+    for fewer in (Budgets(asked[:19], 1e-5), Budgets(asked[10:], 1e-5, ids=np.arange(10, 30))):
+        with pytest.raises(InputError, match="are missing"):
+            plan.verify(fewer)
+    more = Budgets(np.append(asked[:20], 1.0), 1e-5, ids=[*range(20), 77])
+    with pytest.raises(InputError, match="are missing"):
+        plan.verify(more)  # of somebody else too
