@@ -409,8 +409,8 @@ def store(name: str, size: int, seed: int) -> None:
         "make test-all": None if left else share(every, len(judged)),
     }
     stored["by the number of mutants"] = {
-        suite: overall([row for row in stored["packages"].values() if row[suite]], suite)
-        for suite in ("make test", "make test-all")
+        suite: overall([row for row in stored["packages"].values() if row.get(suite)], suite)
+        for suite in ("at first", "make test", "make test-all")
     }
     RESULT.write_text(json.dumps(stored, indent=1) + "\n")
 
@@ -419,7 +419,7 @@ def overall(rows: list[dict[str, Any]], suite: str) -> float | None:
     """Return the share of all mutants of these packages, each with its number of mutants."""
     whole = sum(row["mutants"] for row in rows)
     found = sum(row["mutants"] * row[suite]["share"] for row in rows)
-    return round(found / whole, 3) if rows else None
+    return math.floor(found / whole * 1000 + 1e-9) / 1000 if rows else None
 
 
 def show(name: str, size: int, seed: int) -> None:
