@@ -13,12 +13,13 @@ from apiece.accounting import (
     PrivacyCurve,
     gaussian_of_bounded_range,
     gaussian_of_pure,
+    gaussian_summary,
     gaussian_with_slack,
     privacy_curve,
     slack,
 )
 from apiece.accounting.bounds import Bounds, invert
-from apiece.errors import InputError
+from apiece.errors import InputError, RangeError
 from apiece.mechanisms import (
     Composed,
     DiscreteGaussian,
@@ -196,3 +197,22 @@ def test_shapes_and_errors():
             gaussian_with_slack(curve, bad)
         with pytest.raises(InputError, match="epsilon = "):
             gaussian_of_pure(-1 + bad - bad if bad == bad else bad)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3] + MECHANISMS[6:8], ids=lambda m: repr(m)[:40])
+def test_the_regret_bounds_how_far_the_gaussian_is_from_the_mechanism(mechanism):
+    curve = privacy_curve(mechanism)
+    found = gaussian_summary(curve, 1e-6)
+    assert found.mu == gaussian_with_slack(curve, 1e-6).upper
+    epsilon = np.linspace(0, 30, 1501)
+    told = found.slack + (1 - found.slack) * np.asarray(
+        numerics.gaussian_delta(found.mu, epsilon).upper
+    )
+    gap = ((told - np.asarray(curve.delta(epsilon).upper)) / (1 + np.exp(epsilon))).max()
+    assert gap <= found.regret <= gap + 0.01
+
+
+def test_a_gaussian_has_no_regret_and_what_tells_all_no_gaussian():
+    assert gaussian_summary(privacy_curve(Gaussian(2.0)), 0.0).regret < 3e-3
+    with pytest.raises(RangeError, match="no Gaussian stands for this"):
+        gaussian_summary(privacy_curve(Finite([0.9, 0.1, 0.0], [0.9, 0.0, 0.1])), 1e-6)

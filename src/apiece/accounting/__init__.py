@@ -16,8 +16,10 @@ from apiece.accounting.limits import (
 )
 from apiece.accounting.renyi.profile import divergence as renyi_divergence
 from apiece.accounting.slack import (
+    GaussianSummary,
     gaussian_of_bounded_range,
     gaussian_of_pure,
+    gaussian_summary,
     gaussian_with_slack,
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "EpsilonBudget",
     "Excess",
     "ExcessBudget",
+    "GaussianSummary",
     "MuBudget",
     "PowerBudget",
     "PrivacyCurve",
@@ -40,6 +43,7 @@ __all__ = [
     "excess",
     "gaussian_of_bounded_range",
     "gaussian_of_pure",
+    "gaussian_summary",
     "gaussian_with_slack",
     "noise_multipliers",
     "privacy_curve",

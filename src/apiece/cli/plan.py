@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +81,17 @@ HEADS = {
 @click.option(
     "--from", "source", type=click.Path(path_type=Path), help="Read a plan's JSON, verify it."
 )
+@click.option("--gaussian", is_flag=True, help="Each group's μ, with its slack and regret.")
 @click.option("--compare", "compared", is_flag=True, help="A table of several strategies.")
 @click.option("--out", type=Output(PLAN), help="Write the plan's JSON here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    source: Path | None, out: Path | None, as_json: bool, compared: bool, **flags: Any
+    source: Path | None,
+    out: Path | None,
+    as_json: bool,
+    compared: bool,
+    gaussian: bool,
+    **flags: Any,
 ) -> None:
     """Turn budgets into a verified plan: rates, clip norms and noise that keep each promise."""
     if compared:
@@ -101,10 +107,33 @@ def command(
         warn(doubts(plan.budget_groups))
     if out is not None:
         write(out, plan.to_json(indent=2) + "\n", PLAN)
-    if as_json:
+    if gaussian:
+        echo(json.dumps(summaries(plan)) if as_json else summary_table(plan))
+    elif as_json:
         echo(plan.to_json())
     else:
         echo(table(plan))
+
+
+def summaries(plan: Plan) -> Json:
+    """Return each group's μ, slack and regret."""
+    return {
+        "groups": [
+            {"name": group.name, "epsilon": group.epsilon, "delta": group.delta}
+            | asdict(plan.gaussian(k))
+            for k, group in enumerate(plan.groups)
+        ]
+    }
+
+
+def summary_table(plan: Plan) -> str:
+    """Return each group's μ as a table: numbers that add up, as squares, over trainings."""
+    rows = [["group", "ε\nspent", "μ", "slack", "regret"]]
+    for k, (group, spent) in enumerate(zip(plan.groups, plan.epsilon_spent, strict=True)):
+        found = plan.gaussian(k)
+        numbers = (float(spent), found.mu, found.slack, found.regret)
+        rows.append([group.name, *(rounded_up(each, 3) for each in numbers)])
+    return "\n".join(columns(rows))
 
 
 def _compare(flags: Flags, as_json: bool) -> None:

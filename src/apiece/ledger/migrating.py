@@ -15,7 +15,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -48,11 +48,11 @@ _OWN: Final = ("number", "people", "state")  # of an entry, written anew
 class Older:
     """What an older ledger has, once it is checked."""
 
-    salt: bytes
+    salt: bytes = field(repr=False)
     order: float | None
     last: Last
-    bodies: list[Json]
-    blocks: dict[int, tuple[codec.Ids, Any]]  # of people: ids and terms
+    bodies: list[Json] = field(repr=False)
+    blocks: dict[int, tuple[codec.Ids, Any]] = field(repr=False)  # people's ids and terms
 
     def now(self, charges: Integers) -> Integers:
         """Return charges in today's units of μ², rounded up."""

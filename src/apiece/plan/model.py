@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from apiece import _check, _json
 from apiece._types import Floats, Integers, Json
-from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting import GaussianSummary, PrivacyCurve, gaussian_summary, privacy_curve
 from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Consents
 from apiece.errors import InputError, unknown
 from apiece.mechanisms import Mechanism
@@ -197,6 +197,24 @@ class Plan:
             InputError: For a group that there is not.
         """
         return privacy_curve(self.mechanism_for(group), method=method or self.method)
+
+    def gaussian(self, group: int | str, *, slack: float | None = None) -> GaussianSummary:
+        """Return the Gaussian that stands for what a record of `group` risks: a μ that composes.
+
+        Args:
+            group: A position or a name.
+            slack: The chance left out; None for a tenth of the group's δ.
+
+        Raises:
+            InputError: For a group that there is not, and a slack outside [0, 1).
+            RangeError: As `gaussian_summary`.
+
+        Guarantee:
+            As `gaussian_summary`: μ and its regret are rounded up.
+        """
+        place = self._position(group)
+        told = float(self.budget_groups.delta[place]) / 10 if slack is None else slack
+        return gaussian_summary(self.curve(place, method="pld"), told)
 
     @cached_property
     def epsilon_spent(self) -> Floats:
