@@ -83,6 +83,23 @@ def test_what_is_not_proved_runs_alone_and_says_why():
         assert torch.equal(value, found.gradients[name])
 
 
+class ChannelsLast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        seen = self.before(x).contiguous(memory_format=torch.channels_last)
+        return self.after(nn.functional.adaptive_avg_pool2d(seen, 1).flatten(1))
+
+
+def test_pictures_with_their_channels_last_are_pooled():
+    torch.manual_seed(0)
+    model, x, y = ChannelsLast(), torch.randn(9, 3, 6, 6), torch.ones(9)
+    clipped = clip_and_sum(model, loss_fn, x, y, 0.1, method="proved")
+    assert_same(clipped, model, loss_fn, x, y, tolerance=2e-4)
+
+
 class Adapted(nn.Module):
     """A frozen layer with an adapter that its forward forgets."""
 

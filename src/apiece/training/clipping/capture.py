@@ -34,6 +34,7 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.overrides import TorchFunctionMode
 
 from apiece.errors import ApieceError
 from apiece.training.clipping import records
@@ -154,6 +155,20 @@ def _quiet() -> Iterator[None]:
             np.random.set_state(of_numpy)  # noqa: NPY002
 
 
+class _Means(TorchFunctionMode):
+    """Takes the pooling of a whole picture for the mean that it is.
+
+    Torch's own writes other strides into its result, for pictures with their channels last.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.adaptive_avg_pool2d and not kwargs:
+            given, size = args
+            if size in (1, (1, 1), [1, 1]):
+                return given.mean((-2, -1), keepdim=True)
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class _Task:
     """What is to be captured."""
@@ -190,7 +205,12 @@ class _Task:
         fake = self._fake(FakeTensorMode(allow_non_fake_inputs=True), size)
         paths: dict[int, str] = {}
         try:
-            with torch.enable_grad(), _modules_noted(self.model, paths), _cells(self.model):
+            with (
+                torch.enable_grad(),
+                _modules_noted(self.model, paths),
+                _cells(self.model),
+                _Means(),
+            ):
                 make = make_fx(
                     self._joint,
                     tracing_mode="fake",

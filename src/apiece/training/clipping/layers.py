@@ -25,6 +25,7 @@ from apiece.training.clipping.table import (
     Given,
     aligned,
     along,
+    is_zero,
     layout_and_tensor,
     moved,
     name_of,
@@ -622,12 +623,13 @@ def _picked(call: Call, layout: Layout, given: list[Any], rank: int) -> Layout:
         for _, i, one in given
         if isinstance(one, Records)
     }
-    if places:  # x[arange(B), i]: from each record its own
-        steps = {one.step for _, _, one in given if isinstance(one, Places)}
-        fits = layout == Records(places[0]) and len(places) == 1 and steps == {1} and wide == 1
-        if not fits or records - {Records(0)}:
+    if places:  # x[arange(B), i], of any rank: from each record its own
+        (_, index, one), *more = [each for each in given if isinstance(each[2], Places)]
+        axis = one.axis + wide - len(call.shape(index))
+        fits = layout == Records(places[0]) and not more and one.step == 1
+        if not fits or records - {Records(axis)}:
             raise Unproved("records are picked by their place in the batch")
-        return Records(front)
+        return Records(front + axis)
     if isinstance(layout, Records):
         if records or layout.axis in positions:
             raise Unproved("records are picked by an index")
@@ -652,7 +654,7 @@ def _index_put(call: Call) -> Given:
     given = [(k, i, call.of(i)) for k, i in enumerate(indices) if i is not None]
     of_values = call.of(values)
     if all(isinstance(one, Shared) for _, _, one in given):
-        if isinstance(of_values, Summed) and _is_zero(tensor):
+        if isinstance(of_values, Summed) and is_zero(tensor):
             return SUMMED
         if isinstance(layout, Shared) and isinstance(of_values, Shared):
             return SHARED
@@ -670,7 +672,7 @@ def _index_put(call: Call) -> Given:
                 return layout
             if isinstance(of_values, Shared) and all(expression(s) == 1 for s in shape):
                 return layout
-        into_zeros = isinstance(layout, Shared) and _is_zero(tensor) and of_values == picked
+        into_zeros = isinstance(layout, Shared) and is_zero(tensor) and of_values == picked
         if into_zeros and isinstance(picked, Records) and call.argument("accumulate"):
             return SUMMED
     raise Unproved("records are written where others may be")
@@ -679,16 +681,6 @@ def _index_put(call: Call) -> Given:
 def _rank_of_picked(call: Call, given: list[Any]) -> int:
     wide = max(len(call.shape(i)) for _, i, _ in given)
     return len(call.shape(call.argument("self"))) - len(given) + wide
-
-
-def _is_zero(tensor: Any) -> bool:
-    """Whether a tensor is made of nothing but zeros."""
-    if not isinstance(tensor, fx.Node) or tensor.op != "call_function":
-        return False
-    name = name_of(tensor)
-    if name in ("zeros", "new_zeros", "zeros_like"):
-        return True
-    return name in ("full", "new_full") and bool(tensor.args[-1] == 0)
 
 
 @rule("one_hot")

@@ -261,9 +261,21 @@ def _of_sums(call: Call, layouts: list[Layout]) -> Given:
     divided = name == "div" and isinstance(call.of(call.argument("self")), Summed)
     if divided and sums == 1 and call.argument("rounding_mode") is None:
         return SUMMED
-    if name == "where" and isinstance(call.of(call.argument("condition")), Shared) and sums == 2:
-        return SUMMED
+    if name == "where" and isinstance(call.of(call.argument("condition")), Shared):
+        both = [call.argument("self"), call.argument("other")]
+        if all(isinstance(call.of(one), Summed) or is_zero(one) for one in both):
+            return SUMMED
     raise Unproved("a sum over the records goes through a map that is not linear")
+
+
+def is_zero(tensor: Any) -> bool:
+    """Whether a tensor is made of nothing but zeros."""
+    if not isinstance(tensor, fx.Node) or tensor.op != "call_function":
+        return False
+    name = name_of(tensor)
+    if name in ("zeros", "new_zeros", "zeros_like"):
+        return True
+    return name in ("full", "new_full", "scalar_tensor") and bool(tensor.args[-1] == 0)
 
 
 for _name in POINTWISE:
@@ -490,7 +502,8 @@ def _select_like(call: Call) -> Given:
 
 @rule("cat concat")
 def _cat(call: Call) -> Given:
-    tensors = call.argument("tensors")
+    given = call.argument("tensors")
+    tensors = [t for t in given if call.shape(t) != (0,)] or given  # torch passes over empty ones
     rank = len(call.out())
     dim = int(call.argument("dim", 0)) % rank
     return _joined(call, tensors, dim, 0)
