@@ -143,7 +143,6 @@ PUBLIC = [
     "training.clipping.capture.Captured",
     "training.clipping.engine.Engine",
     "training.clipping.engine._Seen",
-    "training.clipping.rewrite.Kernel",
     "training.clipping.rewrite.Leaf",
     "training.clipping.rewrite.Step",
     "training.clipping.rewrite.Part",

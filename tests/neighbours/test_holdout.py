@@ -14,6 +14,7 @@ from .holdout import Net, model, reset, squares, with_loss
 from .holdout_more import CLASSES, HOLDOUT, LATER
 from .search import SIZE, Refused, alone, believed, careless, harm, proved
 
+pytestmark = pytest.mark.filterwarnings("ignore:model. no record:UserWarning")  # parts left out
 FEW = ["first: weights", "draws: mixup by argsort", "hooks: batch norm of gradients",
        "order: numbers below the diagonal", "sizes: size as an end"]  # fmt: skip
 ALONE = ["first: class attribute", "first: running mean by data", "state: loss's number"]
