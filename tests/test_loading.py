@@ -27,10 +27,6 @@ REASONS = {
     ("datasets/cifar.py", "Unpickler"): "an unpickler that knows four names",
     ("queries/scratch.py", "import subprocess"): "Python itself, with a fixed program, to tidy up",
     ("training/checkpoints.py", "import pickle"): "for the name of its error",
-    (
-        "training/clipping/independence/state.py",
-        "import pickle",
-    ): "writes, to compare; reads nothing",
 }
 
 

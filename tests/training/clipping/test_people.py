@@ -13,19 +13,19 @@ from apiece.errors import InputError
 from apiece.training import clip_and_sum
 from apiece.training.clipping.people import owners
 
-PATHS = ("book-keeping", "functional", "loop")
+METHODS = ("proved", "alone")
 COUNTS = (1, 5, 1, 2, 17, 3, 1, 8)  # rows of the persons, ragged
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """Return every model by every path; the loop is slow, and the first model stands for it."""
+    """Return every model by both methods; alone is slow, and the first model stands for it."""
     first, *_ = names
     return [
         pytest.param(
-            name, path, marks=[pytest.mark.slow] if path == "loop" and name != first else []
+            name, method, marks=[pytest.mark.slow] if method == "alone" and name != first else []
         )
         for name in names
-        for path in PATHS
+        for method in METHODS
     ]
 
 
@@ -131,8 +131,6 @@ def in_double(model: nn.Module, inputs, targets, people, clip_norms):
 
 @pytest.mark.parametrize(("name", "method"), each(MODELS))
 def test_the_sum_is_that_of_a_loop_over_persons(name: str, method: str) -> None:
-    if name in ("recurrent", "gru") and method == "functional":
-        pytest.skip("vmap has no rule for it; auto takes another path")
     model, inputs, targets, people = world(name)
     bounds = torch.linspace(0.05, 3.0, len(COUNTS), dtype=torch.float64)
     clipped = clip_and_sum(model, loss, inputs, targets, bounds, people=people, method=method)
@@ -145,12 +143,12 @@ def test_the_sum_is_that_of_a_loop_over_persons(name: str, method: str) -> None:
     assert len(clipped) == len(COUNTS)
 
 
-@pytest.mark.parametrize("method", [*PATHS, "auto"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("width", [3, 10, 1000])
 def test_persons_may_be_split_and_come_in_any_order(method: str, width: int) -> None:
     model, inputs, targets, people = world("convolution")
     bounds = torch.linspace(0.05, 3.0, len(COUNTS), dtype=torch.float64)
-    whole = clip_and_sum(model, loss, inputs, targets, bounds, people=people, method="loop")
+    whole = clip_and_sum(model, loss, inputs, targets, bounds, people=people, method="alone")
     order = torch.from_numpy(np.random.default_rng(0).permutation(people.size))
     mixed = people[order.numpy()]
     first = list(dict.fromkeys(mixed.tolist()))
@@ -177,7 +175,7 @@ def test_persons_may_be_split_and_come_in_any_order(method: str, width: int) -> 
 )
 def test_a_persons_share_is_at_most_their_bound(name: str, method: str) -> None:
     """Rows that agree, and rows that differ: what is clipped is the person, not the row."""
-    for counts in [(24 if method == "loop" else 500,), (20, 1), (2, 2, 2)]:
+    for counts in [(24 if method == "alone" else 500,), (20, 1), (2, 2, 2)]:
         model, inputs, targets, people = world(name, counts)
         for same in (True, False):
             given = inputs[:1].expand_as(inputs).contiguous() if same else inputs
@@ -207,7 +205,7 @@ def test_clipping_rows_instead_of_persons_breaks_the_bound() -> None:
     assert people.size == 50
 
 
-@pytest.mark.parametrize("method", PATHS)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_row_that_is_not_finite_takes_its_person_out_and_nobody_else(method: str) -> None:
     model, inputs, targets, people = world("chain")
     inputs[7] = torch.nan  # of the person with two rows

@@ -139,6 +139,8 @@ class _Walk:
             yield from self._of_buffer(value)
         elif isinstance(value, torch.Generator):
             self.found.append(_hash(value.get_state().numpy().tobytes()))
+        elif isinstance(value, random.SystemRandom):
+            pass  # holds nothing
         elif isinstance(value, random.Random):
             self.found.append(_hash(repr(value.getstate()).encode()))
         elif isinstance(value, np.random.Generator):
