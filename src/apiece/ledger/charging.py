@@ -83,7 +83,8 @@ def charge(
         spent, at = balances[block], ordinals[part] % BLOCK
         limits = codec.limits(people[block][1])[at]
         charges = asked[part].chosen(limits)
-        can = (spent[at] + charges <= limits).all(axis=1)
+        total = spent[at] + charges
+        can = (total[:, 0] <= limits[:, 0]) & (total[:, 1] <= limits[:, 1])
         admitted[part] = can
         mask = np.zeros(len(spent), dtype=bool)
         mask[at[can]] = True

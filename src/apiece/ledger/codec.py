@@ -130,8 +130,9 @@ def limits(terms: Terms) -> Integers:
 
 def pack_pairs(pairs: Integers) -> bytes:
     """Return (people, 2) units of μ² and slack as bytes; slacks are left out where all are 0."""
-    loss, slack = (np.ascontiguousarray(column, dtype="<i8").tobytes() for column in pairs.T)
-    return loss + slack if slack.strip(b"\0") else loss
+    told = pairs[:, 1].any()
+    columns = pairs.T if told else pairs.T[:1]
+    return np.ascontiguousarray(columns, dtype="<i8").tobytes()
 
 
 def unpack_pairs(data: bytes, size: int) -> Integers:

@@ -50,8 +50,9 @@ def terms(ids: codec.Ids, epsilon: Any, delta: Any, slack: Any = SHARE) -> codec
             raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
     found = np.zeros(ids.size, dtype=codec.TERMS)
     found["epsilon"], found["delta"] = eps, dlt
-    both = limits(found["epsilon"].copy(), found["delta"].copy(), share)
-    found["limit"], found["slack"] = both.T
+    each = np.broadcast_to(eps, ids.shape), np.broadcast_to(dlt, ids.shape)
+    both = limits(*each, share)
+    found["limit"], found["slack"] = both[:, 0], both[:, 1]
     return found
 
 
