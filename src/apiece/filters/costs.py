@@ -17,7 +17,7 @@ from apiece.filters.convert import SHARE, ULP, gaussian_epsilon
 from apiece.mechanisms import Mechanism
 
 _BELOW: Final = 1 - 2.0**-12  # a whole slack is still in the account when both are whole units
-RUNGS: Final = 10  # slacks that are tried: the whole of an account's, a half of it, a quarter, …
+RUNGS: Final = 12  # slacks that are tried: .4 of δ, .2, .1, which is all of most accounts', …
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +160,7 @@ def cheapest(
 
 
 def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -> Costs:
-    """Return what mechanisms cost: the least μ² for some slacks from δ/10 down, and for none.
+    """Return what mechanisms cost: the least μ² for some slacks from .4·δ down, and for none.
 
     Args:
         curves: Of what is done to a record of each group; a mechanism stands for its curve.
@@ -176,12 +176,12 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
     Example:
         >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
         >>> costs = costs_of([Repeated(Sampled(Gaussian(2.5), 0.05), 200)], 1e-5)
-        >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][::5]
+        >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][2::5]
         ['0.0945, 1e-06', '0.097, 3.1e-08', '32, 0']
     """
     made = [c if isinstance(c, PrivacyCurve) else privacy_curve(c) for c in curves]
     deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(made),))
-    slack = np.append(SHARE * 2.0 ** -np.arange(RUNGS), 0.0) * deltas[:, None] * _BELOW
+    slack = np.append(4 * SHARE * 2.0 ** -np.arange(RUNGS), 0.0) * deltas[:, None] * _BELOW
     loss = np.empty(slack.shape)
     for row, curve in enumerate(made):
         mu = np.asarray(gaussian_with_slack(curve, slack[row]).upper)

@@ -190,8 +190,8 @@ class Ledger:
             epsilon: One entry a person, or a scalar.
             delta: The same.
             slack: The share of delta that is kept for what is no Gaussian, such as trainings with
-                sampled batches; the budget is made from the rest. More of it suits few people of
-                many rows, drawn rarely. One, or one a person.
+                sampled batches; the budget is made from the rest. More of it, up to .4, suits
+                trainings in which a record joins few steps. One, or one a person.
 
         Returns:
             How many accounts are new.
