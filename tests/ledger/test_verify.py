@@ -37,7 +37,8 @@ def added(
     head, salt = ledger.head(), salt_of(ledger)
     with transaction(ledger.engine, writes=True) as connection:
         if spent is not None:
-            accounts.write_spent(connection, salt, [(0, spent)])
+            pairs = np.column_stack([spent, np.zeros_like(spent)])  # no slack
+            accounts.write_spent(connection, salt, [(0, pairs)])
         last = Last(head.number, bytes.fromhex(head.digest), 2)
         chain.append(connection, salt, last, body, list(payloads))
     return verify(ledger.engine, salt, {}).problems
