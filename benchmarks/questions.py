@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="a part of the questions' names")
     parser.add_argument("--limit", type=float, default=300, help="seconds a question may take")
+    parser.add_argument("--note", help="kept in the result, such as what else the machine did")
     parser.add_argument("--ask", nargs=2, help="one question and its variant, in this process")
     arguments = parser.parse_args()
     if arguments.ask:
@@ -209,7 +210,7 @@ def main() -> None:
                 results.append({"question": name, "variant": number, **found})
                 print(results[-1], file=sys.stderr)
     load = {"before": before.pop("load"), "after": machine()["load"]}
-    whole = {"machine": before, "load_average": load, "results": results}
+    whole = {"machine": before, "load_average": load, "note": arguments.note, "results": results}
     text = json.dumps(whole, indent=1)
     if arguments.out:
         arguments.out.write_text(text + "\n")

@@ -17,7 +17,7 @@ from apiece.errors import ApieceError, RangeError
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-15, 1e6
 """Where ε is sought: a smaller one is reported as the smallest, or 0; a larger one as ∞."""
 
-_FIRST, _GROWTH = 4000, 1.6
+_FIRST, _GROWTH = 4000, 2.5
 """The share of the range that is looked at first, and by how much ε grows between two looks at
 whether a profile has been followed far enough."""
 

@@ -31,6 +31,7 @@ from apiece.plan import Plan
 
 PRECISION = 2e-3  # of a group's limit, in log q
 LEAST = 1e-12  # rate
+LIKELY = 0.97  # of the way to where a group's bound should be met, up to which it is likely kept
 BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
 
 
@@ -116,17 +117,25 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     groups, q = request.groups, request.mean_probability
     low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
-    own = _Intervals(request, bound)
+    own, common = _Intervals(request, bound), _Common(request, bound > 0)
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
-    common = _Common(request, bound > 0)
+    reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
     while True:
         found = common.within(low, high)
-        open_ = np.flatnonzero((bound > 0) & (bound < 1) & (found != seen).all(axis=0))
-        limits = own.limits(open_, found[open_])
-        tight = limits != found[open_]
-        for g, limit in zip(open_[tight], limits[tight], strict=True):
-            above = bool(found[g] > q)
-            (high if above else low)[g] = seen[int(above), g] = limit
+        open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            inside = np.log(found / q) / reach
+        likely = (inside > 0) & (inside < LIKELY)
+        tight = np.zeros(len(groups), dtype=bool)
+        for some in (np.flatnonzero(open_ & ~likely), np.flatnonzero(open_ & likely)):
+            limits, reach[some] = own.limits(some, found[some])
+            far = limits != found[some]
+            for g, limit in zip(some[far], limits[far], strict=True):
+                above = bool(found[g] > q)
+                (high if above else low)[g] = seen[int(above), g] = limit
+            tight[some] = far
+            if tight.any():  # all other rates will move
+                break
         if not tight.any():
             return found
 
@@ -188,10 +197,13 @@ class _Intervals:
         ]
         return [privacy_curve(Repeated(step, request.steps), method="pld") for step in steps]
 
-    def limits(self, groups: Integers, q: Floats) -> Floats:
-        """Return q where Δ ≤ bound there, else the farthest rates towards them where that holds."""
+    def limits(self, groups: Integers, q: Floats) -> tuple[Floats, Floats]:
+        """Return q where Δ ≤ bound there, else the farthest rates towards them where that holds.
+
+        And about the log of the farthest rates, from that of the mean rate.
+        """
         if not groups.size:
-            return q
+            return q, q
         start = self._request.mean_probability
         new = np.array([g for g in groups.tolist() if g not in self._baselines], dtype=np.intp)
         if new.size:
@@ -207,12 +219,12 @@ class _Intervals:
             return found
 
         end, begin = np.log(q), np.full(q.shape, math.log(start))
-        beyond = room(end, np.arange(q.size))
+        beyond, bound = room(end, np.arange(q.size)), self._bound[groups]
+        reach = (end - begin) * bound / np.maximum(bound - beyond, BACKOFF * bound)
         far = np.flatnonzero(beyond < 0)
-        end, begin, most = end[far], begin[far], self._bound[groups[far]]
+        end, begin = end[far], begin[far]
         # Δ starts out linear in the distance
-        slope = (most - beyond[far]) / np.abs(end - begin)
-        guess = begin + (end - begin) * most / (most - beyond[far])
+        slope, guess = (bound - beyond)[far] / np.abs(end - begin), begin + reach[far]
         found = safe_ends(
             lambda log_q, at: room(log_q, far[at]),
             guess,
@@ -224,4 +236,4 @@ class _Intervals:
         )
         limits = q.copy()
         limits[far] = np.where((found == begin) | np.isnan(found), start, np.exp(found))
-        return limits
+        return limits, reach

@@ -89,11 +89,15 @@ class Contour:
         """Bound δ(ε), (K, 1), or (1, n) for all of one mechanism."""
         phase = self.y[:, :, None] * epsilon[:, None, :]
         turn = np.cos(phase), np.sin(phase)
-        sums = [
-            _total(term.real[:, :, None] * turn[0] + term.imag[:, :, None] * turn[1])[:, 0]
-            for term in self.terms
-        ]
-        return self._around(sums, epsilon)
+
+        def turned(term: npt.NDArray[np.complex128]) -> Floats:
+            some = term.real[:, :, None] * turn[0]
+            some += term.imag[:, :, None] * turn[1]
+            return _total(some)[:, 0]
+
+        below, above = self.terms
+        sums = turned(above)
+        return self._around([sums if below is above else turned(below), sums], epsilon)
 
     def deltas(self, low: Floats, step: Floats, root: int) -> tuple[Floats, Bounds]:
         """Return root² evenly spaced ε and bounds on δ there, (K, root²)."""
@@ -198,7 +202,8 @@ def contour(
     modulus = np.abs(term) * (1 + np.abs(wide))
     wrong = _total(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
     sizes = (wrong + rest, _total(modulus), _total(modulus * y))
-    terms, most = (term * (1 - wide), term), steps.largest(times)
+    terms = (term, term) if aim.smooth is None else (term * (1 - wide), term)
+    most = steps.largest(times)
     return Contour(
         steps.sign, tilt, log_scale, y, terms, *sizes, aliases, outside, needed, most
     ), guess
