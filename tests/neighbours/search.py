@@ -34,8 +34,12 @@ class Neighbours:
     allowed: float  # in bounds, for the first batch; later ones hold the record not at all
 
 
-def neighbours(generator, calls=2, bad=BAD):
-    """Yield pairs of histories; the records after the first batch are the same."""
+def neighbours(generator, calls=2, bad=BAD, first=True):
+    """Yield pairs of histories; the records after the first batch are the same.
+
+    first: Whether the first record is removed as well, which gives the others' draws to the next:
+        not for those that draw.
+    """
     x, y = torch.randn(SIZE, 6, generator=generator), torch.randn(SIZE, generator=generator)
     later = [
         (torch.randn(SIZE, 6, generator=generator), torch.randn(SIZE, generator=generator))
@@ -46,6 +50,8 @@ def neighbours(generator, calls=2, bad=BAD):
     def pair(one, other, allowed=1.0):
         return Neighbours([one, *later], [other, *later], allowed)
 
+    if first:
+        yield pair((x, y), (x[1:], y[1:]))
     yield pair((x, y), (x[:most], y[:most]))
     order = torch.randperm(SIZE, generator=generator)
     yield pair((x[order], y[order]), (x[order[:most]], y[order[:most]]))
