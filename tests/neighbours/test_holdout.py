@@ -200,7 +200,7 @@ def test_it_sees_harm_without_a_proof(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hooks: gradients of the neighbour", "order: riffled"])
+@pytest.mark.parametrize("name", ["hooks: gradients of the neighbour", "hooks: norm of gradients"])
 def test_it_sees_harm_where_a_proof_believes_shapes(name):
     assert harm(HOLDOUT[name], believed) > 1
 
