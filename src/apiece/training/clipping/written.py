@@ -66,7 +66,9 @@ class _Walk:
         while waiting:
             value = waiting.pop()
             if isinstance(value, _PLAIN):
-                self.found.append(repr(value))
+                # an int as it is: Python writes none of more than 4,300 digits
+                exact = isinstance(value, int)
+                self.found.append((type(value), value) if exact else repr(value))
                 continue
             if id(value) in self._seen:
                 self.found.append(self._seen[id(value)])
