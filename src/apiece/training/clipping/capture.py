@@ -39,7 +39,16 @@ from torch.overrides import TorchFunctionMode
 from apiece.errors import ApieceError
 from apiece.training.clipping import records
 from apiece.training.clipping.layout import Sizes
-from apiece.training.clipping.table import RULES, UNFILLED, is_filled, name_of, operator_name
+from apiece.training.clipping.sequences import Unwritten, written_out
+from apiece.training.clipping.settled import Settling, Unsettled
+from apiece.training.clipping.table import (
+    RANDOM,
+    RULES,
+    UNFILLED,
+    is_filled,
+    name_of,
+    operator_name,
+)
 from apiece.training.clipping.watch import Kept
 
 RECORDS = 1009  # in the capture that is kept: no other size of a model is equal to it by chance
@@ -106,19 +115,23 @@ def capture(
     kept = Kept(model, loss_fn)
     with kept.restored(), _quiet():
         graph = task.plain(RECORDS)
-    _same_state(kept)
-    with kept.restored(), _quiet(), _other_seeds():
-        again = task.plain(OTHERWISE)
-    _same_state(kept)
-    _agree(graph, again)
+    changed, attributes = kept.changed, kept.attributes
+    if len(changed) > len(attributes):
+        raise _written(next((c for c in changed if c not in attributes), changed[0]))
+    settling = Settling(list(attributes.values())) if attributes else None
+    try:
+        with kept.restored(), _quiet(), _other_seeds():
+            again = task.plain(OTHERWISE, settling)
+        _agree(graph, again)
+    except (Uncaptured, Unsettled):
+        if changed:
+            raise _written(changed[0]) from None
+        raise
+    if set(kept.changed) - set(changed):
+        raise _written(kept.changed[0])
     found, sizes = task.symbolic(graph)
     _only_parameters(found, parameters)
     return Captured(found, tuple(task.tensors), tuple(parameters), sizes)
-
-
-def _same_state(kept: Kept) -> None:
-    if kept.changed:
-        raise _written(kept.changed[0])
 
 
 def _written(place: str) -> Uncaptured:
@@ -200,8 +213,8 @@ class _Task:
         ]
         return {place: first[id(t)] for place, t in every}
 
-    def plain(self, size: int) -> fx.GraphModule:
-        """Return the graph for one number of records."""
+    def plain(self, size: int, settling: Settling | None = None) -> fx.GraphModule:
+        """Return the graph for one number of records, from the state that forwards leave."""
         fake = self._fake(FakeTensorMode(allow_non_fake_inputs=True), size)
         paths: dict[int, str] = {}
         try:
@@ -209,16 +222,17 @@ class _Task:
                 torch.enable_grad(),
                 _modules_noted(self.model, paths),
                 _cells(self.model),
+                written_out(self.model),
                 _Means(),
             ):
                 make = make_fx(
-                    self._joint,
+                    functools.partial(self._joint, settling),
                     tracing_mode="fake",
                     decomposition_table=decompositions(),
                     _allow_non_fake_inputs=True,
                 )
                 found: fx.GraphModule = make(*fake)
-        except (ApieceError, Uncaptured, KeyboardInterrupt, MemoryError):
+        except (ApieceError, Uncaptured, Unsettled, KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:
             raise Uncaptured(_where(error)) from None
@@ -226,6 +240,8 @@ class _Task:
         for k, node in enumerate(found.graph.nodes):
             at = paths.get(k, at)
             node.meta["custom"] = {"module": at}
+        if settling is not None:
+            settling.check(found.graph)
         return found
 
     def _fake(self, mode: FakeTensorMode, size: int) -> list[torch.Tensor]:
@@ -246,7 +262,9 @@ class _Task:
         shared = [of(t, first=False) for t in self.tensors.values()]
         return [*shared, *(of(t, first=True) for t in records.leaves([self.inputs, self.targets]))]
 
-    def _joint(self, *tensors: torch.Tensor) -> list[torch.Tensor | None]:
+    def _joint(
+        self, settling: Settling | None, *tensors: torch.Tensor
+    ) -> list[torch.Tensor | None]:
         """Return losses and gradients: what is captured."""
         names = list(self.tensors)
         held = dict(zip(names, tensors, strict=False))
@@ -259,8 +277,12 @@ class _Task:
         size = tensors[-1].shape[0]
         # what is checkpointed runs again in the backward, and must find the same parameters
         with _reparametrize_module(self.model, everywhere):
+            if settling is not None:
+                settling.before(lambda: self.loss_fn(self.model(*args, **kwargs), given[1]))
             outputs = self.model(*args, **kwargs)
             losses = records.check_losses(self.loss_fn(outputs, given[1]), size, self.loss_fn)
+            if settling is not None:
+                settling.after()
             gradients: Sequence[torch.Tensor | None] = [None for _ in wanted]
             if losses.requires_grad:
                 with torch.autocast(losses.device.type, enabled=False):
@@ -382,10 +404,10 @@ def _pointer(tensor: torch.Tensor) -> int:
 def _agree(graph: fx.GraphModule, other: fx.GraphModule) -> None:
     """Raise `Uncaptured` where two captures differ but in the number of records."""
     named: dict[fx.Node, fx.Node] = {}
-    ours, theirs = list(graph.graph.nodes), list(other.graph.nodes)
+    ours, theirs = _moving(graph.graph), _moving(other.graph)
     for one, two in zip(ours, theirs, strict=False):
         named[one] = two
-        if not _alike(one, two, named, (graph, other)):
+        if not _alike(one, two, named):
             at = one.meta.get("custom", {}).get("module") or "model"
             raise Uncaptured(f"{at}: {name_of(one)} differs from one capture to the next; {_MOVES}")
     if len(ours) != len(theirs):
@@ -398,17 +420,24 @@ _MOVES = (
 )
 
 
-def _alike(
-    one: fx.Node,
-    two: fx.Node,
-    named: dict[fx.Node, fx.Node],
-    graphs: tuple[fx.GraphModule, fx.GraphModule],
-) -> bool:
+def _moving(graph: fx.Graph) -> list[fx.Node]:
+    """Return the nodes that are made of inputs or of chance: of others the order does not count."""
+    still: set[fx.Node] = set()
+    for node in graph.nodes:
+        made = node.op == "call_function" and name_of(node) not in RANDOM
+        made = made and not _is_mutation(node)
+        if (made or node.op == "get_attr") and still.issuperset(node.all_input_nodes):
+            still.add(node)
+    return [node for node in graph.nodes if node not in still]
+
+
+def _alike(one: fx.Node, two: fx.Node, named: dict[fx.Node, fx.Node]) -> bool:
     """Whether two nodes do the same with what are the same nodes before them."""
     if one.op != two.op:
         return False
     if one.op == "get_attr":
-        a, b = (operator.attrgetter(str(n.target))(g) for n, g in zip((one, two), graphs))  # noqa: B905
+        holders = (one.graph.owning_module, two.graph.owning_module)
+        a, b = (operator.attrgetter(str(n.target))(g) for n, g in zip((one, two), holders))  # noqa: B905
         return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
     if one.op in ("placeholder", "output"):
         return True
@@ -424,6 +453,8 @@ def _same(a: Any, b: Any, named: dict[fx.Node, fx.Node]) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(_same(x, y, named) for x, y in zip(a, b, strict=True))
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        if a not in named and b not in named.values() and _alike(a, b, named):
+            named[a] = b
         return named.get(a) is b
     if type(a) is int and type(b) is int:  # a number is either a multiple of the batch's in both
         return a * OTHERWISE == b * RECORDS if a and a % RECORDS == 0 else a == b
@@ -521,6 +552,8 @@ _MEANT = {
 
 def _short(error: BaseException) -> str:
     name = type(error).__name__
+    if isinstance(error, Unwritten):
+        return str(error)
     if name in _MEANT:
         return _MEANT[name]
     text = str(error).strip().splitlines()

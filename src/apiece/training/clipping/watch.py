@@ -22,6 +22,7 @@ class Kept:
     """Python's state of a model and a loss: what a forward may have written.
 
     changed: the places that had changed when `restored` put them back.
+    attributes: of those, by place, a module and its attribute's name where it is no more than that.
     """
 
     def __init__(self, model: nn.Module, loss_fn: Any) -> None:
@@ -32,6 +33,7 @@ class Kept:
         self._names = [names.get(id(m), "loss_fn") or type(m).__name__ for m in self._modules]
         self._loss_fn = loss_fn
         self.changed: list[str] = []
+        self.attributes: dict[str, tuple[nn.Module, str]] = {}
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -42,7 +44,7 @@ class Kept:
         try:
             yield
         finally:
-            self.changed = []
+            self.changed, self.attributes = [], {}
             for name, module, held in zip(self._names, self._modules, before, strict=True):
                 self._put_back(name, module, held)
             for cell, content in cells:
@@ -55,7 +57,7 @@ class Kept:
     def _put_back(self, name: str, module: nn.Module, held: dict[str, Any]) -> None:
         now, noted = module.__dict__, len(self.changed)
         for key in [k for k in now if k not in held]:
-            self.changed.append(f"{name}.{key}")
+            self._note(name, module, key)
             del now[key]
         for key, value in held.items():
             if isinstance(value, dict) and isinstance(now.get(key), dict) and key.startswith("_"):
@@ -65,10 +67,16 @@ class Kept:
                     inner.clear()
                     inner.update(value)
             elif key not in now or now[key] is not value:
-                self.changed.append(f"{name}.{key}")
+                self._note(name, module, key)
                 now[key] = value
         if type(module).__module__.startswith("torch.nn.modules."):
-            del self.changed[noted:]  # of its own: recurrent ones note which weights they hold
+            for place in self.changed[noted:]:  # recurrent ones note which weights they hold
+                self.attributes.pop(place, None)
+            del self.changed[noted:]
+
+    def _note(self, name: str, module: nn.Module, key: str) -> None:
+        self.changed.append(f"{name}.{key}")
+        self.attributes[self.changed[-1]] = module, key
 
     def _refill(self, holder: Any, content: Any) -> None:
         if isinstance(holder, list):

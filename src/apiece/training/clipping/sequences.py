@@ -1,0 +1,253 @@
+"""Packed sequences, written out step by step: each record under a mask of its own length.
+
+Torch packs a batch by sorting its records by length, and pads to the longest of them: what a record
+becomes there depends on the others. In a capture a packed sequence is the padded one with its
+lengths, in the records' own order, and a recurrent layer keeps a record's state once it has ended.
+That is what each record gets alone; a sequence without an entry leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.nn.utils import rnn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+Tensor = torch.Tensor
+_OPEN = threading.local()
+
+
+class Unwritten(Exception):  # noqa: N818
+    """A packed sequence is used in a way that has no meaning for each record alone."""
+
+
+def _hidden(_sequence: Any) -> NoReturn:
+    raise Unwritten(
+        "reads inside a packed sequence, where the records of a batch are mixed by length; pad it "
+        "again (pad_packed_sequence), or give it to a recurrent layer of torch's"
+    )
+
+
+class Padded(rnn.PackedSequence):
+    """Stands for a packed sequence: padded (B, T, …), with each record's length (B,).
+
+    Args:
+        padded: What is beyond a record's length is not looked at.
+        lengths: Integers.
+    """
+
+    padded: Tensor
+    lengths: Tensor
+
+    def __new__(cls, padded: Tensor, lengths: Tensor) -> Padded:
+        """Return one; its fields as a tuple are empty."""
+        found = tuple.__new__(cls, (None, None, None, None))
+        found.padded, found.lengths = padded, lengths
+        return found
+
+    data = property(_hidden)
+    batch_sizes = property(_hidden)
+    sorted_indices = property(_hidden)
+    unsorted_indices = property(_hidden)
+
+    def _replace(self, **_changed: Any) -> NoReturn:
+        _hidden(self)
+
+    def __iter__(self) -> NoReturn:
+        _hidden(self)
+
+    def __getitem__(self, _index: Any) -> NoReturn:
+        _hidden(self)
+
+    def alive(self, step: int) -> Tensor:
+        """Return whether each record has an entry at a step, (B, 1)."""
+        return (self.lengths > step).unsqueeze(1)
+
+    def mask(self, length: int) -> Tensor:
+        """Return whether each record has an entry, (B, T), at all steps."""
+        steps = torch.arange(length, device=self.padded.device)
+        return steps < self.lengths.unsqueeze(1)
+
+
+def packed(given: Tensor, lengths: Any, batch_first: bool, _sorted: bool) -> Padded:
+    """Return what stands for `pack_padded_sequence`."""
+    if not isinstance(lengths, Tensor):
+        raise Unwritten("lengths are given as numbers, one for each record; give a tensor of them")
+    of_records = given if batch_first else given.transpose(0, 1)
+    return Padded(of_records, lengths.to(given.device, torch.int64))
+
+
+def padded(given: Padded, batch_first: bool, value: float, total: int | None) -> tuple[Any, Tensor]:
+    """Return what stands for `pad_packed_sequence`: as long as what was packed, or `total`."""
+    length = given.padded.shape[1]
+    if total is not None and total < length:
+        raise Unwritten(f"total_length={total} is less than the {length} that were packed")
+    there = given.mask(length)
+    there = there.reshape(*there.shape, *(1 for _ in given.padded.shape[2:]))
+    found = torch.where(there, given.padded, value)
+    if total is not None and total > length:
+        more = [0, 0] * (found.dim() - 2) + [0, total - length]
+        found = nn.functional.pad(found, more, value=value)
+    return (found if batch_first else found.transpose(0, 1)), given.lengths
+
+
+# ---------------------------------------------------------------- recurrent layers
+
+States = tuple[Tensor, ...]
+
+
+def recurrent(layer: nn.RNNBase, given: Padded, start: Any = None) -> tuple[Padded, Any]:
+    """Return what a recurrent layer gives for a packed sequence: outputs, and the last states."""
+    is_lstm = layer.mode == "LSTM"
+    sides = 2 if layer.bidirectional else 1
+    if start is not None:
+        starts = start if is_lstm else (start,)
+    out, last = given, list[States]()
+    for k in range(layer.num_layers * sides):
+        side = k % sides
+        if side == 0:
+            given, made = _dropped(layer, out, k // sides), list[Tensor]()
+        weights = _weights(layer, k // sides, reverse=side == 1)
+        first = _zeros(layer, given.padded) if start is None else tuple(s[k] for s in starts)
+        steps, states = _run(layer, given, weights, first, reverse=side == 1)
+        made.append(steps)
+        last.append(states)
+        if side == sides - 1:
+            out = Padded(torch.cat(made, 2), given.lengths)
+    stacked = tuple(torch.stack(each) for each in zip(*last, strict=True))
+    return out, stacked if is_lstm else stacked[0]
+
+
+def _dropped(layer: nn.RNNBase, given: Padded, depth: int) -> Padded:
+    if not depth or not layer.dropout:
+        return given
+    return Padded(nn.functional.dropout(given.padded, layer.dropout, layer.training), given.lengths)
+
+
+def _weights(layer: nn.RNNBase, depth: int, *, reverse: bool) -> dict[str, Tensor | None]:
+    end = f"_l{depth}" + ("_reverse" if reverse else "")
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+    return {name: getattr(layer, name + end, None) for name in names}
+
+
+def _zeros(layer: nn.RNNBase, like: Tensor) -> States:
+    hidden = like.new_zeros(like.shape[0], layer.proj_size or layer.hidden_size)
+    if layer.mode != "LSTM":
+        return (hidden,)
+    return hidden, like.new_zeros(like.shape[0], layer.hidden_size)
+
+
+def _run(
+    layer: nn.RNNBase,
+    given: Padded,
+    weights: dict[str, Tensor | None],
+    states: States,
+    *,
+    reverse: bool,
+) -> tuple[Tensor, States]:
+    """Return one direction of one layer: (B, T, H), and its states when each record has ended."""
+    linear: Any = nn.functional.linear
+    gates = linear(given.padded, weights["weight_ih"], weights["bias_ih"])
+    length = given.padded.shape[1]
+    made: list[Tensor] = [states[0]] * length
+    for step in reversed(range(length)) if reverse else range(length):
+        of_state = linear(states[0], weights["weight_hh"], weights["bias_hh"])
+        new = _cell(layer.mode, gates[:, step], of_state, states)
+        if layer.proj_size:
+            new = (linear(new[0], weights["weight_hr"]), *new[1:])
+        there = given.alive(step)
+        states = tuple(torch.where(there, n, s) for n, s in zip(new, states, strict=True))
+        made[step] = states[0]
+    return torch.stack(made, 1), states
+
+
+def _cell(mode: str, given: Tensor, of_state: Tensor, states: States) -> States:
+    """Return the states after one step, as the documents of torch's layers have it."""
+    if mode == "GRU":
+        (reset, update, new), (r, z, n) = given.chunk(3, 1), of_state.chunk(3, 1)
+        keep = torch.sigmoid(update + z)
+        proposed = torch.tanh(new + torch.sigmoid(reset + r) * n)
+        return ((states[0] - proposed) * keep + proposed,)
+    if mode == "LSTM":
+        enter, forget, new, leave = (given + of_state).chunk(4, 1)
+        cell = torch.sigmoid(forget) * states[1] + torch.sigmoid(enter) * torch.tanh(new)
+        return torch.sigmoid(leave) * torch.tanh(cell), cell
+    act = torch.relu if mode == "RNN_RELU" else torch.tanh
+    return (act(given + of_state),)
+
+
+# ---------------------------------------------------------------- in place of torch's
+
+
+def _pack(
+    input: Any,  # noqa: A002
+    lengths: Any,
+    batch_first: bool = False,
+    enforce_sorted: bool = True,
+) -> Any:
+    return vars(pack_padded_sequence)["instead"](input, lengths, batch_first, enforce_sorted)
+
+
+def _pad(
+    sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: Any = None
+) -> Any:
+    return vars(pad_packed_sequence)["instead"](sequence, batch_first, padding_value, total_length)
+
+
+def _instead(function: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a call of torch's own function comes to: in other threads, the same as ever."""
+    kept = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+
+    def call(*args: Any) -> Any:
+        return (stand_in if getattr(_OPEN, "yes", False) else kept)(*args)
+
+    return call
+
+
+pack_padded_sequence.instead = _instead(pack_padded_sequence, packed)  # type: ignore[attr-defined]
+pad_packed_sequence.instead = _instead(pad_packed_sequence, padded)  # type: ignore[attr-defined]
+
+
+def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002
+        if isinstance(input, Padded):
+            return recurrent(self, input, hx)
+        return original(self, input, hx)
+
+    return forward
+
+
+@contextlib.contextmanager
+def written_out(model: nn.Module) -> Iterator[None]:
+    """Let packed sequences be padded ones under a mask, where a model has recurrent layers.
+
+    The code of torch's two functions is exchanged meanwhile, and not their names: a model's file
+    has mostly imported them.
+    """
+    if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        yield
+        return
+    functions: list[Any] = [pack_padded_sequence, pad_packed_sequence]
+    kinds: list[Any] = [nn.RNN, nn.LSTM, nn.GRU]
+    codes, forwards = [f.__code__ for f in functions], [kind.forward for kind in kinds]
+    _OPEN.yes = True
+    try:
+        for function, new in zip(functions, (_pack, _pad), strict=True):
+            function.__code__ = new.__code__
+        for kind, original in zip(kinds, forwards, strict=True):
+            kind.forward = _forward(original)
+        yield
+    finally:
+        _OPEN.yes = False
+        for function, code in zip(functions, codes, strict=True):
+            function.__code__ = code
+        for kind, original in zip(kinds, forwards, strict=True):
+            kind.forward = original
