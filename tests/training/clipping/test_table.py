@@ -8,9 +8,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from apiece.training.clipping import layers, table
+from apiece.training.clipping.capture import for_any_size
 from apiece.training.clipping.layout import Places, Records, Shared, Sizes, Summed, Unproved
 from apiece.training.clipping.proof import _layout
 
@@ -19,21 +19,12 @@ B, HINT = 4, 1009  # HINT is no other size
 
 
 def traced(function, given, shared):
-    """Return the graph of a function of records and shared tensors, for any number of records."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-
-    def fake(tensor, along):
-        if along:
-            tensor = tensor.new_zeros(HINT, *tensor.shape[1:])
-        first = DimDynamic.DUCK if along else DimDynamic.STATIC
-        sizes = [first, *[DimDynamic.STATIC] * (tensor.dim() - 1)][: tensor.dim()]
-        return mode.from_tensor(
-            tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
-        )
-
-    tensors = [fake(t, True) for t in given] + [fake(t, False) for t in shared]
-    graph = make_fx(functionalize(function, remove="mutations"), tracing_mode="symbolic")(*tensors)
-    return graph, Sizes(tensors[0].shape[0].node.expr)
+    """Return the graph of a function of records and shared tensors, for `HINT` records."""
+    mode = FakeTensorMode()
+    many = [t.new_zeros(HINT, *t.shape[1:]) for t in given]
+    tensors = [mode.from_tensor(t) for t in [*many, *shared]]
+    graph = make_fx(functionalize(function, remove="mutations"), tracing_mode="fake")(*tensors)
+    return graph, Sizes(HINT)
 
 
 def laid_out(graph, sizes, records):
@@ -74,6 +65,7 @@ def check(function, given, shared=(), *, exact=None):
     """Assert that every node of a function's graph is what the table says; return the operators."""
     graph, sizes = traced(function, given, shared)
     layouts = laid_out(graph, sizes, len(given))
+    for_any_size(graph, sizes, next(iter(graph.graph.nodes)))
     whole = values(graph, [*given, *shared])
     alone = [values(graph, [*(t[i : i + 1] for t in given), *shared]) for i in range(len(given[0]))]
     size, seen = len(given[0]), set()

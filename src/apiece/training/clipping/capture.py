@@ -3,7 +3,8 @@
 Nothing of the user's Python runs after that: what is proved of the graph holds of what runs. The
 capture sees shapes and no values, so that no branch can depend on a record. It is made twice, with
 other numbers of records and other seeds, and both must agree: what a capture freezes (a coin of
-Python's, a counter, the size of a batch) is not frozen in silence.
+Python's, a counter, the size of a batch) is not frozen in silence. Each size of the two is either
+the same or the same multiple of the number of records; so the graph is one for any number.
 """
 
 from __future__ import annotations
@@ -23,16 +24,11 @@ import numpy as np
 import torch
 import torch._dynamo as dynamo
 from torch import fx, nn
-from torch._decomp import core_aten_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    ShapeEnv,
-    StatelessSymbolicContext,
-)
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
@@ -51,7 +47,8 @@ from apiece.training.clipping.table import (
 )
 from apiece.training.clipping.watch import Kept
 
-RECORDS = 1009  # in the capture that is kept: no other size of a model is equal to it by chance
+# Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
+PRIMES = (1009, 1013, 1019, 1021)
 OTHERWISE = 6  # in the one that it is compared with
 
 aten = torch.ops.aten
@@ -112,9 +109,23 @@ def capture(
         InputError: For a loss that was reduced.
     """
     task = _Task(model, parameters, loss_fn, inputs, targets)
-    kept = Kept(model, loss_fn)
+    for prime in PRIMES:
+        try:
+            graph = _captured(task, Kept(model, loss_fn), prime)
+            break
+        except _Coincidence:
+            continue
+    else:
+        raise Uncaptured(f"model: has sizes that are multiples of each of {PRIMES}; change one")
+    _tidy(graph)
+    _only_parameters(graph, parameters)
+    return Captured(graph, tuple(task.tensors), tuple(parameters), Sizes(prime))
+
+
+def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
+    """Return the graph with `prime` records, which is one with the graph of other records."""
     with kept.restored(), _quiet():
-        graph = task.plain(RECORDS)
+        graph = task.plain(prime)
     changed, attributes = kept.changed, kept.attributes
     if len(changed) > len(attributes):
         raise _written(next((c for c in changed if c not in attributes), changed[0]))
@@ -122,16 +133,18 @@ def capture(
     try:
         with kept.restored(), _quiet(), _other_seeds():
             again = task.plain(OTHERWISE, settling)
-        _agree(graph, again)
+        _agree(graph, again, prime)
     except (Uncaptured, Unsettled):
         if changed:
             raise _written(changed[0]) from None
         raise
     if set(kept.changed) - set(changed):
         raise _written(kept.changed[0])
-    found, sizes = task.symbolic(graph)
-    _only_parameters(found, parameters)
-    return Captured(found, tuple(task.tensors), tuple(parameters), sizes)
+    if not _writes(graph):
+        return graph
+    graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
+    _agree(graph, again, prime)
+    return graph
 
 
 def _written(place: str) -> Uncaptured:
@@ -215,7 +228,7 @@ class _Task:
 
     def plain(self, size: int, settling: Settling | None = None) -> fx.GraphModule:
         """Return the graph for one number of records, from the state that forwards leave."""
-        fake = self._fake(FakeTensorMode(allow_non_fake_inputs=True), size)
+        fake = self._fake(size)
         paths: dict[int, str] = {}
         try:
             with (
@@ -244,20 +257,16 @@ class _Task:
             settling.check(found.graph)
         return found
 
-    def _fake(self, mode: FakeTensorMode, size: int) -> list[torch.Tensor]:
+    def _fake(self, size: int) -> list[torch.Tensor]:
         """Return tensors without values, with `size` records."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
 
         def of(tensor: torch.Tensor, first: bool) -> torch.Tensor:
             given = tensor.detach()
             if first:
                 given = torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
                 given = torch.empty_like(given, device=tensor.device)
-            if mode.shape_env is None:
-                return mode.from_tensor(given)
-            along = [DimDynamic.DUCK if first and k == 0 else DimDynamic.STATIC
-                     for k in range(given.dim())]  # fmt: skip
-            context: Any = StatelessSymbolicContext(dynamic_sizes=along)
-            return mode.from_tensor(given, symbolic_context=context)
+            return mode.from_tensor(given)
 
         shared = [of(t, first=False) for t in self.tensors.values()]
         return [*shared, *(of(t, first=True) for t in records.leaves([self.inputs, self.targets]))]
@@ -293,59 +302,62 @@ class _Task:
                     raise _written(place)
         return [losses.detach(), *gradients]
 
-    def symbolic(self, graph: fx.GraphModule) -> tuple[fx.GraphModule, Sizes]:
-        """Return the same graph for any number of records, and without writes into tensors."""
-        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-        mode.cache_enabled = False  # of symbols nothing is found again
-        fake = self._fake(mode, RECORDS)
-        batch: Any = fake[-1].shape[0]  # a symbol
-
-        def again(*tensors: torch.Tensor) -> Any:
-            return _AnySize(graph, tensors[-1].shape[0]).run(*tensors)
-
+    def without_writes(self, graph: fx.GraphModule, size: int) -> fx.GraphModule:
+        """Return a graph that does the same, and writes into no tensor."""
         try:
             with fx_traceback.preserve_node_meta():
                 make = make_fx(
-                    functionalize(again, remove="mutations"),
-                    tracing_mode="symbolic",
+                    functionalize(fx.Interpreter(graph).run, remove="mutations"),
+                    tracing_mode="fake",
                     _allow_non_fake_inputs=True,
                 )
-                found: fx.GraphModule = make(*fake)
+                found: fx.GraphModule = make(*self._fake(size))
         except Exception as error:
             raise Uncaptured(
-                "model: cannot be written for any number of records, without writing into tensors "
-                f"({_short(error)})"
+                f"model: cannot be written without writing into tensors ({_short(error)})"
             ) from None
-        _tidy(found)
         for node in found.graph.nodes:
-            node.meta["module"] = node.meta.get("custom", {}).get("module", "")
-            schema = getattr(node.target, "_schema", None)
-            if schema is not None and schema.is_mutable:
-                at = node.meta["module"] or "model"
+            if _is_mutation(node) and node.op == "call_function":
+                at = node.meta.get("custom", {}).get("module") or "model"
                 raise Uncaptured(
                     f"{at}: writes into what it was given (a buffer, a parameter, or a record)"
                 )
-        return found, Sizes(batch.node.expr)
+        return found
 
 
-class _AnySize(fx.Interpreter):
-    """Runs a graph of `RECORDS` records with numbers that are multiples of it as sizes."""
+def _writes(graph: fx.GraphModule) -> bool:
+    """Whether any operator writes into a tensor."""
+    return any(node.op == "call_function" and _is_mutation(node) for node in graph.graph.nodes)
 
-    def __init__(self, graph: fx.GraphModule, size: Any) -> None:
-        super().__init__(graph)
-        self._size = size
 
-    def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
-        """Return the arguments of a node, with every multiple of `RECORDS` as one of the size."""
-        args, kwargs = super().fetch_args_kwargs_from_env(n)
-        return self._sized(args), {name: self._sized(value) for name, value in kwargs.items()}
+def for_any_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None:
+    """Let a graph take any number of records, with which all its sizes that follow it change.
 
-    def _sized(self, value: Any) -> Any:
-        if type(value) is int and value and value % RECORDS == 0:
-            return self._size * (value // RECORDS)
-        if isinstance(value, list | tuple):
-            return type(value)(map(self._sized, value))
-        return value
+    Args:
+        graph: Changed in place.
+        sizes: Of its capture.
+        along: A placeholder with the records along its first axis.
+    """
+    *_, last = (node for node in graph.graph.nodes if node.op == "placeholder")
+    calls = [node for node in graph.graph.nodes if node.op in ("call_function", "output")]
+    with graph.graph.inserting_after(last):
+        batch = graph.graph.call_function(aten.sym_size.int, (along, 0))
+    known = {1: batch}
+
+    def sized(value: Any) -> Any:
+        if not sizes.depends(value):
+            return value
+        times = value // sizes.batch
+        if times not in known:
+            with graph.graph.inserting_after(batch):
+                known[times] = graph.graph.call_function(operator.mul, (batch, times))
+        return known[times]
+
+    for node in calls:
+        node.args = fx.node.map_aggregate(node.args, sized)
+        node.kwargs = fx.node.map_aggregate(node.kwargs, sized)
+    if not batch.users:
+        graph.graph.erase_node(batch)
 
 
 def _tidy(graph: fx.GraphModule) -> None:
@@ -356,9 +368,11 @@ def _tidy(graph: fx.GraphModule) -> None:
         if node.target in (aten.detach.default, aten.alias.default):
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
-        elif name_of(node) in UNFILLED and not is_filled(node):
+            continue
+        if name_of(node) in UNFILLED and not is_filled(node):
             node.target = _ZEROS[name_of(node)]
-    graph.graph.eliminate_dead_code(is_impure_node=lambda node: _is_mutation(node))
+        node.meta["module"] = node.meta.get("custom", {}).get("module", "")
+    graph.graph.eliminate_dead_code(is_impure_node=_is_mutation)
     graph.recompile()
 
 
@@ -401,13 +415,26 @@ def _pointer(tensor: torch.Tensor) -> int:
 # ---------------------------------------------------------------- two captures agree
 
 
-def _agree(graph: fx.GraphModule, other: fx.GraphModule) -> None:
-    """Raise `Uncaptured` where two captures differ but in the number of records."""
+class _Coincidence(Exception):  # noqa: N818
+    """A number that does not follow the number of records is a multiple of it."""
+
+
+def _agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
+    """Raise `Uncaptured` where two captures differ but in the number of records.
+
+    Args:
+        graph: With `batch` records.
+        other: With `OTHERWISE`.
+        batch: A prime.
+
+    Raises:
+        _Coincidence: Where a size is a multiple of `batch` and the same in both.
+    """
     named: dict[fx.Node, fx.Node] = {}
     ours, theirs = _moving(graph.graph), _moving(other.graph)
     for one, two in zip(ours, theirs, strict=False):
         named[one] = two
-        if not _alike(one, two, named):
+        if not _alike(one, two, named, batch):
             at = one.meta.get("custom", {}).get("module") or "model"
             raise Uncaptured(f"{at}: {name_of(one)} differs from one capture to the next; {_MOVES}")
     if len(ours) != len(theirs):
@@ -418,6 +445,13 @@ _MOVES = (
     "a value of Python's (a coin, a clock, a counter, the number of records) decides what is "
     "computed: draw with torch, for each record, or give it as an input"
 )
+
+
+def _shapes(value: Any) -> Any:
+    """Return the shapes of a node's tensors."""
+    if isinstance(value, list | tuple):
+        return [_shapes(part) for part in value]
+    return list(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def _moving(graph: fx.Graph) -> list[fx.Node]:
@@ -431,7 +465,7 @@ def _moving(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node not in still]
 
 
-def _alike(one: fx.Node, two: fx.Node, named: dict[fx.Node, fx.Node]) -> bool:
+def _alike(one: fx.Node, two: fx.Node, named: dict[fx.Node, fx.Node], batch: int) -> bool:
     """Whether two nodes do the same with what are the same nodes before them."""
     if one.op != two.op:
         return False
@@ -439,25 +473,33 @@ def _alike(one: fx.Node, two: fx.Node, named: dict[fx.Node, fx.Node]) -> bool:
         holders = (one.graph.owning_module, two.graph.owning_module)
         a, b = (operator.attrgetter(str(n.target))(g) for n, g in zip((one, two), holders))  # noqa: B905
         return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
-    if one.op in ("placeholder", "output"):
+    if not _same(_shapes(one.meta.get("val")), _shapes(two.meta.get("val")), named, batch):
+        at = one.meta.get("custom", {}).get("module") or "model"
+        raise Uncaptured(f"{at}: {name_of(one)}: a size is not a multiple of the batch's")
+    if one.op == "placeholder":
         return True
     keys = one.target == two.target and one.kwargs.keys() == two.kwargs.keys()
     return keys and _same(
         [*one.args, *one.kwargs.values()],
         [*two.args, *(two.kwargs.get(k) for k in one.kwargs)],
         named,
+        batch,
     )
 
 
-def _same(a: Any, b: Any, named: dict[fx.Node, fx.Node]) -> bool:
+def _same(a: Any, b: Any, named: dict[fx.Node, fx.Node], batch: int) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(_same(x, y, named) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(
+            _same(x, y, named, batch) for x, y in zip(a, b, strict=True)
+        )
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-        if a not in named and b not in named.values() and _alike(a, b, named):
+        if a not in named and b not in named.values() and _alike(a, b, named, batch):
             named[a] = b
         return named.get(a) is b
-    if type(a) is int and type(b) is int:  # a number is either a multiple of the batch's in both
-        return a * OTHERWISE == b * RECORDS if a and a % RECORDS == 0 else a == b
+    if type(a) is int and type(b) is int:  # the same number, or the same multiple of the batch's
+        if a == b and a and a % batch == 0:
+            raise _Coincidence
+        return a == b or a * OTHERWISE == b * batch
     return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
 
 
@@ -470,7 +512,7 @@ def _equal(a: torch.Tensor, b: Any) -> bool:
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """Return how operators without a rule are written in others, where torch knows how."""
-    table: Any = core_aten_decompositions()
+    table: Any = _core_aten_decompositions_post_autograd()
     found = {op: how for op, how in table.items() if operator_name(op) not in RULES}
     found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     return found

@@ -17,8 +17,6 @@ from apiece.training.clipping.layout import (
     Shared,
     Summed,
     Unproved,
-    expression,
-    same,
 )
 from apiece.training.clipping.table import (
     Call,
@@ -348,7 +346,7 @@ def _grouped(call: Call) -> Layout:
     if isinstance(layout, Records):
         shape = call.shape(call.argument("input"))
         given = [_value(call.argument(name)) for name in ("N", "C")]
-        if not all(same(a, b) for a, b in zip(given, shape, strict=False)):
+        if given != list(shape[:2]):
             raise Unproved("group normalisation takes other rows than the records'")
     return layout
 
@@ -580,7 +578,7 @@ def _scatter(call: Call) -> Given:
         raise Unproved("records are scattered over what is not along them")
     if isinstance(src, fx.Node) and call.of(src) != layout:
         raise Unproved("records and what is not along them meet")
-    if not all(same(a, b) for a, b in [(call.shape(index)[layout.axis], call.out()[layout.axis])]):
+    if call.shape(index)[layout.axis] != call.out()[layout.axis]:
         raise Unproved("some of the batch's records are picked by their place")
     return layout
 
@@ -670,7 +668,7 @@ def _index_put(call: Call) -> Given:
             )
             if fits and (of_values.outer, of_values.inner) == (picked.outer, picked.inner):  # type: ignore[union-attr]
                 return layout
-            if isinstance(of_values, Shared) and all(expression(s) == 1 for s in shape):
+            if isinstance(of_values, Shared) and all(s == 1 for s in shape):
                 return layout
         into_zeros = isinstance(layout, Shared) and is_zero(tensor) and of_values == picked
         if into_zeros and isinstance(picked, Records) and call.argument("accumulate"):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from apiece.training.clipping.capture import Captured
+from apiece.training.clipping.capture import Captured, for_any_size
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
@@ -175,6 +175,7 @@ def _assembled(captured: Captured, proved: Proved, parts: dict[str, Part]) -> Pr
         _spare(node)
     graph.set_codegen(fx.graph.CodeGen())
     graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output"))
+    for_any_size(captured.module, captured.sizes, captured.records[0])
     graph.lint()
     captured.module.recompile()
     return Program(captured.module, parts, places)

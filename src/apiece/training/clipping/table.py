@@ -25,8 +25,6 @@ from apiece.training.clipping.layout import (
     Sizes,
     Summed,
     Unproved,
-    expression,
-    same,
     viewed,
 )
 
@@ -371,7 +369,7 @@ def _squeeze(call: Call) -> Given:
     if axis is None:
         return layout
     shape = call.shape(tensor)
-    gone = [a for a in call.axes(call.argument("dim"), tensor) if expression(shape[a]) == 1]
+    gone = [a for a in call.axes(call.argument("dim"), tensor) if shape[a] == 1]
     return moved(layout, axis - sum(a < axis for a in gone))
 
 
@@ -389,7 +387,7 @@ def _expand(call: Call) -> Given:
     if isinstance(layout, Summed):
         raise Unproved("a sum over the records meets the records again")
     (at,) = long if len(long) == 1 else (None,)
-    if at is None or (at >= shift and expression(shape[at - shift]) != 1):
+    if at is None or (at >= shift and shape[at - shift] != 1):
         raise Unproved("what is shared differs from place to place of the batch")
     return Records(at, 1, call.sizes.factor(out[at]))  # the same for every record
 
@@ -401,7 +399,7 @@ def _repeat(call: Call) -> Given:
     shift = len(out) - len(shape)
     if isinstance(layout, Records):
         axis = layout.axis + shift
-        if not same(out[axis], shape[layout.axis]):
+        if out[axis] != shape[layout.axis]:
             raise Unproved("records are repeated one after the other")
         return Records(axis, layout.outer, layout.inner)
     if isinstance(layout, Summed | Places):
@@ -409,7 +407,7 @@ def _repeat(call: Call) -> Given:
     for at, size in enumerate(out):
         if call.sizes.depends(size):
             count = times[at].meta["val"] if isinstance(times[at], fx.Node) else times[at]
-            inner = 1 if at < shift else expression(shape[at - shift])
+            inner = 1 if at < shift else shape[at - shift]
             return Records(at, 1, call.sizes.factor(count) * inner)
     return SHARED
 
@@ -439,7 +437,7 @@ def _slice(call: Call) -> Given:
     if isinstance(layout, Records | Places) and layout.axis == axis:
         part = call.argument("src")
         taken = call.out() if part is None else call.shape(part)
-        whole = same(call.shape(tensor)[axis], taken[axis])
+        whole = call.shape(tensor)[axis] == taken[axis]
         if not whole or call.argument("step", 1) != 1:
             raise Unproved("some of the batch's records are picked by their place")
         return layout if part is None else written(call, [tensor, part])
@@ -591,7 +589,7 @@ def _back_into(call: Call) -> Given:
     match call.name:
         case "slice_backward":
             axis = int(call.argument("dim")) % len(out)
-            if axis == layout.axis and not same(out[axis], call.shape(tensor)[axis]):
+            if axis == layout.axis and out[axis] != call.shape(tensor)[axis]:
                 raise Unproved("some of the batch's records are picked by their place")
             return layout
         case "select_backward":
@@ -649,7 +647,7 @@ def _even(call: Call) -> Layout:
     given = [call.of(t) for t in call.tensors()]
     for one in given:
         along_it = isinstance(one, Records) and one.axis == long[0]
-        if along_it and same(call.sizes.factor(call.out()[long[0]]), one.rows):  # type: ignore[union-attr]
+        if along_it and call.sizes.factor(call.out()[long[0]]) == one.rows:  # type: ignore[union-attr]
             return one
     return Records(long[0], 1, call.sizes.factor(call.out()[long[0]]))
 
@@ -670,18 +668,11 @@ def _unfilled(call: Call) -> Given:
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether two entries may lie in the same place of memory."""
     extent = 1
-    for step, size in sorted(
-        zip(map(_hint, tensor.stride()), map(_hint, tensor.shape), strict=True)
-    ):
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if step < extent and size > 1:
             return True
         extent += step * (size - 1)
     return False
-
-
-def _hint(size: Any) -> int:
-    """Return the integer that a size had in the capture."""
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def is_filled(node: fx.Node) -> bool:
@@ -719,7 +710,7 @@ def _arange(call: Call) -> Given:
         call.numbers_are_shared("start", "step", "end")
         return SHARED
     start, step = call.argument("start", 0), call.argument("step", 1)
-    if start != 0 or not isinstance(step, int) or not same(call.sizes.factor(size), 1):
+    if start != 0 or not isinstance(step, int) or call.sizes.factor(size) != 1:
         raise Unproved("a record's place in the batch becomes a value")
     return Places(0, step)
 
