@@ -113,11 +113,11 @@ def capture(
         try:
             graph = _captured(task, Kept(model, loss_fn), prime)
             break
-        except _Coincidence:
+        except Coincidence:
             continue
     else:
         raise Uncaptured(f"model: has sizes that are multiples of each of {PRIMES}; change one")
-    _tidy(graph)
+    tidy(graph)
     _only_parameters(graph, parameters)
     return Captured(graph, tuple(task.tensors), tuple(parameters), Sizes(prime))
 
@@ -133,7 +133,7 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
     try:
         with kept.restored(), _quiet(), _other_seeds():
             again = task.plain(OTHERWISE, settling)
-        _agree(graph, again, prime)
+        agree(graph, again, prime)
     except (Uncaptured, Unsettled):
         if changed:
             raise _written(changed[0]) from None
@@ -143,7 +143,7 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
     if not _writes(graph):
         return graph
     graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
-    _agree(graph, again, prime)
+    agree(graph, again, prime)
     return graph
 
 
@@ -360,7 +360,7 @@ def for_any_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None:
         graph.graph.erase_node(batch)
 
 
-def _tidy(graph: fx.GraphModule) -> None:
+def tidy(graph: fx.GraphModule) -> None:
     """Take out what nothing depends on, and copies that are none."""
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
@@ -415,11 +415,11 @@ def _pointer(tensor: torch.Tensor) -> int:
 # ---------------------------------------------------------------- two captures agree
 
 
-class _Coincidence(Exception):  # noqa: N818
+class Coincidence(Exception):  # noqa: N818
     """A number that does not follow the number of records is a multiple of it."""
 
 
-def _agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
+def agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
     """Raise `Uncaptured` where two captures differ but in the number of records.
 
     Args:
@@ -428,7 +428,7 @@ def _agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
         batch: A prime.
 
     Raises:
-        _Coincidence: Where a size is a multiple of `batch` and the same in both.
+        Coincidence: Where a size is a multiple of `batch` and the same in both.
     """
     named: dict[fx.Node, fx.Node] = {}
     ours, theirs = _moving(graph.graph), _moving(other.graph)
@@ -498,7 +498,7 @@ def _same(a: Any, b: Any, named: dict[fx.Node, fx.Node], batch: int) -> bool:
         return named.get(a) is b
     if type(a) is int and type(b) is int:  # the same number, or the same multiple of the batch's
         if a == b and a and a % batch == 0:
-            raise _Coincidence
+            raise Coincidence
         return a == b or a * OTHERWISE == b * batch
     return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
 
