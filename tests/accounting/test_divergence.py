@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from apiece._types import Floats
-from apiece.accounting import Bounds, PrivacyCurve, excess, privacy_curve
+from apiece.accounting import Bounds, PrivacyCurve, excess, excesses, privacy_curve
 from apiece.accounting.closed.forms import gaussian, sampled_add, sampled_remove
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 
@@ -48,6 +48,36 @@ def test_identity_agrees_with_the_definition(log_promised: float, log_own: float
         assert bounds.lower <= exact + 1e-6 * exact + 1e-9
         assert exact <= bounds.upper + 1e-12
         assert bounds.upper - bounds.lower <= 1e-4 * bounds.upper + 1e-7
+
+
+def test_many_pairs_at_once_are_each_as_alone() -> None:
+    """Whatever is beside them: other shapes and noises, a curve that two share, no contour."""
+    makes = {
+        "little noise": lambda: privacy_curve(Repeated(Sampled(Gaussian(0.5), 1e-3), 2000)),
+        "much": lambda: privacy_curve(Repeated(Sampled(Gaussian(2.0), 0.1), 50)),
+        "more": lambda: privacy_curve(Repeated(Sampled(Gaussian(2.2), 0.12), 50)),
+        "plain": lambda: privacy_curve(Gaussian(1.0)),
+        "one step": lambda: privacy_curve(Sampled(Gaussian(1.0), 0.3)),
+    }
+    names = [("much", "more"), ("more", "much"), ("little noise", "more"), ("plain", "much")]
+    names += [("one step", "plain"), ("much", "little noise")]
+    shared = {name: make() for name, make in makes.items()}
+    together = excesses(
+        [shared[one] for one, _ in names],
+        [shared[other] for _, other in names],
+        negligible=[1e-8, 1e-8, 1e-3, 1e-8, 1e-8, 1e-8],
+    )
+    for k, (one, other) in enumerate(names):
+        alone = excess(makes[one](), makes[other](), negligible=1e-3 if k == 2 else 1e-8)
+        assert together[k] == alone
+    assert len({each.symmetric.upper for each in together}) >= 5  # they do differ
+
+
+def test_what_is_negligible_is_not_resolved_but_counted_in() -> None:
+    promised, own = (privacy_curve(Repeated(Sampled(Gaussian(z), 0.1), 50)) for z in (2.0, 1.9))
+    exact, rough = excess(promised, own), excess(promised, own, negligible=0.05)
+    assert rough.forward.lower <= exact.forward.lower <= exact.forward.upper
+    assert exact.forward.upper <= rough.forward.upper <= exact.forward.upper + 0.05
 
 
 def test_which_argument_is_which() -> None:

@@ -5,7 +5,7 @@ from apiece.accounting.bounds import Bounds
 from apiece.accounting.calibration import Calibration, calibrate
 from apiece.accounting.choose import BATCH_METHODS, METHODS, privacy_curve
 from apiece.accounting.curve import RELATION, PrivacyCurve
-from apiece.accounting.divergence import Excess, excess
+from apiece.accounting.divergence import Excess, excess, excesses
 from apiece.accounting.inverses import LEAST_NOISE, noise_multipliers, sampling_probabilities
 from apiece.accounting.limits import (
     AdvantageBudget,
@@ -41,6 +41,7 @@ __all__ = [
     "calibrate",
     "epsilons",
     "excess",
+    "excesses",
     "gaussian_of_bounded_range",
     "gaussian_of_pure",
     "gaussian_summary",

@@ -69,10 +69,13 @@ class Answers:
     spare: Callable[[], Answer | None] = lambda: None
     resolved: Callable[[Bounds], Mask] = lambda _: np.array(False)
 
-    def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε)."""
-        none = nothing_known(epsilon, "delta")
-        return self._together("delta", self.answers, epsilon, none, self.resolved)
+    def delta(self, epsilon: Floats, first: Bounds | None = None) -> Bounds:
+        """Bound δ(ε); first: what the first answer said already, None where it was not asked."""
+        known, answers = nothing_known(epsilon, "delta"), self.answers
+        if first is not None:
+            known, _ = gated(answers[0].evaluator, "delta", epsilon, first)
+            answers = answers[1:]
+        return self._together("delta", answers, epsilon, known, self.resolved)
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
@@ -240,16 +243,22 @@ def ascending(
     were evaluated and the bounds there.
     """
     parts: list[Bounds] = []
+    for some in pieces(nodes):
+        parts.append(delta_at(nodes[some]))
+        if enough(nodes[some], parts[-1]):
+            break
+    lower, upper = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+    return nodes[: lower.size], Bounds(lower, upper)
+
+
+def pieces(nodes: Floats) -> Iterator[slice]:
+    """Cut ascending nodes into pieces, at each of which a few are evaluated."""
     start = 0
     while start < nodes.size:
         reach = _GROWTH * max(nodes[start], nodes[-1] / _FIRST)
         end = max(int(np.searchsorted(nodes, reach)), start + 1)
-        parts.append(delta_at(nodes[start:end]))
-        if enough(nodes[start:end], parts[-1]):
-            break
+        yield slice(start, end)
         start = end
-    lower, upper = (np.concatenate(ends) for ends in zip(*parts, strict=True))
-    return nodes[: lower.size], Bounds(lower, upper)
 
 
 _PARTS, _ROUNDS = 5, 22

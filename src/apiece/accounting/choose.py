@@ -270,20 +270,28 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
     Raises:
         RangeError: Where the arithmetic fails.
     """
-    starts, sizes = runs(columns[:3])
-    asked = [choose(_steps(*columns[:3, start]), method, accuracy) for start in starts]
-    by_contour = [isinstance(each.answers[0].profile, SampledGaussians) for each in asked]
     lower, upper = nothing_known(columns[3])
+    first = _by_contours(columns, method)
     with within_range(lambda: f"arrays by method {method!r}"):
-        some = np.repeat(np.array(by_contour, dtype=bool), sizes)
-        z, q, times, delta = columns[:, some]
-        lower[some], upper[some] = epsilon_bounds(z, q, times, delta, accuracy)
-        for start, size, each, first in zip(starts, sizes, asked, by_contour, strict=True):
-            here = slice(start, start + size)
-            delta, known = columns[3, here], Bounds(lower[here], upper[here])
-            known, _ = gated(each.answers[0].evaluator, "epsilon", delta, known)
-            lower[here], upper[here] = each.closer(each.answers[first:], delta, known)
+        z, q, times, delta = columns[:, first]
+        lower[first], upper[first] = epsilon_bounds(z, q, times, delta, accuracy)
+    known, _ = gated("contour integral", "epsilon", columns[3], Bounds(lower, upper))
+    (lower, upper), left = known, np.flatnonzero(~accuracy.reached(known))
+    starts, sizes = runs(columns[:3, left]) if left.size else (left, left)
+    for start, size in zip(starts, sizes, strict=True):
+        here = left[start : start + size]
+        asked = choose(_steps(*columns[:3, here[0]]), method, accuracy)
+        answers = asked.answers[int(first[here[0]]) :]
+        with within_range(lambda: f"arrays by method {method!r}"):
+            known = Bounds(lower[here], upper[here])
+            lower[here], upper[here] = asked.closer(answers, columns[3, here], known)
     return Bounds(lower, upper)
+
+
+def _by_contours(columns: Floats, method: str) -> Mask:
+    """Return which columns (z, q, steps, …) the table has answered by contours first."""
+    _, q, times = columns[:3]
+    return np.asarray((q > 0) & (q < 1) & (times >= FEWEST) & (method == "pld"))
 
 
 def upper_bounds_of(columns: Floats, method: str) -> Floats:
@@ -292,8 +300,7 @@ def upper_bounds_of(columns: Floats, method: str) -> Floats:
     What curves do not answer closely is answered as ever.
     """
     starts, sizes = runs(columns[:3])
-    _, q, times, _ = columns[:, starts]
-    shared = (q > 0) & (q < 1) & (times >= FEWEST) & (sizes >= SEVERAL) & (method == "pld")
+    shared = _by_contours(columns[:, starts], method) & (sizes >= SEVERAL)
     upper, some = np.full(columns.shape[1], np.inf), np.repeat(shared, sizes)
     if shared.any():
         with within_range(lambda: "arrays by curves"):

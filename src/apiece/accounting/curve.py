@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from apiece.accounting.bounds import (
     Profile,
     within_range,
 )
+from apiece.accounting.contour.profile import SampledGaussians, delta_bounds
 from apiece.accounting.power import ROUNDING, greatest_power
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import Mechanism
@@ -90,9 +92,14 @@ class PrivacyCurve:
             RangeError: Past the numerical range.
         """
         values = _real_array("epsilon", epsilon)
-        flat = values.ravel()
+        return _shaped(self._delta(values.ravel(), None), values)
+
+    def _delta(self, flat: Floats, first: Bounds | None) -> Bounds:
+        """Return `delta`; first: what the first evaluator says of |ε|, where it was asked."""
         far = np.abs(flat) > LARGEST_EPSILON  # where δ is known to be no larger, and no more
-        lower, upper = self._asked(self._gated.delta, np.minimum(np.abs(flat), LARGEST_EPSILON))
+        lower, upper = self._asked(
+            lambda at: self._gated.delta(at, first), np.minimum(np.abs(flat), LARGEST_EPSILON)
+        )
         lower = np.where(far, 0.0, lower)
         negative = flat < 0
         if negative.any():
@@ -100,7 +107,7 @@ class PrivacyCurve:
             gap = -np.expm1(np.minimum(flat, 0.0))
             lower = np.where(negative, np.maximum(gap + shrink * lower - ROUNDING, 0.0), lower)
             upper = np.where(negative, np.minimum(gap + shrink * upper + ROUNDING, 1.0), upper)
-        return _shaped(Bounds(lower, upper), values)
+        return Bounds(lower, upper)
 
     @property
     def _gated(self) -> Answers:
@@ -286,6 +293,26 @@ each whether they took part is right about at most 599; who has not seen the res
             "perfect attacker who guesses for each whether they took part is right about at most "
             f"{min(right, people):,}; who has not seen the result, about {blind:,}."
         )
+
+
+def deltas(curves: Sequence[PrivacyCurve], epsilon: Sequence[Floats]) -> list[Bounds]:
+    """Return bounds on δ of each curve at flat ε of its own: as `PrivacyCurve.delta`.
+
+    Contour integrals of several curves are made and evaluated in one array.
+    """
+    size = [np.minimum(np.abs(each), LARGEST_EPSILON) for each in epsilon]
+    first: list[Bounds | None] = [None] * len(curves)
+    profiles = [one._gated.answers[0].profile for one in curves]
+    some = {k: one for k, one in enumerate(profiles) if isinstance(one, SampledGaussians)}
+    if len(some) > 1 and len({one.accuracy for one in some.values()}) == 1:
+        ends = np.cumsum([0, *(size[k].size for k in some)])
+        owner = np.repeat(np.arange(len(some)), np.diff(ends))
+        with suppress(RangeError):  # each is asked on its own then
+            at = np.concatenate([size[k] for k in some])
+            lower, upper = delta_bounds(list(some.values()), at, owner)
+            for k, begin, end in zip(some, ends, ends[1:], strict=False):
+                first[k] = Bounds(lower[begin:end], upper[begin:end])
+    return [one._delta(at, known) for one, at, known in zip(curves, epsilon, first, strict=True)]
 
 
 def _real_array(name: str, values: npt.ArrayLike) -> Floats:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from apiece._types import Floats
-from apiece.accounting.bounds import Bounds, ascending
-from apiece.accounting.curve import PrivacyCurve
+from apiece._types import Floats, Mask
+from apiece.accounting.bounds import Bounds, pieces
+from apiece.accounting.curve import PrivacyCurve, deltas
 from apiece.mechanisms import (
     Composed,
     Gaussian,
@@ -21,8 +23,9 @@ from apiece.mechanisms import (
 )
 
 _PAD = 1e-14  # rounding of differences of numbers of at most 1
-_START = np.concatenate(([-1e-4, 0.0], np.geomspace(1e-4, 40.0, 64)))
+_START = np.concatenate(([-1e-3, 0.0], np.geomspace(1e-3, 40.0, 24)))
 _ROUNDS, _SPLIT, _RELATIVE, _ABSOLUTE = 5, 4, 1e-4, 1e-8
+_SMALL = 1 / 200  # of what is negligible, that may be left open
 _NEGLIGIBLE = 1e-8  # Δ is known to this at best; larger ε are not looked at
 
 
@@ -91,52 +94,99 @@ def excess(
         >>> round(worse.forward.upper, 4), round(worse.backward.upper, 4)
         (0.0928, 0.0)
     """
-    nodes, ours, theirs = _both(curve, baseline, negligible)
+    return excesses([baseline], [curve], negligible=[negligible])[0]
+
+
+def excesses(
+    baselines: Sequence[PrivacyCurve],
+    curves: Sequence[PrivacyCurve],
+    *,
+    negligible: Sequence[float] | None = None,
+) -> list[Excess]:
+    """Return `excess` of each curve from its own baseline; quicker than one after another.
+
+    Args:
+        baselines: As of `excess`, as many as `curves`.
+        curves: As of `excess`.
+        negligible: As of `excess`, of each.
+
+    Raises:
+        RangeError: As `excess`.
+
+    Guarantee:
+        As of `excess`, of each.
+
+    Example:
+        >>> from apiece.accounting import privacy_curve
+        >>> wide, narrow = (privacy_curve(Gaussian(z)) for z in (2.0, 1.0))
+        >>> [round(each.forward.upper, 4) for each in excesses([wide, wide], [narrow, wide])]
+        [0.0928, 0.0]
+    """
+    least = [_NEGLIGIBLE] * len(curves) if negligible is None else negligible
+    pairs = [_Pair(*each) for each in zip(baselines, curves, least, strict=True)]
+    for some in pieces(_START):
+        _look([pair for pair in pairs if pair.more], lambda _: _START[some])  # noqa: B023
     for _ in range(_ROUNDS):
-        forward, open_forward = _largest_gap(nodes, ours, theirs)
-        backward, open_backward = _largest_gap(nodes, theirs, ours)
-        undecided = open_forward | open_backward
-        if not undecided.any():
-            break
-        added = _inside(nodes, undecided)
-        places = np.searchsorted(nodes, added)
-        nodes = np.insert(nodes, places, added)
-        ours, theirs = (
-            Bounds(
-                *(np.insert(old, places, new) for old, new in zip(b, c.delta(added), strict=True))
-            )
-            for b, c in ((ours, curve), (theirs, baseline))
+        _look([pair for pair in pairs if pair.undecided.any()], _Pair.inside)
+    return [pair.excess() for pair in pairs]
+
+
+class _Pair:
+    """A curve and its baseline where they were evaluated: `ours` and `theirs`, at ascending ε."""
+
+    def __init__(self, baseline: PrivacyCurve, curve: PrivacyCurve, negligible: float) -> None:
+        self.baseline, self.curve, self._negligible = baseline, curve, negligible
+        self.more = True  # whether larger ε can matter
+        none = np.zeros(0)
+        self._nodes, self._ours, self._theirs = none, Bounds(none, none), Bounds(none, none)
+
+    def learn(self, added: Floats, ours: Bounds, theirs: Bounds) -> None:
+        """Take in what both are at some more ε."""
+        places = np.searchsorted(self._nodes, added)
+        self._nodes = np.insert(self._nodes, places, added)
+        self._ours, self._theirs = (
+            Bounds(*(np.insert(old, places, new) for old, new in zip(b, c, strict=True)))
+            for b, c in ((self._ours, ours), (self._theirs, theirs))
         )
-    else:
-        forward, backward = (
-            _largest_gap(nodes, ours, theirs)[0],
-            _largest_gap(nodes, theirs, ours)[0],
-        )
-    forward = _capped(forward, _nearby(curve, baseline))
-    backward = _capped(backward, _nearby(baseline, curve))
-    symmetric = Bounds(max(forward.lower, backward.lower), max(forward.upper, backward.upper))
-    return Excess(forward, backward, symmetric)
+        most = self._negligible * (1 + math.exp(float(self._nodes[-1])))
+        self.more = not max(self._ours.upper[-1], self._theirs.upper[-1]) <= most
+        self.__dict__.pop("_gaps", None)
+
+    @cached_property
+    def _gaps(self) -> list[tuple[Bounds, Mask]]:
+        """Bounds on Δ forward and backward, and the intervals that leave each open."""
+        nodes, ours, theirs = self._nodes, self._ours, self._theirs
+        left = max(_ABSOLUTE, self._negligible * _SMALL)
+        return [_largest_gap(nodes, ours, theirs, left), _largest_gap(nodes, theirs, ours, left)]
+
+    @property
+    def undecided(self) -> Mask:
+        """The intervals to be looked into."""
+        (_, forward), (_, backward) = self._gaps
+        return forward | backward
+
+    def inside(self) -> Floats:
+        """Return new nodes inside these intervals, which start at the second node."""
+        left, right = (ends[self.undecided] for ends in (self._nodes[1:-1], self._nodes[2:]))
+        shares = np.arange(1, _SPLIT) / _SPLIT
+        return np.unique(left[:, None] + (right - left)[:, None] * shares)
+
+    def excess(self) -> Excess:
+        """Return what is known."""
+        (forward, _), (backward, _) = self._gaps
+        forward = _capped(forward, _nearby(self.curve, self.baseline))
+        backward = _capped(backward, _nearby(self.baseline, self.curve))
+        symmetric = Bounds(max(forward.lower, backward.lower), max(forward.upper, backward.upper))
+        return Excess(forward, backward, symmetric)
 
 
-def _both(
-    curve: PrivacyCurve, baseline: PrivacyCurve, negligible: float
-) -> tuple[Floats, Bounds, Bounds]:
-    """Evaluate both curves from below 0 up to where nothing larger can matter."""
-
-    def enough(epsilon: Floats, delta: Bounds) -> bool:
-        return float(delta.upper[-1]) <= negligible * (1 + math.exp(float(epsilon[-1])))
-
-    nodes, ours = ascending(curve.delta, _START, enough)
-    others, theirs = ascending(baseline.delta, _START, enough)
-    if nodes.size > others.size:
-        theirs = _joined(theirs, baseline.delta(nodes[others.size :]))
-    elif others.size > nodes.size:
-        nodes, ours = others, _joined(ours, curve.delta(others[nodes.size :]))
-    return nodes, ours, theirs
-
-
-def _joined(first: Bounds, second: Bounds) -> Bounds:
-    return Bounds(*(np.concatenate(ends) for ends in zip(first, second, strict=True)))
+def _look(pairs: Sequence[_Pair], at: Callable[[_Pair], Floats]) -> None:
+    """Evaluate both curves of each pair, all together."""
+    nodes = [at(pair) for pair in pairs]
+    curves = [each for pair in pairs for each in (pair.curve, pair.baseline)]
+    found = deltas(curves, [each for each in nodes for _ in range(2)])
+    for pair, added, ours, theirs in zip(pairs, nodes, found[::2], found[1::2], strict=True):
+        pair.learn(added, ours, theirs)
 
 
 def _capped(bounds: Bounds, cap: float) -> Bounds:
@@ -181,17 +231,11 @@ def _moved(step: Mechanism, other: Mechanism) -> float:
     return math.inf
 
 
-def _inside(nodes: Floats, intervals: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Floats:
-    """Return new nodes inside the marked ones of the intervals that start at nodes[1:-1]."""
-    left, right = nodes[1:-1][intervals], nodes[2:][intervals]
-    shares = np.arange(1, _SPLIT) / _SPLIT
-    return np.unique(left[:, None] + (right - left)[:, None] * shares)
+def _largest_gap(nodes: Floats, top: Bounds, bottom: Bounds, left: float) -> tuple[Bounds, Mask]:
+    """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark the intervals that leave it open.
 
-
-def _largest_gap(
-    nodes: Floats, top: Bounds, bottom: Bounds
-) -> tuple[Bounds, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark the intervals that leave it open."""
+    left: what may be left open.
+    """
     weight = 2 + np.expm1(nodes)
     least = max(0.0, float(((top.lower - bottom.upper) / weight)[1:].max()) - _PAD)
     ceilings = _ceilings(np.expm1(nodes), top.upper, bottom)
@@ -199,7 +243,7 @@ def _largest_gap(
     most = min(1.0, max(least, float(ceilings.max()), tail) + _PAD)
     # No node brings the bound below what the curves' own uncertainty leaves at the nodes.
     reach = max(least, float(((top.upper - bottom.lower) / weight)[1:].max()))
-    tolerance = _RELATIVE * most + _ABSOLUTE
+    tolerance = _RELATIVE * most + left
     width = nodes[2:] - nodes[1:-1]
     # Below this width rounding of e^ε − 1 in the slopes would outgrow what a split can gain.
     undecided = (ceilings > reach + tolerance) & (width > 1e-9)

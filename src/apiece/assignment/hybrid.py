@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from scipy.interpolate import PchipInterpolator
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
-from apiece.accounting import PrivacyCurve, excess, privacy_curve
+from apiece.accounting import PrivacyCurve, excesses, privacy_curve
 from apiece.assignment.follow import Follow
 from apiece.assignment.request import Request
 from apiece.assignment.sample import Sample
@@ -31,6 +32,8 @@ from apiece.plan import Plan
 
 PRECISION = 2e-3  # of a group's limit, in log q
 LEAST = 1e-12  # rate
+SEVERAL, SAMPLED = 100, 32  # groups from which on intervals are foreseen, and from how many of them
+NEARLY = 0.6  # of the way to where a bound should be met, from which on it is known where that is
 LIKELY = 0.97  # of the way to where a group's bound should be met, up to which it is likely kept
 BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
 
@@ -87,14 +90,12 @@ class Hybrid:
             BudgetError: Where `excess` is None and the budgets carry no bounds.
             UnsupportedError: For bounds below 1 and more than 500 groups.
         """
-        groups = request.groups
         bound = self._bounds(request)
         if (bound <= 0).all() or (bound >= 1).all():
             end = Scale() if (bound <= 0).all() else Sample()
             return replace(end.plan(request), strategy=self.name)
         few_groups(request, self.name)
-        q = _joint_rates(request, bound)
-        z = noise(request, request.target, groups.delta, q)
+        q, z = _joint_rates(request, bound)
         stddev = request.clip_norm / float(request.share @ (1 / z))
         return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
 
@@ -109,8 +110,8 @@ class Hybrid:
         return np.minimum(bound, 1.0 if self.excess is None else self.excess)
 
 
-def _joint_rates(request: Request, bound: Floats) -> Floats:
-    """Return rates with mean q̄, each within the interval that its bound allows.
+def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
+    """Return rates with mean q̄, each within the interval that its bound allows; the noise there.
 
     Intervals are found only where the solution without them goes too far; each pass adds some.
     """
@@ -120,6 +121,11 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
     own, common = _Intervals(request, bound), _Common(request, bound > 0)
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
+    if len(groups) > SEVERAL:
+        found = common.within(low, high)
+        about = own.foreseen(found, (bound > 0) & (bound < 1))
+        low = np.where(found < q, np.fmax(low, about), low)
+        high = np.where(found > q, np.fmin(high, about), high)
     while True:
         found = common.within(low, high)
         open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
@@ -137,7 +143,7 @@ def _joint_rates(request: Request, bound: Floats) -> Floats:
             if tight.any():  # all other rates will move
                 break
         if not tight.any():
-            return found
+            return found, own.noise(np.arange(len(groups)), found)
 
 
 class _Common:
@@ -182,6 +188,7 @@ class _Intervals:
     def __init__(self, request: Request, bound: Floats) -> None:
         self._request, self._bound = request, bound
         self._baselines: dict[int, PrivacyCurve] = {}
+        self._found = np.full((2, len(request.groups)), np.nan)  # the last rates, and the noise
 
     def curves(self, groups: Integers, q: Floats) -> list[PrivacyCurve]:
         """Return the curves of some groups with rates q that spend their (ε, δ).
@@ -189,13 +196,45 @@ class _Intervals:
         By PLD whatever the noise is calibrated with: Δ needs lower bounds too, which Rényi
         accounting has none of; as plans measure Δ.
         """
-        request = self._request
-        z = noise(request, request.target[groups], request.groups.delta[groups], q)
+        z = self.noise(groups, q)
         steps = [
             Gaussian(each) if rate == 1 else Sampled(Gaussian(each), rate)
             for each, rate in zip(z.tolist(), q.tolist(), strict=True)
         ]
-        return [privacy_curve(Repeated(step, request.steps), method="pld") for step in steps]
+        return [privacy_curve(Repeated(step, self._request.steps), method="pld") for step in steps]
+
+    def noise(self, groups: Integers, q: Floats) -> Floats:
+        """Return the noise multipliers with which some groups spend their (ε, δ) at rates q."""
+        new = self._found[0, groups] != q
+        some, request = groups[new], self._request
+        z = noise(request, request.target[some], request.groups.delta[some], q[new])
+        self._found[:, some] = q[new], z
+        return np.asarray(self._found[1, groups])
+
+    def foreseen(self, q: Floats, which: Mask) -> Floats:
+        """Return about the farthest rates towards q where Δ ≤ bound; NaN where nothing is known.
+
+        Solved for some of the groups that differ by their ε alone, and between them interpolated.
+        """
+        groups, start = self._request.groups, math.log(self._request.mean_probability)
+        away, place = np.log(q) - start, np.log(groups.epsilon)
+        keys = np.stack([np.sign(away), groups.delta, self._bound, place])
+        order = np.lexsort(keys[::-1])
+        order = order[which[order]]
+        about = np.full(q.shape, np.nan)
+        _, firsts, sizes = np.unique(keys[:3, order], axis=1, return_index=True, return_counts=True)
+        for first, size in zip(firsts, sizes, strict=True):
+            alike = order[first : first + size]
+            some = alike[np.unique(np.linspace(0, size - 1, SAMPLED).astype(int))]
+            limits, reach = self.limits(some, q[some])
+            far = limits != q[some]
+            reach = np.where(far, np.log(limits) - start, reach)
+            near = np.flatnonzero(far | (away[some] / reach > NEARLY))
+            if size > SAMPLED and far.any() and near.size > np.ptp(near) > 1:
+                ends, curve = place[some[near]], PchipInterpolator(place[some[near]], reach[near])
+                inner = alike[(place[alike] >= ends[0]) & (place[alike] <= ends[-1])]
+                about[inner] = np.exp(start + (1 - PRECISION) * curve(place[inner]))
+        return about
 
     def limits(self, groups: Integers, q: Floats) -> tuple[Floats, Floats]:
         """Return q where Δ ≤ bound there, else the farthest rates towards them where that holds.
@@ -211,12 +250,11 @@ class _Intervals:
             self._baselines |= dict(zip(new.tolist(), curves, strict=True))
 
         def room(log_q: Floats, at: Integers) -> Floats:
-            own, found = self.curves(groups[at], np.exp(log_q)), np.empty(at.size)
-            for k, (g, curve) in enumerate(zip(groups[at].tolist(), own, strict=True)):
-                bound = float(self._bound[g])
-                apart = excess(self._baselines[g], curve, negligible=bound / 4)
-                found[k] = bound * (1 - BACKOFF) - apart.symmetric.upper
-            return found
+            some = groups[at]
+            own, base = self.curves(some, np.exp(log_q)), [self._baselines[g] for g in some]
+            apart = excesses(base, own, negligible=(self._bound[some] / 4).tolist())
+            found = np.array([each.symmetric.upper for each in apart])
+            return np.asarray(self._bound[some] * (1 - BACKOFF) - found)
 
         end, begin = np.log(q), np.full(q.shape, math.log(start))
         beyond, bound = room(end, np.arange(q.size)), self._bound[groups]

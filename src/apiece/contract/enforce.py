@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,6 @@ from typing import TypeAlias
 import numpy as np
 
 from apiece import _check
-from apiece._types import Floats, Mask
 from apiece.assignment import (
     Hybrid,
     Sample,
@@ -23,10 +23,11 @@ from apiece.assignment import (
 from apiece.budgets import Budgets
 from apiece.contract.check import Verdict, check
 from apiece.errors import BudgetError, InfeasibleError, RangeError
-from apiece.numerics import geometric, narrowed
+from apiece.numerics import log_room, safe_end
 from apiece.plan import PUBLIC, BoundPlan, Reference
 
-PADS = 8  # budgets tried for public records
+SPARE = 0.01  # of a bound on the excess, that a budget for public records may leave
+SLOPE = 0.7  # about that of the log of what is used of a bound, in the log of that budget
 
 Planner: TypeAlias = Callable[[Budgets, Strategy], BoundPlan]
 
@@ -58,10 +59,10 @@ def enforce(
     """Return the most useful plan that keeps every record's (ε_i, δ_i, Δ̄_i).
 
     Sample, if it fits; else the plan with the least noise over signal, S / Σ q_i·c_i, among Hybrid,
-    Sample padded with public records (at the best of several budgets for them), and Scale, which
-    always fits. The plan's `notes` say which was taken, why Sample was not, and what the others
-    would have cost. In a padded plan the public records are the last ones, in the group "public",
-    with ids that follow the others'.
+    Sample padded with public records (at about the largest budget for them that fits), and Scale,
+    which always fits. The plan's `notes` say which was taken, why Sample was not, and what the
+    others would have cost. In a padded plan the public records are the last ones, in the group
+    "public", with ids that follow the others'.
 
     Args:
         budgets: With their bounds Δ̄; without any where `excess` is given.
@@ -127,28 +128,29 @@ def _padded(
     """Return Sample with public records at the largest budget for them that fits, if one does.
 
     The more they ask, the less noise there is. Too little noise makes some record less vulnerable
-    than promised (backward), too much makes one more vulnerable (forward): so bisection knows
-    which way to go.
+    than promised (backward), too much makes one more vulnerable (forward): so the end is sought at
+    which no more of the bound is left backward.
     """
     groups = budgets.groups
-    best: list[_Option] = []
+    kept: dict[float, _Option] = {}
 
-    def may_ask_more(epsilon: Floats) -> Mask:
-        padded = with_public(budgets, public, float(epsilon))
+    def room(log_epsilon: float) -> float:
+        padded = with_public(budgets, public, math.exp(log_epsilon))
         try:
             plan = plan_for(padded, Sample())
         except (InfeasibleError, RangeError):
-            return np.asarray(False)
+            return -math.inf
         plan = replace(plan, reference=reference)
         option = _option(f"sample, {public} public records", plan)
         if option.verdict.ok:
-            best[:] = [option]
-        forward = any(clause.forward > clause.bound for clause in option.verdict.broken)
-        return np.asarray(option.verdict.ok or forward)
+            kept[log_epsilon] = option
+        return min(
+            float(log_room(max(clause.bound, 1e-300), clause.backward)) for clause in option.verdict
+        )
 
-    low, high = float(groups.epsilon.min()) / 2, float(groups.epsilon.max()) * 8
-    narrowed(may_ask_more, low, high, rounds=PADS, middle=geometric)
-    return best
+    low, high = math.log(groups.epsilon.min() / 2), math.log(groups.epsilon.max() * 8)
+    safe_end(room, low, low, high, slope=SLOPE, tolerance=SPARE, narrow=SPARE / 100)
+    return [kept[max(kept)]] if kept else []
 
 
 def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece._types import Floats, Integers
-from apiece.accounting import Bounds, Excess, PrivacyCurve, excess, privacy_curve, upper_epsilons
+from apiece.accounting import Bounds, Excess, PrivacyCurve, excesses, privacy_curve, upper_epsilons
 from apiece.budgets import BudgetGroups, Consents
 from apiece.errors import VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
@@ -142,7 +142,7 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
         return Measures(spent, None, None, None)
     curves = _curves(plan, "pld")
     advantage = np.array([curve.advantage().upper for curve in curves])
-    apart = [excess_of(plan, g, curve) for g, curve in enumerate(curves)]
+    apart = _excesses_of(plan, {g: (curve, None) for g, curve in enumerate(curves)})
     forward = np.array([found.forward.upper for found in apart])
     backward = np.array([found.backward.upper for found in apart])
     return Measures(spent, advantage, forward, backward)
@@ -203,11 +203,19 @@ def excess_of(
         >>> excess_of(plan, 0, plan.curve(0)).forward.upper
         0.0
     """
-    baseline, own = baseline_for(plan, group, asked), mechanism_of(plan, group)
-    if _same(baseline, own):
-        zero = Bounds(0.0, 0.0)
-        return Excess(zero, zero, zero)
-    return excess(_baseline_curve(baseline), curve)
+    return _excesses_of(plan, {group: (curve, asked)})[0]
+
+
+def _excesses_of(
+    plan: Numbers, some: Mapping[int, tuple[PrivacyCurve, Budget | None]]
+) -> list[Excess]:
+    """Return `excess_of` of some groups, given the curve of each and what it is compared with."""
+    zero = Bounds(0.0, 0.0)
+    found = dict.fromkeys(some, Excess(zero, zero, zero))
+    baselines = {g: baseline_for(plan, g, asked) for g, (_, asked) in some.items()}
+    apart = [g for g, base in baselines.items() if not _same(base, mechanism_of(plan, g))]
+    pairs = [_baseline_curve(baselines[g]) for g in apart], [some[g][0] for g in apart]
+    return list((found | dict(zip(apart, excesses(*pairs), strict=True))).values())
 
 
 def _same(one: Mechanism, other: Mechanism) -> bool:
@@ -240,9 +248,9 @@ def verify(
     again = (bound < 1) & (narrower if measured is not None else True)
     forward = np.full(len(own), np.nan) if measured is None else measured.copy()
     curves = _curves(plan, "pld") if again.any() else []
-    for g in np.flatnonzero(again).tolist():
-        allowed = float(epsilon[g]), float(delta[g])
-        forward[g] = excess_of(plan, g, curves[g], asked=allowed).forward.upper
+    some = np.flatnonzero(again).tolist()
+    allowed = {g: (curves[g], (float(epsilon[g]), float(delta[g]))) for g in some}
+    forward[some] = [each.forward.upper for each in _excesses_of(plan, allowed)]
     kept &= (bound >= 1) | (forward <= bound)
     return Verification(own.name, epsilon, own.delta, spent, kept, bound, forward)
 

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from apiece._types import Floats
 from apiece.accounting import epsilons
 from apiece.accounting.accuracy import Accuracy
-from apiece.accounting.contour.profile import SampledGaussians, epsilon_bounds
+from apiece.accounting.contour.profile import SampledGaussians, delta_bounds, epsilon_bounds
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition
 
@@ -97,6 +97,20 @@ def test_delta_agrees_with_the_lattice(z: float, q: float, times: int) -> None:
     assert (lower <= high * (1 + 1e-12)).all()
     assert (low <= upper * (1 + 1e-12)).all()
     assert upper[0] - lower[0] <= 1e-3 * upper[0]
+
+
+def test_delta_of_many_is_that_of_each_alone() -> None:
+    """To the bit, in any order, whatever was asked before; and not that of another."""
+    settings = [(1.0, 0.02, 1465), (2.0, 0.1, 16), (0.5, 1e-3, 10**5), (1.0, 0.021, 1465)]
+    epsilon, owner = np.tile([0.0, 0.3, 2.0, 9.0], 4), np.repeat([3, 0, 2, 1], 4)
+    together = [SampledGaussians(*each) for each in settings]
+    together[0].delta(np.array([1.0]))
+    lower, upper = delta_bounds(together, epsilon, owner)
+    for k, each in enumerate(settings):
+        low, high = SampledGaussians(*each).delta(epsilon[owner == k])
+        assert (low == lower[owner == k]).all()
+        assert (high == upper[owner == k]).all()
+    assert np.unique(upper).size == upper.size
 
 
 def test_delta_of_tens_of_millions_of_steps() -> None:

@@ -30,13 +30,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats
 from apiece.accounting.accuracy import Accuracy
+from apiece.accounting.arrays import Places
 from apiece.accounting.bounds import Bounds
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
 from apiece.accounting.truncation import Remainder, log_conversion
@@ -73,12 +76,29 @@ class Contour:
     points: Floats
     most: Floats
 
+    def rows(self, some: Places | slice) -> Contour:
+        """Return some of the integrals."""
+        pick = partial(_picked, some=some)
+        values = {each.name: pick(getattr(self, each.name)) for each in fields(self)}
+        return replace(self, **values)
+
     def _scale(self, epsilon: Floats) -> Floats:
         return np.asarray(np.exp(self.log_scale + (1 - self.tilt) * epsilon))
 
+    def _turns(self, epsilon: Floats) -> npt.NDArray[np.complex128]:
+        """Return e^{−iyε} for (K, 1) ε: powers of the first, each a product of two before it."""
+        out = np.ones(self.y.shape, dtype=np.complex128)
+        last, done = np.exp(-1j * self.y[:, 1:2] * epsilon), 1
+        while done < self.y.shape[1]:
+            more = min(done, self.y.shape[1] - done)
+            np.multiply(out[:, :more], last, out=out[:, done : done + more])
+            last, done = last * last, done + more
+        return out
+
     def estimate(self, epsilon: Floats) -> tuple[Floats, Floats]:
         """Return about δ(ε) and minus its derivative; (K, 1)."""
-        turned = self.terms[1] * np.exp(-1j * self.y * epsilon)
+        turns = self._turns(epsilon)
+        turned = self.terms[1] * turns
         slope = _total((self.tilt - 1) * turned.real - self.y * turned.imag)
         jumps = self.rest.bounds(epsilon, reverse=self.sign < 0).lower
         fall = np.where(jumps > 0, self.rest.p[0] - jumps, 0.0)
@@ -86,18 +106,12 @@ class Contour:
         return scale * _total(turned.real) + jumps, scale * slope + fall
 
     def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε), (K, 1), or (1, n) for all of one mechanism."""
-        phase = self.y[:, :, None] * epsilon[:, None, :]
-        turn = np.cos(phase), np.sin(phase)
-
-        def turned(term: npt.NDArray[np.complex128]) -> Floats:
-            some = term.real[:, :, None] * turn[0]
-            some += term.imag[:, :, None] * turn[1]
-            return _total(some)[:, 0]
-
+        """Bound δ(ε), (K, 1)."""
+        turns = self._turns(epsilon)
         below, above = self.terms
-        sums = turned(above)
-        return self._around([sums if below is above else turned(below), sums], epsilon)
+        sums = _total((above * turns).real)
+        lower = sums if below is above else _total((below * turns).real)
+        return self._around([lower, sums], epsilon)
 
     def deltas(self, low: Floats, step: Floats, root: int) -> tuple[Floats, Bounds]:
         """Return root² evenly spaced ε and bounds on δ there, (K, root²)."""
@@ -111,7 +125,7 @@ class Contour:
     def _around(self, sums: Sequence[Floats], epsilon: Floats) -> Bounds:
         """Bound δ(ε), given the sums of both terms at ε."""
         scale = self._scale(epsilon)
-        error = self.error + UNIT * (32 * self.size + 16 * self.sway * np.abs(epsilon))
+        error = self.error + UNIT * (32 * self.size + self.sway * self._wrong(np.abs(epsilon)))
         sizes = np.abs(self.log_scale) + np.abs((1 - self.tilt) * epsilon)
         rounding = 1 + 16 * UNIT * (4 + sizes)
         (more, log_a), (less, log_b) = self.aliases
@@ -121,6 +135,11 @@ class Contour:
         upper = scale * (sums[1] + error) * rounding + high
         lower, upper = (np.where(epsilon < self.most, end, 0.0) for end in (lower, upper))
         return Bounds(lower, upper * (1 + 4 * UNIT))
+
+    def _wrong(self, size: Floats) -> Floats:
+        """Return what e^{−iyε} may be off by, over y, in units: each power by so many as it is."""
+        step = self.y[:, 1:2] if self.y.shape[1] > 1 else 1.0
+        return np.asarray(16 * (size + 1 / step))
 
     def epsilon(self, delta: Floats, guess: Floats) -> Bounds:
         """Return ε at which bounds on δ(ε) were evaluated and found above and below `delta`."""
@@ -147,6 +166,16 @@ class Contour:
             if (np.isfinite(above) & ((below > 0) | (low == 0))).all():
                 break
         return Bounds(np.fmin(below, self.most), np.fmin(above, self.most))
+
+
+def _picked(value: Any, some: Places | slice) -> Any:
+    """Return some rows of an array, or of each in a tuple; what is no array as it is."""
+    if isinstance(value, np.ndarray):
+        return value[some]
+    if not isinstance(value, tuple):
+        return value
+    parts = [_picked(each, some) for each in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _ANGLE = 0.6  # at which so many are chosen
 _CUT_COUNT = 1792  # of nodes of windows that are cut
 _ATTEMPTS, _POINTS = 2, (200, 900)  # of a contour, at each attempt
 _LOG_ROUGH = math.log(1e-6)  # of δ, that a smoothed contour may be off for each cause
-_CHUNK = 2**14  # numbers in an array
+_CHUNK = 2**14  # numbers in an array: of larger ones numpy reuses memory, and rounds otherwise
 MANY = 32
 """Values of δ from which on one curve for all of them is quicker."""
 FEWEST = 2
@@ -42,8 +42,19 @@ FEWEST = 2
 
 Sides: TypeAlias = list[tuple[Contour, Floats]]
 Stage: TypeAlias = tuple[tuple[int, int], int]
+Own: TypeAlias = tuple[Places, Places]  # the first of the rows that are one's own, and how many
+
+
+class Shared(NamedTuple):
+    """Integrals that are made together for several mechanisms, and which of them are one's own."""
+
+    sides: Sides
+    first: int
+    size: int
+
+
 _WIDTH = 1.5  # of regions of δ, in √(2·log(1/δ))
-_REGIONS = ((0, 5), (5, 11))  # which are asked about δ together: down to 6e-13, and all others
+_REGIONS = ((0, 3), (3, 5), (5, 11))  # asked about δ together: down to 4e-5, 6e-13, all others
 _ROOT = 9  # of the number of a curve's nodes; the chords are then some 5e-5 of ε above it
 
 
@@ -59,42 +70,85 @@ class SampledGaussians:
     probability: float
     times: int
     accuracy: Accuracy = DEFAULT
-    _kept: dict[Stage, list[Contour]] = field(default_factory=dict, repr=False, compare=False)
+    kept: dict[Stage, Shared] = field(default_factory=dict, repr=False, compare=False)
 
-    @np.errstate(all="ignore")
     def delta(self, epsilon: Floats) -> Bounds:
-        """Bound δ(ε), by the closest of some integrals; by more of them where that is not close."""
-        lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
-        for stage in product(_REGIONS, range(_ATTEMPTS)):
-            open_ = np.flatnonzero(~self.accuracy.resolved(Bounds(lower, upper)))
-            sides = self._integrals(stage) if open_.size else []
-            rows = _CHUNK * 8 // max([1, *(one.y.size for one in sides)]) + 1
-            for some in np.split(open_, range(rows, open_.size, rows)) if sides else ():
-                low, high = _larger([one.delta(epsilon[None, some]) for one in sides])
-                lower[some] = np.maximum(lower[some], low.max(axis=0))
-                upper[some] = np.minimum(upper[some], high.min(axis=0))
-        return tightest([Bounds(lower, upper)])
+        """Bound δ(ε)."""
+        return delta_bounds([self], epsilon, np.zeros(epsilon.shape, dtype=np.intp))
 
-    def _integrals(self, stage: Stage) -> list[Contour]:
-        """Return integrals around the middle of some regions of δ, in both directions."""
-        if stage not in self._kept:
-            (first, end), attempt = stage
-            number = np.arange(float(first), float(end))
-            mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
-            middle, least = (_delta_at(number + share) for share in (0.5, 1.0))
-            columns = np.stack([*np.repeat(mechanism[:, None], number.size, axis=1), middle, least])
-            count = _needed(columns[:3], least, attempt)
-            if not count.any():
-                return self._kept.setdefault(stage, [])
-            sides = _sides(columns[:, count > 0], int(count.max()), attempt, self.accuracy)
-            self._kept[stage] = [one for one, _ in sides]
-        return self._kept[stage]
+    def around(self, stage: Stage) -> tuple[Floats, int]:
+        """Return columns (z, q, T, δ, least δ) of a stage, around the middle of regions of δ.
+
+        And how many nodes they need; 0 where losses are past the numerical range.
+        """
+        (first, end), attempt = stage
+        number = np.arange(float(first), float(end))
+        mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
+        middle, least = (_delta_at(number + share) for share in (0.5, 1.0))
+        columns = np.stack([*np.repeat(mechanism[:, None], number.size, axis=1), middle, least])
+        count = _needed(columns[:3], least, attempt)
+        return columns[:, count > 0], int(count.max())
 
     def epsilon(self, delta: Floats) -> Bounds:
         """Bound ε(δ)."""
         mechanism = (self.noise_multiplier, self.probability, float(self.times))
         z, q, times = (np.full(delta.shape, value) for value in mechanism)
         return epsilon_bounds(z, q, times, delta, self.accuracy)
+
+
+@np.errstate(all="ignore")
+def delta_bounds(of: Sequence[SampledGaussians], epsilon: Floats, owner: Places) -> Bounds:
+    """Return bounds on δ at each ε, of the mechanism at this place in `of`; all of one accuracy.
+
+    By the nearest integral, by the second and by more of them where that is not close. They are
+    made for all mechanisms together, and are what each would have alone.
+    """
+    lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
+    for stage, turn in product(product(_REGIONS, range(_ATTEMPTS)), range(2)):
+        open_ = np.flatnonzero(~of[0].accuracy.resolved(Bounds(lower, upper)))
+        asked, place = np.unique(owner[open_], return_inverse=True)
+        for here, sides, rows in _made([of[k] for k in asked], stage, place):
+            some = open_[here]
+            low, high = _larger([_near(*side, rows, turn, epsilon[some]) for side in sides])
+            lower[some] = np.maximum(lower[some], low)
+            upper[some] = np.minimum(upper[some], high)
+    return tightest([Bounds(lower, upper)])
+
+
+def _made(
+    of: Sequence[SampledGaussians], stage: Stage, place: Places
+) -> Iterator[tuple[Places, Sides, Own]]:
+    """Yield parts of `place`, the integrals of these mechanisms, and which are each one's own.
+
+    Those that are missing are made together.
+    """
+    _make(list({id(one): one for one in of if stage not in one.kept}.values()), stage)
+    kept = [one.kept[stage] for one in of]
+    for sides in {id(each.sides): each.sides for each in kept if each.size}.values():
+        own = np.array([(k.first, k.size) if k.sides is sides else (0, 0) for k in kept])[place]
+        here = np.flatnonzero(own[:, 1])
+        many = _CHUNK * 4 // max(one.y.shape[1] for one, _ in sides) + 1
+        for some in np.split(here, range(many, here.size, many)):
+            yield some, sides, (own[some, 0], own[some, 1])
+
+
+def _make(of: Sequence[SampledGaussians], stage: Stage) -> None:
+    """Make the integrals of a stage; some mechanisms' at a time, of as many nodes."""
+    around = [one.around(stage) for one in of]
+    counts = np.array([count for _, count in around], dtype=np.intp)
+    for count in np.unique(counts).tolist():
+        here = np.flatnonzero(counts == count)
+        many = (
+            max(_CHUNK // max(count, 1) // around[here[0]][0].shape[1], 1) if count else here.size
+        )
+        for some in np.split(here, range(many, here.size, many)):
+            columns = [around[k][0] for k in some]
+            sizes = [each.shape[1] for each in columns]
+            sides: Sides = []
+            if count:
+                sides = _sides(np.concatenate(columns, axis=1), count, stage[1], of[0].accuracy)
+            for k, first, size in zip(some, np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
+                of[k].kept[stage] = Shared(sides, first, size)
 
 
 def epsilon_bounds(
@@ -246,8 +300,25 @@ def _sides(columns: Floats, count: int, attempt: int, accuracy: Accuracy) -> Sid
     ]
 
 
+def _near(one: Contour, about: Floats, rows: Own, turn: int, epsilon: Floats) -> Bounds:
+    """Bound each δ(ε) by the nearest of the integrals that are its own; at a turn 1 by the second.
+
+    about: the ε around which they are made.
+    """
+    first, size = rows
+    own = first[:, None] + np.minimum(np.arange(size.max()), size[:, None] - 1)
+    far = np.argsort(np.abs(about[own, 0] - epsilon[:, None]), axis=1, kind="stable")
+    row = np.take_along_axis(own, far[:, [min(turn, own.shape[1] - 1)]], axis=1)[:, 0]
+    return Bounds(*(end[:, 0] for end in one.rows(row).delta(epsilon[:, None])))
+
+
 def _larger(sides: Sequence[Bounds]) -> Bounds:
     """Return the bounds of the larger direction; 0 and ∞ where one of them is not known."""
-    lower, upper = (np.maximum(*ends) for ends in zip(*sides, strict=True))
+    return _known(Bounds(*(np.maximum(*ends) for ends in zip(*sides, strict=True))))
+
+
+def _known(bounds: Bounds) -> Bounds:
+    """Return bounds, 0 and ∞ where one is not known."""
+    lower, upper = bounds
     good = np.isfinite(upper) & np.isfinite(lower)
     return Bounds(np.where(good, lower, 0.0), np.where(good, upper, np.inf))
