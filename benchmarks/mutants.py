@@ -8,8 +8,10 @@ a limit of time, and remembers what it has seen: a run that was killed goes on w
 Here is the rest. Each package is tested by its own folders of tests, in a copy under .mutants/.
 A sample is drawn at random among all mutants of a package, the same for the same seed and a part
 of every larger one. A mutant that only changes the text of an error or of a string is none. One
-that no fast test finds is run by the slow tests as well. What no test can find is in mutants.toml,
-with the reason. Decorated functions (properties among them) and constants are not mutated.
+that no fast test finds is run by the slow tests as well. A sample by another seed than 0 is stored
+as the second draw: of faults for which no test was written. What no test can find is in
+mutants.toml, with the reason. Decorated functions (properties among them) and constants are not
+mutated.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.stats import beta
 
 from ledger import machine
@@ -40,11 +43,18 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 WORK = ROOT / ".mutants"
 RESULT = HERE / "results" / "mutants.json"
-UNSHRUNK = """from hypothesis import Phase, settings
+UNSHRUNK = """import re
+
+from hypothesis import Phase, settings
 
 settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.reuse, Phase.generate])
 settings.load_profile("unshrunk")
-"""  # one example that fails is enough
+
+
+def pytest_make_parametrize_id(val):
+    if isinstance(val, str | bytes):
+        return re.sub("[^A-Za-z0-9.+-]", "_", ascii(val))
+"""  # one example that fails is enough; ids of texts and bytes that every collection finds again
 PROGRAM = """
 import sys
 from mutmut import __main__ as program
@@ -377,7 +387,8 @@ def interval(killed: int, size: int) -> list[float]:
 
 
 def share(killed: int, size: int) -> dict[str, Any]:
-    return {"share": round(killed / max(size, 1), 3), "interval": interval(killed, size)}
+    found = round(killed / max(size, 1), 3)
+    return {"share": found, "interval": interval(killed, size), "of": size}
 
 
 def store(name: str, size: int, seed: int) -> None:
@@ -392,9 +403,10 @@ def store(name: str, size: int, seed: int) -> None:
     left = count["survived"] + count["no tests"]  # by the slow tests as well, unless not asked
     stored = json.loads(RESULT.read_text()) if RESULT.exists() else {"packages": {}}
     stored["machine"] = machine()
-    before = stored["packages"].get(name, {})
+    draw = stored["packages"] if seed == 0 else stored.setdefault("second draw", {})
+    before = draw.get(name, {})
     first = before.get("at first") if before.get("seed") == seed else None
-    stored["packages"][name] = {
+    draw[name] = {
         "mutants": len(everything),
         "seed": seed,
         "sample": len(judged),
@@ -408,18 +420,35 @@ def store(name: str, size: int, seed: int) -> None:
         "make test": share(fast, len(judged)),
         "make test-all": None if left else share(every, len(judged)),
     }
+    first_draw = stored["packages"]
     stored["by the number of mutants"] = {
-        suite: overall([row for row in stored["packages"].values() if row.get(suite)], suite)
+        suite: overall([row for row in first_draw.values() if row.get(suite)], suite)
         for suite in ("at first", "make test", "make test-all")
     }
+    # before tests were written for what was drawn: of the second draw, where there is one
+    fresh = first_draw | stored.get("second draw", {})
+    stored["by the number of mutants"]["of what no test was written for"] = overall(
+        list(fresh.values()), "at first"
+    )
     RESULT.write_text(json.dumps(stored, indent=1) + "\n")
 
 
-def overall(rows: list[dict[str, Any]], suite: str) -> float | None:
-    """Return the share of all mutants of these packages, each with its number of mutants."""
-    whole = sum(row["mutants"] for row in rows)
-    found = sum(row["mutants"] * row[suite]["share"] for row in rows)
-    return math.floor(found / whole * 1000 + 1e-9) / 1000 if rows else None
+def overall(rows: list[dict[str, Any]], suite: str) -> dict[str, Any] | None:
+    """Return the share of all mutants of these packages, each with its number of mutants.
+
+    And its 95 % interval: of sums of independent shares, each as likely as Jeffreys' rule says.
+    """
+    if not rows:
+        return None
+    weight = np.array([row["mutants"] for row in rows]) / sum(row["mutants"] for row in rows)
+    size = np.array([row[suite]["of"] for row in rows])
+    found = np.round(size * [row[suite]["share"] for row in rows])
+    generator = np.random.default_rng(0)
+    draws = generator.beta(found + 0.5, size - found + 0.5, (100_000, size.size)) @ weight
+    low, high = np.quantile(draws, [0.025, 0.975])
+    share = math.floor(weight @ [row[suite]["share"] for row in rows] * 1000 + 1e-9) / 1000
+    ends = math.floor(low * 1000) / 1000, math.ceil(max(high, share) * 1000) / 1000
+    return {"share": share, "interval": list(ends)}
 
 
 def show(name: str, size: int, seed: int) -> None:

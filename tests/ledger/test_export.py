@@ -92,3 +92,18 @@ def test_accounts_are_written_as_they_are_read(
     found = pq.read_table(tmp_path / "a.parquet").to_pydict()
     assert found["id"] == ids.tolist()
     assert found["spent"] == ledger.spent(ids).tolist()
+
+
+@pytest.mark.parametrize("table", ["accounts", "history"])
+def test_a_ledger_is_no_output_of_its_own(table: str, tmp_path: Path) -> None:
+    """By whatever name, and what may come to lie beside it."""
+    path = tmp_path / "people.parquet"  # a ledger, whatever its name ends with
+    ledger = Ledger.open(f"sqlite:///{path}")
+    ledger.enroll(["ann"], 1.0, 1e-6)
+    (tmp_path / "other.parquet").hardlink_to(path)
+    names = ("people.parquet", "other.parquet", "people.parquet-journal", "people.parquet.head")
+    for name in names:
+        with pytest.raises(DataError, match="is what is read"):
+            ledger.export(tmp_path / name, table)
+    assert ledger.export(tmp_path / "free.parquet", table) > 0
+    assert ledger.spent(["ann"]).tolist() == [0.0]
