@@ -45,7 +45,13 @@ PLAIN = {
     f"{BASE}, channels last",
     f"{BASE}, channels last, compiled",
 }
-QUICK = PLAIN | {"floor", "apiece", "apiece, channels last", "apiece, release noise"}
+QUICK = PLAIN | {
+    "floor",
+    "apiece",
+    "apiece, channels last",
+    "apiece, compiled",
+    "apiece, release noise",
+}
 
 
 def bind(threads: int) -> None:

@@ -142,7 +142,9 @@ def noisy(sums: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str
     return {n: s + STDDEV * torch.randn(s.shape, generator=generator) for n, s in sums.items()}
 
 
-def ours(*, release: bool = False, last: bool = False) -> Callable[..., Step]:
+def ours(
+    *, release: bool = False, last: bool = False, compiled: bool = False
+) -> Callable[..., Step]:
     def prepare(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor) -> Step:
         model, generator = make(), ChaCha20Stream() if release else torch.Generator()
         if last:
@@ -151,7 +153,7 @@ def ours(*, release: bool = False, last: bool = False) -> Callable[..., Step]:
         bounds = torch.linspace(0.1, 2, len(x), dtype=torch.float64)  # as the trainer has them
 
         def step() -> None:
-            clipped = clip_and_sum(model, LOSS, x, y, bounds, method="proved")
+            clipped = clip_and_sum(model, LOSS, x, y, bounds, method="proved", compiled=compiled)
             update(model, optimizer, add_noise(clipped, STDDEV, generator=generator), len(x))
 
         return step
@@ -298,6 +300,7 @@ CONTENDERS: dict[str, Callable[..., Step]] = {
     "floor": floor,
     "apiece": ours(),
     "apiece, channels last": ours(last=True),
+    "apiece, compiled": ours(compiled=True),
     "apiece, release noise": ours(release=True),
     "torch.func": by_torch_func,
     "torch.func, compiled": partial(by_torch_func, compiles=True),

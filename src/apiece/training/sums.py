@@ -37,6 +37,7 @@ class Sums:
             is no part of the mechanism.
         method: Of `clip_and_sum`.
         people: Where records are persons with rows of the source; None where each row is one.
+        compiled: Of `clip_and_sum`.
 
     Raises:
         InputError: For a model without a trainable parameter, or with one without a shape.
@@ -52,11 +53,12 @@ class Sums:
         width: int | None = None,
         method: str = "auto",
         people: PeopleRows | None = None,
+        compiled: bool = False,
     ) -> None:
         self.model, self.loss_fn, self.source = model, loss_fn, source
         self.parameters = guards.trainable(model)
         guards.check_modules(model)
-        self._width, self._method = width, method
+        self._width, self._method, self._compiled = width, method, compiled
         self._people = people
 
     def check_same(self) -> None:
@@ -103,6 +105,7 @@ class Sums:
                     method=self._method,
                     physical_batch_size=None if owner is None else width,
                     people=owner,
+                    compiled=self._compiled,
                 )
                 total = total + clipped if summed else clipped
                 summed.append(where)

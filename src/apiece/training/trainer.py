@@ -73,6 +73,8 @@ class Trainer(Uncopied):
         unfreeze: Step → beginnings of the names of the parameters trained from that step on, such
             as {0: ["head"], 100: ["head", "encoder.11"], 300: [""]}; the others are frozen, and
             get neither gradient nor noise. None trains those that require a gradient.
+        compiled: Whether the proved graph is compiled at the first step, as in `clip_and_sum`: for
+            long runs of models without convolutions. A run that is resumed needs the same.
 
     Raises:
         InputError: For a plan of another number of records or not bound to records, a plan for
@@ -122,6 +124,7 @@ class Trainer(Uncopied):
         people: npt.ArrayLike | None = None,
         rows_per_person: int | None = None,
         unfreeze: Mapping[int, Sequence[str]] | None = None,
+        compiled: bool = False,
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
@@ -131,7 +134,8 @@ class Trainer(Uncopied):
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
         mask = taking_part(included, bound.group_index.size)
         rows = rows_of(people, bound.ids, source, rows_per_person, plan.unit)
-        sums = Sums(self.model, loss_fn, source, width=width, method=method, people=rows)
+        how: State = {"method": method, "compiled": compiled}
+        sums = Sums(self.model, loss_fn, source, width=width, people=rows, **how)
         if streams.release:
             plan.require()
         thaw = _unfreezing(plan, sums, optimizer, unfreeze)
@@ -151,7 +155,7 @@ class Trainer(Uncopied):
             streams,
             plan=plan,
             fingerprint=lambda own: _fingerprint(own, source, who),
-            makes=_makes(self, updates, unfreeze, method, width),
+            makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
         )
@@ -321,9 +325,9 @@ def _unfreezing(
     return found
 
 
-def _makes(run: Trainer, updates: Updates, thaw: object, method: str, width: int) -> State:
+def _makes(run: Trainer, updates: Updates, thaw: object, how: State) -> State:
     """Return what makes a run's updates, beside plan and data, by the names that messages use."""
-    how = {"schedule of unfreezing": thaw, "method": method, "physical batch size": width}
+    how = {"schedule of unfreezing": thaw, **how}
     return {"loss": run.loss_fn, "model": run.model, **updates.settings, **how}
 
 

@@ -9,7 +9,7 @@ al. 2022, arXiv 2110.05679).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -127,8 +127,7 @@ class Outer:
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return (‖left‖·‖right‖)², with room for what underflow took from either."""
-        left, right = (of_rows(t).sqrt().add_(_lost(t)) for t in (self.left, self.right))
-        return left.mul_(right).square_()
+        return outer_squares([self], of_rows)
 
     def sizes(self) -> torch.Tensor:
         """Return ‖left‖‖right‖, (B,), with room for what underflow took from products of two."""
@@ -146,6 +145,14 @@ class Outer:
     def without(self, bad: torch.Tensor) -> Outer:
         """Return this with the records at `bad` set to zero."""
         return Outer(blank(self.left, bad), blank(self.right, bad))
+
+
+def outer_squares(parts: Sequence[Outer], of_rows: Squares = row_squares) -> torch.Tensor:
+    """Return the squared norms of several contributions, added up: few operators for all."""
+    tensors = [part.left for part in parts] + [part.right for part in parts]
+    squares = torch.stack([of_rows(tensor) for tensor in tensors])
+    norms = squares.sqrt_().add_(max(map(_lost, tensors)))
+    return norms[: len(parts)].mul_(norms[len(parts) :]).square_().sum(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

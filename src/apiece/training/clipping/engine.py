@@ -6,8 +6,8 @@ import math
 import sys
 import warnings
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,16 +15,18 @@ from torch import nn
 
 from apiece.errors import IdleParameterWarning, UnsupportedError
 from apiece.training.clipping import records
+from apiece.training.clipping.ambient import put_back, states
 from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
-from apiece.training.clipping.contributions import Contribution, Rows
+from apiece.training.clipping.contributions import Contribution, Outer, Rows, outer_squares
 from apiece.training.clipping.joined import Joined, Persons
 from apiece.training.clipping.kernels import flattened, keeping, remembering, row_squares
-from apiece.training.clipping.precision import single, wide
+from apiece.training.clipping.precision import is_highest, single, wide
 from apiece.training.clipping.records import Batch
 from apiece.training.clipping.watch import Watch, fingerprint
 
 if TYPE_CHECKING:
     from apiece.training.clipping.rewrite import Program
+    from apiece.training.clipping.whole import Whole
 
 _CACHE = 1 << 23  # values that a part of a batch may leave behind on a processor
 _WORTH = 16  # a part must leave this many values for each parameter, which it has to pass over
@@ -63,12 +65,14 @@ class Engine:
         program: What runs; None where nothing was.
         names: Of the model's tensors that it takes.
         most: How many records it takes at a time, at most, on a processor.
+        whole: The program and all that follows it, compiled; None unless that was asked for.
     """
 
     proof: Proof
     program: Program | None
     names: tuple[str, ...] = ()
     most: int = sys.maxsize
+    whole: Whole | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -84,17 +88,19 @@ class _Seen:
 _known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
 
 
-def engine_for(batch: Batch) -> Engine:
+def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     """Return how batches like this one are clipped; captured and proved once for each form."""
     given = [batch.inputs, batch.targets]
     tensors = tuple((t.shape[1:], t.dtype, t.device) for t in records.leaves(given))
-    form = tensors, tuple(batch.parameters), records.outline(given)
+    form = tensors, tuple(batch.parameters), records.outline(given), compiled
     known = _known.setdefault(batch.model, {})
     for seen in known.values():
         if seen.loss_fn is batch.loss_fn and seen.form == form and seen.watch.unchanged():
             return seen.engine
     key = form, fingerprint(batch.model, batch.loss_fn)
     engine = known[key].engine if key in known else _proved(batch)
+    if compiled and engine.program is not None and engine.whole is None:
+        engine = replace(engine, whole=_whole(engine, batch))
     known.pop(key, None)
     if len(known) >= _GRAPHS:
         del known[next(iter(known))]
@@ -186,15 +192,20 @@ def clip_proved(engine: Engine, batch: Batch, width: int) -> ClippedSum:
 
 def _run(engine: Engine, batch: Batch) -> tuple[torch.Tensor, dict[str, Contribution]]:
     """Return losses and each parameter's contribution, of at least two records."""
+    return _contributions(engine, arguments_of(engine, batch), len(batch))
+
+
+def _contributions(
+    engine: Engine, given: list[torch.Tensor], size: int
+) -> tuple[torch.Tensor, dict[str, Contribution]]:
     assert engine.program is not None
-    given = arguments_of(engine, batch)
     device = given[0].device
     with torch.no_grad():
         with torch.autocast(device.type, enabled=False):
             losses, operands = engine.program.run(given)
-        del given
+        given.clear()
         with single(device), keeping():
-            return losses, engine.program.contributions(operands, len(batch))
+            return losses, engine.program.contributions(operands, size)
 
 
 def arguments_of(engine: Engine, batch: Batch) -> list[torch.Tensor]:
@@ -215,17 +226,42 @@ def _tensor(model: nn.Module, name: str) -> torch.Tensor:
 
 
 def _clip(engine: Engine, batch: Batch) -> ClippedSum:
-    assert engine.program is not None
     rows, batch = len(batch), at_least_two(batch)
-    losses, named = _run(engine, batch)
-    with torch.no_grad(), single(losses.device):
-        norms, sums = _summed(engine.program, named, batch)
+    losses, norms, sums = _at_once(engine, batch) or _step_by_step(engine, batch)
     persons = norms.numel() - (len(batch) - rows)
     gradients = {
         name: sums[name] if name in sums else torch.zeros_like(p, dtype=wide(p.dtype))
         for name, p in batch.parameters.items()
     }
     return ClippedSum(gradients, norms[:persons], losses[:rows], batch.clip_norms[:persons])
+
+
+Summed = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # losses, norms, sums
+
+
+def _at_once(engine: Engine, batch: Batch) -> Summed | None:
+    """Return the sums by one compiled graph; None where there is none, or it does not apply.
+
+    That is where a record is not finite, and for few records, or more than a part of a batch has.
+    """
+    whole, program = engine.whole, engine.program
+    if whole is None or program is None or not whole.takes(len(batch)):
+        return None
+    device = batch.clip_norms.device
+    before = states([device]) if program.draws else []
+    with torch.no_grad(), single(device):
+        losses, norms, *sums = whole.run(batch.clip_norms, *arguments_of(engine, batch))
+    if math.isfinite(float(norms.sum())):
+        return losses, norms, dict(zip(program.parts, sums, strict=True))
+    put_back(before)  # the others' draws are the same without the record that is not finite
+    return None
+
+
+def _step_by_step(engine: Engine, batch: Batch) -> Summed:
+    assert engine.program is not None
+    losses, named = _run(engine, batch)
+    with torch.no_grad(), single(losses.device):
+        return losses, *_summed(engine.program, named, batch)
 
 
 def at_least_two(batch: Batch) -> Batch:
@@ -245,27 +281,33 @@ def at_least_two(batch: Batch) -> Batch:
     )
 
 
+Held = dict[str, Contribution | Joined]
+Finite = Callable[[Held, torch.Tensor], Held]
+
+
+def _finite_alone(held: Held, norms: torch.Tensor) -> Held:
+    """Return what is held without the records, or persons, whose norms are not finite."""
+    if math.isfinite(float(norms.sum())):
+        return held
+    bad = ~torch.isfinite(norms)
+    return {name: part.without(bad) for name, part in held.items()}
+
+
 def _summed(
-    program: Program, named: dict[str, Contribution], batch: Batch
+    program: Program, named: dict[str, Contribution], batch: Batch, finite: Finite = _finite_alone
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return norms and the clipped sums, by parameter."""
     owner, bounds = batch.owner, batch.clip_norms
     beside, shapes = _side_by_side(named)
-    held: dict[str, Contribution | Joined] = dict(beside)
+    held: Held = dict(beside)
     named.clear()
     beside.clear()
     if owner is not None:
         persons = Persons(owner)
         held = {name: Joined(part, persons) for name, part in held.items()}  # type: ignore[arg-type]
-    if held:
-        of_rows = remembering(row_squares)
-        norms = torch.stack([part.squares(of_rows) for part in held.values()]).sum(0).sqrt_()
-    else:
-        norms = torch.zeros_like(bounds, dtype=torch.float32)
+    norms = _norms(list(held.values()), bounds)
     factors = clip_factors(norms, bounds)
-    if not math.isfinite(float(norms.sum())):
-        bad = ~torch.isfinite(norms)
-        held = {name: part.without(bad) for name, part in held.items()}
+    held = finite(held, norms)
     sums = {name: held.pop(name).weighted(factors) for name in list(held)}
     if shapes:
         whole = sums.pop(_ALL).split_with_sizes([math.prod(s) for s in shapes.values()])
@@ -274,6 +316,41 @@ def _summed(
         name: program.finished(name, total, batch.parameters[name]) for name, total in sums.items()
     }
     return norms, finished
+
+
+def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch.Tensor:
+    if not held:
+        return torch.zeros_like(bounds, dtype=torch.float32)
+    of_rows = remembering(row_squares)
+    outer = [part for part in held if isinstance(part, Outer)]
+    squares = [part.squares(of_rows) for part in held if not isinstance(part, Outer)]
+    if outer:
+        squares.append(outer_squares(outer, of_rows))
+    total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+    return total.sqrt()
+
+
+def _whole(engine: Engine, batch: Batch) -> Whole:
+    """Return the sum of batches like this one as one compiled graph."""
+    from apiece.training.clipping.whole import compiled
+
+    program = engine.program
+    assert program is not None
+    if batch.owner is not None:
+        raise UnsupportedError("compiled: rows of one person are added up uncompiled; leave it out")
+    if not is_highest():
+        raise UnsupportedError(
+            'compiled: needs torch.set_float32_matmul_precision("highest"), in which norms are made'
+        )
+
+    def clipped(bounds: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
+        losses, named = _contributions(engine, list(given), len(bounds))
+        norms, sums = _summed(program, named, replace(batch, clip_norms=bounds), lambda h, _: h)
+        return [losses, norms, *(sums[name] for name in program.parts)]
+
+    given = arguments_of(engine, batch)
+    along = [True, *(False for _ in engine.names), *(True for _ in given[len(engine.names) :])]
+    return compiled(clipped, [batch.clip_norms, *given], along, engine.most)
 
 
 _SMALL = 1 << 12  # entries of one record's gradient, above which a copy costs more than a call
@@ -289,7 +366,9 @@ def _side_by_side(
     arithmetic.
     """
     rows = {name: part.gradients for name, part in named.items() if isinstance(part, Rows)}
-    small = {name: each for name, each in rows.items() if math.prod(each.shape[1:]) <= _SMALL}
+    lefts = {id(part.left) for part in named.values() if isinstance(part, Outer)}  # norms are known
+    small = {name: each for name, each in rows.items()
+             if math.prod(each.shape[1:]) <= _SMALL and id(each) not in lefts}  # fmt: skip
     kind = next((each.dtype for each in small.values()), None)
     small = {name: each for name, each in small.items() if each.dtype == kind}
     if len(small) < 2:

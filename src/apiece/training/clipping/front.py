@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece.errors import SlowPathWarning, unknown
+from apiece.errors import SlowPathWarning, UnsupportedError, unknown
 from apiece.training.clipping import guards, records
 from apiece.training.clipping.alone import clip_alone
 from apiece.training.clipping.clipped import ClippedSum
@@ -33,6 +33,7 @@ def clip_and_sum(
     method: str = "auto",
     physical_batch_size: int | None = None,
     people: Any = None,
+    compiled: bool = False,
 ) -> ClippedSum:
     """Return Σ_i min(1, clip_norms[i]/‖∇ℓ_i‖) ∇ℓ_i over the records of a batch.
 
@@ -56,13 +57,15 @@ def clip_and_sum(
             norms returned then have one entry a person, in the order of first appearance, losses
             one a row. A person with more rows than `physical_batch_size` is taken part by part, by
             plain gradients.
+        compiled: Whether the proved graph, with norms and sums, is compiled by inductor at the
+            first batch, in seconds, by a C++ compiler. Not with method="alone" or people.
 
     Raises:
         InputError: For a loss that was reduced, wrong shapes, bounds below 1e-12 or infinite, a
             model without trainable parameters.
         UnsupportedError: For batch norm in training mode and other layers that always mix records;
-            with method="proved" for a model that is not proved; and for one that can neither be
-            proved nor copied.
+            with method="proved" for a model that is not proved; with compiled=True for one that
+            cannot be compiled; and for one that can neither be proved nor copied.
 
     Guarantee:
         Each record's share of the sum has ℓ2 norm at most clip_norms[i], over all trainable
@@ -98,7 +101,7 @@ def clip_and_sum(
     batch = records.Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
     with guards.told_of_checkpoints():
-        total = _by(method, batch, _check.count("physical_batch_size", width))
+        total = _by(method, batch, _check.count("physical_batch_size", width), compiled)
     if order is not None:
         losses = torch.empty_like(total.losses).scatter_(0, order, total.losses)
         total = replace(total, losses=losses)
@@ -112,13 +115,15 @@ def _named(total: ClippedSum, model: nn.Module, inner: nn.Module) -> ClippedSum:
     return replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
 
 
-def _by(method: str, batch: records.Batch, width: int) -> ClippedSum:
+def _by(method: str, batch: records.Batch, width: int, compiled: bool) -> ClippedSum:
     if method == "alone":
+        if compiled:
+            raise UnsupportedError("compiled: method='alone' has no graph to compile; leave it out")
         return clip_alone(batch)
-    engine = engine_for(batch)
+    engine = engine_for(batch, compiled=compiled)
     if engine.program is not None:
         return clip_proved(engine, batch, width)
-    if method == "proved":
+    if method == "proved" or compiled:
         raise refused(engine.proof)
     warnings.warn(
         f"model: records of {type(batch.model).__name__} run one after the other, many times "

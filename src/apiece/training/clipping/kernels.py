@@ -39,18 +39,27 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     """Return the squared norms (B,) of the rows of (B, ...), to a few units of precision.
 
     `vector_norm` adds along a row in as many running sums as the processor has lanes, and loses
-    hundreds of units of precision over a long row, more than the room under a bound. So blocks of
-    a row come first, and their squares are added up by `sum`, which adds in pairs.
+    hundreds of units of precision over a long row, more than the room under a bound; so do compiled
+    sums. So blocks of a row come first, and blocks of those.
     """
     flat = flattened(rows)
     width = flat.shape[1]
     if width <= 2 * _BLOCK:
         return _norms(flat).square_()
     whole = width - width % _BLOCK
-    total = _norms(flat[:, :whole].view(len(flat), -1, _BLOCK)).square_().sum(1)
+    total = _sums(_norms(flat[:, :whole].view(len(flat), -1, _BLOCK)).square_())
     if whole < width:
         total += _norms(flat[:, whole:]).square_()
     return total
+
+
+def _sums(blocks: torch.Tensor) -> torch.Tensor:
+    """Return the sums (B,) of rows (B, N), blocks of them first."""
+    while (width := blocks.shape[1]) > 2 * _BLOCK:
+        whole = width - width % _BLOCK
+        some = blocks[:, :whole].view(len(blocks), -1, _BLOCK).sum(2)
+        blocks = torch.cat([some, blocks[:, whole:]], 1) if whole < width else some
+    return blocks.sum(1)
 
 
 def least_norm(width: int, dtype: torch.dtype) -> float:
@@ -59,14 +68,6 @@ def least_norm(width: int, dtype: torch.dtype) -> float:
     A square below 2⁻¹²⁶ (2⁻¹⁰²² in double precision) may be lost, so that √width·2⁻⁶³ may be.
     """
     return math.sqrt(width) * (2.0**-510 if dtype == torch.float64 else 2.0**-62)
-
-
-def row_norms(rows: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the norms (B,) of the rows of (B, I) to `out`, as precise as `row_squares`."""
-    if rows.shape[1] <= 2 * _BLOCK:
-        torch.linalg.vector_norm(rows, dim=1, out=out)
-    else:
-        torch.sqrt(row_squares(rows), out=out)
 
 
 def _norms(rows: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ there to norms and weighted sums, both from the very same tensors.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from apiece.training.clipping.convolution import Kernel, convolution
 from apiece.training.clipping.layout import SHARED, Places, Records, Summed, Unproved
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.proof import Proved
-from apiece.training.clipping.table import Call, name_of
+from apiece.training.clipping.table import RANDOM, Call, name_of
 
 Tensors = list[torch.Tensor]
 Make = Callable[[Tensors, int], Contribution]
@@ -99,7 +100,7 @@ class Part:
     shared: tuple[fx.Node, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Program:
     """What is run for a batch: the graph, and what becomes of what it gives.
 
@@ -112,6 +113,11 @@ class Program:
     module: fx.GraphModule
     parts: dict[str, Part]
     places: dict[fx.Node, int] = field(default_factory=dict)
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether the graph draws random numbers."""
+        return any(name_of(node) in RANDOM for node in self.module.graph.nodes)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
         """Return losses and operands."""
@@ -268,6 +274,10 @@ class _Writer:
 
         def through(*tensors: torch.Tensor) -> torch.Tensor:
             held: dict[fx.Node, Any] = dict(zip([*leaves, *shared], tensors, strict=True))
+            for (
+                leaf
+            ) in leaves:  # a contribution has a leaf's entries, whatever axes of one it lacks
+                held[leaf] = held[leaf].reshape(leaf.meta["val"].shape)
             for step in steps:
                 args, kwargs = fx.map_arg((step.args, step.kwargs), held.__getitem__)
                 held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
@@ -355,6 +365,8 @@ def _along(call: Call, name: str) -> tuple[fx.Node, Records]:
 def _mm(call: Call, _index: int) -> Leaf | None:
     (left, one), (right, other) = _along(call, "self"), _along(call, "mat2")
     if (one, other) == (Records(1), Records(0)):
+        if name_of(left) == "t":  # of what a bias is given, whose norms are then found once
+            return Leaf((left.args[0], right), lambda given, _: Outer(given[0], given[1]))  # type: ignore[arg-type]
         return Leaf((left, right), lambda given, _: Outer(given[0].t(), given[1]))
 
     def make(given: Tensors, size: int) -> Contribution:
@@ -372,7 +384,7 @@ def _sum(call: Call, _index: int) -> Leaf | None:
     shape = call.out()
     others = [2 + k - (k > layout.axis) for k in dims if k != layout.axis]
     if layout == Records(0) and not others:
-        return Leaf((node,), lambda given, size: Rows(given[0].reshape(size, *shape)))
+        return Leaf((node,), lambda given, _: Rows(given[0]))
 
     def make(given: Tensors, size: int) -> Contribution:
         rows = by_record(given[0], layout, size)
