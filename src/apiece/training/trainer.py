@@ -129,8 +129,7 @@ class Trainer(Uncopied):
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, processes = source_of(dataset), Processes.current(self.model)
-        streams = Streams.from_seed(seed)
-        streams = replace(streams, key=processes.share_key(streams.key))
+        streams = _streams(seed, processes)
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
         mask = taking_part(included, bound.group_index.size)
         rows = rows_of(people, bound.ids, source, rows_per_person, plan.unit)
@@ -289,6 +288,11 @@ class Trainer(Uncopied):
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
         trainer._keeper.resume(place, state, key)
         return trainer
+
+
+def _streams(seed: int | None, processes: Processes) -> Streams:
+    streams = Streams.from_seed(seed)
+    return replace(streams, key=processes.share_key(streams.key))
 
 
 def _restarts(
