@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,12 +148,11 @@ class Trainer(Uncopied):
             callbacks=tuple(callbacks),
             unfreezing=thaw,
         )
-        who = _who(np.where(mask, bound.group_index, -1), rows)
         self._keeper = Keeper(
             self._loop,
             streams,
             plan=plan,
-            fingerprint=lambda own: _fingerprint(own, source, who),
+            fingerprint=_fingerprint_of(source, _who(np.where(mask, bound.group_index, -1), rows)),
             makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
@@ -342,8 +341,12 @@ def _who(groups: Integers, people: PeopleRows | None) -> list[Integers]:
     return [groups, people.rows, people.starts, np.array([people.most or 0])]
 
 
-def _fingerprint(streams: Streams, source: Source, who: list[Integers]) -> str:
+def _fingerprint_of(source: Source, who: list[Integers]) -> Callable[[Streams], str]:
     """Return a keyed hash of records and their groups: the same people, in the same order."""
-    key = streams.derive("fingerprint", 0)
-    groups = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
-    return source.fingerprint(key) + groups.hexdigest()
+
+    def fingerprint(streams: Streams) -> str:
+        key = streams.derive("fingerprint", 0)
+        groups = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
+        return source.fingerprint(key) + groups.hexdigest()
+
+    return fingerprint
