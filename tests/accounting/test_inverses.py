@@ -69,3 +69,14 @@ def test_the_infeasible_entry_is_named() -> None:
         accounting.noise_multipliers(
             epsilon=[1.0, 1e-12], delta=1e-15, sampling_probability=0.5, steps=10**6
         )
+
+
+@pytest.mark.parametrize("guess", [1e-9, 0.06, 0.9, 1.1, 40.0, 1e12, np.nan, -1.0, np.inf])
+def test_no_guess_is_believed(guess: float) -> None:
+    """The noise and the rate are as safe and as close from any."""
+    asked = {"epsilon": 1.0, "delta": 1e-5, "steps": 500}
+    z = float(accounting.noise_multipliers(**asked, sampling_probability=0.02, guess=guess))
+    q = float(accounting.sampling_probabilities(**asked, noise_multiplier=1.5, guess=guess))
+    for noise, rate in ((z, 0.02), (1.5, q)):
+        setting = {"noise_multiplier": noise, "sampling_probability": rate, "steps": 500}
+        assert 0.998 <= accounting.epsilons(**setting, delta=1e-5).upper <= 1  # type: ignore[arg-type]

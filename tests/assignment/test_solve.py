@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from apiece._types import Floats
+from apiece.accounting import Bounds, epsilons, inverses
 from apiece.assignment.request import Request
 from apiece.assignment.solve import (
     MANY,
@@ -11,6 +13,7 @@ from apiece.assignment.solve import (
     harmonic_noise,
     loosest,
     noise,
+    rates,
     strictest,
     uniform_noise,
 )
@@ -59,3 +62,39 @@ def test_too_many_groups_for_a_curve_each() -> None:
     with pytest.raises(UnsupportedError, match="501 distinct budgets, at most 500"):
         few_groups(Request(Budgets(epsilon, 1e-5), 1, 1.0, 1.0), "some")
     few_groups(Request(Budgets(epsilon[1:], 1e-5), 1, 1.0, 1.0), "some")
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("delta", [1e-5, None])
+def test_many_budgets_are_solved_from_some_of_them(delta: float | None, shuffled: bool) -> None:
+    """As safe and as close as each alone; from fewer looks where δ is the same."""
+    r = np.random.default_rng(0)
+    epsilon = np.linspace(0.5, 8, 80) if not shuffled else r.uniform(0.5, 8, 80).round(1)
+    deltas = np.full(80, delta) if delta else 10 ** r.uniform(-7, -5, 80)
+    request = Request(Budgets(epsilon, deltas), 100, 4.0, 1.0)
+    q = np.exp(r.uniform(-5, -2, 80))  # kinks, of which a guess knows nothing
+    for z, rate in (
+        (noise(request, epsilon, deltas, q), q),
+        (noise(request, epsilon, deltas, 0.05), 0.05),
+        (1.0, rates(request, epsilon, deltas, 1.0)),
+    ):
+        spent = epsilons(noise_multiplier=z, sampling_probability=rate, steps=100, delta=deltas)
+        assert (spent.upper <= epsilon).all()
+        assert (spent.upper >= 0.998 * epsilon).all()
+
+
+def test_good_guesses_save_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    epsilon, looks = np.linspace(0.5, 8, 80), []
+    bounds = inverses.bounds_of
+
+    def counted(columns: Floats, method: str) -> Bounds:
+        looks.append(columns.shape[1])
+        return bounds(columns, method)
+
+    monkeypatch.setattr(inverses, "bounds_of", counted)
+    request = Request(Budgets(epsilon, 1e-5), 100, 4.0, 1.0)
+    noise(request, epsilon, np.full(80, 1e-5), 0.05)
+    few = sum(looks)
+    looks.clear()
+    inverses.noise_multipliers(epsilon=epsilon, delta=1e-5, sampling_probability=0.05, steps=100)
+    assert few < 0.7 * sum(looks)

@@ -35,6 +35,7 @@ LEAST = 1e-12  # rate
 SEVERAL, SAMPLED = 100, 32  # groups from which on intervals are foreseen, and from how many of them
 NEARLY = 0.6  # of the way to where a bound should be met, from which on it is known where that is
 LIKELY = 0.97  # of the way to where a group's bound should be met, up to which it is likely kept
+SAME = 1e-13  # of a rate: no other one
 BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the joint solution
 
 
@@ -205,7 +206,7 @@ class _Intervals:
 
     def noise(self, groups: Integers, q: Floats) -> Floats:
         """Return the noise multipliers with which some groups spend their (ε, δ) at rates q."""
-        new = self._found[0, groups] != q
+        new = ~(np.abs(self._found[0, groups] / q - 1) < SAME)
         some, request = groups[new], self._request
         z = noise(request, request.target[some], request.groups.delta[some], q[new])
         self._found[:, some] = q[new], z

@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from scipy.interpolate import PchipInterpolator
 
 from apiece import accounting
-from apiece._types import Floats
+from apiece._types import Floats, Integers
 from apiece.assignment.request import Request
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.numerics import safe_end
 
+SEVERAL, APART = 64, 8  # budgets from which on every eighth is solved first
 MANY = 500  # more distinct budgets than this are not planned for curve by curve
 ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
 
@@ -32,15 +34,22 @@ def noise_for(
     steps: npt.ArrayLike,
 ) -> Floats:
     """Return the smallest safe noise multiplier for each (ε, δ), rate and number of steps."""
-    return np.asarray(
-        accounting.noise_multipliers(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_probability=probability,
-            steps=steps,
-            method=request.method,
+    columns = np.broadcast_arrays(epsilon, delta, probability, steps)
+
+    def solve(some: Integers, guess: Floats) -> Floats:
+        asked, d, q, t = (column[some] for column in columns)
+        return np.asarray(
+            accounting.noise_multipliers(
+                epsilon=asked,
+                delta=d,
+                sampling_probability=q,
+                steps=t,
+                method=request.method,
+                guess=guess,
+            )
         )
-    )
+
+    return _some_first(epsilon, delta, solve)
 
 
 def rates(
@@ -56,17 +65,49 @@ def rates(
     0 where none is known to be safe. guess: about what they are, NaN where unknown. precision: what
     may be missing of each.
     """
-    return np.asarray(
-        accounting.sampling_probabilities(
-            epsilon=epsilon,
-            delta=delta,
-            noise_multiplier=multiplier,
-            steps=request.steps,
-            method=request.method,
-            guess=guess,
-            precision=precision,
+    columns = np.broadcast_arrays(epsilon, delta, multiplier, guess, precision)
+
+    def solve(some: Integers, about: Floats) -> Floats:
+        asked, d, z, known, close = (column[some] for column in columns)
+        return np.asarray(
+            accounting.sampling_probabilities(
+                epsilon=asked,
+                delta=d,
+                noise_multiplier=z,
+                steps=request.steps,
+                method=request.method,
+                guess=np.where(np.isnan(known), about, known),
+                precision=close,
+            )
         )
-    )
+
+    unknown = bool(np.isnan(columns[3]).all())
+    return _some_first(epsilon, delta, solve) if unknown else solve(*_all(epsilon))
+
+
+def _some_first(
+    epsilon: Floats, delta: Floats, solve: Callable[[Integers, Floats], Floats]
+) -> Floats:
+    """Return what `solve` finds for each budget, given about what it is; NaN where unknown.
+
+    Of many budgets that differ by ε alone some are solved first, and the others' guesses lie
+    between those.
+    """
+    order = np.argsort(epsilon, kind="stable")
+    if order.size < SEVERAL or (delta != delta[0]).any():
+        return solve(*_all(epsilon))
+    some = order[np.unique(np.append(np.arange(0, order.size, APART), order.size - 1))]
+    some = some[np.append(True, np.diff(epsilon[some]) > 0)]
+    found = solve(some, np.full(some.size, math.nan))
+    if some.size < 3 or not (found > 0).all():
+        return solve(*_all(epsilon))
+    curve = PchipInterpolator(np.log(epsilon[some]), np.log(found))
+    return solve(np.arange(epsilon.size), np.exp(curve(np.log(epsilon))))
+
+
+def _all(epsilon: Floats) -> tuple[Integers, Floats]:
+    """Return all places, with guesses that are unknown."""
+    return np.arange(epsilon.size), np.full(epsilon.size, math.nan)
 
 
 def require_rates(request: Request, rate: Floats, multiplier: float) -> None:

@@ -32,7 +32,7 @@ from apiece.numerics import LARGEST_LOG_RATIO, UNIT
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
 _ANGLE = 0.6  # at which so many are chosen
 _CUT_COUNT = 1792  # of nodes of windows that are cut
-_ATTEMPTS, _POINTS = 2, (200, 900)  # of a contour, at each attempt
+_ATTEMPTS, _POINTS = 2, (250, 900)  # of a contour, at each attempt
 _LOG_ROUGH = math.log(1e-6)  # of δ, that a smoothed contour may be off for each cause
 _CHUNK = 2**14  # numbers in an array: of larger ones numpy reuses memory, and rounds otherwise
 MANY = 32
