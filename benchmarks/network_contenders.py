@@ -69,6 +69,15 @@ def apiece(model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor)
     return lambda: dict(clip_and_sum(model, losses, inputs, targets, 1.0).gradients)
 
 
+def apiece_compiled(
+    model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor
+) -> Step:
+    def step() -> dict[str, torch.Tensor]:
+        return dict(clip_and_sum(model, losses, inputs, targets, 1.0, compiled=True).gradients)
+
+    return step
+
+
 def opacus_hooks(model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor) -> Step:
     from opacus.grad_sample import GradSampleModule
 
@@ -115,6 +124,7 @@ CONTENDERS: dict[str, Callable[[nn.Module, Losses, Any, torch.Tensor], Step]] = 
     "plain, channels last": channels_last,
     "plain, compiled": compiled,
     "apiece": apiece,
+    "apiece, compiled": apiece_compiled,
     "opacus, hooks": opacus_hooks,
     "opacus, ghost": opacus_ghost,
 }
