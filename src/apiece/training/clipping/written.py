@@ -25,7 +25,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, torch
 _SMALL = 1 << 14  # bytes of a tensor that are hashed after each record; of others, the version
 _LIBRARIES = sys.stdlib_module_names | {
     "torch", "numpy", "transformers", "timm", "peft", "torchvision", "apiece", "accelerate",
-    "scipy", "pandas", "sklearn", "einops", "sympy", "pytest",
+    "scipy", "pandas", "sklearn", "einops", "sympy", "pytest", "_pytest", "hypothesis",
 }  # fmt: skip
 _ANYWHERE = {"globals", "vars", "exec", "eval", "__globals__", "locals"}
 _NOTED = {  # in classes, by Python itself
