@@ -90,7 +90,7 @@ class Sums:
         Raises:
             ApieceError: What `clip_and_sum` raises.
         """
-        total = self.nothing()
+        total: ClippedSum | None = None
         device = next(iter(self.parameters.values())).device
         bounds, width = torch.from_numpy(clip_norms), self._width or len(self.source)
         with model_randomness(seed, (p.device for p in self.parameters.values())):
@@ -107,8 +107,10 @@ class Sums:
                     people=owner,
                     compiled=self._compiled,
                 )
-                total = total + clipped if summed else clipped
+                total = clipped if total is None else total + clipped
                 summed.append(where)
+        if total is None:
+            return self.nothing()
         return total if self._people is not None else total.ordered(np.concatenate(summed))
 
     def _batches(

@@ -12,6 +12,7 @@ from torch import nn
 from apiece._types import State
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Schedule
+from apiece.training.clipping import guards
 from apiece.training.identity import settings_of
 
 
@@ -48,7 +49,8 @@ def check_same(model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
     Of one that was frozen there is no gradient any more, and one that took another's place, or
     was unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
+    every = (p for _, module in guards.modules_of(model) for p in module._parameters.values())
+    trained = [p for p in dict.fromkeys(every) if p is not None and p.requires_grad]
     if len(trained) == len(parameters) and all(map(operator.is_, trained, parameters.values())):
         return
     now = {name: p for name, p in model.named_parameters() if p.requires_grad}

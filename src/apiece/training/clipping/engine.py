@@ -211,8 +211,8 @@ def _contributions(
 def arguments_of(engine: Engine, batch: Batch) -> list[torch.Tensor]:
     """Return what the program takes: the model's tensors, and the records'."""
     model = batch.model
-    tensors = [model.get_parameter(n) if n in batch.parameters else _tensor(model, n)
-               for n in engine.names]  # fmt: skip
+    own = batch.parameters
+    tensors = [own[n] if n in own else _tensor(model, n) for n in engine.names]
     held = [tensor.detach() for tensor in tensors]
     return [*held, *records.leaves([batch.inputs, batch.targets])]
 
