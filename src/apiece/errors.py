@@ -18,7 +18,7 @@ ApieceError
     └── AnalysisError                the same as above
 
 SlowPathWarning (UserWarning)        a model is clipped exactly, but by a slower path than others
-IdleParameterWarning (UserWarning)   parameters are trained that no record's loss depends on
+IdleParameterWarning (UserWarning)   parameters are trained that nothing but noise moves
 StewardWarning (UserWarning)         something of the rows, for the eyes of those who hold them
 
 Messages are one line: what, where, the value, the bound, the remedy.
@@ -43,7 +43,7 @@ class SlowPathWarning(UserWarning):
 
 
 class IdleParameterWarning(UserWarning):
-    """Parameters are trained that no record's loss depends on: they would move by noise alone."""
+    """Parameters are trained that nothing but noise moves, or would move."""
 
 
 class StewardWarning(UserWarning):

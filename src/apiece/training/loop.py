@@ -13,6 +13,7 @@ from apiece.training.callbacks import Callback, Progress
 from apiece.training.chargers import Charger
 from apiece.training.clipping import ClippedSum
 from apiece.training.distributed import Processes
+from apiece.training.idle import NoiseAlone
 from apiece.training.noise import add_noise, normalise
 from apiece.training.randomness import Randomness, Uncopied
 from apiece.training.samplers import Draw, Sampler
@@ -43,6 +44,7 @@ class Loop(Uncopied):
         restarts: For plans in which each stage begins from the first parameters.
         unfreezing: Which parameters a step trains, where not all of them.
         journal: Told of each noisy update before it is applied.
+        watch: Warns of parameters that noise alone moves.
         step_number: Updates made.
         rejected: How many times a record was not finite and left out; a private count.
 
@@ -61,6 +63,7 @@ class Loop(Uncopied):
     restarts: Restarts | None = None
     unfreezing: Unfreezing | None = None
     journal: Journal | None = None
+    watch: NoiseAlone | None = None
     step_number: int = 0
     rejected: int = 0
 
@@ -87,9 +90,13 @@ class Loop(Uncopied):
             clipped = self.charger.charge(draw, self._sum_over)
         self.rejected += clipped.rejected
         update = self._released(clipped, draw)
+        if self.watch is not None:
+            self.watch.take(self.step_number + 1, update, draw)
         count = self.step_number if self.restarts is None else draw.within
         rate = self.updates.apply(count, self.sums.parameters, update)
         self.step_number += 1
+        if self.watch is not None:
+            self.watch.look(self.step_number)
         seconds = time.perf_counter() - begun
         done = Progress(self.step_number, steps, draw.stage, seconds, rate)
         for callback in self.callbacks:

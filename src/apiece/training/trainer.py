@@ -23,6 +23,7 @@ from apiece.training.chargers import Prepaid
 from apiece.training.checkpoints import Folder
 from apiece.training.clipping import LossFunction, Proof, guards
 from apiece.training.distributed import Processes
+from apiece.training.idle import NoiseAlone
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
 from apiece.training.people import PeopleRows, rows_of
@@ -147,6 +148,7 @@ class Trainer(Uncopied):
             processes=processes,
             callbacks=tuple(callbacks),
             unfreezing=thaw,
+            watch=NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages]),
         )
         self._keeper = Keeper(
             self._loop,
