@@ -95,7 +95,7 @@ def test_short_examples_run(page: str) -> None:
 
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"), key=lambda path: path.stem)
-LONG = {"table", "text"}  # and images, people and survey run with every test
+LONG = {"table", "text", "language"}  # and images, people and survey run with every test
 
 
 @pytest.mark.parametrize(

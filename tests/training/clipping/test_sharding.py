@@ -19,6 +19,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from apiece.training.clipping import flow, table
+from apiece.training.clipping.capture import for_any_size
 from apiece.training.clipping.layout import Records, Shared, Summed
 
 from .test_table import CASES, SKIPPED, laid_out, overloads, traced, values
@@ -97,6 +98,7 @@ def compared(mesh, function, given, shared=()):
     """Yield each operator's name with what the table claims and what DTensor says."""
     graph, sizes = traced(function, given, shared)
     layouts = laid_out(graph, sizes, len(given))
+    for_any_size(graph, sizes, next(iter(graph.graph.nodes)))
     found = values(graph, [*given, *shared])
     for node in graph.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:
@@ -113,9 +115,8 @@ def compared(mesh, function, given, shared=()):
 
 # Where DTensor would move data before it begins, though the operator can be run on each half.
 MOVED = {
-    "slice_scatter": "it scatters whole tensors only",
     "native_batch_norm_backward": "it is for training alone; with fixed statistics the sum is one",
-    "_native_batch_norm_legit_no_training": "as its backward",
+    "native_batch_norm": "as its backward",
     "cat": "an empty tensor, which torch passes over, lies in no halves",
     "tril": "it wants matrices whole, and looks no further than their number of axes",
     "triu": "as tril",
