@@ -22,6 +22,9 @@ from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
 from apiece.training import Streams, Trainer, loop, samplers, sums
 
+# without its canaries the model learns nothing, and is told so
+pytestmark = pytest.mark.filterwarnings("ignore:model. until step:UserWarning")
+
 CANARIES, STEPS = 100, 50
 RATES, CLIPS = np.array([0.45, 0.6]), np.array([0.8, 2.0])
 GROUPS = Budgets.from_groups([("low", 1.0, CANARIES), ("high", 2.0, CANARIES)], 2 * CANARIES, 1e-5)

@@ -18,6 +18,7 @@ _ENDS = (10, 30, 70, 150, 310)  # of the windows: the first one may clear, and n
 _CHANCE = 1e-3  # of noise alone to pass for more, in one window
 _SHARE = 0.1  # of an even share of what clipping lets through: what is to be seen
 _SEEN = 0.99  # the chance to see it
+_MOST = 2 / 3  # of the trained entries, which must lie still: a bias may be where it ought to be
 
 
 @dataclass(slots=True)
@@ -51,13 +52,14 @@ class _Sum:
 
 
 class NoiseAlone:
-    """Warns of trained parameters whose noisy sums cannot be told from noise.
+    """Warns where the noisy sums of most that is trained cannot be told from noise.
 
     The noisy sums of steps 1 to 10, 11 to 30, 31 to 70, 71 to 150 and 151 to 310 are added up, for
     each parameter. Noise alone gives a squared norm by χ² with as many degrees of freedom as the
     parameter has entries. What exceeds its quantile is cleared for good. From the second window on
-    one that does not is named, if more would have shown: a part of the clipped sum of a tenth of
-    an even share among the parameters, at the smallest of the clip norms.
+    one that does not lies still, if more would have shown: a part of the clipped sum of a tenth of
+    an even share among the parameters, at the smallest of the clip norms. Where those that lie
+    still hold two thirds of all trained entries, they are named, once.
 
     Args:
         clip_norms: The smallest of each stage.
@@ -71,16 +73,17 @@ class NoiseAlone:
     def __init__(self, clip_norms: Sequence[float]) -> None:
         self._clip_norms = clip_norms
         self._sums: dict[str, _Sum] = {}
-        self._decided: set[str] = set()
-        self._count = 0
+        self._cleared: set[str] = set()
+        self._entries: dict[str, int] = {}
+        self._told = False
 
     def take(self, step: int, update: Mapping[str, torch.Tensor], draw: Draw) -> None:
         """Add up one step's update; steps count from 1."""
-        self._count = len(update)
-        if step > _ENDS[-1] or not draw.noise_stddev > 0:
+        if step > _ENDS[-1] or self._told or not draw.noise_stddev > 0:
             return
+        self._entries = {name: value.numel() for name, value in update.items()}
         for name, value in update.items():
-            if name in self._decided or guards.is_sharded(value):
+            if name in self._cleared or guards.is_sharded(value):
                 continue
             if name not in self._sums:
                 self._sums[name] = _Sum(torch.zeros_like(value))
@@ -91,23 +94,26 @@ class NoiseAlone:
 
     def look(self, step: int) -> None:
         """Warn where a window ends."""
-        if step not in _ENDS:
+        if step not in _ENDS or not self._sums:
             return
-        share = _SHARE / math.sqrt(max(1, self._count))
-        idle: list[str] = []
-        for name, one in self._sums.items():
-            if one.moves():
-                self._decided.add(name)
-            elif step > _ENDS[0] and one.would_show(share):
-                self._decided.add(name)
-                idle.append(name)
+        share = _SHARE / math.sqrt(len(self._entries))
+        self._cleared |= {name for name, one in self._sums.items() if one.moves()}
+        still = [
+            name
+            for name, one in self._sums.items()
+            if name not in self._cleared and step > _ENDS[0] and one.would_show(share)
+        ]
         self._sums.clear()
-        if idle:
-            named = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
+        entries, trained = (
+            sum(self._entries.get(n, 0) for n in part) for part in (still, self._entries)
+        )
+        if entries >= _MOST * trained:
+            self._told = True
+            named = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
             warnings.warn(
-                f"model: until step {step} nothing but noise has moved {named} ({len(idle)} of "
-                f"{self._count} trained); look whether a gradient reaches them (a frozen head "
-                "or a scale that is zero, something detached on the way), or freeze them",
+                f"model: until step {step} nothing but noise has moved {named} ({len(still)} of "
+                f"{len(self._entries)} trained); look whether a gradient reaches them (a frozen "
+                "head or a scale of zero, something detached, a learning rate far too large)",
                 IdleParameterWarning,
                 stacklevel=5,
             )

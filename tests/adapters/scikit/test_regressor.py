@@ -19,6 +19,9 @@ def test_it_learns_at_each_record_s_own_budget() -> None:
     assert all(p.epsilon_spent <= p.epsilon for p in model.promises_)
 
 
+@pytest.mark.filterwarnings(
+    "ignore:model. until step:UserWarning"
+)  # so fast that it learns nothing
 def test_what_is_predicted_lies_in_the_declared_range() -> None:
     """Whatever is asked for, and whatever the rows were."""
     model = regressor(epsilon=4.0, learning_rate=5.0).fit(features(), 100 * PAY)
