@@ -138,7 +138,6 @@ class Trainer(Uncopied):
         sums = Sums(self.model, loss_fn, source, width=width, people=rows, **how)
         if streams.release:
             plan.require()
-        thaw = _unfreezing(plan, sums, optimizer, unfreeze)
         self._loop = Loop(
             sums=sums,
             sampler=PlannedSampler(bound, mask, processes.shard),
@@ -147,7 +146,7 @@ class Trainer(Uncopied):
             streams=streams,
             processes=processes,
             callbacks=tuple(callbacks),
-            unfreezing=thaw,
+            unfreezing=_unfreezing(plan, sums, optimizer, unfreeze),
             watch=NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages]),
         )
         self._keeper = Keeper(
