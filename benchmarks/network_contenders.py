@@ -69,9 +69,7 @@ def apiece(model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor)
     return lambda: dict(clip_and_sum(model, losses, inputs, targets, 1.0).gradients)
 
 
-def apiece_compiled(
-    model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor
-) -> Step:
+def apiece_compiled(model: nn.Module, losses: Losses, inputs: Any, targets: torch.Tensor) -> Step:
     def step() -> dict[str, torch.Tensor]:
         return dict(clip_and_sum(model, losses, inputs, targets, 1.0, compiled=True).gradients)
 

@@ -4,8 +4,8 @@ All take turns; medians over rounds of processor time (on two threads, of the cl
 median of the ratios to the fastest plain step (as it is, channels last, compiled) and to the usual
 one. The total is that of fifty steps, the first call among them with its capture and proof, over as
 many of the usual plain step: the first call as measured, then the medians. Sums are held to a loop
-over records in double precision. Memory is what a step adds at most to what the process holds before.
-Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose library
+over records in double precision. Memory is what a step adds at most to what the process holds
+before. Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose library
 is missing are left out, and the result says so.
 
 python benchmarks/networks.py --compile --out benchmarks/results/networks.json     # half an hour

@@ -288,3 +288,51 @@ def test_precisions(precision):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert movement(HONEST[name], precision, of=insisting) <= 1.05
+
+
+WRITES = {
+    "into what nothing else knows": lambda x: (x * 2).mul_(3.0).relu_(),
+    "where it was read before": lambda x: _twice(x * 2),
+    "into a view": lambda x: _column(x * 2),
+    "where another type meets it": lambda x: (x * 2).add_(torch.ones(5, dtype=torch.float64)),
+    "over what is spread": lambda x: (x.t() * 2).add_(torch.ones(5, 1)).t(),
+    "with a view beside": lambda x: _beside(x * 2),
+}
+
+
+def _twice(x):
+    before = x + 1
+    x.tanh_()
+    return before * x
+
+
+def _column(x):
+    x[:, 1].mul_(0.5)
+    return x
+
+
+def _beside(x):
+    view = x[:, :2]
+    x.exp_()
+    return x * view.sum(1, keepdim=True)
+
+
+class Written(nn.Module):
+    def __init__(self, write):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.write, self.last = nn.Linear(4, 5), write, nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.write(self.first(x)))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_into_tensors_are_what_they_were(name):
+    model, inputs = Written(WRITES[name]), torch.randn(9, 4)
+    sums = [
+        clip_and_sum(model, loss_fn, inputs, torch.ones(9), 0.1, method=method).gradients
+        for method in ("proved", "alone")
+    ]
+    for key, value in sums[1].items():
+        torch.testing.assert_close(sums[0][key], value, rtol=1e-4, atol=1e-6)

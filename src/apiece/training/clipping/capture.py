@@ -140,6 +140,8 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
         raise
     if set(kept.changed) - set(changed):
         raise _written(kept.changed[0])
+    for one in (graph, again):
+        _write_elsewhere(one.graph)
     if not _writes(graph):
         return graph
     graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
@@ -323,6 +325,40 @@ class _Task:
                     f"{at}: writes into what it was given (a buffer, a parameter, or a record)"
                 )
         return found
+
+
+def _write_elsewhere(graph: fx.Graph) -> None:
+    """Let operators that write into a tensor of which nothing else knows give a new one instead."""
+    for node in graph.nodes:
+        if node.op != "call_function" or not _is_mutation(node) or not node.args:
+            continue
+        target, overload = node.args[0], node.target._overloadname
+        alone = isinstance(target, fx.Node) and len(target.users) == 1 and _is_fresh(target)
+        if not (alone and _keeps_form(node)):
+            continue
+        packet = getattr(aten, node.target.overloadpacket.__name__.removesuffix("_"), None)
+        overload = "p" if name_of(node) == "bernoulli_" and overload == "float" else overload
+        other = getattr(packet, overload, None)
+        if other is not None and not other._schema.is_mutable:
+            node.target = other
+
+
+def _keeps_form(node: fx.Node) -> bool:
+    """Whether a new tensor would have the type and strides of the one that is written into."""
+    own = node.meta["val"]
+    others = [n.meta["val"] for n in node.all_input_nodes]
+    return all(
+        one.dtype == own.dtype and (one.shape != own.shape or one.stride() == own.stride())
+        for one in others
+        if isinstance(one, torch.Tensor)
+    )
+
+
+def _is_fresh(node: fx.Node) -> bool:
+    """Whether an operator gives memory of its own: no view, and nothing that it was given."""
+    source = node.args[0] if node.target is operator.getitem else node
+    schema = getattr(getattr(source, "target", None), "_schema", None)
+    return schema is not None and all(one.alias_info is None for one in schema.returns)
 
 
 def _writes(graph: fx.GraphModule) -> bool:
