@@ -99,6 +99,15 @@ def test_what_everyone_was_asked_is_still_the_same_question(tmp_path: Path, meth
         assert ledger.reserve_everyone("every", 0.1, 10.0) == 3
 
 
+def test_accounts_that_were_charged_as_now_can_be_raised(tmp_path: Path) -> None:
+    migrate_ledger(older(tmp_path, "gaussian"), str(tmp_path / "new.db"))
+    ledger = Ledger.open(str(tmp_path / "new.db"))
+    spent, before = ledger.spent(["bob"])[0], ledger.remaining(["bob"])[0]
+    assert ledger.enroll(["bob"], 4.0, 1e-5) == 0
+    assert ledger.spent(["bob"])[0] == spent
+    assert ledger.remaining(["bob"])[0] > before
+
+
 def test_accounts_that_were_charged_in_divergence_stay_what_they_are(tmp_path: Path) -> None:
     migrate_ledger(older(tmp_path, "renyi"), str(tmp_path / "new.db"))
     ledger = Ledger.open(str(tmp_path / "new.db"))
@@ -106,6 +115,9 @@ def test_accounts_that_were_charged_in_divergence_stay_what_they_are(tmp_path: P
     with pytest.raises(BudgetError, match="'bob': was charged in Rényi divergence"):
         ledger.enroll(["bob"], 4.0, 1e-5)
     assert ledger.enroll(["fay"], 4.0, 1e-5) == 1
+    assert ledger.enroll(["fay"], 5.0, 1e-5) == 0  # whose account is of this ledger
+    own = gaussian_budget(5.0, (1e-5 - 1e-6) / (1 - 1e-6))
+    assert own * (1 - 1e-9) <= ledger.remaining(["fay"])[0] <= own
     # Still a Rényi filter of its order: ρ = α μ²/2 in all, beside the slack.
     limit = ledger.spent(["bob"])[0] + ledger.remaining(["bob"])[0]
     assert 8.0 * limit / 2 <= renyi_budget(2.0, (1e-5 - 1e-6) / (1 - 1e-6), 8.0)
