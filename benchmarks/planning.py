@@ -6,8 +6,9 @@ Beside it, what calibrates one budget elsewhere: Opacus (`get_noise_multiplier`,
 and dp-accounting (`calibrate_dp_mechanism`, by RDP and by PLD), on a few budgets of the same
 population. Neither plans for many, so their time for 10⁶ distinct budgets is the mean time of one,
 times 10⁶: an extrapolation, marked as such. Last, how much less noise PLD needs than RDP at the
-settings of Boenisch et al. 2023. Each case runs in its own process; sizes grow by factors of ten;
-peak memory is that process's.
+settings of Boenisch et al. 2023. `--against FOLDER` runs a few cases by turns with this source and
+with that of another checkout, in CPU seconds, for `planning_in_turn.json`. Each case runs in its
+own process; sizes grow by factors of ten; peak memory is that process's.
 """
 
 from __future__ import annotations
@@ -41,12 +42,26 @@ def groups_case(strategy: str) -> dict[str, Any]:
     from apiece.assignment import assign
     from apiece.budgets.populations import three_groups
 
-    budgets, times = three_groups(50000, 1e-5), []
+    budgets, times, cpu = three_groups(50000, 1e-5), [], []
     for _ in range(3):
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         assign(budgets, strategy, steps=1465, expected_batch_size=1024, clip_norm=1.0)
         times.append(time.perf_counter() - start)
-    return {"case": "three groups", "strategy": strategy, "seconds": statistics.median(times)}
+        cpu.append(time.process_time() - used)
+    found = {"case": "three groups", "strategy": strategy, "seconds": statistics.median(times)}
+    return found | {"cpu_seconds": statistics.median(cpu)}
+
+
+def curves_case() -> dict[str, Any]:
+    from apiece.accounting import epsilons
+
+    random, used = np.random.default_rng(0), []
+    z, q = random.uniform(0.6, 3, 1000), 10 ** random.uniform(-3, -1, 1000)
+    for _ in range(3):
+        start = time.process_time()
+        epsilons(noise_multiplier=z, sampling_probability=q, steps=1465, delta=1e-5)
+        used.append(time.process_time() - start)
+    return {"case": "1,000 curves", "cpu_seconds": statistics.median(used)}
 
 
 def distinct_case(strategy: str, size: int, method: str) -> dict[str, Any]:
@@ -179,6 +194,8 @@ def run_case(text: str) -> dict[str, Any]:
             return distinct_case(rest[0], int(float(rest[1])), rest[2])
         case "one":
             return one_case(rest[0])
+        case "curves":
+            return curves_case()
         case _:
             return noise_case()
 
@@ -202,15 +219,47 @@ def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def in_turn(other: Path, rounds: int) -> list[dict[str, Any]]:
+    """Return the CPU seconds of a few cases by another checkout's source and by this one."""
+    cases = ["curves", "groups:scale", "groups:sample"]
+    cases += [f"distinct:{strategy}:1e5:pld" for strategy in ("scale", "sample")]
+    places, found = {"before": other, "now": Path(__file__).parents[1]}, []
+    for case in cases:
+        used: dict[str, list[float]] = {name: [] for name in places}
+        for _ in range(rounds):
+            for name, place in places.items():
+                done = subprocess.run(
+                    [sys.executable, __file__, "--case", case],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                    env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(place / "src")},
+                )
+                used[name].append(json.loads(done.stdout.splitlines()[-1])["cpu_seconds"])
+        found.append({"case": case, "cpu_seconds": used})
+        print(found[-1], file=sys.stderr)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
     parser.add_argument("--sizes", default="1e3,1e4,1e5,1e6,1e7")
     parser.add_argument("--limit", type=float, default=600, help="seconds a case may take")
     parser.add_argument("--case", help="run one case in this process")
+    parser.add_argument("--against", type=Path, help="a checkout of another commit")
+    parser.add_argument("--rounds", type=int, default=2, help="of each of both, with --against")
     arguments = parser.parse_args()
     if arguments.case:
         print(json.dumps(run_case(arguments.case)))
+        return
+    if arguments.against:
+        head = ["git", "-C", str(arguments.against), "rev-parse", "--short", "HEAD"]
+        before = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+        load, rows = os.getloadavg()[0], in_turn(arguments.against, arguments.rounds)
+        whole = {"machine": machine(), "load": load, "before": before, "results": rows}
+        if arguments.out:
+            Path(arguments.out).write_text(json.dumps(whole, indent=1) + "\n")
         return
     tools = ("apiece", "dp-accounting")
     cases = [f"one:{tool} {method}" for tool in tools for method in ("rdp", "pld")]
