@@ -73,7 +73,7 @@ def test_a_row_that_is_not_finite_contributes_nothing(method, bad):
 def test_what_is_not_proved_runs_alone_and_says_why():
     model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(0))
     options = model, loss_fn, torch.randn(5, 4), torch.ones(5), 0.1
-    with pytest.warns(SlowPathWarning, match=r"1: _softmax: _softmax over the records.*alone"):
+    with pytest.warns(SlowPathWarning, match=r"1: _softmax: softmax over the records.*alone"):
         found = clip_and_sum(*options)
     assert not proof_of(model).proved
     with warnings.catch_warnings():
@@ -241,7 +241,7 @@ def test_a_refusal_names_the_module_and_the_operator():
     model.add_module("first", nn.Linear(4, 4))
     model.add_module("normed", nn.LayerNorm(4))
     model.normed.register_forward_hook(lambda _m, _i, out: out.softmax(0))
-    with pytest.raises(UnsupportedError, match=r"normed: _softmax: _softmax over the records"):
+    with pytest.raises(UnsupportedError, match=r"normed: _softmax: softmax over the records"):
         clip_and_sum(model, loss_fn, torch.randn(9, 4), torch.ones(9), 0.1, method="proved")
 
 
@@ -336,3 +336,10 @@ def test_writes_into_tensors_are_what_they_were(name):
     ]
     for key, value in sums[1].items():
         torch.testing.assert_close(sums[0][key], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_refusal_of_a_loss_names_the_loss():
+    model, inputs = mlp()
+    reduced = lambda out, t: loss_fn(out, t) - loss_fn(out, t).mean()  # noqa: E731
+    with pytest.raises(UnsupportedError, match=r"\(loss_fn: mean: mean over the records\)"):
+        clip_and_sum(model, reduced, inputs, torch.ones(9), 0.1, method="proved")

@@ -235,13 +235,13 @@ class _Task:
         try:
             with (
                 torch.enable_grad(),
-                _modules_noted(self.model, paths),
+                _modules_noted(self.model, paths) as note,
                 _cells(self.model),
                 written_out(self.model),
                 _Means(),
             ):
                 make = make_fx(
-                    functools.partial(self._joint, settling),
+                    functools.partial(self._joint, settling, note),
                     tracing_mode="fake",
                     decomposition_table=decompositions(),
                     _allow_non_fake_inputs=True,
@@ -274,7 +274,7 @@ class _Task:
         return [*shared, *(of(t, first=True) for t in records.leaves([self.inputs, self.targets]))]
 
     def _joint(
-        self, settling: Settling | None, *tensors: torch.Tensor
+        self, settling: Settling | None, note: Callable[[str], None], *tensors: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """Return losses and gradients: what is captured."""
         names = list(self.tensors)
@@ -291,7 +291,9 @@ class _Task:
             if settling is not None:
                 settling.before(lambda: self.loss_fn(self.model(*args, **kwargs), given[1]))
             outputs = self.model(*args, **kwargs)
+            note("loss_fn")
             losses = records.check_losses(self.loss_fn(outputs, given[1]), size, self.loss_fn)
+            note("")
             if settling is not None:
                 settling.after()
             gradients: Sequence[torch.Tensor | None] = [None for _ in wanted]
@@ -568,8 +570,8 @@ def _weight_norm_backward(
 
 
 @contextlib.contextmanager
-def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[None]:
-    """Note from which operator on which module's forward runs."""
+def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable[[str], None]]:
+    """Note from which operator on which module's forward runs; yield what notes another place."""
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
 
@@ -591,7 +593,7 @@ def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[None]:
     before = nn.modules.module.register_module_forward_pre_hook(enter)
     after = nn.modules.module.register_module_forward_hook(leave, always_call=True)
     try:
-        yield
+        yield at
     finally:
         before.remove()
         after.remove()

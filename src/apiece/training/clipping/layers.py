@@ -50,7 +50,9 @@ def _reduce(call: Call) -> Given:
     if isinstance(layout, Summed):
         if call.name in ("sum", "mean"):
             return SUMMED
-        raise Unproved("a sum over the records goes through a map that is not linear")
+        raise Unproved(
+            "a sum over the batch's records is computed with, as if it were one record's"
+        )
     if isinstance(layout, Places):
         raise Unproved("a record's place in the batch becomes a value")
     call.numbers_are_shared()
@@ -73,7 +75,9 @@ def _along_axis(call: Call) -> Given:
     if isinstance(layout, Summed):
         if call.name == "cumsum":
             return SUMMED
-        raise Unproved("a sum over the records goes through a map that is not linear")
+        raise Unproved(
+            "a sum over the batch's records is computed with, as if it were one record's"
+        )
     if isinstance(layout, Records) and call.name == "sort" and call.argument("dim", -1) == -1:
         within(call, [len(call.out()) - 1], layout, call.name)
     if call.name in ("topk", "argsort"):
@@ -561,7 +565,9 @@ def _index_fill(call: Call) -> Given:
     _, layout, _ = along(call)
     call.only_shared("index", "value")
     if isinstance(layout, Summed):
-        raise Unproved("a sum over the records goes through a map that is not linear")
+        raise Unproved(
+            "a sum over the batch's records is computed with, as if it were one record's"
+        )
     return layout
 
 
@@ -690,7 +696,9 @@ def _entry_by_entry(call: Call) -> Layout:
     """Return the layout of what is made of each entry of `self` alone, by no linear map."""
     layout = call.of(call.argument("self"))
     if isinstance(layout, Summed | Places):
-        raise Unproved("a sum over the records goes through a map that is not linear")
+        raise Unproved(
+            "a sum over the batch's records is computed with, as if it were one record's"
+        )
     return layout
 
 

@@ -251,7 +251,9 @@ def _of_sums(call: Call, layouts: list[Layout]) -> Given:
     sums = sum(isinstance(one, Summed) for one in layouts)
     name = call.name
     if name == "_to_copy" and not call.node.meta["val"].is_floating_point():
-        raise Unproved("a sum over the records goes through a map that is not linear")
+        raise Unproved(
+            "a sum over the batch's records is computed with, as if it were one record's"
+        )
     if name in _LINEAR_IN_ONE or (name in ("add", "sub") and sums == len(layouts) == 2):
         return SUMMED
     if name == "mul" and sums == 1:
@@ -263,7 +265,7 @@ def _of_sums(call: Call, layouts: list[Layout]) -> Given:
         both = [call.argument("self"), call.argument("other")]
         if all(isinstance(call.of(one), Summed) or is_zero(one) for one in both):
             return SUMMED
-    raise Unproved("a sum over the records goes through a map that is not linear")
+    raise Unproved("a sum over the batch's records is computed with, as if it were one record's")
 
 
 def is_zero(tensor: Any) -> bool:
@@ -426,7 +428,7 @@ def along(call: Call, name: str = "self", dim: str = "dim") -> tuple[Any, Layout
     if isinstance(layout, Records | Places):
         if isinstance(layout, Places):
             raise Unproved("a record's place in the batch becomes a value")
-        within(call, [axis], layout, call.name)
+        within(call, [axis], layout, call.name.strip("_"))
     return tensor, layout, axis
 
 
@@ -473,6 +475,9 @@ def _select_scatter(call: Call) -> Given:
 
 @rule("select select_copy")
 def _select(call: Call) -> Given:
+    tensor, layout = layout_and_tensor(call)
+    if _kept_axis(layout) == call.axis(call.argument("dim"), tensor):
+        raise Unproved("some of the batch's records are picked by their place")
     _, layout, axis = along(call)
     call.numbers_are_shared("index")
     if isinstance(layout, Records):
