@@ -182,3 +182,43 @@ def test_what_is_left_is_private_or_released_with_noise(
     assert "--analysis as the release" in capsys.readouterr().err
     assert run([*noisy[:-3], "31", "--analysis", "May"]) == 2
     assert "other terms" in capsys.readouterr().err
+
+
+def test_the_slack_is_a_share_or_what_suits_a_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from apiece.assignment import Sample, assign
+    from apiece.budgets import Budgets
+    from apiece.ledger import account_shares
+
+    plan = assign(
+        Budgets([0.2] * 5000 + [1.4] * 5000, 1e-5), Sample(), steps=8000, expected_batch_size=5,
+        clip_norm=1.0,
+    )  # fmt: skip
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    people = pd.DataFrame({"person": ["ann", "bob"], "consent": [0.2, 1.5]})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    flags = ["--data", f"{tmp_path}/people.csv", "--person", "person", "--epsilon", "consent"]
+    for name, given, share in (
+        ("tenth", [], 0.1),
+        ("half", ["--slack", "0.5"], 0.5),
+        ("like", ["--like", f"{tmp_path}/plan.json"], account_shares(plan, [0.2, 1.4])),
+        ("four", ["--like", f"{tmp_path}/plan.json", "--times", "4"],
+         account_shares(plan, [0.2, 1.4], times=4)),
+    ):  # fmt: skip
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        assert run(["ledger", "init", url, *flags, "--delta", "1e-5", *given]) == 0
+        assert Ledger.open(url).remaining_slack(["ann", "bob"]) == pytest.approx(1e-5 * share)
+    capsys.readouterr()
+    for given, word in (
+        (["--slack", ".1", "--like", "plan.json"], "one of the two"),
+        (["--times", "4"], "--like"),
+        (["--slack", "1"], "must be in [0, 1)"),
+        (["--like", f"{tmp_path}/none.json"], "cannot be read"),
+    ):
+        assert run(["ledger", "init", f"{tmp_path}/x.db", *flags, "--delta", "1e-5", *given]) == 2
+        error = capsys.readouterr().err
+        assert word in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "x.db").exists()
+    assert run(["ledger", "init", f"{tmp_path}/x.db", "--slack", ".1"]) == 2

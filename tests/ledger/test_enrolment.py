@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from apiece.errors import BudgetError, DataError, InputError
 from apiece.filters import Costs, gaussian_budget
-from apiece.ledger import Ledger, accounts, codec
+from apiece.ledger import Ledger, accounts, codec, units
 from apiece.ledger.directory import Directory
 from apiece.ledger.enrolment import add, amend
 from apiece.ledger.schema import payloads
@@ -78,6 +78,11 @@ def test_the_share_of_the_slack_is_everyone_s_own(ledger_url: str) -> None:
     assert ledger.spent([1, 2, 3]).astype(bool).tolist() == [False, True, True]
     with pytest.raises(BudgetError, match=r"person 3: the new slack, .* is below what is spent"):
         ledger.enroll([3], 1.0, 1e-5, slack=0.05)
+    head = ledger.head()
+    assert ledger.enroll([1, 2, 3], 1.0, 1e-5) == 0  # who names no share changes none
+    assert ledger.head() == head
+    ledger.enroll([2, 3], [1.0, 1.2], 1e-5)
+    assert ledger.balances([2, 3])[0][:, 1] * units.SLACK_UNIT == pytest.approx([1e-6, 1e-6])
     for bad in (-0.1, 1.0, np.nan):
         with pytest.raises((BudgetError, InputError), match="slack"):
             ledger.enroll([4], 1.0, 1e-5, slack=bad)

@@ -11,7 +11,7 @@ from apiece.assignment import Sample, Scale, assign
 from apiece.budgets import Budgets
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
-from apiece.ledger import Ledger, plan_costs, plans, reserve_plan, training_costs
+from apiece.ledger import Ledger, account_shares, plan_costs, plans, reserve_plan, training_costs
 from apiece.mechanisms import Composed
 from apiece.plan import BoundPlan
 
@@ -48,6 +48,28 @@ def test_a_promise_of_three_costs_three(tmp_path: Path, strategy: object) -> Non
         assert ledger.verify().ok
 
 
+def test_a_rare_training_costs_its_promise_where_the_slack_suits_it(tmp_path: Path) -> None:
+    """A record joins one to nine steps: with a tenth of δ as slack it costs up to a half more."""
+    budgets = Budgets([0.15] * 5_000 + [1.4] * 5_000, 1e-5, ids=list(range(10_000)))
+    plan = assign(budgets, Sample(), steps=8000, expected_batch_size=5, clip_norm=1.0)
+    share = account_shares(plan, budgets.epsilon)
+    assert share.shape == (10_000,)
+    assert share[0] >= share[-1] > 0.3
+    for slack, admitted in ((share, True), (None, False)):
+        ledger = Ledger.open(str(tmp_path / f"{admitted}.db"))
+        ledger.enroll(plan.ids, budgets.epsilon * 1.01, 1e-5, slack=slack)
+        assert reserve_plan(ledger, "m", plan).size == (10_000 if admitted else 0)
+    more = account_shares(plan, [0.15, 1.4], times=4)
+    needs = {s: plan_costs(plan).epsilon(1e-5, s, times=4) for s in (0.1, *more)}
+    for group, best in enumerate(more):
+        assert needs[best][group] <= min(each[group] for each in needs.values())
+    assert account_shares(plan, [1e-9, 9.0]).tolist() == [share[0], share[-1]]
+    assert account_shares(plan, 9.0).shape == ()
+    for bad in ({"epsilon": [0.0]}, {"epsilon": [1.0], "times": 0}):
+        with pytest.raises(InputError, match=r"epsilon|times"):
+            account_shares(plan, **bad)  # type: ignore[arg-type]
+
+
 def test_several_models_are_composed_and_not_added_up(tmp_path: Path) -> None:
     plan, other = make(Sample(), 100), make(Scale(), 100)
     four = training_costs(plan, plan, plan, plan).epsilon(1e-5)
@@ -74,14 +96,14 @@ def test_many_kinds_in_several_plans_are_added_up(monkeypatch: pytest.MonkeyPatc
 def test_of_many_groups_neighbours_pay_what_is_enough_for_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    budgets = Budgets(np.linspace(1.0, 1.5, 30), 1e-5, ids=list(range(30)))
+    budgets = Budgets(np.linspace(1.0, 1.5, 16), 1e-5, ids=list(range(16)))
     for strategy in ("scale", "sample", "rounds"):
         plan = assign(budgets, strategy, steps=20, expected_batch_size=4, clip_norm=1.0)
         each = plan_costs(plan).rows()
         with monkeypatch.context() as few:
-            few.setattr(plans, "MOST", 10)
+            few.setattr(plans, "MOST", 5)
             costs = plan_costs(plan)
-        assert costs.loss.shape[0] <= 10
+        assert costs.loss.shape[0] <= 5
         assert (costs.rows()[0] >= each[0] * (1 - 1e-3)).all()
         assert (costs.epsilon(1e-5) <= 1.1 * Costs(*each).epsilon(1e-5)).all()
 

@@ -17,6 +17,7 @@ from apiece.cli._inputs import (
     dialect_from,
     gone,
     number_or_name,
+    read_text,
     refuse_given,
     renamed,
     table_options,
@@ -74,6 +75,11 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 @click.option("--epsilon", help="Column with each person's ε; with --data.")
 @click.option("--delta", help="One δ for all, or a column; with --data.")
 @click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
+@click.option("--slack", type=float, help="The share of δ for what is no Gaussian; .1 by default.")
+@click.option(
+    "--like", type=click.Path(path_type=Path), help="Or what suits trainings by this plan."
+)
+@click.option("--times", type=int, help="How many of those; with --like, 1 by default.")
 @table_options
 @json_option
 def init(
@@ -83,6 +89,9 @@ def init(
     epsilon: str | None,
     delta: str | None,
     no_limit_cap: float | None,
+    slack: float | None,
+    like: Path | None,
+    times: int | None,
     as_json: bool,
     **written: Any,
 ) -> None:
@@ -90,12 +99,20 @@ def init(
 
     On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
     what is spent is refused.
+
+    A share of everyone's δ is kept for what is no Gaussian, such as trainings with sampled
+    batches. Those in which a record joins few steps need more of it: --like PLAN finds how much
+    lets a plan's promises cost the least, for each person's ε.
     """
     from apiece.budgets import Budgets, cap_note, doubts_of_values
 
     budgets, found = None, []
+    if slack is not None and like is not None:
+        raise InputError("--slack: --like finds it; give one of the two")
+    if times is not None and like is None:
+        raise InputError("--times: of trainings like one; give --like PLAN too")
     if data is None:
-        of_table = ("person", "epsilon", "delta", "no_limit_cap", *DIALECT)
+        of_table = ("person", "epsilon", "delta", "no_limit_cap", "slack", "like", *DIALECT)
         refuse_given(of_table, "of a table of people; give --data too")
     if data is not None:
         if person is None or epsilon is None or delta is None:
@@ -109,27 +126,33 @@ def init(
             dialect=dialect_from(written),
         )
         found = doubts_of_values(budgets.groups)
-    new = _made(url, budgets)
+    new = _made(url, budgets, slack, like, 1 if times is None else times)
     warn(found)
     document = {"enrolled": new, "no_limit_cap": no_limit_cap}
     note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
     _emit(as_json, document, f"ledger with {new} people enrolled{note}")
 
 
-def _made(url: str, budgets: Budgets | None) -> int:
+def _made(
+    url: str, budgets: Budgets | None, slack: float | None, like: Path | None, times: int
+) -> int:
     """Make the ledger if there is none; return how many people were enrolled."""
-    from apiece.ledger import Ledger
+    from apiece.ledger import Ledger, account_shares
+    from apiece.plan import Plan
 
     if budgets is None:
         _open(url)
         return 0
+    share: Any = slack
+    if like is not None:
+        share = account_shares(Plan.from_json(read_text(like)), budgets.epsilon, times=times)
     people = (budgets.ids, budgets.epsilon, budgets.delta)
     try:
         ledger = _open(url, create=False)
     except DataError:
-        Ledger.make(url, *people)
+        Ledger.make(url, *people, slack=share)
         return len(budgets)
-    return ledger.enroll(*people)
+    return ledger.enroll(*people, slack=share)
 
 
 @command.command(

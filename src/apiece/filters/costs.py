@@ -17,7 +17,9 @@ from apiece.filters.convert import SHARE, ULP, gaussian_epsilon
 from apiece.mechanisms import Mechanism
 
 _BELOW: Final = 1 - 2.0**-12  # a whole slack is still in the account when both are whole units
-RUNGS: Final = 12  # slacks that are tried: .4 of δ, .2, .1, which is all of most accounts', …
+SHARES: Final = np.append(np.arange(9, 0, -1) / 10, [0.05, 0.025])
+"""Of δ: what is looked at as the slack of accounts (`Costs.shares`)."""
+_TRIED: Final = np.concatenate([SHARES, SHARES[-1] * 0.5 ** np.arange(1, 8), [0.0]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,24 +92,54 @@ class Costs:
         place = _rows(group, len(self))
         return Costs(self.loss, self.slack, place if self.group is None else self.group[place])
 
-    def epsilon(self, delta: npt.ArrayLike, share: float = SHARE) -> Floats:
+    def epsilon(
+        self, delta: npt.ArrayLike, share: npt.ArrayLike = SHARE, *, times: int = 1
+    ) -> Floats:
         """Return the ε of the least account that pays, if nothing was charged to it yet.
 
         Args:
             delta: Of the accounts, one or one a person.
-            share: Of δ that the accounts keep as slack.
+            share: Of δ that the accounts keep as slack, one or one a person.
+            times: How often it pays, each time the same pair.
 
         Guarantee:
             Rounded up.
         """
         loss, told = self.rows()
-        delta = np.broadcast_to(np.asarray(delta, np.float64), (len(self),))[:, None]
+        delta, share = (
+            np.broadcast_to(np.asarray(each, np.float64), (len(self),)) for each in (delta, share)
+        )
         kept = delta * share
-        pays = np.where(told <= kept, loss, np.inf).min(axis=1)
-        rest = np.where(kept > 0, (delta - kept) / (1 - kept), delta)[:, 0]
+        fits = np.where(told * times <= kept[:, None], loss, np.inf)
+        pays = fits.min(axis=1) * times * (1 + ULP)
+        rest = np.where(kept > 0, (delta - kept) / (1 - kept), delta)
         known = np.isfinite(pays)
         mu = np.sqrt(np.where(known, pays, 0.0)) * (1 + 4 * ULP)
         return np.where(known, gaussian_epsilon(mu, rest * (1 - 8 * ULP)), np.inf)
+
+    def shares(self, delta: npt.ArrayLike, *, times: int = 1) -> Floats:
+        """Return which share of δ, of `SHARES`, lets the least account pay: one a person.
+
+        Where a promise decides, so that the Gaussian with its slack touches the profile at the
+        promised ε, an account of that share needs no more than the promise.
+
+        Args:
+            delta: Of the accounts, one or one a person.
+            times: How often they are to pay.
+
+        Example:
+            >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
+            >>> rare = costs_of([Repeated(Sampled(Gaussian(0.7), 1e-3), 1000)], 1e-6)
+            >>> share = rare.shares(1e-6)
+            >>> share.tolist(), rare.epsilon(1e-6, [0.1, share[0]][0]) > rare.epsilon(1e-6, share)
+            ([0.7], array([ True]))
+        """
+        each = Costs(self.loss, self.slack)
+        if self.group is not None and np.ndim(delta):
+            each = self
+        found = np.array([each.epsilon(delta, share, times=times) for share in SHARES[::-1]])
+        best = SHARES[::-1][found.argmin(axis=0)]
+        return np.asarray(best if each is self or self.group is None else best[self.group])
 
     def rows(self, part: Any = slice(None)) -> tuple[Floats, Floats]:
         """Return loss and slack of some people, (people, pairs).
@@ -160,7 +192,7 @@ def cheapest(
 
 
 def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -> Costs:
-    """Return what mechanisms cost: the least μ² for some slacks from .4·δ down, and for none.
+    """Return what mechanisms cost: the least μ² for some slacks from .9·δ down, and for none.
 
     Args:
         curves: Of what is done to a record of each group; a mechanism stands for its curve.
@@ -176,12 +208,12 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
     Example:
         >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
         >>> costs = costs_of([Repeated(Sampled(Gaussian(2.5), 0.05), 200)], 1e-5)
-        >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][2::5]
-        ['0.0945, 1e-06', '0.097, 3.1e-08', '32, 0']
+        >>> [f"{loss:.3g}, {slack:.2g}" for loss, slack in zip(costs.loss[0], costs.slack[0])][::18]
+        ['0.0926, 9e-06', '32, 0']
     """
     made = [c if isinstance(c, PrivacyCurve) else privacy_curve(c) for c in curves]
     deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(made),))
-    slack = np.append(4 * SHARE * 2.0 ** -np.arange(RUNGS), 0.0) * deltas[:, None] * _BELOW
+    slack = _TRIED * deltas[:, None] * _BELOW
     loss = np.empty(slack.shape)
     for row, curve in enumerate(made):
         mu = np.asarray(gaussian_with_slack(curve, slack[row]).upper)

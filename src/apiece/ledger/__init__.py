@@ -7,7 +7,13 @@ from apiece.ledger.codec import read_id
 from apiece.ledger.ledger import Ledger
 from apiece.ledger.migrating import migrate_ledger
 from apiece.ledger.people import LedgerFilter
-from apiece.ledger.plans import plan_costs, reserve_plan, training_costs, training_terms
+from apiece.ledger.plans import (
+    account_shares,
+    plan_costs,
+    reserve_plan,
+    training_costs,
+    training_terms,
+)
 from apiece.ledger.receipts import Charge, Receipt, receipt
 from apiece.ledger.standing import SHARES, binned, cumulated, standing
 from apiece.ledger.verify import Verification
@@ -21,6 +27,7 @@ __all__ = [
     "LedgerFilter",
     "Receipt",
     "Verification",
+    "account_shares",
     "binned",
     "check_address",
     "cumulated",

@@ -53,11 +53,13 @@ class Asked:
 
     def chosen(self, limits: Integers) -> Integers:
         """Return what each pays, (people, 2), chosen by their own account's limits alone."""
-        pairs = self.each()
-        if pairs.shape[1] == 1:
-            return pairs[:, 0]
-        at = cheapest(pairs[..., 0], pairs[..., 1], limits[:, 0], limits[:, 1])
-        return np.asarray(pairs[np.arange(len(pairs)), at])
+        if self.pairs.shape[1] == 1:
+            return self.each()[:, 0]
+        rows = np.arange(len(self.pairs)) if self.row is None else self.row
+        (row, *limit), kind = units.distinct(rows, *limits.T)
+        pairs = self.pairs[row]
+        at = cheapest(pairs[..., 0], pairs[..., 1], *limit)
+        return np.asarray(pairs[np.arange(len(pairs)), at][kind])
 
     def told(self) -> Iterator[bytes]:
         """Yield what tells this from all that others could be asked."""
@@ -80,20 +82,27 @@ def charge(
     admitted = np.zeros(ordinals.size, dtype=bool)
     rows, payloads = [], []
     for block, part in groups:
-        spent, at = balances[block], ordinals[part] % BLOCK
+        spent, part, at = balances[block], _run(part), _run(ordinals[part] % BLOCK)
         limits = codec.limits(people[block][1])[at]
         charges = asked[part].chosen(limits)
         total = spent[at] + charges
         can = (total[:, 0] <= limits[:, 0]) & (total[:, 1] <= limits[:, 1])
         admitted[part] = can
         mask = np.zeros(len(spent), dtype=bool)
-        mask[at[can]] = True
+        mask[at] = can
         charged = np.zeros_like(spent)
-        charged[at[can]] = charges[can]
+        charged[at] = charges if can.all() else np.where(can[:, None], charges, 0)
         rows.append((block, spent + charged))
-        payloads.append((block, codec.pack_charges(mask, charged[mask])))
+        payloads.append((block, codec.pack_charges(mask, charged if mask.all() else charged[mask])))
     accounts.write_spent(connection, salt, rows)
     return admitted, payloads
+
+
+def _run(places: Integers) -> Any:
+    """Return places one after the other as a slice, which is read without a copy."""
+    if places.size and (np.diff(places) == 1).all():
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def charge_listed(
@@ -101,7 +110,7 @@ def charge_listed(
 ) -> Record:
     """Charge these people as the record is read; `admitted` says afterwards who could pay."""
     for groups in chunks(codec.by_block(ordinals)):
-        part = np.concatenate([each for _, each in groups])
+        part = _run(np.concatenate([each for _, each in groups]))
         admitted[part], record = charge(connection, salt, ordinals[part], asked[part])
         yield from record
 

@@ -125,14 +125,18 @@ def _masked(data: bytes) -> tuple[Mask, bytes]:
 
 def limits(terms: Terms) -> Integers:
     """Return what each account may spend, in units: (people, 2) of μ² and slack."""
-    return np.stack([terms["limit"], terms["slack"]], axis=-1)
+    return np.asarray(np.array([terms["limit"], terms["slack"]]).T)
+
+
+def nothing(people: int) -> Integers:
+    """Return what so many people have spent at first, (people, 2): each column in one piece."""
+    return np.zeros((2, people), dtype=np.int64).T
 
 
 def pack_pairs(pairs: Integers) -> bytes:
     """Return (people, 2) units of μ² and slack as bytes; slacks are left out where all are 0."""
-    told = pairs[:, 1].any()
-    columns = pairs.T if told else pairs.T[:1]
-    return np.ascontiguousarray(columns, dtype="<i8").tobytes()
+    columns = np.ascontiguousarray(pairs.T, dtype="<i8")
+    return (columns if columns[1].any() else columns[0]).tobytes()
 
 
 def unpack_pairs(data: bytes, size: int) -> Integers:
@@ -141,7 +145,7 @@ def unpack_pairs(data: bytes, size: int) -> Integers:
         raise ValueError(f"{len(data)} bytes of units for {size} people")
     pairs = np.zeros((2, size), dtype=np.int64)
     pairs.reshape(-1)[: len(data) // 8] = np.frombuffer(data, "<i8")
-    return np.ascontiguousarray(pairs.T)
+    return np.asarray(pairs.T)
 
 
 def pack_charges(mask: Mask, pairs: Integers) -> bytes:

@@ -21,8 +21,12 @@ def amend(
     ordinals: Integers,
     terms: Terms,
     origin: Origin,
+    keep: bool = False,
 ) -> Last:
-    """Change the terms of people who have accounts; return the head after it."""
+    """Change the terms of people who have accounts; return the head after it.
+
+    keep: whose ε and δ are the same, whatever their slack.
+    """
     groups = codec.by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = accounts.read_people(connection, salt, blocks)
@@ -35,7 +39,7 @@ def amend(
             old["delta"][at] == terms["delta"][part]
         )
         older = ordinals[part] < origin.people
-        changed = part[(old[at] != terms[part]) & ~(same & older)]
+        changed = part[(old[at] != terms[part]) & ~(same & (older | keep))]
         if not changed.size:
             continue
         if origin.renyi and (ordinals[changed] < origin.people).any():
@@ -71,7 +75,7 @@ def add(
     for block, part in codec.by_block(ordinals):
         payloads.append((block, codec.pack_enrolled(ids[part], terms[part])))
         new_ids, new_terms = ids[part], terms[part]
-        spent = np.zeros((part.size, 2), dtype=np.int64)
+        spent = codec.nothing(part.size)
         if ordinals[part[0]] % BLOCK:  # the last block has room
             packed, old_terms = accounts.read_people(connection, salt, [block])[block]
             old_ids = codec.unpack_ids(packed, old_terms.size)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, StateError, unknown
-from apiece.filters import SHARE, Costs
+from apiece.filters import Costs
 from apiece.ledger import (
     accounts,
     analyses,
@@ -143,7 +143,7 @@ class Ledger:
         epsilon: Any,
         delta: Any,
         *,
-        slack: Any = SHARE,
+        slack: Any = None,
         anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
         """Make a ledger with these people's accounts: both, or no ledger is left behind.
@@ -182,7 +182,7 @@ class Ledger:
         kept.keep(last, Heads({}, {}))
         return cls(engine, kept)
 
-    def enroll(self, ids: Any, epsilon: Any, delta: Any, *, slack: Any = SHARE) -> int:
+    def enroll(self, ids: Any, epsilon: Any, delta: Any, *, slack: Any = None) -> int:
         """Open accounts, or change the budgets of open ones; the same terms again change nothing.
 
         Args:
@@ -190,8 +190,9 @@ class Ledger:
             epsilon: One entry a person, or a scalar.
             delta: The same.
             slack: The share of delta that is kept for what is no Gaussian, such as trainings with
-                sampled batches; the budget is made from the rest. More of it, up to .4, suits
-                trainings in which a record joins few steps. One, or one a person.
+                sampled batches; the budget is made from the rest. More of it suits trainings in
+                which a record joins few steps: see `account_shares`. One, or one a person. By
+                default a tenth, and whoever has an account with this ε and δ keeps it as it is.
 
         Returns:
             How many accounts are new.
@@ -209,7 +210,14 @@ class Ledger:
             known = found >= 0
             at, salt = writing.connection, self._salt
             writing.last = enrolment.amend(
-                at, salt, writing.last, ids[known], found[known], terms[known], self._origin
+                at,
+                salt,
+                writing.last,
+                ids[known],
+                found[known],
+                terms[known],
+                self._origin,
+                keep=slack is None,
             )
             writing.last = enrolment.add(at, salt, writing.last, ids[~known], terms[~known])
         return int((~known).sum())

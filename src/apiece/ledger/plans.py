@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats, Integers, Json
 from apiece.errors import InputError
 from apiece.filters import Costs, costs_of
@@ -67,6 +69,36 @@ def plan_costs(plan: Plan) -> Costs:
     for k, part in enumerate(parts):
         row[part] = k
     return _costs(each, np.array([delta[part].min() for part in parts])).of(row)
+
+
+def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Floats:
+    """Return which share of δ accounts best keep as slack, for trainings like this one.
+
+    It suits a training in which a record joins few steps, which takes more slack. A public number:
+    of the plan, and of a person's own ε. Give it to `Ledger.enroll(slack=…)`.
+
+    Args:
+        plan: Of the kind that is to be trained.
+        epsilon: Of the accounts; each takes the share of the group whose ε is the nearest.
+        times: How many such trainings an account is to pay for.
+
+    Raises:
+        InputError: For an ε or a number out of bounds.
+
+    Example:
+        >>> from apiece.assignment import Sample, assign
+        >>> from apiece.budgets import Budgets
+        >>> budgets = Budgets([0.5] * 500 + [3.0] * 500, 1e-6)
+        >>> plan = assign(budgets, Sample(), steps=500, expected_batch_size=4, clip_norm=1.0)
+        >>> account_shares(plan, [0.5, 3.1]).tolist()
+        [0.8, 0.5]
+    """
+    groups = plan.budget_groups
+    found = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
+    asked = _check.positive_array("epsilon", epsilon)
+    each, place = np.unique(asked, return_inverse=True)
+    nearest = np.abs(np.log(each[:, None] / groups.epsilon)).argmin(axis=1)
+    return np.asarray(found[nearest][place].reshape(np.shape(epsilon)))
 
 
 def _most(values: Floats, parts: list[Integers]) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
@@ -24,25 +25,40 @@ ULP: Final = 2.0**-52
 
 def limits(epsilon: Floats, delta: Floats, share: Floats | float = SHARE) -> Integers:
     """Return accounts (B, S) in units, (people, 2): S a share of δ, B made from the rest."""
-    told = np.minimum(np.floor(delta * share / SLACK_UNIT), CAP // 2)
-    budget = gaussian_budget(epsilon, delta, told * SLACK_UNIT)
+    (eps, dlt, part), place = distinct(epsilon, delta, share)
+    told = np.minimum(np.floor(dlt * part / SLACK_UNIT), CAP // 2)
+    budget = gaussian_budget(eps, dlt, told * SLACK_UNIT)
     units = np.floor(budget * (1 - 4 * ULP) / UNIT)
     good = (units >= 1) & (units < CAP)
     if not good.all():
-        i = int(np.flatnonzero(~good)[0])
-        remedy = "a larger epsilon" if units[i] < 1 else "a smaller epsilon"
+        i = int(np.flatnonzero(~good[place])[0])
+        kind = place[i]
+        remedy = "a larger epsilon" if units[kind] < 1 else "a smaller epsilon"
         raise BudgetError(
-            f"epsilon[{i}] = {float(epsilon[i])!r}, delta = {float(delta[i])!r}: its budget, "
-            f"{float(budget[i]):g}, is outside [{UNIT:g}, {CAP * UNIT:g}); give {remedy}"
+            f"epsilon[{i}] = {float(eps[kind])!r}, delta = {float(dlt[kind])!r}: its budget, "
+            f"{float(budget[kind]):g}, is outside [{UNIT:g}, {CAP * UNIT:g}); give {remedy}"
         )
-    return np.stack([units, told], axis=-1).astype(np.int64)
+    return np.asarray(np.array([units, told]).astype(np.int64)[:, place].T)
 
 
-def terms(ids: codec.Ids, epsilon: Any, delta: Any, slack: Any = SHARE) -> codec.Terms:
+def distinct(*columns: Any) -> tuple[list[npt.NDArray[Any]], Integers]:
+    """Return the distinct rows of columns, one or one entry a person, and each person's row."""
+    kinds, places = zip(*(np.unique(each, return_inverse=True) for each in columns), strict=True)
+    sizes, codes = [kind.size for kind in kinds], np.zeros(1, dtype=np.int64)
+    for size, place in zip(sizes, places, strict=True):
+        codes = codes * size + place.reshape(-1)
+    found, place = np.arange(max(sizes)), codes
+    if sum(size > 1 for size in sizes) > 1:
+        found, place = np.unique(codes, return_inverse=True)
+    rows = np.unravel_index(found, sizes)
+    return [kind[row] for kind, row in zip(kinds, rows, strict=True)], place
+
+
+def terms(ids: codec.Ids, epsilon: Any, delta: Any, slack: Any = None) -> codec.Terms:
     """Return each person's ε, δ and account; raises `BudgetError` for what cannot be a budget."""
     eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
     dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
-    share = nonnegative("slack", slack)
+    share = nonnegative("slack", SHARE if slack is None else slack)
     if not (share < 1).all():
         raise BudgetError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try {SHARE}")
     for label, array in (("epsilon", eps), ("delta", dlt), ("slack", share)):
@@ -50,9 +66,7 @@ def terms(ids: codec.Ids, epsilon: Any, delta: Any, slack: Any = SHARE) -> codec
             raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
     found = np.zeros(ids.size, dtype=codec.TERMS)
     found["epsilon"], found["delta"] = eps, dlt
-    each = np.broadcast_to(eps, ids.shape), np.broadcast_to(dlt, ids.shape)
-    both = limits(*each, share)
-    found["limit"], found["slack"] = both[:, 0], both[:, 1]
+    found["limit"], found["slack"] = limits(eps, dlt, share).T
     return found
 
 
@@ -91,7 +105,7 @@ def to_units(amount: Floats, unit: float = UNIT) -> Integers:
 def whole(loss: Floats) -> Integers:
     """Return the costs (μ², no slack) in units, (people, 1, 2): one pair a person."""
     units = to_units(loss)
-    return np.stack([units, np.zeros_like(units)], axis=-1)[..., None, :]
+    return np.asarray(np.array([units, np.zeros_like(units)]).T[:, None])
 
 
 def pairs(costs: Costs) -> Integers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -68,6 +68,10 @@ class _Block:
     ids: codec.Ids
     terms: codec.Terms
     spent: Integers
+    limits: Integers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limits = codec.limits(self.terms)
 
 
 @dataclass(slots=True, repr=False)
@@ -112,7 +116,7 @@ class _Fold:
 
     def _enroll(self, block: int, data: bytes) -> None:
         ids, terms = codec.unpack_enrolled(data)
-        spent = np.zeros((ids.size, 2), dtype=np.int64)
+        spent = codec.nothing(ids.size)
         if block in self.blocks:
             old = self.blocks[block]
             ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
@@ -123,18 +127,22 @@ class _Fold:
         mask, new = codec.unpack_masked(data, TERMS)
         terms = self.blocks[block].terms.copy()
         terms[mask] = new
-        self.blocks[block].terms = terms
+        self.blocks[block] = replace(self.blocks[block], terms=terms)
         self._check_limits(number, block)
 
     def _charge(self, number: int, block: int, data: bytes) -> None:
         mask, charges = codec.unpack_charges(data)
-        if (charges < 0).any() or (charges > units.CAP).any():
+        if charges.size and not (charges.min() >= 0 and charges.max() <= units.CAP):
             self.problems.append(f"entry {number}: charges of block {block} out of range")
-        self.blocks[block].spent[mask] += charges
+        spent = self.blocks[block].spent
+        if mask.size == len(spent) and mask.all():
+            spent += charges
+        else:
+            spent[np.flatnonzero(mask)] += charges
         self._check_limits(number, block)
 
     def _check_limits(self, number: int, block: int) -> None:
-        if (self.blocks[block].spent > codec.limits(self.blocks[block].terms)).any():
+        if (self.blocks[block].spent > self.blocks[block].limits).any():
             self.problems.append(f"entry {number}: someone in block {block} is over budget")
 
 
