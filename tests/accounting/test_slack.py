@@ -12,6 +12,7 @@ from apiece import numerics
 from apiece.accounting import (
     PrivacyCurve,
     gaussian_of_bounded_range,
+    gaussian_of_laplace,
     gaussian_of_pure,
     gaussian_summary,
     gaussian_with_slack,
@@ -130,6 +131,28 @@ def test_pure_and_bounded_range_lie_below_their_gaussians(eta):
     for o in odds[::400]:
         p, q = expit(o + eta), expit(o)
         assert (p - np.exp(epsilon) * q <= told + 1e-15).all()
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 0.5, 1.0, 3.0, 8.0, 30.0])
+def test_laplace_costs_its_gaussian_and_no_less_and_no_split_of_it_costs_more(epsilon):
+    from scipy.special import log_ndtr
+
+    mu = float(gaussian_of_laplace(epsilon))
+    assert log_ndtr(-mu / 2) == pytest.approx(-epsilon / 2 - math.log(2), rel=1e-9)
+    assert mu < float(gaussian_of_pure(epsilon))
+    told = np.linspace(0.0, epsilon, 2001)
+    delta = -np.expm1((told - epsilon) / 2)  # of Laplace, exactly
+    assert (delta <= np.asarray(numerics.gaussian_delta(mu, told).upper) + 1e-15).all()
+    less = np.asarray(numerics.gaussian_delta(mu * (1 - 1e-6), told).upper)
+    assert (delta > less).any()
+    found = gaussian_with_slack(privacy_curve(Laplace(1 / epsilon)), 0.0)
+    assert found.upper == pytest.approx(mu, rel=1e-9)
+    # The ℓ1 norm split over several coordinates adds up to no more, and a linear bound would not.
+    for parts in ([0.5, 0.5], [0.9, 0.1], [1 / 3] * 3, [0.7, 0.2, 0.1], [0.01] * 100):
+        each = np.asarray(gaussian_of_laplace(epsilon * np.array(parts)))
+        assert (each**2).sum() <= mu**2 * (1 + 1e-9)
+    half = float(gaussian_of_laplace(epsilon / 2))
+    assert half**2 < 0.501 * mu**2
 
 
 def one_direction(p: list[float], q: list[float]) -> PrivacyCurve:

@@ -1,5 +1,6 @@
 """apiece ledger: accounts from a table, nothing about anyone unless asked."""
 
+import io
 import json
 import sqlite3
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace, gaussian_of_pure
 from apiece.cli import run
 from apiece.ledger import Ledger
 
@@ -222,3 +224,83 @@ def test_the_slack_is_a_share_or_what_suits_a_plan(
         assert error.count("\n") == 1
     assert not (tmp_path / "x.db").exists()
     assert run(["ledger", "init", f"{tmp_path}/x.db", "--slack", ".1"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "stdin", "mu"),
+    [
+        (["--pure", "0.1"], "", gaussian_of_pure(0.1)),
+        (["--bounded-range", "0.1"], "", gaussian_of_bounded_range(0.1)),
+        (["-"], '{"laplace": {"noise_multiplier": 10}}', gaussian_of_laplace(0.1)),
+        (["laplace.json"], "", gaussian_of_laplace(0.1)),
+        (['{"discrete_gaussian": {"scale": 8.0, "sensitivity": 1}}'], "", 1 / 8),
+    ],
+)
+def test_whatever_is_made_elsewhere_can_be_charged(
+    given: list[str],
+    stdin: str,
+    mu: float,
+    url: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Noise of every kind and the exponential mechanism, each at what Gaussian stands for it."""
+    monkeypatch.chdir(tmp_path)
+    Path("laplace.json").write_text('{"laplace": {"noise_multiplier": 10}}')
+    monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+    before = Ledger.open(url).spent(["ann", "bob"])
+    capsys.readouterr()
+    assert run(["ledger", "charge", url, *given, "--analysis", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"analysis": "a", "status": "reserved"}
+    ledger = Ledger.open(url)
+    poor, rich = ledger.spent(["ann", "bob"]) - before
+    assert poor == 0  # ann's ε of .2 does not bear it
+    assert mu**2 * (1 - 1e-9) <= rich <= mu**2 * 1.01
+    assert (
+        run(["ledger", "export", url, "--table", "paid", "--analysis", "a", "--out", "p.parquet"])
+        == 0
+    )
+    assert capsys.readouterr().out == "p.parquet\n"
+    assert pd.read_parquet("p.parquet")["id"].tolist() == ["bob"]
+    assert run(["ledger", "commit", url, "--analysis", "a", "--result", "[41]"]) == 0
+    assert run(["ledger", "commit", url, "--analysis", "a", "--result", "[42]"]) == 0
+    assert capsys.readouterr().out == "[41]\n[41]\n"
+    assert ledger.verify().ok
+
+
+def test_those_of_a_table_are_charged_and_mistakes_are_one_line(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd.DataFrame({"who": ["bob", "bob"]}).to_csv(tmp_path / "some.csv", index=False)
+    pd.DataFrame({"who": ["eve"]}).to_csv(tmp_path / "strange.csv", index=False)
+    words = ["ledger", "charge", url, "--analysis", "a"]
+    some = ["--data", f"{tmp_path}/some.csv", "--person", "who"]
+    assert run([*words, "--pure", "0.01", *some]) == 0
+    assert [ids.tolist() for ids in Ledger.open(url).admitted("a")] == [["bob"]]
+    assert run([*words, "--pure", "0.01", *some]) == 0  # again: no more is charged
+    capsys.readouterr()
+    for given, word in (
+        ([], "one of them"),
+        (["--pure", "0.01", "--bounded-range", "1"], "one of them"),
+        (["--pure", "0.02"], "other terms"),
+        (["--pure", "-1"], "epsilon"),
+        (["--bounded-range", "nan"], "eta"),
+        (["nowhere.json"], "cannot be read"),
+        (["{}"], "mechanism"),
+        (["--pure", "0.01", "--person", "who"], "--data"),
+        (["--pure", "0.01", "--data", f"{tmp_path}/some.csv"], "--person"),
+        (["--pure", "0.01", "--data", f"{tmp_path}/strange.csv", "--person", "who"], "account"),
+    ):
+        assert run([*words, *given]) == 2, given
+        error = capsys.readouterr().err
+        assert word in error, (given, error)
+        assert error.count("\n") == 1
+    for words, word in (
+        (["export", url, "--table", "paid", "--out", f"{tmp_path}/p.parquet"], "name it"),
+        (["export", url, "--analysis", "a", "--out", f"{tmp_path}/p.parquet"], "leave it out"),
+        (["commit", url, "--analysis", "b"], "reserve it first"),
+        (["commit", url, "--analysis", "a", "--result", "x"], "no JSON"),
+    ):
+        assert run(["ledger", *words]) == 2
+        assert word in capsys.readouterr().err

@@ -36,6 +36,9 @@ ASKED = {
     "schema --out": ("schema t.csv --label y --out OUT", ("t.csv",)),
     "ledger export --out": ("ledger export sqlite:///l.db --out OUT", ("l.db",)),
     "ledger export path --out": ("ledger export l.db --table history --out OUT", ("l.db",)),
+    "ledger export paid --out": (
+        "ledger export l.db --table paid --analysis first --out OUT", ("l.db",),
+    ),
     "query --steward-log": (
         "query t.csv count() --person id --epsilon 1 --delta 1e-5 --ledger sqlite:///l.db "
         "--steward-log OUT", ("t.csv", "l.db"),
@@ -64,6 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Path:
     (folder / "plan.json").write_text(PLAN.to_json(indent=2))
     ledger = Ledger.open(f"sqlite:///{folder}/l.db")
     ledger.enroll([f"p{i}" for i in range(60)], 8.0, 1e-5)
+    ledger.reserve("first", ["p7"], 1.0, 9.0)
     (folder / "run").mkdir()
     for path in run_folder.iterdir():
         (folder / "run" / path.name).write_bytes(path.read_bytes())

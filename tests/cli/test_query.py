@@ -42,6 +42,21 @@ def test_group_by_with_a_ledger(
     assert "guarantee: (2, 1e-06)-DP" in text
 
 
+def test_laplace_noise_at_delta_0(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/p.db"
+    Ledger.open(url).enroll(range(300), [0.1] * 150 + [3.0] * 150, 1e-6)
+    words = ["query", table, "count() by region", *FLAGS, "--epsilon", ".5", "--delta", "0"]
+    assert run([*words, "--ledger", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(group["estimate"] for group in found["groups"]) == pytest.approx(150, abs=60)
+    assert "exact Laplace noise" in found["guarantee"]
+    words[2] = "mean(income)"
+    assert run(words) == 2
+    assert "delta = 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("query", "flags", "says"),
     [

@@ -302,7 +302,7 @@ class Scanned:
     def __init__(self, table: Table, query: Query, what: Features, grid: float) -> None:
         self._given = table, query, what, grid
         with table.contributions(query, what, grid) as held:
-            self.norms = held.norms()
+            self.norms = held.norms(2)
         self.ids = np.array(self.norms[0].to_pylist(), dtype=object)
         self._totals: dict[bytes, list[list[int]]] = {}
 
@@ -310,7 +310,7 @@ class Scanned:
         if paid.tobytes() not in self._totals:
             table, *asked = self._given
             with table.contributions(*asked) as held:
-                held.norms()
+                held.norms(2)
                 self._totals[paid.tobytes()] = held.totals(cells, paid)
         return self._totals[paid.tobytes()]
 

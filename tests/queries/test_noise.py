@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from apiece.queries import noise
-from apiece.queries.noise import BITS, _exp_minus_half, rounded_gaussians
+from apiece.queries.noise import BITS, _exp_minus_half, rounded_gaussians, rounded_laplaces
 
 
 def draws(count: int, seed: int) -> np.ndarray:
@@ -32,6 +32,22 @@ def test_a_wrong_distribution_is_noticed() -> None:
     assert abs((values * 1.04).var() - 1) > 4 * math.sqrt(2 / 20_000)
     logistic = np.random.default_rng(0).logistic(0, math.sqrt(3) / math.pi, 20_000)
     assert stats.kstest(logistic, "norm").pvalue < 1e-3
+
+
+def test_distribution_is_laplace() -> None:
+    drawn = rounded_laplaces(20_000, random.Random(5).getrandbits)
+    values = np.array(drawn) / 2**BITS
+    assert stats.kstest(values, "laplace").pvalue > 1e-3
+    assert abs(values.mean()) < 4 * math.sqrt(2 / 20_000)
+    for size in (3.0, 6.0):
+        expected = math.exp(-size)
+        tail = (np.abs(values) > size).mean()
+        assert abs(tail - expected) < 4 * math.sqrt(expected / 20_000)
+    for wrong in (values * 1.15, np.random.default_rng(0).logistic(0, 0.78, 20_000)):
+        assert stats.kstest(wrong, "laplace").pvalue < 1e-3  # another scale, another law
+    last = np.array(drawn) % 16  # no digit is favoured
+    assert stats.chisquare(np.bincount(last, minlength=16)).pvalue > 1e-3
+    assert rounded_laplaces(4) != rounded_laplaces(4)
 
 
 def test_probability_of_exp_minus_half() -> None:

@@ -40,7 +40,7 @@ def scanned(text: str, rows: pd.DataFrame = ROWS) -> Iterator[tuple[Contribution
 def test_sums_are_whole_grid_steps_of_rows_that_count() -> None:
     with scanned("sum(x) by g") as (found, cells):  # of the bound 8: 1, ½, ¼, 1, 1 and nothing
         assert found.totals(cells, None) == [[1024 + 256], [512 + 2 * 1024]]
-        people, norms = found.norms()
+        people, norms = found.norms(2)
     assert people.to_pylist() == ["a", "b", "c"]  # not d, who has no number
     exact = [math.hypot(1024, 512), 256, 2048]
     assert (norms >= exact).all()
@@ -63,7 +63,7 @@ def test_of_one_row_a_person_each_cell_is_there_once(seed: int, tmp_path: Path) 
 
 def test_only_those_who_paid_are_summed() -> None:
     with scanned("sum(x) by g") as (found, cells):
-        found.norms()
+        found.norms(2)
         for paid, expected in (
             ([True, False, True], [[1024], [512 + 2048]]),
             ([False, False, False], [[0], [0]]),
@@ -82,7 +82,7 @@ def test_a_row_counts_where_its_condition_holds_and_its_group_is_declared() -> N
 
 def test_every_level_of_a_quantile_is_a_cell_of_the_same_row() -> None:
     with scanned("quantile(x, 0.5)") as (found, cells):
-        totals, (_, norms) = found.totals(cells, None), found.norms()
+        totals, (_, norms) = found.totals(cells, None), found.norms(2)
     assert totals[0][0] + totals[1][0] == 5 * 1024  # the first level holds every row once
     assert sum(total[0] for total in totals) == 10 * 5 * 1024
     assert norms[1] == pytest.approx(math.sqrt(10) * 1024)

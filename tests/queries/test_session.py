@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from apiece.accounting import gaussian_of_laplace, privacy_curve
 from apiece.errors import DataError, InputError, StateError
 from apiece.filters import gaussian_mu
 from apiece.ledger import Ledger
+from apiece.mechanisms import Laplace
 from apiece.queries import Schema, Session, Table, register
 
 N = 4000
@@ -156,6 +158,57 @@ def test_each_person_pays_for_their_own_contribution(tmp_path: Path) -> None:
     mu = float(gaussian_mu(0.5, 1e-6))
     assert ledger.spent(frame["id"]) == pytest.approx([0, mu**2 / 4, mu**2, 0], rel=1e-4)
     assert ledger.verify().ok
+
+
+@pytest.mark.parametrize(
+    "query", ["count()", "sum(income)", "count() by region", "histogram(age, 5)"]
+)
+def test_laplace_noise_where_delta_is_0(people: pd.DataFrame, table: Table, query: str) -> None:
+    asked = {
+        "count() by region": [float((people["region"] == r).sum()) for r in SCHEMA.groups["region"]]
+    }
+    expected = asked[query] if query in asked else truth(people, query)
+    runs, covered = 24, 0
+    for seed in range(runs):
+        answer = session(table, seed).ask(query, epsilon=0.7, delta=0.0)
+        for cell, value in zip(cells(answer.groups), expected, strict=True):
+            low, high = cell["interval"]
+            assert high - low == pytest.approx(2 * (high - cell["estimate"]))
+            covered += low <= value <= high
+    # 95 % nominal; 24 cells fall below 17 once in 10⁴ if that holds.
+    assert covered / (runs * len(expected)) >= 17 / 24
+    assert answer.noise_multiplier == pytest.approx(1 / 0.7)
+    assert "(0.7, 0)-DP" in answer.guarantee
+    assert "Laplace" in answer.guarantee
+
+
+def test_laplace_noise_costs_each_their_own_and_what_is_counted_is_what_it_promises(
+    tmp_path: Path,
+) -> None:
+    """Several rows of a person in several cells: their sizes add up, not their squares."""
+    frame = pd.DataFrame(
+        {"id": ["two"] * 2 + ["one", "half", "none"], "x": [100.0, 100.0, 100.0, 50.0, None],
+         "g": ["a", "b", "a", "a", "a"]}
+    )  # fmt: skip
+    schema = Schema("id", bounds={"x": (0, 100)}, groups={"g": ["a", "b"]}, rows_per_person=2)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/p.db")
+    who = ["two", "one", "half", "none"]
+    ledger.enroll(who, 6.0, 1e-6)
+    asking = session(frame, schema=schema, ledger=ledger)
+    first = asking.ask("sum(x) by g", epsilon=0.8, delta=0.0, analysis_id="a")
+    assert asking.ask("sum(x) by g", epsilon=0.8, delta=0.0, analysis_id="a") == first
+    mu = gaussian_of_laplace([0.8, 0.4, 0.2, 0.0])
+    assert ledger.spent(who) == pytest.approx(mu**2, rel=1e-6)
+    assert (ledger.spent(who) >= mu**2 * (1 - 1e-6)).all()
+    needed = privacy_curve(Laplace(1 / 0.8)).epsilon(1e-6).upper
+    assert gaussian_mu(needed, 1e-6) < mu[0]  # by its own ε alone it would be charged too little
+    assert ledger.verify().ok
+
+
+@pytest.mark.parametrize("query", ["mean(income)", "quantile(income, 0.5)", "variance(age)"])
+def test_what_has_gaussian_noise_needs_a_delta(people: pd.DataFrame, query: str) -> None:
+    with pytest.raises(InputError, match=r"^delta = 0: .* give a delta"):
+        session(people).ask(query, epsilon=1.0, delta=0.0)
 
 
 def test_a_question_that_was_charged_and_not_answered_is_asked_again(

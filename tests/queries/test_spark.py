@@ -94,7 +94,7 @@ def sums(table: Any, text: str) -> Any:
     what = features(asked, table.schema)
     groups = 1 if asked.by is None else len(table.schema.groups_of(asked.by))
     with table.contributions(asked, what, GRIDS[0]) as held:
-        ids, norms = held.norms()
+        ids, norms = held.norms(2)
         paid = np.array([len(i) % 3 > 0 for i in ids.to_pylist()], dtype=bool)
         some = held.totals(groups * what.size, paid)
         everybody = held.totals(groups * what.size, None)

@@ -121,7 +121,7 @@ def test_what_memory_does_not_hold_is_summed_to_the_bit(
     for memory in (None, 128_000_000):
         table = register(path, schema, memory=memory)
         with table.contributions(asked, features(asked, schema), 2.0**-20) as shares:
-            ids, norms = shares.norms()
+            ids, norms = shares.norms(2)
             ids = ids.to_pylist()
             paid = np.array([i.endswith("3") for i in ids], dtype=bool)
             sums = shares.totals(2, paid), shares.totals(2, None)

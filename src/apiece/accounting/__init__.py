@@ -18,6 +18,7 @@ from apiece.accounting.renyi.profile import divergence as renyi_divergence
 from apiece.accounting.slack import (
     GaussianSummary,
     gaussian_of_bounded_range,
+    gaussian_of_laplace,
     gaussian_of_pure,
     gaussian_summary,
     gaussian_with_slack,
@@ -43,6 +44,7 @@ __all__ = [
     "excess",
     "excesses",
     "gaussian_of_bounded_range",
+    "gaussian_of_laplace",
     "gaussian_of_pure",
     "gaussian_summary",
     "gaussian_with_slack",

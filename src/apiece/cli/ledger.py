@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from apiece.errors import AnalysisError, DataError, InputError
 if TYPE_CHECKING:
     from apiece._types import Json
     from apiece.budgets import Budgets
+    from apiece.filters import Costs
     from apiece.ledger import Head, Ledger, Receipt
 
 EXAMPLE = """
@@ -174,6 +176,124 @@ def migrate(old: str, new: str, as_json: bool) -> None:
     document = {"head": {"number": head.number, "digest": head.digest}}
     lines = [f"head {head.number}:{head.digest}", f"use {new} from now on, and put {old} away"]
     _emit(as_json, document, "\n".join(map(plain, lines)))
+
+
+@command.command(
+    short_help="Charge an analysis that is made elsewhere.",
+    epilog="""
+\b
+Examples:
+  apiece ledger charge people.db '{"laplace": {"noise_multiplier": 20}}' --analysis "count in May"
+  apiece ledger charge people.db --analysis "median in May" --bounded-range 0.1
+  apiece ledger export people.db --table paid --analysis "median in May" --out paid.parquet
+  apiece ledger commit people.db --analysis "median in May" --result 41
+""",
+)
+@click.argument("url")
+@click.argument("source", required=False)
+@click.option("--analysis", required=True, help="A name that no other analysis has.")
+@click.option("--pure", type=float, help="ε of any pure ε-differentially private mechanism.")
+@click.option("--bounded-range", type=float, help="η of an exponential mechanism: its ε.")
+@click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet: who is in it.")
+@click.option("--person", help="Column with the persons' ids; with --data.")
+@table_options
+@json_option
+def charge(
+    url: str,
+    source: str | None,
+    analysis: str,
+    pure: float | None,
+    bounded_range: float | None,
+    data: Path | None,
+    person: str | None,
+    as_json: bool,
+    **written: Any,
+) -> None:
+    """Charge everyone, or the people of a table, for an analysis that is made outside of apiece.
+
+    SOURCE is a mechanism's JSON, or a file with it, or - for standard input, as of apiece account:
+    {"laplace": {"noise_multiplier": 20}}, {"discrete_gaussian": …}, {"repeated": …}. Its noise
+    suits the largest contribution of a person. --pure and --bounded-range stand for a mechanism of
+    which no more is known.
+
+    Whoever cannot pay has to be left out: `apiece ledger export --table paid` has the ids of the
+    others. Charge before rows are read, and commit when the answer goes out.
+    """
+    from apiece.ledger import reserve_alike
+
+    if person is None and data is not None:
+        raise InputError("--data: needs --person beside it")
+    if data is None:
+        refuse_given(("person", *DIALECT), "of a table of people; give --data too")
+    ledger = _open(url, create=False)
+    ids = None if data is None else _people_of(ledger, data, str(person), written)
+    costs, terms = _costs_of(ledger, source, pure, bounded_range)
+    reserve_alike(ledger, analysis, costs, ids, terms=terms)
+    document = {"analysis": analysis, "status": ledger.status(analysis, terms)}
+    _emit(as_json, document, plain(f"analysis {analysis}: {document['status']}"))
+
+
+def _people_of(ledger: Ledger, data: Path, person: str, written: Any) -> Any:
+    """Return the ids of a table's people, as the ledger writes them."""
+    from apiece.budgets import person_column
+    from apiece.datasets import read_table
+    from apiece.ledger import read_id
+
+    found = dict.fromkeys(person_column(read_table(data, dialect_from(written)), person).tolist())
+    ids = {text: read_id(text, ledger.id_kind) for text in found}
+    strange = [text for text, each in ids.items() if each is None]
+    if strange:
+        raise DataError(f"--data: {strange[0]!r} has no account ({len(strange)} such); enroll them")
+    return list(ids.values())
+
+
+def _costs_of(
+    ledger: Ledger, source: str | None, pure: float | None, bounded_range: float | None
+) -> tuple[Costs, Json]:
+    """Return what is charged, and its terms."""
+    from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
+    from apiece.filters import Costs, costs_of
+    from apiece.mechanisms import from_json, to_dict
+
+    if [source, pure, bounded_range].count(None) != 2:
+        raise InputError("SOURCE: give a mechanism's JSON, --pure or --bounded-range, one of them")
+    if pure is not None:
+        return Costs.fixed(gaussian_of_pure(pure) ** 2), {"pure": pure}
+    if bounded_range is not None:
+        mu = gaussian_of_bounded_range(bounded_range)
+        return Costs.fixed(mu**2), {"bounded_range": bounded_range}
+    text = str(source)
+    if text == "-":
+        text = sys.stdin.read()
+    elif not text.lstrip().startswith("{"):
+        text = read_text(Path(text))
+    mechanism = from_json(text)
+    least = [float(terms["delta"].min()) for _, terms, _ in ledger.account_blocks()]
+    if not least:
+        raise DataError("ledger: it has no accounts to charge; enroll people first")
+    return costs_of([mechanism], min(least)), {"mechanism": to_dict(mechanism)}
+
+
+@command.command(
+    short_help="Record that an analysis goes out.",
+    epilog="Example: apiece ledger commit people.db --analysis 'median in May' --result 41",
+)
+@click.argument("url")
+@click.option("--analysis", required=True, help="Of an analysis that was charged.")
+@click.option("--result", help="The answer, as JSON, for the ledger to keep.")
+@json_option
+def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
+    """Record that an analysis is being released, and print the result to release.
+
+    Of several commits the first counts, and all print its result: one charge never pays for two
+    answers.
+    """
+    try:
+        value = None if result is None else json.loads(result)
+    except json.JSONDecodeError:
+        raise InputError(f"--result: {result!r} is no JSON; write text as '\"text\"'") from None
+    released = _open(url, create=False).commit(analysis, value)
+    _emit(as_json, {"analysis": analysis, "result": released}, plain(json.dumps(released)))
 
 
 @command.command(
@@ -360,14 +480,19 @@ def _head(text: str) -> Head:
 
 
 @command.command(
-    short_help="Write accounts or history to Parquet.",
+    short_help="Write accounts, history or who paid to Parquet.",
     epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet",
 )
 @url_argument
 @click.option("--out", type=Output(EXPORT), required=True, help="Parquet file.")
-@click.option("--table", default="accounts", show_default=True, help="accounts or history.")
+@click.option("--table", default="accounts", show_default=True, help="accounts, history, or paid.")
+@click.option("--analysis", help="With paid: of which analysis.")
 @json_option
-def export(url: str, out: Path, table: str, as_json: bool) -> None:
-    """Write accounts (data about people) or the history to a Parquet file."""
-    rows = _open(url, create=False).export(out, table)
-    _emit(as_json, {"out": str(out), "table": table, "rows": rows}, f"{out}: {rows} rows")
+def export(url: str, out: Path, table: str, analysis: str | None, as_json: bool) -> None:
+    """Write accounts, who paid for an analysis, or the history to a Parquet file.
+
+    The first two are data about people, and so is how many paid, which is not printed.
+    """
+    rows = _open(url, create=False).export(out, table, analysis_id=analysis)
+    document = {"out": str(out), "table": table} | ({} if table == "paid" else {"rows": rows})
+    _emit(as_json, document, str(out) if table == "paid" else f"{out}: {rows} rows")

@@ -46,7 +46,12 @@ Example:
 @click.option("--kind", "kinds", multiple=True, help="column=numeric, text or date; repeatable.")
 @click.option("--rows-per-person", type=int, default=1, show_default=True, help="At most.")
 @click.option("--epsilon", type=float, required=True, help="Most that the query costs anyone.")
-@click.option("--delta", type=float, required=True, help="Most that the query costs anyone.")
+@click.option(
+    "--delta",
+    type=float,
+    required=True,
+    help="The same; 0 for Laplace noise on a count, sum or histogram.",
+)
 @click.option("--ledger", "url", help="Charge this ledger: sqlite:///file.db or postgresql://…")
 @click.option("--analysis", help="Its name in the ledger; repeated, the answer is the recorded.")
 @click.option("--sha256", help="Refuse a SOURCE whose content is another.")

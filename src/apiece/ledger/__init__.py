@@ -10,6 +10,7 @@ from apiece.ledger.people import LedgerFilter
 from apiece.ledger.plans import (
     account_shares,
     plan_costs,
+    reserve_alike,
     reserve_plan,
     training_costs,
     training_terms,
@@ -37,6 +38,7 @@ __all__ = [
     "read_head",
     "read_id",
     "receipt",
+    "reserve_alike",
     "reserve_plan",
     "standing",
     "training_costs",

@@ -20,7 +20,7 @@ from apiece.ledger.codec import Ids, Terms
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = ("accounts", "history")
+TABLES = ("accounts", "history", "paid")
 GROUP: Final = 64  # blocks in one of a file's row groups: a quarter of a million people
 
 
@@ -64,6 +64,18 @@ def accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator[pa.Table
         )
     if none:
         raise DataError("ledger: it has no accounts to export; enroll people first")
+
+
+def paid(blocks: Iterable[Ids]) -> Iterator[pa.Table]:
+    """Yield the ids of those who paid for an analysis, some thousands at a time."""
+    import pyarrow as pa
+
+    none = True
+    for ids in blocks:
+        none = False
+        yield pa.table({"id": pa.array(ids)})
+    if none:
+        raise DataError("ledger: nobody paid for this analysis; there is nothing to export")
 
 
 def history(entries: Iterable[Entry]) -> pa.Table:

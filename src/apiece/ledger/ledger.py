@@ -574,25 +574,38 @@ class Ledger:
         gone = None if found.beside else self._anchor.beside
         return verify(self.engine, self._salt, kept, None if gone is None else gone.called)
 
-    def export(self, path: str | Path, table: str = "accounts") -> int:
+    def export(
+        self, path: str | Path, table: str = "accounts", *, analysis_id: str | None = None
+    ) -> int:
         """Write a table to a Parquet file, whole or not at all; return its number of rows.
 
         Args:
             path: Of the file, which ends in .parquet. Of what is there only an earlier export is
                 replaced.
             table: "accounts" (id, epsilon, delta, of μ² and slack the limit and what is spent: data
-                about people) or "history" (number, kind, at, analysis, digest: nothing about a
-                single person).
+                about people), "history" (number, kind, at, analysis, digest: nothing about a
+                single person), or "paid" (the ids of those who paid for an analysis: data about
+                people).
+            analysis_id: For "paid": of which analysis.
 
         Returns:
             The number of rows.
 
         Raises:
             OptionError: For another table.
+            InputError: For "paid" without an analysis, and an analysis without it.
+            AnalysisError: Where nothing was reserved under this id.
             DataError: Where the file cannot be written, or would take the place of something else.
         """
         if table not in export.TABLES:
             raise unknown("table", table, export.TABLES)
+        if (table == "paid") != (analysis_id is not None):
+            raise InputError(
+                f"table = {table!r}: 'paid' is of one analysis, and nothing else is; name it, or "
+                "leave it out"
+            )
+        if analysis_id is not None:
+            return export.write(export.paid(self.admitted(analysis_id)), path, self._files)
         if table == "accounts":
             return export.write(export.accounts(self.account_blocks()), path, self._files)
         return export.write([export.history(self.history())], path, self._files)

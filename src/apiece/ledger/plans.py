@@ -1,4 +1,4 @@
-"""Charging whole trainings to a ledger, before they start."""
+"""Charging whole trainings to a ledger, before they start, and what is made outside of apiece."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from apiece import _check
 from apiece._types import Floats, Integers, Json
 from apiece.errors import InputError
 from apiece.filters import Costs, costs_of
+from apiece.ledger import codec
 from apiece.ledger.codec import Ids
 from apiece.ledger.ledger import Ledger
 from apiece.mechanisms import Composed, Mechanism
@@ -219,3 +220,44 @@ def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
         "people": hashlib.sha256(who.encode()).hexdigest(),
         "terms": terms,
     }
+
+
+def reserve_alike(
+    ledger: Ledger, analysis_id: str, costs: Costs, ids: Any = None, *, terms: Any = None
+) -> Ids:
+    """Charge the same costs to everyone, or to a list; return the ids of those who could pay.
+
+    For an analysis that is made elsewhere, whose noise suits the largest contribution: it has to be
+    of those alone who are returned.
+
+    Args:
+        ledger: With their accounts.
+        analysis_id: A name that no other analysis has.
+        costs: Of one mechanism, as `costs_of` and `Costs.fixed` make them.
+        ids: Of the persons in question; None is everyone who has an account.
+        terms: As of `Ledger.reserve`.
+
+    Returns:
+        The ids of those who paid. Data about people.
+
+    Raises:
+        InputError: For costs of several.
+        AnalysisError: As `Ledger.reserve`.
+        DataError: As `Ledger.reserve`.
+
+    Example:
+        >>> import tempfile
+        >>> from apiece.accounting import gaussian_of_bounded_range
+        >>> costs = Costs.fixed(gaussian_of_bounded_range(0.5) ** 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 3.0], 1e-6)
+        ...     reserve_alike(ledger, "the exponential mechanism", costs).tolist()
+        ['bob']
+    """
+    if len(costs) != 1:
+        raise InputError(f"costs: of {len(costs)} mechanisms; give those of one")
+    if ids is None:
+        known = [each for each, _, _ in ledger.account_blocks()]
+        ids = np.concatenate(known) if known else np.zeros(0, dtype=np.int64)
+    who = codec.checked_ids(ids, least=0)
+    return ledger.reserve_costs(analysis_id, who, costs.of(np.zeros(who.size, int)), terms=terms)

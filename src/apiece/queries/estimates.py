@@ -21,9 +21,16 @@ DRAWS = 2000
 FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
 
 
-def estimate(query: Query, schema: Schema, sums: Floats, stddev: float, confidence: float) -> Json:
-    """Return the estimate of one group from its noisy sums, shape (cells, features)."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+def estimate(
+    query: Query, schema: Schema, sums: Floats, scale: float, confidence: float, pure: bool = False
+) -> Json:
+    """Return the estimate of one group from its noisy sums, shape (cells, features).
+
+    scale: of the noise: the standard deviation of a Gaussian, or where the answer is `pure`, the
+    scale of a Laplace law.
+    """
+    z = -math.log(1 - confidence) if pure else NormalDist().inv_cdf((1 + confidence) / 2)
+    stddev = scale
     match query.aggregate:
         case "count":
             return _linear(sums[0, 0], stddev, z)

@@ -1,9 +1,10 @@
-"""Gaussian noise on a grid, exact to the last bit, from a cryptographic source.
+"""Gaussian and Laplace noise on a grid, exact to the last bit, from a cryptographic source.
 
 A Gaussian drawn in floating point leaks through its low bits (Mironov 2012). Here every
 contribution is first rounded to a whole number of grid steps σ/2^BITS, sums are sums of
 integers, and the noise is an exact Gaussian rounded to the grid: the answer is round(sum + σN),
 a post-processing of the exact Gaussian mechanism, so the Gaussian's guarantee holds as it stands.
+Laplace noise is made and rounded in the same way.
 """
 
 from __future__ import annotations
@@ -114,6 +115,46 @@ def _normal(more: Words) -> tuple[bool, int, _Uniform]:
             return more() >> (WORD - 1) == 1, k, x
 
 
+def _exponential(more: Words) -> tuple[int, _Uniform]:
+    """Return the whole part and fraction of an exact standard exponential deviate.
+
+    Source: von Neumann 1951.
+    """
+    whole = 0
+    while True:
+        x = _Uniform(more)
+        y, even = x, True
+        while (z := _Uniform(more)) < y:
+            y, even = z, not even
+        if even:  # with probability exp(−x)
+            return whole, x
+        whole += 1
+
+
+def rounded_laplaces(count: int, bits: Bits = secrets.randbits) -> list[int]:
+    """Return `count` independent values of round(2^BITS · L), L standard Laplace, exactly.
+
+    Args:
+        count: How many.
+        bits: As of `rounded_gaussians`.
+
+    Example:
+        >>> import random
+        >>> [v / 2**BITS for v in rounded_laplaces(2, random.Random(0).getrandbits)] == [0.0, 0.0]
+        False
+    """
+    more = _pool(bits)
+    return [_rounded(more() >> (WORD - 1) == 1, *_exponential(more)) for _ in range(count)]
+
+
+def _rounded(negative: bool, whole: int, fraction: _Uniform) -> int:
+    """Return the nearest whole number of grid steps; a tie has probability 0."""
+    word = fraction.first
+    steps = (whole << BITS) + (word >> (WORD - BITS))
+    steps += (word >> (WORD - BITS - 1)) & 1
+    return -steps if negative else steps
+
+
 def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
     """Return `count` independent values of round(2^BITS · N), N standard normal, exactly.
 
@@ -127,11 +168,5 @@ def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
         >>> [v / 2**BITS for v in rounded_gaussians(2, random.Random(0).getrandbits)] == [0.0, 0.0]
         False
     """
-    values, more = [], _pool(bits)
-    for _ in range(count):
-        negative, whole, fraction = _normal(more)
-        word = fraction.first
-        steps = (whole << BITS) + (word >> (WORD - BITS))
-        steps += (word >> (WORD - BITS - 1)) & 1  # to the nearest; a tie has probability 0
-        values.append(-steps if negative else steps)
-    return values
+    more = _pool(bits)
+    return [_rounded(*_normal(more)) for _ in range(count)]

@@ -29,8 +29,8 @@ _HALF = 2**53  # of a sum of squares, that both halves are exact as doubles
 class Contributions(Protocol):
     """What everybody adds to one query's sums, held by an engine while the query is answered."""
 
-    def norms(self) -> tuple[Texts, Floats]:
-        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up.
+    def norms(self, power: int) -> tuple[Texts, Floats]:
+        """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up.
 
         By the bytes of the id, so that a charge that is repeated after a crash is the same one.
         """
@@ -95,22 +95,22 @@ def contributions_sql(
         """
 
 
-def squares_sql(width: int, dialect: Dialect) -> str:
-    """Return SQL for every contributing person and their sum of squares, in two halves."""
+def powers_sql(width: int, power: int, dialect: Dialect) -> str:
+    """Return SQL for every contributing person and their sum of squares or sizes, in two halves."""
     wide = dialect.wide
-    squares = " + ".join(f"k{i} * k{i}" for i in range(width))
+    powers = " + ".join(f"k{i} * k{i}" if power == 2 else f"abs(k{i})" for i in range(width))
     high = f"CAST(s {dialect.divided} {_HALF} AS BIGINT)"
     return (
         f"SELECT person, {high} AS high, CAST(s - CAST({high} AS {wide}) * {_HALF} AS BIGINT) AS "
-        f"low FROM (SELECT person, CAST(sum({squares}) AS {wide}) AS s FROM contributions "
+        f"low FROM (SELECT person, CAST(sum({powers}) AS {wide}) AS s FROM contributions "
         "GROUP BY person) AS each"
     )
 
 
-def norms(squares: Any) -> Floats:
-    """Return norms from an Arrow table or batch of sums of squares in two halves, rounded up."""
-    high, low = (squares.column(name).to_numpy().astype(np.float64) for name in ("high", "low"))
-    return np.asarray(np.sqrt(high * _HALF + low) * (1 + 2.0**-40), dtype=np.float64)
+def norms(sums: Any, power: int) -> Floats:
+    """Return norms from an Arrow table or batch of sums of powers in two halves, rounded up."""
+    high, low = (sums.column(name).to_numpy().astype(np.float64) for name in ("high", "low"))
+    return np.asarray((high * _HALF + low) ** (1 / power) * (1 + 2.0**-40), dtype=np.float64)
 
 
 def totals_sql(width: int, among: str | None) -> str:

@@ -12,13 +12,14 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Json, Mask
+from apiece.accounting import gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
-from apiece.filters import gaussian_mu
+from apiece.filters import Costs, gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.features import Features, features
 from apiece.queries.grammar import Query, parse
-from apiece.queries.noise import BITS, Bits, rounded_gaussians
+from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
 from apiece.queries.people import with_account
 from apiece.queries.scan import Registered
 from apiece.queries.schema import Schema
@@ -26,6 +27,7 @@ from apiece.queries.sources import Log
 from apiece.queries.table import nobody, register
 
 CONFIDENCE = 0.95
+PURE = ("count", "sum", "histogram")  # a row adds to one sum alone
 CELLS = 2**22  # of an answer, at most: each is a draw of exact noise
 
 
@@ -40,7 +42,8 @@ class Answer:
         epsilon: What the query costs the person with the largest possible contribution, under
             adding or removing all of a person's rows; most people are charged less.
         delta: The same.
-        noise_multiplier: The noise's standard deviation over that contribution.
+        noise_multiplier: The noise's standard deviation (of Laplace noise: its scale) over that
+            contribution.
         confidence: Of the intervals, which are about the noise alone.
         relation: "add_remove".
         guarantee: The promise as a sentence.
@@ -117,7 +120,8 @@ class Session:
         Args:
             text: The query.
             epsilon: Positive and finite.
-            delta: In (0, 1).
+            delta: In [0, 1). With 0 a count, sum or histogram has Laplace noise; otherwise the
+                noise is Gaussian.
             analysis_id: The name under which the ledger charges it, once. It stands for its terms:
                 query, schema, epsilon, delta and source. Asked again on the same terms, also by
                 several processes at once or after a crash, the answer is the one that was recorded
@@ -134,14 +138,19 @@ class Session:
         Guarantee:
             (epsilon, delta)-DP under adding or removing all rows of a person. With a ledger also
             each person's own (ε_i, δ_i) over everything the ledger ever charged, for adaptively
-            chosen queries. Sums are of whole grid steps and the noise is an exact Gaussian rounded
-            to the grid, so no floating-point effect weakens either. What is raised depends on the
-            terms and those that the ledger has for `analysis_id`, on no row, wherever an earlier
-            call was interrupted.
+            chosen queries. Sums are of whole grid steps and the noise is an exact Gaussian or
+            Laplace deviate rounded to the grid, so no floating-point effect weakens either. What is
+            raised depends on the terms and those that the ledger has for `analysis_id`, on no row,
+            wherever an earlier call was interrupted.
         """
         query = parse(text)
         epsilon = _check.positive("epsilon", epsilon)
-        delta = _check.probability("delta", delta, low_open=True, high_open=True)
+        delta = _check.probability("delta", delta, high_open=True)
+        if delta == 0 and query.aggregate not in PURE:
+            raise InputError(
+                f"delta = 0: {query.aggregate} has Gaussian noise, which needs one; give a delta, "
+                f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
+            )
         analysis_id = str(uuid.uuid4()) if analysis_id is None else analysis_id
         what = features(query, self.schema)
         self._check_size(query, what)
@@ -183,7 +192,7 @@ class Session:
             asked.multiplier,
             CONFIDENCE,
             "add_remove",
-            _guarantee(asked.epsilon, asked.delta, self.ledger is not None),
+            _guarantee(asked, self.ledger is not None),
         )
 
     def _check_size(self, query: Query, what: Features) -> None:
@@ -203,13 +212,13 @@ class Session:
     def _sums(self, asked: _Asked) -> Any:
         """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
         query, what = asked.query, asked.what
-        grid, width = math.ldexp(asked.stddev, -BITS), len(what.columns)
+        grid, width = math.ldexp(asked.scale, -BITS), len(what.columns)
         groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
         try:
             with self.source.contributions(query, what, grid) as held:
                 paid = None
                 if self.ledger is not None:
-                    ids, steps = held.norms()
+                    ids, steps = held.norms(1 if asked.pure else 2)
                     paid = self._paid(self.ledger, asked, ids, steps * grid)
                 sums = held.totals(groups * what.size, paid)
         except ApieceError:
@@ -219,7 +228,8 @@ class Session:
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
-        noise = iter(rounded_gaussians(groups * what.size * width, self.bits))
+        drawn = rounded_laplaces if asked.pure else rounded_gaussians
+        noise = iter(drawn(groups * what.size * width, self.bits))
         noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
         return np.array(noisy).reshape(groups, what.size, width)
 
@@ -231,9 +241,14 @@ class Session:
                 f"analysis {asked.analysis_id!r}: {int((~known).sum())} of {len(people)} people "
                 "have no account; left out"
             )
-        admitted = ledger.reserve(
-            asked.analysis_id, ids, norms[known], asked.stddev, terms=asked.terms
-        )
+        if asked.pure:
+            mu = gaussian_of_laplace(norms[known] / asked.scale)
+            costs = Costs.fixed(mu * mu * (1 + 2.0**-40))
+            admitted = ledger.reserve_costs(asked.analysis_id, ids, costs, terms=asked.terms)
+        else:
+            admitted = ledger.reserve(
+                asked.analysis_id, ids, norms[known], asked.scale, terms=asked.terms
+            )
         paid = known.copy()
         if admitted.size < ids.size:
             self.log(
@@ -251,7 +266,7 @@ class Session:
         found = []
         for name, values in zip(names, sums, strict=True):
             group = {} if query.by is None else {query.by: name}
-            made = estimate(query, self.schema, values, asked.stddev, CONFIDENCE)
+            made = estimate(query, self.schema, values, asked.scale, CONFIDENCE, asked.pure)
             found.append({**group, **made})
         return found
 
@@ -265,18 +280,24 @@ class _Asked:
     epsilon: float
     delta: float
     multiplier: float
-    stddev: float
+    scale: float
     analysis_id: str
     terms: Json = field(repr=False)
 
+    @property
+    def pure(self) -> bool:
+        """Whether the noise is Laplace noise."""
+        return self.delta == 0
+
 
 def _noise(what: Features, rows: int, epsilon: float, delta: float) -> tuple[float, float]:
-    """Return the noise multiplier and the noise's standard deviation in units of the features.
+    """Return the noise multiplier and the noise's scale in units of the features.
 
     A person adds at most rows·(norm + half a grid step in each coordinate), and the grid is a
-    fraction of the noise, so the standard deviation solves a linear equation.
+    fraction of the noise, so its scale solves a linear equation. Where δ is 0 a row adds to one
+    coordinate, and the scale is that of Laplace noise.
     """
-    mu = float(gaussian_mu(epsilon, delta))
+    mu = float(gaussian_mu(epsilon, delta)) if delta else epsilon
     coordinates = len(what.columns) * len(what.cells)
     rounding = rows * math.ldexp(math.sqrt(coordinates), -BITS - 1)
     if not mu > 2 * rounding:
@@ -290,10 +311,11 @@ def _noise(what: Features, rows: int, epsilon: float, delta: float) -> tuple[flo
     return 1 / mu, stddev
 
 
-def _guarantee(epsilon: float, delta: float, ledger: bool) -> str:
+def _guarantee(asked: _Asked, ledger: bool) -> str:
+    noise = "Laplace" if asked.pure else "Gaussian"
     alone = (
-        f"({epsilon:g}, {delta:g})-DP under adding or removing all rows of a person "
-        "(exact Gaussian noise, rounded to a grid)"
+        f"({asked.epsilon:g}, {asked.delta:g})-DP under adding or removing all rows of a person "
+        f"(exact {noise} noise, rounded to a grid)"
     )
     if not ledger:
         return alone + "; this query alone"

@@ -85,13 +85,13 @@ class Contributions:
     width: int
     _people: Any = field(default=None, init=False, repr=False)
 
-    def norms(self) -> tuple[scan.Texts, Floats]:
-        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up; by id."""
+    def norms(self, power: int) -> tuple[scan.Texts, Floats]:
+        """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
         self.found.persist()
-        sql = scan.squares_sql(self.width, SPARK)
+        sql = scan.powers_sql(self.width, power, SPARK)
         squares = self.spark.sql(f"SELECT * FROM ({sql}) AS found ORDER BY person").toArrow()
         self._people = squares.column("person")
-        return self._people, scan.norms(squares)
+        return self._people, scan.norms(squares, power)
 
     def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""

@@ -94,13 +94,13 @@ class Contributions:
     width: int
     _numbers: Integers | None = field(default=None, init=False, repr=False)
 
-    def norms(self) -> tuple[scan.Texts, Floats]:
-        """Return every contributing person's id and ℓ2 norm in grid steps, rounded up; by id."""
+    def norms(self, power: int) -> tuple[scan.Texts, Floats]:
+        """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
         import pyarrow as pa
 
         found = self.cursor.sql(
             f"SELECT people.person AS id, high, low, number FROM "
-            f"({scan.squares_sql(self.width, DUCKDB)}) AS s JOIN people ON s.person = number "
+            f"({scan.powers_sql(self.width, power, DUCKDB)}) AS s JOIN people ON s.person = number "
             "ORDER BY id"
         )
         # Its name in newer releases of DuckDB, and in older ones.
@@ -108,7 +108,7 @@ class Contributions:
         ids, steps, numbers = [pa.array([], pa.string())], [np.zeros(0)], [np.zeros(0, np.int64)]
         for batch in reader(_BATCH):
             ids.append(batch.column("id"))
-            steps.append(scan.norms(batch))
+            steps.append(scan.norms(batch, power))
             numbers.append(batch.column("number").to_numpy())
         self._numbers = np.concatenate(numbers)
         return pa.chunked_array(ids), np.concatenate(steps)
