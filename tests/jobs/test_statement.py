@@ -25,6 +25,10 @@ RUNS: dict[str, Run] = {
         sample_run(), seed=None, finished="2026-01-31", purpose="to see", levels=LEVELS,
         no_limit_cap=3.0, analysis="first", versions={"python": "3.11.7"},
     ),
+    "of public numbers": replace(
+        sample_run(), data=replace(sample_run().data, packaged=True, simulated_budgets=True),
+        levels=(*LEVELS, Level("ε = 5", 5.0, 1e-3)),
+    ),
     "of persons": replace(
         sample_run(), data=replace(sample_run().data, unit="person"), rows_per_person="all"
     ),
@@ -77,6 +81,28 @@ def test_levels_say_what_they_promise() -> None:
     ]  # fmt: skip
     assert told["levels_declared"] is True
     assert statement_of(RUNS["an experiment"])["guarantee"]["levels"] == []
+
+
+def test_the_gaussian_of_a_level_is_said_where_the_plan_is_of_public_numbers() -> None:
+    """It follows from who chose what: the same levels, other budgets, and another μ."""
+    told = statement_of(RUNS["of public numbers"])["guarantee"]
+    plan = RUNS["of public numbers"].kept.plan
+    assert [level["gaussian"] and level["gaussian"]["mu"] for level in told["levels"]] == [
+        plan.gaussian(0).mu, plan.gaussian(1).mu, None,
+    ]  # fmt: skip
+    assert told["levels"][0]["gaussian"]["slack"] == pytest.approx(1e-4)
+    released = RUNS["a release"]
+    kept = replace(released.kept, plan=replace(released.kept.plan, counts="released"))
+    others = tuple(kept if each is released.kept else each for each in released.strategies)
+    again = statement_of(replace(released, strategies=others))["guarantee"]
+    assert [level["gaussian"] for level in again["levels"]] == [
+        level["gaussian"] for level in told["levels"][:2]
+    ]
+    assert again["composition"] == told["composition"]
+    withheld = statement_of(released)["guarantee"]
+    assert [level["gaussian"] for level in withheld["levels"]] == [None, None]
+    assert "withheld" in withheld["composition"]
+    assert "withheld" not in told["composition"]
 
 
 def test_an_experiment_promises_nothing_to_who_knows_the_seed() -> None:

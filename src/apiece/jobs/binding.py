@@ -20,7 +20,7 @@ from apiece.errors import DataError, InputError
 if TYPE_CHECKING:
     import torch
 
-FORMAT = "apiece privacy statement 2"
+FORMAT = "apiece privacy statement 3"
 MEANS = (
     "SHA-256 of the weights, and of the plan and of all else in the run folder under a salt that "
     "metrics.json has; they are compared whenever the model or its folder is loaded"

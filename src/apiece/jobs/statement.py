@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Protocol
+
+import numpy as np
 
 from apiece._types import Json
 from apiece.contract import explain
 from apiece.jobs.binding import FORMAT, Bound, sealed
 from apiece.jobs.trained import Facts, Level, Trained
+from apiece.plan import Plan
 
 _UNITS = {
     "record": "one record: a row of the table, with all that it says",
@@ -49,6 +53,17 @@ _WORDS = {
         "each unit's rows change the votes of its own teachers alone",
     ),
 }
+
+
+_TOLD = (
+    "each level's Gaussian with its slack adds up with those of other results: mu squared to mu "
+    "squared, slack to slack; the plan is made of public numbers, so these may be told"
+)
+_WITHHELD = (
+    "the Gaussian that stands for each level, whose mu squared adds up, follows from how many "
+    "people chose which level and is withheld; the steward has it from the plan, and a ledger "
+    "charges it"
+)
 
 
 class _Subject(Protocol):
@@ -101,7 +116,10 @@ def statement_of(run: _Subject) -> Json:
     Guarantee:
         It is a function of what was declared: two tables that differ in anyone's rows or budget
         give the same, but for what it is bound to. ε and δ are those of the declared levels; where
-        none were declared, which budgets people chose is not told. What it is bound to are digests:
+        none were declared, which budgets people chose is not told. The Gaussian that stands for a
+        level follows from the plan, and so from how many chose which: it is said of plans that were
+        made from a released histogram or from budgets drawn for data that are public, and withheld
+        of all others, whatever they hold. What it is bound to are digests:
         of the released weights, of the ledger's history, and of plan and figures under salts that
         it does not have, so that they confirm no guess about a person.
 
@@ -168,6 +186,8 @@ def statement_schema() -> Json:
 
 def _guarantee(run: _Subject) -> Json:
     told = [(level, explain(level.epsilon, level.delta)) for level in run.levels]
+    plan = run.kept.plan
+    open_ = plan.counts == "released" or (run.data.packaged and run.data.simulated_budgets)
     return {
         "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
         "of": "the release of one model, chosen without looking at others",
@@ -178,6 +198,7 @@ def _guarantee(run: _Subject) -> Json:
                 "delta": level.delta,
                 "right_of_1000_at_most": promise.frequencies.right,
                 "sentence": promise.sentences[0],
+                "gaussian": _gaussian(plan, level) if open_ else None,
             }
             for level, promise in told
         ],
@@ -185,7 +206,19 @@ def _guarantee(run: _Subject) -> Json:
         "no_limit_cap": run.no_limit_cap,
         "verified": "before training and again when the run was read: each group's epsilon, an "
         "upper bound recomputed from the plan's own numbers, is at most what was asked",
+        "composition": _TOLD if open_ else _WITHHELD,
     }
+
+
+def _gaussian(plan: Plan, level: Level) -> Json | None:
+    """Return the Gaussian that stands for a level in this plan; None where it has no such group."""
+    groups = plan.budget_groups
+    found = np.flatnonzero((groups.epsilon == level.epsilon) & (groups.delta == level.delta))
+    if not found.size:
+        return None
+    # Of groups with one budget (by an excess, say) the largest μ holds for all.
+    summaries = [plan.gaussian(int(group)) for group in found]
+    return asdict(max(summaries, key=lambda summary: summary.mu))
 
 
 def _mechanism(run: _Subject) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,6 +110,7 @@ def _answers(statement: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         "How well? (ε and δ)",
         [f"{promise['definition']}, for {promise['of']}.", *_levels(promise)],
     )
+    yield "What does it add up to with other results?", [f"{promise['composition']}."]
     yield "Is it kept?", [f"{promise['verified']}."]
     yield (
         "By what? (mechanism)",
@@ -147,7 +149,7 @@ def _levels(promise: Mapping[str, Any]) -> list[str]:
     told = [
         f"•  {_name(level)}ε = {level['epsilon']:g}, δ = {level['delta']:g}. Of 1,000 "
         f"people, 500 of whom took part, a guess is right about at most "
-        f"{level['right_of_1000_at_most']:,}."
+        f"{level['right_of_1000_at_most']:,}.{_gaussian(level['gaussian'])}"
         for level in levels[:_LEVELS]
     ]
     if len(levels) > _LEVELS:
@@ -158,6 +160,16 @@ def _levels(promise: Mapping[str, Any]) -> list[str]:
     if promise["no_limit_cap"] is not None:
         told.append(f"•  who set no limit: ε = {promise['no_limit_cap']:g}")
     return told
+
+
+def _gaussian(summary: Mapping[str, float] | None) -> str:
+    """Return the Gaussian that stands for a level, where it is told; rounded up."""
+    if summary is None:
+        return ""
+    mu = math.ceil(summary["mu"] * 1e4) / 1e4
+    return (
+        f" As a Gaussian: μ = {mu:g}, slack {summary['slack']:g}, regret {summary['regret']:.2g}."
+    )
 
 
 def _name(level: Mapping[str, Any]) -> str:
