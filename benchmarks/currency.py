@@ -36,7 +36,7 @@ STRATEGIES = ("uniform", "scale", "sample", "hybrid", "threshold", "sequential",
               "rounds", "adapdp")  # fmt: skip
 PEOPLE = 20_000
 PARTS = (0.5, 0.9, 1.0)
-KINDS = ("one", "one, a tenth", "one, bound", "four", "four, a tenth", "four, bound")
+KINDS = ("one", "one, a tenth", "four", "four, a tenth")
 
 
 def random_plan(seed: int) -> tuple[Any, dict[str, Any]] | None:
@@ -65,7 +65,7 @@ def least(mechanism: Mechanism, delta: float, times: int) -> float:
     Between two shares the charge has at most the larger slack, and the account at least the rest
     that the smaller one leaves.
     """
-    shares = np.linspace(0.0, 0.98, 50)
+    shares = np.linspace(0.0, 0.96, 25)
     curve = privacy_curve(mechanism)
     mu = np.asarray(gaussian_with_slack(curve, shares[1:] * delta / times).lower)
     kept = shares[:-1] * delta
@@ -100,17 +100,21 @@ def measure_plan(seed: int) -> list[dict[str, Any]]:
             "promise": promise,
             "seconds": seconds,
         }
-        for name, times, exact, share in (("one", 1, promise, shares[0]),
-                                          ("four", 4, float(four.upper), shares[1])):  # fmt: skip
+        for name, times, exact, share, aim in (
+            ("one", 1, promise, shares[0], 1.01 if promise < 4 else 1.03),
+            ("four", 4, float(four.upper), shares[1], 1.15),
+        ):
             row[f"{name}, share"] = float(share[g])
             row[name] = float(costs.epsilon(delta, share, times=times)[g]) / exact
             row[f"{name}, a tenth"] = float(costs.epsilon(delta, times=times)[g]) / exact
-            row[f"{name}, bound"] = least(mechanism, float(delta[g]), times) / exact
+            missed = row[name] > aim  # only there it is asked how much the currency itself takes
+            row[f"{name}, bound"] = (
+                least(mechanism, float(delta[g]), times) / exact if missed else None
+            )
         row["below"] = bool(
             min(row["one"], row["one, a tenth"]) < 1 - 1e-3
             or min(row["four"], row["four, a tenth"]) * four.upper < four.lower
-            or row["one"] < row["one, bound"]
-            or row["four"] < row["four, bound"]
+            or any(row[k] < (row[f"{k}, bound"] or 0.0) for k in ("one", "four"))
         )
         rows.append(row)
     return rows

@@ -171,7 +171,7 @@ PUBLIC = [
     "accounting.slack.GaussianSummary",
     "accounting.slack._Looks",
     "adapters.federation._Joined",
-    "ledger.ledger.Reading",
+    "ledger.store.Reading",
     "queries.conditions.Compare",
     "queries.conditions.Joined",
     "queries.conditions.Missing",

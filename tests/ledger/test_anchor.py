@@ -12,7 +12,7 @@ from apiece.errors import StateError
 from apiece.ledger import Ledger, read_head, schema
 from apiece.ledger.anchor import VARIABLE, Anchor, HeadFile, Heads
 from apiece.ledger.chain import Head, Last, state_root
-from apiece.ledger.digests import block_digest, entry_digest, payload_root
+from apiece.ledger.codec import block_digest, entry_digest, payload_root
 
 from .tables import another_process
 

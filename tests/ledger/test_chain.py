@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from apiece.errors import DataError, StateError
 from apiece.ledger import Ledger, accounts, schema
 from apiece.ledger.chain import append, naming_damage, state_root
-from apiece.ledger.digests import entry_digest, payload_root
+from apiece.ledger.codec import entry_digest, payload_root
 
 from .tables import SALT, START, pairs, terms
 

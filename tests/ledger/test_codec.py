@@ -113,3 +113,40 @@ def test_numbers_of_any_width_are_ids() -> None:
     for ids in ([np.int8(7), 8], (7, 8), np.array([7, 8], "u1"), np.array([7, 8], object)):
         assert codec.checked_ids(ids).tolist() == [7, 8]
     assert codec.checked_ids([], least=0).size == 0
+
+
+SALT = b"\x01" * 32
+
+
+def test_parts_do_not_run_into_each_other() -> None:
+    assert codec.keyed(SALT, b"ab", b"c") != codec.keyed(SALT, b"a", b"bc")
+    assert codec.keyed(SALT, b"ab") != codec.keyed(SALT, b"ab", b"")
+    assert codec.keyed(SALT, b"ab") == codec.keyed(SALT, b"ab")
+    assert len(codec.keyed(SALT)) == codec.DIGEST
+
+
+def test_without_the_salt_nobody_can_make_one() -> None:
+    assert codec.keyed(SALT, b"ab") != codec.keyed(b"\x02" * 32, b"ab")
+
+
+def test_blocks_are_bound_to_their_place_and_table() -> None:
+    made = {
+        codec.block_digest(SALT, table, block, content)
+        for table in ("people", "balance")
+        for block in (0, 1)
+        for content in (b"", b"x")
+    }
+    assert len(made) == 8
+
+
+def test_an_entry_is_bound_to_the_one_before() -> None:
+    first = codec.entry_digest(SALT, b"", "{}", b"root")
+    assert first != codec.entry_digest(SALT, b"\x00", "{}", b"root")
+    assert first != codec.entry_digest(SALT, b"", "{} ", b"root")
+    assert first != codec.entry_digest(SALT, b"", "{}", b"toor")
+
+
+def test_the_order_and_the_places_of_payloads_count() -> None:
+    one = codec.payload_root(SALT, [(0, b"a"), (1, b"b")])
+    assert one != codec.payload_root(SALT, [(1, b"b"), (0, b"a")])
+    assert one != codec.payload_root(SALT, [(0, b"a"), (2, b"b")])

@@ -9,7 +9,7 @@ import pytest
 
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger, schema
-from apiece.ledger.digests import keyed
+from apiece.ledger.codec import keyed
 from apiece.ledger.trail import Trail
 
 from .mutations import Edit, build, dump, edits, missed, probe, restore

@@ -1,5 +1,6 @@
 """A history that was followed is believed; what was put back, or edited under it, is not."""
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from apiece.errors import AnalysisError, StateError
+from apiece.errors import AnalysisError, InputError, StateError
 from apiece.ledger import Ledger, units
 from apiece.ledger.chain import Last, append
-from apiece.ledger.trail import Trail, origin
+from apiece.ledger.trail import Trail, check_id, check_result, origin
 
 from .tables import SALT, START, another_process
 
@@ -166,3 +167,28 @@ def test_other_units_are_refused(units_: Any, tables: sa.Connection) -> None:
     append(tables, SALT, START, {"kind": "init", "units": units_}, [])
     with pytest.raises(StateError, match="entry 0 is damaged"):
         origin(tables, SALT)
+
+
+@pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "a\x1b[0m", "\u202e", None, 7, b"a"])
+def test_ids_that_are_refused(value: object) -> None:
+    with pytest.raises(InputError, match=r"^analysis_id = "):
+        check_id(value)
+
+
+@pytest.mark.parametrize("value", ["q1", "x" * 200, "mean age, 2026", "Größe/3"])
+def test_ids_that_are_taken(value: str) -> None:
+    assert check_id(value) == value
+
+
+@pytest.mark.parametrize("result", [math.nan, [math.inf], object(), {1, 2}, b"x"])
+def test_results_that_are_no_json(result: object) -> None:
+    with pytest.raises(InputError, match=r"^result: .*give a JSON value"):
+        check_result(result)
+
+
+@pytest.mark.parametrize("result", [None, 1.5, [1, "ε"], {"a": {"b": []}}])
+def test_results_that_are(result: object) -> None:
+    """A result of another kind in the same place is refused: it was looked at."""
+    check_result(result)
+    with pytest.raises(InputError):
+        check_result([result, object()])

@@ -51,9 +51,9 @@ QUESTIONS = (
 FILES = (
     "session.py",
     "ledger.py",
+    "store.py",
     "queries/people.py",
     "estimates.py",
-    "analyses.py",
     "chain.py",
     "trail.py",
     "database.py",

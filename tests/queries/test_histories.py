@@ -18,7 +18,8 @@ import pytest
 from histories import Ask, Train, history, problems
 
 from apiece.errors import AnalysisError
-from apiece.ledger import Ledger, analyses, charging, ledger
+from apiece.ledger import Ledger, charging, ledger
+from apiece.ledger.codec import keyed
 from apiece.queries import schema
 
 
@@ -62,24 +63,25 @@ def test_the_search_reaches_what_it_is_for() -> None:
 
 
 def _terms_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analyses, "check_terms", lambda *_: None)
+    for module in (ledger, charging):
+        patch.setattr(module, "check_terms", lambda *_: None)
 
 
 def _contributions_are_compared_instead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(analyses, "about", lambda *_: {})
+    patch.setattr(ledger, "terms_of", lambda *_: {})
 
 
 def _contributions_are_compared_too(patch: pytest.MonkeyPatch) -> None:
-    real = ledger.replay
+    real = charging.replay
 
     def strict(connection: Any, trail: Any, number: int, ordinals: Any, charges: Any) -> Any:
         found = real(connection, trail, number, ordinals, charges)
         body = trail.body(connection, number)
-        if body["request"] != ledger.keyed(trail.salt, ordinals.tobytes(), charges.tobytes()).hex():
+        if body["request"] != keyed(trail.salt, ordinals.tobytes(), *charges.told()).hex():
             raise AnalysisError("reserved with other people or norms")
         return found
 
-    patch.setattr(ledger, "replay", strict)
+    patch.setattr(charging, "replay", strict)
 
 
 def _a_refusal_counts_those_who_paid(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +115,7 @@ def _who_did_not_pay_is_admitted_again(patch: pytest.MonkeyPatch) -> None:
     def everybody(*given: Any) -> Any:
         return np.ones(given[3].size, dtype=bool)
 
-    patch.setattr(ledger, "replay", everybody)
+    patch.setattr(charging, "replay", everybody)
 
 
 def _who_has_nothing_left_is_in_the_sum(patch: pytest.MonkeyPatch) -> None:

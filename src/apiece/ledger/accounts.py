@@ -15,6 +15,7 @@ from apiece.ledger.codec import (
     TERMS,
     Ids,
     Terms,
+    block_digest,
     by_block,
     limits,
     pack_ids,
@@ -22,7 +23,6 @@ from apiece.ledger.codec import (
     unpack_ids,
     unpack_pairs,
 )
-from apiece.ledger.digests import block_digest
 from apiece.ledger.schema import BALANCE, CHUNK, PEOPLE, pages
 
 

@@ -18,8 +18,7 @@ import sqlalchemy as sa
 
 from apiece._types import Json
 from apiece.errors import ApieceError, StateError
-from apiece.ledger.codec import DAMAGE
-from apiece.ledger.digests import entry_digest, keyed, root
+from apiece.ledger.codec import DAMAGE, entry_digest, keyed, root
 from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE
 
 REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs, cheapest
-from apiece.ledger import accounts, analyses, codec, units
+from apiece.ledger import accounts, chain, codec, units
 from apiece.ledger.accounts import chunks
-from apiece.ledger.codec import BLOCK, Ids
-from apiece.ledger.digests import begin
-from apiece.ledger.trail import Trail
+from apiece.ledger.chain import Last
+from apiece.ledger.codec import BLOCK, Ids, begin
+from apiece.ledger.trail import Trail, check_terms
 
 Record = Iterator[tuple[int, bytes]]  # what each block was charged
 Losses = Callable[[Ids], Floats]
@@ -151,7 +151,7 @@ def reserved(
     """
     number = trail.reserved[analysis_id]
     entry = trail.body(connection, number)
-    analyses.check_terms(analysis_id, entry, about)
+    check_terms(analysis_id, entry, about)
     if analysis_id in trail.committed:
         raise AnalysisError(
             f"analysis {analysis_id!r}: already committed; read its result, or use a new id"
@@ -227,3 +227,45 @@ class Everyone:
     def request(self) -> str:
         """What was asked, for another call to be compared with."""
         return str(self._asked.hexdigest())
+
+
+def reserve_listed(
+    connection: sa.Connection,
+    trail: Trail,
+    last: Last,
+    analysis_id: str,
+    ordinals: Integers,
+    asked: Asked,
+    about: Json,
+) -> tuple[Mask, Last]:
+    """Charge these people, or find whom an earlier reservation charged; return the last entry."""
+    salt = trail.salt
+    request = codec.keyed(salt, ordinals.tobytes(), *asked.told()).hex()
+    if analysis_id in trail.reserved:
+        number, entry = reserved(connection, trail, analysis_id, about)
+        if "terms" not in about:
+            check_request(analysis_id, entry, request)
+        return replay(connection, trail, number, ordinals, asked), last
+    admitted = np.zeros(ordinals.size, dtype=bool)
+    record = charge_listed(connection, salt, ordinals, asked, admitted)
+    body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
+    return admitted, chain.append(connection, salt, last, body, record)
+
+
+def reserve_all(
+    connection: sa.Connection,
+    trail: Trail,
+    last: Last,
+    analysis_id: str,
+    losses: Losses,
+    about: Json,
+) -> tuple[int, Last]:
+    """Charge everyone, or count whom an earlier reservation charged; return the last entry."""
+    if analysis_id in trail.reserved:
+        number, entry = reserved(connection, trail, analysis_id, about)
+        everyone = Everyone(trail.salt, int(entry["people"]), losses)
+        return everyone.replay(connection, trail, analysis_id, number, entry), last
+    everyone = Everyone(trail.salt, last.people, losses)
+    arrays = chain.write_arrays(connection, trail.salt, last, everyone.charge(connection))
+    body = {"kind": "reserve", "analysis": analysis_id, "request": everyone.request, **about}
+    return everyone.paid, chain.close(connection, trail.salt, last, body, arrays)

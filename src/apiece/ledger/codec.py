@@ -1,14 +1,19 @@
-"""How people, budgets and charges are packed into blocks of bytes.
+"""How people, budgets and charges are packed into blocks of bytes, and the digests of these.
 
 Person number k (in the order of enrolment) is entry k % BLOCK of block k // BLOCK. A charge of
 10⁶ people is a few hundred rows, which is why both databases write it in under a second.
+
+Digests are keyed with a random salt that stays in the ledger, so a published one tells nothing
+about the people behind it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 import zlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +26,7 @@ from apiece.errors import DataError, StateError
 Ids = npt.NDArray[Any]
 
 BLOCK: Final = 4096
+DIGEST: Final = 32  # bytes
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one way to write each number
 # What reading damaged content can raise.
 DAMAGE: Final = (
@@ -171,3 +177,38 @@ def by_block(ordinals: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
         order = np.arange(ordinals.size)
     numbers, starts = np.unique(blocks[order], return_index=True)
     return [(int(b), part) for b, part in zip(numbers, np.split(order, starts[1:]), strict=True)]
+
+
+def begin(salt: bytes, *parts: bytes) -> hashlib.blake2b:
+    """Begin a keyed hash with parts, each preceded by its length."""
+    state = hashlib.blake2b(key=salt, digest_size=DIGEST)
+    for part in parts:
+        state.update(struct.pack("<Q", len(part)))
+        state.update(part)
+    return state
+
+
+def keyed(salt: bytes, *parts: bytes) -> bytes:
+    """Return the keyed hash of parts, each preceded by its length."""
+    return begin(salt, *parts).digest()
+
+
+def root(salt: bytes, digests: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return one digest for those of many blocks, in the order given."""
+    packed = b"".join(struct.pack("<q", block) + digest for block, digest in digests)
+    return keyed(salt, packed)
+
+
+def block_digest(salt: bytes, table: str, block: int, *content: bytes) -> bytes:
+    """Return the digest of one row of the people or balances."""
+    return keyed(salt, table.encode(), struct.pack("<q", block), *content)
+
+
+def entry_digest(salt: bytes, previous: bytes, body: str, payload_root: bytes) -> bytes:
+    """Return an entry's digest."""
+    return keyed(salt, previous, body.encode(), payload_root)
+
+
+def payload_root(salt: bytes, payloads: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return the digest of an entry's packed arrays."""
+    return root(salt, ((block, keyed(salt, data)) for block, data in payloads))

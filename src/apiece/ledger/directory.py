@@ -18,8 +18,7 @@ from apiece._types import Integers
 from apiece.errors import DataError, StateError
 from apiece.ledger.accounts import read_ids
 from apiece.ledger.chain import REMEDY
-from apiece.ledger.codec import BLOCK, Ids, kind
-from apiece.ledger.digests import keyed
+from apiece.ledger.codec import BLOCK, Ids, keyed, kind
 from apiece.ledger.runs import Keys, Part, Run
 
 SPAN: Final = 256  # blocks that are sorted at a time: a million people

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.filters import Costs
 from apiece.ledger import (
     accounts,
-    analyses,
     chain,
     codec,
     enrolment,
@@ -26,23 +22,14 @@ from apiece.ledger import (
     opening,
     units,
 )
-from apiece.ledger.anchor import Anchor, Heads, memory_of
-from apiece.ledger.chain import Entry, Head, Last
-from apiece.ledger.charging import Asked, Everyone, charge_listed, check_request, replay, reserved
+from apiece.ledger.anchor import Anchor, Heads
+from apiece.ledger.chain import Entry, Head
+from apiece.ledger.charging import Asked, reserve_all, reserve_listed, reserved
 from apiece.ledger.codec import BLOCK, Ids
-from apiece.ledger.database import make_engine, name, opened, sqlite_file
-from apiece.ledger.digests import keyed
-from apiece.ledger.directory import Directory
-from apiece.ledger.trail import Trail, hold
-from apiece.ledger.verify import Verification, verify
-
-
-@dataclass(slots=True)
-class Reading:
-    """A transaction on a history that was checked, and its last entry."""
-
-    connection: sa.Connection
-    last: Last
+from apiece.ledger.database import make_engine, name, sqlite_file
+from apiece.ledger.store import Store
+from apiece.ledger.trail import check_id, check_result, check_terms, terms_of
+from apiece.ledger.verify import Verification
 
 
 class Ledger:
@@ -81,10 +68,7 @@ class Ledger:
     """
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
-        self.engine, self._anchor = engine, anchor
-        salt, self._origin = opening.read(engine)
-        self._trail, self._directory, self._mutex = Trail(salt), Directory(salt), threading.RLock()
-        self._memory = memory_of(salt)
+        self.engine, self._store = engine, Store(engine, anchor)
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -204,11 +188,10 @@ class Ledger:
         """
         ids = codec.checked_ids(ids)
         terms = units.terms(ids, epsilon, delta, slack)
-        with self._writing() as writing:
-            self._directory.refresh(writing.connection, writing.last.people)
-            found = self._directory.find(ids)
+        with self._store.writing() as writing:
+            found = self._store.directory(writing).find(ids)
             known = found >= 0
-            at, salt = writing.connection, self._salt
+            at, salt = writing.connection, self._store.salt
             writing.last = enrolment.amend(
                 at,
                 salt,
@@ -216,7 +199,7 @@ class Ledger:
                 ids[known],
                 found[known],
                 terms[known],
-                self._origin,
+                self._store.origin,
                 keep=slack is None,
             )
             writing.last = enrolment.add(at, salt, writing.last, ids[~known], terms[~known])
@@ -259,7 +242,7 @@ class Ledger:
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
         asked = Asked(units.whole(np.broadcast_to(loss, ids.shape)))
-        about = {"noise_stddev": float(noise_stddev), **analyses.about(self._salt, terms)}
+        about = {"noise_stddev": float(noise_stddev), **terms_of(self._store.salt, terms)}
         return self._reserve(analysis_id, ids, asked, about)
 
     def reserve_costs(self, analysis_id: str, ids: Any, costs: Costs, *, terms: Any = None) -> Ids:
@@ -296,7 +279,7 @@ class Ledger:
         ids = codec.checked_ids(ids, least=0)
         if len(costs) != ids.size:
             raise InputError(f"costs: of {len(costs)} people for {ids.size} ids; give one a person")
-        about = analyses.about(self._salt, terms)
+        about = terms_of(self._store.salt, terms)
         return self._reserve(analysis_id, ids, Asked.of(costs), about)
 
     def reserve_everyone(
@@ -336,30 +319,22 @@ class Ledger:
             ...     paid, [ids.tolist() for ids in ledger.admitted("census")]
             (1, [['bob']])
         """
-        analyses.check_id(analysis_id)
+        check_id(analysis_id)
         every = 0.0 if callable(norms) else norms
         if np.ndim(every):
             raise InputError("norms: give one number for all, or a function from ids to norms")
         one = units.losses(every, noise_stddev)
-        about = {"noise_stddev": float(noise_stddev), **analyses.about(self._salt, terms)}
+        about = {"noise_stddev": float(noise_stddev), **terms_of(self._store.salt, terms)}
 
         def losses(ids: Ids) -> Floats:
             if not callable(norms):
                 return np.full(ids.shape, one)
             return units.losses(norms(ids), noise_stddev)
 
-        with self._writing() as writing:
-            at, salt, trail, last = writing.connection, self._salt, self._trail, writing.last
-            if analysis_id in trail.reserved:
-                number, entry = reserved(at, trail, analysis_id, about)
-                everyone = Everyone(salt, int(entry["people"]), losses)
-                return everyone.replay(at, trail, analysis_id, number, entry)
-            asked = Everyone(salt, last.people, losses)
-            arrays = chain.write_arrays(at, salt, last, asked.charge(at))
-            what: Json = {"kind": "reserve", "analysis": analysis_id, "request": asked.request}
-            body = {**what, **about}
-            writing.last = chain.close(at, salt, last, body, arrays)
-            return asked.paid
+        with self._store.writing() as writing:
+            at, trail, last = writing.connection, self._store.trail, writing.last
+            paid, writing.last = reserve_all(at, trail, last, analysis_id, losses, about)
+        return paid
 
     def admitted(self, analysis_id: str) -> Iterator[Ids]:
         """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
@@ -373,16 +348,16 @@ class Ledger:
             AnalysisError: Where nothing was reserved under this id.
             StateError: Where what was stored is damaged.
         """
-        analyses.check_id(analysis_id)
-        with self._reading() as reading:
-            self._trail.require(analysis_id)
-            number = self._trail.reserved[analysis_id]
-            digests = self._trail.array_digests(reading.connection, number)
+        check_id(analysis_id)
+        with self._store.reading() as reading:
+            self._store.trail.require(analysis_id)
+            number = self._store.trail.reserved[analysis_id]
+            digests = self._store.trail.array_digests(reading.connection, number)
         for blocks in accounts.chunks(sorted(digests)):
-            with self._reading() as reading:
+            with self._store.reading() as reading:
                 some = {block: digests[block] for block in blocks}
-                stored = self._trail.arrays(reading.connection, number, some)
-                people = accounts.read_people(reading.connection, self._salt, blocks)
+                stored = self._store.trail.arrays(reading.connection, number, some)
+                people = accounts.read_people(reading.connection, self._store.salt, blocks)
             for block in blocks:
                 mask, _ = codec.unpack_charges(stored[block])
                 packed, terms = people[block]
@@ -405,15 +380,17 @@ class Ledger:
             AnalysisError: Where nothing was reserved under this id.
             InputError: For a result that is no JSON.
         """
-        analyses.check_id(analysis_id)
-        analyses.check_result(result)
-        with self._writing() as writing:
-            self._trail.require(analysis_id)
-            number = self._trail.committed.get(analysis_id)
+        check_id(analysis_id)
+        check_result(result)
+        with self._store.writing() as writing:
+            self._store.trail.require(analysis_id)
+            number = self._store.trail.committed.get(analysis_id)
             if number is not None:
-                return self._trail.body(writing.connection, number)["result"]
+                return self._store.trail.body(writing.connection, number)["result"]
             body = {"kind": "commit", "analysis": analysis_id, "result": result}
-            writing.last = chain.append(writing.connection, self._salt, writing.last, body, [])
+            writing.last = chain.append(
+                writing.connection, self._store.salt, writing.last, body, []
+            )
         return result
 
     def status(self, analysis_id: str, terms: Any = None) -> str:
@@ -427,16 +404,16 @@ class Ledger:
         Raises:
             AnalysisError: Where the analysis was reserved under other terms, or under none.
         """
-        analyses.check_id(analysis_id)
-        about = analyses.about(self._salt, terms)
-        with self._reading() as reading:
-            number = self._trail.reserved.get(analysis_id)
+        check_id(analysis_id)
+        about = terms_of(self._store.salt, terms)
+        with self._store.reading() as reading:
+            number = self._store.trail.reserved.get(analysis_id)
             if number is None:
                 return "unknown"
             if about:
-                entry = self._trail.body(reading.connection, number)
-                analyses.check_terms(analysis_id, entry, about)
-            return "committed" if analysis_id in self._trail.committed else "reserved"
+                entry = self._store.trail.body(reading.connection, number)
+                check_terms(analysis_id, entry, about)
+            return "committed" if analysis_id in self._store.trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
         """Return the result that was committed.
@@ -447,13 +424,13 @@ class Ledger:
         Raises:
             AnalysisError: Where there is none.
         """
-        analyses.check_id(analysis_id)
-        with self._reading() as reading:
-            self._trail.require(analysis_id)
-            number = self._trail.committed.get(analysis_id)
+        check_id(analysis_id)
+        with self._store.reading() as reading:
+            self._store.trail.require(analysis_id)
+            number = self._store.trail.committed.get(analysis_id)
             if number is None:
                 raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
-            return self._trail.body(reading.connection, number)["result"]
+            return self._store.trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
         """Return the μ² that each person has spent. Data about people.
@@ -490,29 +467,27 @@ class Ledger:
             ids: Of persons with accounts.
         """
         ids = codec.checked_ids(ids)
-        with self._reading() as reading:
-            self._directory.refresh(reading.connection, reading.last.people)
-            ordinals = self._directory.numbers(ids)
-            spent, limits = accounts.read_balances(reading.connection, self._salt, ordinals)
+        with self._store.reading() as reading:
+            ordinals = self._store.directory(reading).numbers(ids)
+            spent, limits = accounts.read_balances(reading.connection, self._store.salt, ordinals)
         return limits, spent
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
-        with self._reading() as reading:
+        with self._store.reading() as reading:
             return Head(reading.last.number, reading.last.digest.hex())
 
     @property
     def people(self) -> int:
         """How many people have accounts."""
-        with self._reading() as reading:
+        with self._store.reading() as reading:
             return reading.last.people
 
     @property
     def id_kind(self) -> str | None:
         """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
-        with self._reading() as reading:
-            self._directory.refresh(reading.connection, reading.last.people)
-            return self._directory.kind
+        with self._store.reading() as reading:
+            return self._store.directory(reading).kind
 
     def enrolled(self, ids: Any) -> Mask:
         """Return which of these persons have an account. Data about people.
@@ -521,16 +496,16 @@ class Ledger:
             ids: Of any persons.
         """
         ids = codec.checked_ids(ids, least=0)
-        with self._reading() as reading:
-            self._directory.refresh(reading.connection, reading.last.people)
-            if self._directory.kind is None:
+        with self._store.reading() as reading:
+            directory = self._store.directory(reading)
+            if directory.kind is None:
                 return np.zeros(ids.size, dtype=bool)
-            return self._directory.find(ids) >= 0
+            return directory.find(ids) >= 0
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
-        with self._reading() as reading:
-            bodies = list(self._trail.bodies(reading.connection))
+        with self._store.reading() as reading:
+            bodies = list(self._store.trail.bodies(reading.connection))
         for body, digest in bodies:
             yield Entry(
                 body["number"], body["kind"], body["at"], body.get("analysis"), digest.hex()
@@ -542,10 +517,10 @@ class Ledger:
         All as they are at one moment: the ledger is being read until the last is yielded, and who
         would write to it (on SQLite) or use this object (in another thread) waits for that.
         """
-        with self._reading() as reading:
+        with self._store.reading() as reading:
             for blocks in accounts.chunks(range(-(-reading.last.people // BLOCK))):
-                people = accounts.read_people(reading.connection, self._salt, blocks)
-                spent = accounts.read_spent(reading.connection, self._salt, blocks)
+                people = accounts.read_people(reading.connection, self._store.salt, blocks)
+                spent = accounts.read_spent(reading.connection, self._store.salt, blocks)
                 for block in blocks:
                     packed, terms = people[block]
                     yield codec.unpack_ids(packed, terms.size), terms, spent[block]
@@ -565,14 +540,7 @@ class Ledger:
             StateError: Where the head file, the anchor, this process's memory and `head` contradict
                 each other.
         """
-        found = self._anchor.read(whole=True)
-        kept, seen = found.digests, self._memory.last
-        own = None if seen is None else Head(seen.number, seen.digest.hex())
-        for each in (own, head):
-            if each is not None and kept.setdefault(*each) != each.digest:
-                raise StateError(f"head {each.number}: another digest of that entry is kept")
-        gone = None if found.beside else self._anchor.beside
-        return verify(self.engine, self._salt, kept, None if gone is None else gone.called)
+        return self._store.verify(head)
 
     def export(
         self, path: str | Path, table: str = "accounts", *, analysis_id: str | None = None
@@ -605,76 +573,19 @@ class Ledger:
                 "leave it out"
             )
         if analysis_id is not None:
-            return export.write(export.paid(self.admitted(analysis_id)), path, self._files)
+            return export.write(export.paid(self.admitted(analysis_id)), path, self._store.files)
         if table == "accounts":
-            return export.write(export.accounts(self.account_blocks()), path, self._files)
-        return export.write([export.history(self.history())], path, self._files)
-
-    @property
-    def _files(self) -> list[Path]:
-        """The files of an SQLite ledger, and those in which heads are kept."""
-        store = sqlite_file(self.engine)
-        kept = [file.path for file in self._anchor.files]
-        return kept if store is None else [store, *kept]
-
-    @property
-    def _salt(self) -> bytes:
-        return self._trail.salt
-
-    @contextmanager
-    def _reading(self) -> Iterator[Reading]:
-        """Read from a history that was checked to its end, one thread at a time."""
-        with self._mutex:
-            # Whatever is remembered before the database is looked at is in what is seen of it.
-            seen, kept = self._memory.last, self._anchor.read()
-            with opened(self.engine, writes=False) as connection, chain.naming_damage():
-                last = self._followed(connection, seen, kept)
-                self._anchor.keep(last, kept, must=False)  # before anything of it goes out
-                yield Reading(connection, last)
-
-    @contextmanager
-    def _writing(self) -> Iterator[Reading]:
-        """As `_reading`, with the only right to write; `last` is remembered after it.
-
-        The store is looked at once more then: a copy may have been put in its place meanwhile.
-        """
-        with self._mutex, self._memory.writing:
-            with opened(self.engine, writes=True) as connection, chain.naming_damage():
-                hold(connection)
-                seen, kept = self._memory.last, self._anchor.read()  # nobody writes now
-                writing = Reading(connection, self._followed(connection, seen, kept))
-                yield writing
-            self._memory.see(writing.last)
-            self._anchor.keep(writing.last, kept)
-            with opened(self.engine, writes=False) as connection:
-                chain.require(connection, writing.last)
-
-    def _followed(self, connection: sa.Connection, seen: Last | None, kept: Heads) -> Last:
-        """Return the last entry of a history that has all that is remembered of it."""
-        last = self._trail.follow(connection, kept.digests)
-        self._trail.require_seen(seen)
-        self._anchor.require_any(last, kept, charged=bool(self._trail.reserved))
-        self._memory.see(last)
-        return last
+            return export.write(export.accounts(self.account_blocks()), path, self._store.files)
+        return export.write([export.history(self.history())], path, self._store.files)
 
     def _reserve(self, analysis_id: str, ids: Ids, asked: Asked, about: Json) -> Ids:
-        analyses.check_id(analysis_id)
-        with self._writing() as writing:
-            connection, salt, trail = writing.connection, self._salt, self._trail
-            earlier = None
-            if analysis_id in trail.reserved:
-                earlier = reserved(connection, trail, analysis_id, about)
-            self._directory.refresh(connection, writing.last.people)
-            ordinals = self._directory.numbers(ids)
-            request = keyed(salt, ordinals.tobytes(), *asked.told()).hex()
-            if earlier is not None:
-                number, entry = earlier
-                if "terms" not in about:
-                    check_request(analysis_id, entry, request)
-                admitted = replay(connection, trail, number, ordinals, asked)
-            else:
-                admitted = np.zeros(ids.size, dtype=bool)
-                record = charge_listed(connection, salt, ordinals, asked, admitted)
-                body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
-                writing.last = chain.append(connection, salt, writing.last, body, record)
+        check_id(analysis_id)
+        with self._store.writing() as writing:
+            at, trail, last = writing.connection, self._store.trail, writing.last
+            if analysis_id in trail.reserved:  # other terms are told before any id is looked at
+                reserved(at, trail, analysis_id, about)
+            places = self._store.directory(writing).numbers(ids)
+            admitted, writing.last = reserve_listed(
+                at, trail, last, analysis_id, places, asked, about
+            )
         return np.asarray(ids[admitted])

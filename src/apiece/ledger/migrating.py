@@ -27,7 +27,7 @@ from apiece.filters import renyi_budget
 from apiece.ledger import accounts, chain, codec, enrolment, opening, schema, units
 from apiece.ledger.anchor import Anchor, Heads
 from apiece.ledger.chain import Head, Last
-from apiece.ledger.codec import BLOCK
+from apiece.ledger.codec import BLOCK, block_digest, entry_digest, payload_root
 from apiece.ledger.database import (
     is_missing,
     made_private,
@@ -37,7 +37,6 @@ from apiece.ledger.database import (
     sqlite_file,
     transaction,
 )
-from apiece.ledger.digests import block_digest, entry_digest, payload_root
 from apiece.ledger.schema import pages, payloads
 
 _TERMS: Final = np.dtype([("epsilon", "<f8"), ("delta", "<f8"), ("limit", "<i8")])

@@ -125,10 +125,10 @@ def receipt(ledger: Ledger, person: Any) -> Receipt:
         (['q1'], True)
     """
     ids = codec.checked_ids([person])
-    with ledger._reading() as reading:
-        connection, trail = reading.connection, ledger._trail
-        ledger._directory.refresh(connection, reading.last.people)
-        block, at = divmod(int(ledger._directory.numbers(ids)[0]), BLOCK)
+    store = ledger._store
+    with store.reading() as reading:
+        connection, trail = reading.connection, store.trail
+        block, at = divmod(int(store.directory(reading).numbers(ids)[0]), BLOCK)
         terms = accounts.read_people(connection, trail.salt, [block])[block][1][at]
         balance = accounts.read_spent(connection, trail.salt, [block])[block][at]
         charged = []

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from apiece._types import Json
-from apiece.errors import AnalysisError, StateError
+from apiece.errors import AnalysisError, InputError, StateError
 from apiece.ledger.accounts import chunks
 from apiece.ledger.chain import REMEDY, Last, state_root
-from apiece.ledger.digests import entry_digest, keyed, root
+from apiece.ledger.codec import entry_digest, keyed, root
 from apiece.ledger.schema import ENTRY, HEAD, PAYLOAD, payloads, refuse_strangers
 from apiece.ledger.units import SLACK_UNIT, UNIT
 
@@ -202,3 +202,40 @@ def put_back(number: int, which: str) -> StateError:
 
 def _damaged(number: int) -> StateError:
     return StateError(f"ledger: entry {number} is damaged or missing; {REMEDY}")
+
+
+def check_id(value: Any) -> str:
+    """Return the id of an analysis. Raises `InputError` for what cannot be one."""
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise InputError(f"analysis_id = {value!r}: give 1 to 200 printable characters")
+    return value
+
+
+def check_result(result: Any) -> None:
+    """Raise `InputError` for a result that JSON cannot hold."""
+    _checked_json("result", result)
+
+
+def terms_of(salt: bytes, terms: Any) -> Json:
+    """Return what a reservation's entry holds of its terms: a keyed digest, or nothing of none."""
+    if terms is None:
+        return {}
+    return {"terms": keyed(salt, b"terms", _checked_json("terms", terms).encode()).hex()}
+
+
+def check_terms(analysis_id: str, entry: Json, asked: Json) -> None:
+    """Raise `AnalysisError` where a reservation's entry holds other terms than those of `terms_of`.
+
+    Reservations of ledgers older than version 4 hold none. The message depends on nothing else.
+    """
+    if entry.get("terms") != asked.get("terms"):
+        raise AnalysisError(
+            f"analysis {analysis_id!r}: in use for another analysis or other terms; use a new id"
+        )
+
+
+def _checked_json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error}; give a JSON value") from None

@@ -15,9 +15,8 @@ from apiece._types import Integers, Json
 from apiece.errors import StateError
 from apiece.ledger import chain, codec, units
 from apiece.ledger.chain import Head
-from apiece.ledger.codec import BLOCK, TERMS
+from apiece.ledger.codec import BLOCK, TERMS, block_digest, entry_digest, payload_root
 from apiece.ledger.database import transaction
-from apiece.ledger.digests import block_digest, entry_digest, payload_root
 from apiece.ledger.schema import (
     BALANCE,
     ENTRY,
