@@ -58,9 +58,9 @@ def test_a_whole_slack_is_in_the_account(delta: float) -> None:
 
     costs = costs_of([Repeated(Sampled(Gaussian(3.0), 0.1), 50)], delta)
     limit = units.limits(np.array([50.0]), np.array([delta]))
-    pairs = units.pairs(costs)[0]
-    assert pairs[2, 1] <= limit[0, 1] <= pairs[2, 1] * 1.001
-    assert pairs[1, 1] > limit[0, 1]
+    pairs = units.pairs(costs)[0]  # of .9 of δ, .8 and so on; a tenth is the ninth
+    assert pairs[8, 1] <= limit[0, 1] <= pairs[8, 1] * 1.001
+    assert pairs[7, 1] > limit[0, 1]
     assert cheapest(pairs[None, :, 0], pairs[None, :, 1], limit[:, 0], limit[:, 1]).tolist() != [0]
 
 
