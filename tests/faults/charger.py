@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd  # noqa: F401  imported before the forks
 
 from apiece.errors import StateError
+from apiece.filters import Costs
 from apiece.ledger import Ledger, accounts, chain
 
 PEOPLE, WRITERS, TIMING = 9000, 10, "timing"
@@ -34,8 +35,12 @@ def charge_until_killed(url: str, child: int, releases: Path, ready: int) -> Non
         for k in range(10_000):
             analysis = f"{child}-{k}"
             norms = rng.random(PEOPLE)
-            if k % 2:  # a list, or everyone, block by block
+            if k % 3 == 0:  # a list, everyone block by block, or a training with a slack
                 admitted = ledger.reserve(analysis, IDS, norms, 30.0)
+            elif k % 3 == 1:
+                admitted = ledger.reserve_costs(
+                    analysis, IDS, Costs.fixed((norms / 30) ** 2, norms * 2e-9)
+                )
             else:
                 ledger.reserve_everyone(analysis, lambda ids, of=norms: of[ids], 30.0)
                 admitted = np.concatenate([IDS[:0], *ledger.admitted(analysis)])
@@ -51,6 +56,12 @@ def longest(ledger: Ledger) -> float:
     ledger.reserve_everyone(TIMING, 0.01, 30.0)
     ledger.commit(TIMING)
     return max(0.25, 6 * (time.perf_counter() - start))
+
+
+def over_budget(ledger: Ledger) -> int:
+    """Return how many have spent more than they had, of budget or slack."""
+    limits, spent = ledger.balances(IDS)
+    return int((spent > limits).any(axis=1).sum())
 
 
 def kill(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
@@ -84,8 +95,9 @@ def kill(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
         "committed": kinds.count("commit"),
         "released": len(answers),
         "released_uncharged": len(uncharged),
-        "over_budget": int((ledger.remaining(IDS) < 0).sum()),
+        "over_budget": over_budget(ledger),
         "spent": float(ledger.spent(IDS).sum()),
+        "slack_spent": float((np.float64(1e-7) - ledger.remaining_slack(IDS)).sum()),
         "problems": list(found.problems),
     }
 
@@ -117,7 +129,7 @@ def crowd(url: str, count: int, seed: int, folder: Path) -> dict[str, object]:
         "admitted": total,
         "admitted_by_balance": round(float(spent.sum()) * 40.0**2),
         "expected": PEOPLE * min(fits, WRITERS * count),
-        "over_budget": int((ledger.remaining(IDS) < 0).sum()),
+        "over_budget": over_budget(ledger),
         "problems": list(ledger.verify().problems),
     }
 

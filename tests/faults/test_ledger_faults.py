@@ -47,6 +47,7 @@ def test_killed_200_times_while_charging(ledger_url: str, tmp_path: Path) -> Non
     found = charger("kill", ledger_url, 200, tmp_path)
     check_kills(found)
     assert found["committed"] > 20  # many kills came after some work
+    assert found["slack_spent"] > 0
 
 
 def test_ten_processes_at_once(ledger_url: str, tmp_path: Path) -> None:
