@@ -285,7 +285,8 @@ class Held:
     world: World
     scanned: Scanned
 
-    def norms(self) -> Any:
+    def norms(self, power: int) -> Any:
+        assert power == 2
         return self.scanned.norms
 
     def totals(self, cells: int, paid: Any) -> list[list[int]]:
