@@ -5,8 +5,8 @@ median of the ratios to the fastest plain step (as it is, channels last, compile
 one. The total is that of fifty steps, the first call among them with its capture and proof, over as
 many of the usual plain step: the first call as measured, then the medians. Sums are held to a loop
 over records in double precision. Memory is what a step adds at most to what the process holds
-before. Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose library
-is missing are left out, and the result says so.
+before. Needs torchvision, timm, transformers and peft, and Opacus to be beside it; networks whose
+library is missing are left out, and the result says so.
 
 python benchmarks/networks.py --compile --out benchmarks/results/networks.json     # half an hour
 python benchmarks/networks.py --threads 2 --out benchmarks/results/networks_two_threads.json
