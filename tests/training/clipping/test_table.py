@@ -19,13 +19,13 @@ aten, functional = torch.ops.aten, torch.nn.functional
 B, HINT = 4, 1009  # HINT is no other size
 
 
-def traced(function, given, shared):
-    """Return the graph of a function of records and shared tensors, for `HINT` records."""
+def traced(function, given, shared, size=HINT):
+    """Return the graph of a function of records and shared tensors, for so many records."""
     mode = FakeTensorMode()
-    many = [t.new_zeros(HINT, *t.shape[1:]) for t in given]
+    many = [t.new_zeros(size, *t.shape[1:]) for t in given]
     tensors = [mode.from_tensor(t) for t in [*many, *shared]]
     graph = make_fx(functionalize(function, remove="mutations"), tracing_mode="fake")(*tensors)
-    return graph, Sizes(HINT)
+    return graph, Sizes(size)
 
 
 def laid_out(graph, sizes, records):
