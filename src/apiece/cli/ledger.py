@@ -362,7 +362,8 @@ def _left_text(counts: Json) -> list[str]:
     rows = [["at least this share\nof the account is left", "for queries", "for trainings"]]
     for share, *each in zip(counts["shares"], counts["queries"], counts["trainings"], strict=True):
         rows.append([percent(share), *(f"{count:,}" for count in each)])
-    return [f"how many accounts, {title}:", *columns(rows)]
+    note = "Gaussian queries take of the budget alone; trainings of the slack too."
+    return [f"how many accounts, {title}:", *columns(rows), note]
 
 
 @command.command(
@@ -407,6 +408,8 @@ def _receipt_text(found: Receipt) -> str:
         ]
         lines += columns([*rows, ["together", "", percent(found.spent), percent(found.slack), ""]])
         lines.append("")
+    if found.slack:
+        lines += ["The slack is the part of δ for results that are no plain Gaussian sums.", ""]
     lines.append(found.left)
     lines += ["", "What the whole budget means:"]
     said = explain(found.epsilon, found.delta).sentences
