@@ -1,5 +1,6 @@
 """Records by position: tensors, TensorDatasets and map-style datasets read alike; fingerprints."""
 
+import random
 from collections import UserDict
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError, InputError, StewardWarning
 from apiece.training import sources
 from apiece.training.sums import Sums
 
@@ -237,3 +238,47 @@ def test_a_collate_function_that_makes_other_records_is_refused():
 def test_a_loader_that_leaves_records_out_is_refused(sampler):
     with pytest.raises(DataError, match="how often"):
         texts(sampler=sampler)
+
+
+class Counted(Items):
+    """Items that change with each reading."""
+
+    reads = 0
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        self.reads += 1
+        return x + self.reads, y
+
+
+class Centred(Items):
+    """Items less the mean of those that are read together."""
+
+    def __getitems__(self, index):
+        made = [self[i] for i in index]
+        mean = torch.stack([x for x, _ in made]).mean(0)
+        return [(x - mean, y) for x, y in made]
+
+
+class Drawn(Items):
+    """Items that a transform changes, by draws of three libraries."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + torch.rand(()) + random.random() + np.random.rand(), y  # noqa: NPY002
+
+
+@pytest.mark.parametrize("make", [Counted, Centred])
+def test_items_made_of_more_than_their_record_are_told(make):
+    with pytest.warns(StewardWarning, match="dataset: its first item is another one"):
+        sources.look_at_items(sources.source_of(make(INPUTS)))
+
+
+def test_items_of_their_record_alone_pass_and_no_stream_moves():
+    streams = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002
+    loader = DataLoader(Texts(), collate_fn=padded)
+    for source in (Items(INPUTS), Drawn(INPUTS), (INPUTS, TARGETS), loader):
+        sources.look_at_items(sources.source_of(source))
+    assert torch.equal(streams[0], torch.get_rng_state())
+    assert streams[1] == random.getstate()
+    assert streams[2] == np.random.get_state()[1].tolist()  # noqa: NPY002

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +23,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from apiece.errors import DataError
+from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import model_randomness, records
 
 Indices = npt.NDArray[np.int64]
@@ -173,6 +175,43 @@ def fingerprint_of(source: Source, dataset: Any, key: bytes) -> str:
             for _, inputs, targets in alike(source, part, torch.device("cpu")):
                 digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
     return digest.hexdigest()
+
+
+def look_at_items(source: Source) -> None:
+    """Warn where a dataset's first item is another one when it is read again, with the last one.
+
+    A share is bounded only where an item is made of its own record. Python's, NumPy's and torch's
+    streams begin alike for each reading, and are left as they were; so a transform may draw.
+    """
+    if isinstance(source, Tensors) or len(source) < 2:
+        return
+    try:
+        alone, beside = (_first_of(source, index) for index in ([0], [0, len(source) - 1]))
+    except (DataError, RuntimeError):  # items that do not fit together; a step says so
+        return
+    if len(alone) != len(beside) or not all(map(torch.equal, alone, beside)):
+        warnings.warn(
+            "dataset: its first item is another one when it is read again beside the last; a "
+            "share is bounded only where an item is made of its own record: let it depend on "
+            "neither other items nor earlier readings",
+            StewardWarning,
+            stacklevel=3,
+        )
+
+
+def _first_of(source: Source, index: list[int]) -> list[torch.Tensor]:
+    """Return the tensors of the first record of `index`, read by streams that begin anew."""
+    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        with model_randomness(0, ()):
+            found = list(alike(source, np.array(index), torch.device("cpu")))
+    finally:
+        random.setstate(before)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+    places, *trees = next(part for part in found if 0 in part[0])
+    return [tensor[places.tolist().index(0)] for tensor in records.leaves(trees)]
 
 
 def _items(dataset: Any, index: Indices) -> list[Any]:

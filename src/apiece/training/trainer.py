@@ -29,7 +29,7 @@ from apiece.training.loop import Loop
 from apiece.training.people import PeopleRows, rows_of
 from apiece.training.randomness import Streams, Uncopied
 from apiece.training.samplers import PlannedSampler
-from apiece.training.sources import Source, source_of
+from apiece.training.sources import Source, look_at_items, source_of
 from apiece.training.stages import OutputAverage, Restarts
 from apiece.training.sums import Sums
 from apiece.training.unfreezing import Unfreezing
@@ -213,6 +213,8 @@ class Trainer(Uncopied):
                 f"trainer: all {self.steps} steps of the plan are taken; a further one would cost "
                 "privacy that nobody planned: make a new plan"
             )
+        if self.step_number == 0:
+            look_at_items(self._loop.sums.source)
         self._keeper.before_step()
         done = self._loop.step(self.steps)
         self._keeper.after_step()
