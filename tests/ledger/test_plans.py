@@ -7,13 +7,14 @@ import pytest
 
 from apiece import numerics
 from apiece.accounting import privacy_curve
-from apiece.assignment import Sample, Scale, assign
+from apiece.assignment import Hybrid, Sample, Scale, assign
 from apiece.budgets import Budgets
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, account_shares, plan_costs, plans, reserve_plan, training_costs
 from apiece.mechanisms import Composed
-from apiece.plan import BoundPlan
+from apiece.pate import plan_votes
+from apiece.plan import BoundPlan, Plan
 
 IDS = list("abcd")
 
@@ -23,9 +24,20 @@ def make(strategy: object, steps: int = 20) -> BoundPlan:
     return assign(budgets, strategy, steps=steps, expected_batch_size=2, clip_norm=1.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("strategy", ["scale", "sample", "rounds", "sequential"])
-def test_every_pair_stands_for_the_plan(strategy: str) -> None:
-    plan = make(strategy)
+def votes() -> Plan:
+    budgets = Budgets([1.0] * 40 + [3.0] * 40, 1e-5, ids=list(range(80)))
+    return plan_votes(budgets, "weight", teachers=4, questions=20).plan
+
+
+STRATEGIES = [
+    "uniform", "threshold", "scale", "sample", Hybrid(0.05), "sequential", "rounds", "jorgensen",
+    "adapdp", votes,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+def test_every_pair_stands_for_the_plan(strategy: object) -> None:
+    plan = strategy() if callable(strategy) else make(strategy)
     costs = plan_costs(plan)
     loss, slack = costs.rows()
     for g in range(len(plan.groups)):
@@ -33,7 +45,8 @@ def test_every_pair_stands_for_the_plan(strategy: str) -> None:
         epsilon = np.linspace(0, float(curve.epsilon(1e-9).upper), 60)
         delta = np.asarray(curve.delta(epsilon).lower)
         for square, s in zip(loss[g], slack[g], strict=True):
-            allowed = s + (1 - s) * numerics.gaussian_delta(square**0.5, epsilon).upper
+            mu = max(square**0.5, 1e-12)  # of who is left out it is zero
+            allowed = s + (1 - s) * numerics.gaussian_delta(mu, epsilon).upper
             assert (delta <= allowed * (1 + 1e-12)).all()
 
 
