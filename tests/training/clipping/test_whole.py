@@ -55,7 +55,12 @@ def test_what_is_compiled_gives_what_the_engine_gives(make):
         torch.testing.assert_close(one.losses, other.losses)
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "scale", [1.0, pytest.param(1e-4, marks=SLOW), pytest.param(1e4, marks=SLOW)]
+)
 def test_no_share_is_above_its_bound(scale):
     model = mlp().eval()
     x, y, _ = batch(8)
@@ -66,7 +71,7 @@ def test_no_share_is_above_its_bound(scale):
         assert float(sum(squares).sqrt()) <= 8 * 0.01
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), pytest.param(float("inf"), marks=SLOW)])
 def test_a_record_that_is_not_finite_changes_no_other_share(bad):
     model = mlp()  # which drops values: the others' masks stay
     x, y, bounds = batch(30)
@@ -82,6 +87,7 @@ def test_a_record_that_is_not_finite_changes_no_other_share(bad):
         torch.testing.assert_close(totals[1].gradients[name], total, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_draws_are_the_seed_s():
     model, (x, y, bounds) = mlp(), batch(30)
     totals = []
@@ -103,6 +109,7 @@ def test_what_cannot_be_compiled_is_refused_with_the_remedy():
         clip_and_sum(mlp(), LOSS, x, y, bounds, method="alone", compiled=True)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_bit_and_only_as_it_began(tmp_path):
     budgets = Budgets([1.0] * 40 + [3.0] * 40, 1e-3)
     plan = assign(budgets, Scale(), steps=8, expected_batch_size=30, clip_norm=1.0)
