@@ -505,7 +505,7 @@ OTHERS = [
             add="--bounds age=low", mend={"add": "--bounds age=0:100"}),
     Mistake("query: a name without a ledger", "query", ("--analysis", "--ledger"),
             add="--analysis first"),
-    Mistake("query: delta of one", "query", ("delta = 1", "(0, 1)"), add="--delta 1"),
+    Mistake("query: delta of one", "query", ("delta = 1", "[0, 1)"), add="--delta 1"),
     Mistake("sensitivity without range", "sensitivity", ("none given", "declare a range"),
             drop=("--range",),
             mend={"drop": ()}),

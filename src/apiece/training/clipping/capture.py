@@ -49,7 +49,7 @@ from apiece.training.clipping.watch import Kept
 
 # Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
-OTHERWISE = 3  # in the one that it is compared with
+OTHERWISE = 4  # in the one that it is compared with: even, and small
 
 aten = torch.ops.aten
 
@@ -342,6 +342,8 @@ def _write_elsewhere(graph: fx.Graph) -> None:
         overload = "p" if name_of(node) == "bernoulli_" and overload == "float" else overload
         other = getattr(packet, overload, None)
         if other is not None and not other._schema.is_mutable:
+            rest = node.target._schema.arguments[len(node.args) :]
+            node.args += tuple(one.default_value for one in rest if not one.kwarg_only)
             node.target = other
 
 
