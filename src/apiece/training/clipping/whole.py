@@ -76,9 +76,15 @@ def compiled(
     tidy(graph)
     for_any_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
     graph.recompile()
-    run = torch.compile(graph, dynamic=True, fullgraph=True)
-    with trial([given[0].device]), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what the compiler imports
+    fast = torch.compile(graph, dynamic=True, fullgraph=True)
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the compiler imports, now or for other sizes
+            found: list[torch.Tensor] = fast(*tensors)
+        return found
+
+    with trial([given[0].device]), torch.no_grad():
         run(*given)
     return Whole(run, size)
 
