@@ -84,8 +84,13 @@ def compiled(
             found: list[torch.Tensor] = fast(*tensors)
         return found
 
+    # compiled for as many records in every run: a resumed one begins with another batch
+    first = [
+        t[:1].expand(_PRIMES[0], *t.shape[1:]).clone() if follows else t
+        for t, follows in zip(given, along, strict=True)
+    ]
     with trial([given[0].device]), torch.no_grad():
-        run(*given)
+        run(*first)
     return Whole(run, size)
 
 
