@@ -20,6 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))  # for helpers that several folde
 logging.getLogger("torch.__trace").disabled = True  # pytest would keep thousands of its records
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test whose name holds an address: two processes would not collect the same tests."""
+    named = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if named:
+        raise pytest.UsageError(f"a test's name holds an address of memory, give ids=: {named[0]}")
+
+
 @dataclass
 class Postgres:
     """A server on loopback in a temporary folder, run as a user without rights."""

@@ -35,7 +35,9 @@ STRATEGIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.parametrize(
+    "strategy", STRATEGIES, ids=lambda made: getattr(made, "__name__", str(made))
+)
 def test_every_pair_stands_for_the_plan(strategy: object) -> None:
     plan = strategy() if callable(strategy) else make(strategy)
     costs = plan_costs(plan)
