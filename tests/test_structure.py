@@ -68,10 +68,23 @@ def public(tree: ast.Module) -> set[str]:
     return set()
 
 
-def bypasses(trees: dict[str, ast.Module]) -> set[str]:
-    """Return "importer > module.name" of what reaches into another package past its `__all__`.
+def given(tree: ast.Module) -> set[str]:
+    """Return the names that a module defines itself and that are not private."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
 
-    A module that lies at the top, beside the packages, may give any name that is not private.
+
+def bypasses(trees: dict[str, ast.Module]) -> set[str]:
+    """Return "importer > module.name" of what reaches into what another package keeps to itself.
+
+    A package gives users what its `__all__` lists; to the other packages its modules give any name
+    that is not private, and nobody takes a whole module.
     """
     found = set()
     for name, tree in trees.items():
@@ -84,6 +97,7 @@ def bypasses(trees: dict[str, ast.Module]) -> set[str]:
                 own = wanted or module.removeprefix(package).removeprefix(".")
                 there = module == package or wanted is None
                 fine = there and (not own or own in public(trees[package]))
+                fine |= module != package and wanted in given(trees[module])
             else:
                 fine = wanted in (None, "__version__") or not str(wanted).startswith("_")
             if not fine:
@@ -143,9 +157,12 @@ def test_a_circle_is_found_however_it_is_closed(tmp_path: Path, back: str) -> No
     assert circles(house(tmp_path, closed)) == [{"one.a", "one.b", "one.c"}]
 
 
+A_MODULE = "from os import path\n\ndef k(): ...\n\ndef _f(): ...\n"
+
+
 def test_no_import_past_all() -> None:
     found = bypasses(TREES)
-    assert not found, "import it from the package, which names it in __all__"
+    assert not found, "import what its package lists, or what its module defines for others"
 
 
 @pytest.mark.parametrize(
@@ -158,12 +175,14 @@ def test_no_import_past_all() -> None:
         ("from apiece.one import _f", {"two > one._f"}),
         ("from apiece.one import a", {"two > one.a"}),
         ("import apiece.one", set()),
-        ("def h():\n    from apiece.one.a import f", {"two > one.a.f"}),
+        ("def h():\n    from apiece.one.a import k", set()),
+        ("def h():\n    from apiece.one.a import _f", {"two > one.a._f"}),
+        ("from apiece.one.a import path", {"two > one.a.path"}),
         ("from apiece._top import _f", {"two > _top._f"}),
     ],
 )
 def test_an_import_past_all_is_found(tmp_path: Path, text: str, found: set[str]) -> None:
-    files = {"one/__init__.py": '__all__ = ["f"]\n', "one/a.py": "", "_top.py": ""}
+    files = {"one/__init__.py": '__all__ = ["f"]\n', "one/a.py": A_MODULE, "_top.py": ""}
     assert bypasses(house(tmp_path, {**files, "two.py": text})) == found
 
 
