@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLE = """
 from apiece import Budgets, Sample, assign
-budgets = Budgets.from_groups([("strict", .5, 1.0), ("weak", .5, 3.0)], size=1000, delta=1e-5)
+budgets = Budgets.from_groups([("strict", 1.0, 0.5), ("weak", 3.0, 0.5)], size=1000, delta=1e-5)
 plan = assign(budgets, Sample(), steps=10, expected_batch_size=100, clip_norm=1.0)
 assert plan.verify().ok
 """
