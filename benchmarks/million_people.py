@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from apiece import Budgets, Sample, assign
+from apiece.budgets import Units
 from apiece.plan import Stage
-from apiece.training import ChaCha20Stream, PeopleRows
+from apiece.training import ChaCha20Stream
 from apiece.training.batches import PoissonSampler
+from apiece.training.people import bring
 
 PERSONS, ROWS, LIMIT, STEPS = 1_000_000, 10_000_000, 20, 1000
 
@@ -38,7 +40,14 @@ def megabytes() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
-def steps(of: PeopleRows, stage: Stage, index: np.ndarray) -> dict[str, float]:
+def with_rows(people: np.ndarray, ids: np.ndarray) -> Units:
+    """Whose each row is, with the rows of each person at hand."""
+    units = Units.of(people, ids)
+    _ = units.rows
+    return units
+
+
+def steps(of: Units, stage: Stage, index: np.ndarray) -> dict[str, float]:
     """Milliseconds a step takes to draw persons and to say which rows they bring."""
     sampler, seconds = timed(lambda: PoissonSampler(stage, index))
     stream, generator = ChaCha20Stream(), np.random.default_rng(0)
@@ -46,7 +55,7 @@ def steps(of: PeopleRows, stage: Stage, index: np.ndarray) -> dict[str, float]:
     for _ in range(21):
         persons, took = timed(lambda: sampler.draw(stream))
         drawn.append(took)
-        some, took = timed(lambda: of.bring(persons, of.most, generator.bytes(32)))  # noqa: B023
+        some, took = timed(lambda: bring(of, persons, generator.bytes(32)))  # noqa: B023
         brought.append(took)
         rows.append(some.rows.size)
     return {
@@ -73,22 +82,24 @@ def main() -> None:
         lambda: assign(budgets, Sample(), steps=STEPS, expected_batch_size=4096, clip_norm=1.0)
     )
     planned = megabytes()
-    of, reading = timed(lambda: PeopleRows.of(people, ids))
+    of, reading = timed(lambda: with_rows(people, ids))
     texts = people.astype(str), ids.astype(str)
-    _, reading_text = timed(lambda: PeopleRows.of(*texts))
+    _, reading_text = timed(lambda: with_rows(*texts))
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(row.split(":")[1].strip() for row in lines if row.startswith("model name"))
     results = {
         "machine": {"cpu": cpu, "python": platform.python_version(), "numpy": np.__version__},
         "persons": PERSONS,
         "rows": ROWS,
-        "most_rows_of_a_person": int(np.diff(of.starts).max()),
+        "most_rows_of_a_person": int(of.counts.max()),
         "planning_seconds": planning,
         "peak_megabytes": {"before": before, "planned": planned, "in_all": megabytes()},
         "rows_of_people": {
             "seconds": reading,
             "seconds_of_text_ids": reading_text,
-            "megabytes_kept": round((of.rows.nbytes + of.starts.nbytes) / 2**20, 1),
+            "megabytes_kept": round(
+                (of.owner.nbytes + of.rows.nbytes + of.starts.nbytes) / 2**20, 1
+            ),
         },
         "step": steps(of, plan.stages[0], plan.group_index),
         f"step, at most {LIMIT} rows a person": steps(

@@ -28,8 +28,8 @@ from apiece.audit.shadows import (
 )
 from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import Recipe, confidences, train
+from apiece.budgets import Units
 from apiece.errors import DataError, InputError
-from apiece.training import PeopleRows
 from apiece.training.stacked import StackedMlp
 
 from .worlds import plan, pool
@@ -234,7 +234,7 @@ def of_people(**change: object) -> ShadowJob:
     data, generator = pool(), np.random.default_rng(3)
     whose = generator.permutation(np.repeat(data.ids, np.arange(40) % 4 + 1))
     rows = pool(whose.size, seed=4)
-    people = replace(PeopleRows.of(whose, data.ids), most=change.pop("most", None))  # type: ignore[arg-type]
+    people = replace(Units.of(whose, data.ids), most=change.pop("most", None))  # type: ignore[arg-type]
     return job(pool=Pool(data.ids, rows.inputs, rows.targets, data.groups, people), **change)
 
 

@@ -16,9 +16,9 @@ from apiece.audit.stacked_training import (
     stage_rates,
     train,
 )
+from apiece.budgets import Units
 from apiece.errors import InputError, OptionError, UnsupportedError
 from apiece.plan import Schedule
-from apiece.training import PeopleRows
 
 from .worlds import plan, pool
 
@@ -175,7 +175,7 @@ def of_persons(rows: int = 60, persons: int = 12) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("most", [None, 2])
 def test_persons_bring_their_own_rows(most: int | None) -> None:
     _, _, whose = of_persons()
-    of = replace(PeopleRows.of(whose, np.arange(12)), most=most)
+    of = replace(Units.of(whose, np.arange(12)), most=most)
     batch = poisson.PaddedBatch(
         np.array([[3, 5, 0], [1, 2, 4]]), np.array([[True, True, False], [True] * 3])
     )
@@ -198,7 +198,7 @@ def test_persons_outside_a_world_have_no_influence() -> None:
     included[:, 7] = False
     settings = {
         "groups": np.arange(12) % 2, "recipe": Recipe(),
-        "people": replace(PeopleRows.of(whose, np.arange(12)), most=3),
+        "people": replace(Units.of(whose, np.arange(12)), most=3),
     }  # fmt: skip
     first = train(MLP, (x, y), own, seed=1, included=included, **settings)  # type: ignore[arg-type]
     x = x.clone()

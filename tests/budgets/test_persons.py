@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.budgets import Persons
+from apiece.budgets import Units
 from apiece.errors import DataError
 
 
-def persons(*who: object) -> Persons:
-    return Persons.of(pd.DataFrame({"who": list(who)}), "who")
+def persons(*who: object) -> Units:
+    return Units.of_column(pd.DataFrame({"who": list(who)}), "who")
 
 
 def test_what_a_person_has_once_whatever_the_order() -> None:
@@ -70,7 +70,7 @@ def test_ids_are_texts_and_none_is_missing() -> None:
     with pytest.raises(DataError, match=r"person column 'who', row 2: empty \(2 such rows\)"):
         persons("a", None, " ")
     with pytest.raises(DataError, match="did you mean 'who'"):
-        Persons.of(pd.DataFrame({"who": ["a"]}), "whom")
+        Units.of_column(pd.DataFrame({"who": ["a"]}), "whom")
 
 
 def test_reprs_show_nobody() -> None:

@@ -18,13 +18,11 @@ from apiece import _check
 from apiece.adapters.scikit.budgets import ids_of
 from apiece.assignment import assign
 from apiece.audit import by_person, join
-from apiece.budgets import Budgets, Ownership, Persons, ids_column
+from apiece.budgets import Budgets, Ownership, Units, ids_column
 from apiece.datasets import read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter, read_id
 from apiece.queries import Schema, register
-from apiece.training.clipping.people import owners
-from apiece.training.people import PeopleRows
 
 Ids = list[Any]
 Path_ = Callable[[Ids], Ids]  # what each id has become; or it refuses them
@@ -91,7 +89,7 @@ def by_typed_frame(ids: Ids) -> Ids:
         table = pd.DataFrame({"who": ids})
     except UnicodeEncodeError as error:
         raise DataError("no table holds it") from error
-    return Persons.of(table, "who").owner.tolist()
+    return Units.of_column(table, "who").owner.tolist()
 
 
 def by_csv(ids: Ids) -> Ids:
@@ -130,12 +128,12 @@ def by_plan(ids: Ids) -> Ids:
 def by_people(ids: Ids) -> Ids:
     """One row a person: whose each is."""
     known = _check.record_ids("ids", ids)
-    return PeopleRows.of(ids, known).rows.tolist()
+    return Units.of(ids, known).rows.tolist()
 
 
 def strangers(ids: Ids) -> Ids:
     """Only the first has a budget: rows of the others are refused, never counted as theirs."""
-    PeopleRows.of(ids, ids[:1])
+    Units.of(ids, ids[:1])
     return [0] * len(ids)
 
 
@@ -162,7 +160,7 @@ PATHS: dict[str, Callable[..., Ids]] = {
     "plan": by_plan,
     "people": by_people,
     "strangers": strangers,
-    "clipping": lambda ids: owners(ids, len(ids)).owner.tolist(),
+    "clipping": lambda ids: Units.in_turn(ids).owner.tolist(),
     "owners": lambda ids: Ownership([[one] for one in ids]).owner.tolist(),
     "pairs": lambda ids: Ownership.from_pairs(range(len(ids)), ids).owner.tolist(),
     "estimators": lambda ids: list(ids_of(ids, len(ids))),
@@ -232,7 +230,7 @@ def test_an_id_that_numpy_would_cut_is_refused_and_changes_nobody(
         lambda: ledger.reserve("q", [second], 1.0, 10.0),
         lambda: ledger.enrolled([second]),
         lambda: Budgets(9.0, 1e-6, ids=[second]),
-        lambda: PeopleRows.of([second], ["a"]),
+        lambda: Units.of([second], ["a"]),
     ):
         with pytest.raises(InputError, match="NUL or half a surrogate"):
             call()
@@ -258,7 +256,7 @@ def test_a_text_stands_for_a_whole_number_in_one_way(text: str, whole: int | Non
 )  # fmt: skip
 def test_a_column_whose_ids_could_be_read_as_others_is_refused(cells: Ids) -> None:
     table = pd.DataFrame({"who": pd.Series(cells, dtype=object)})
-    for read in (lambda: ids_column(table, "who"), lambda: Persons.of(table, "who")):
+    for read in (lambda: ids_column(table, "who"), lambda: Units.of_column(table, "who")):
         with pytest.raises(DataError, match="column 'who'") as refused:
             read()
         assert "ann" not in str(refused.value)

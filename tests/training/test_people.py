@@ -1,6 +1,7 @@
 """Rows of people: everyone's own, chosen by their own coins, and together in a physical batch."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from apiece import Budgets, assign
+from apiece.budgets import Units
 from apiece.errors import DataError, InputError, StateError
 from apiece.training import Trainer
-from apiece.training.people import Brought, PeopleRows
+from apiece.training.people import Brought, bring
 
 KEYS = [k.to_bytes(32, "little") for k in range(4000)]
 
@@ -30,9 +32,9 @@ def test_everyone_brings_rows_of_their_own_and_no_more_than_the_limit(
     seed: int, limit: int | None
 ) -> None:
     ids, people = ragged(seed)
-    held = PeopleRows.of(people, ids)
+    held = Units.of(people, ids)
     drawn = np.random.default_rng(seed).permutation(len(held))[:17]
-    found = held.bring(drawn, limit, KEYS[0])
+    found = bring(replace(held, most=limit), drawn, KEYS[0])
     for k, person in enumerate(drawn):
         own = np.flatnonzero(people == ids[person])
         brought = found.rows[found.owner == k]
@@ -46,53 +48,48 @@ def test_everyone_brings_rows_of_their_own_and_no_more_than_the_limit(
 def test_nobody_s_coins_depend_on_anybody_else(limit: int) -> None:
     """With other people drawn, or others' rows taken away, a person brings the same rows."""
     ids, people = ragged(3)
-    whole, alone = PeopleRows.of(people, ids), np.arange(40)
-    everyone = whole.bring(alone, limit, KEYS[1])
+    whole, alone = Units.of(people, ids).at_most(limit), np.arange(40)
+    everyone = bring(whole, alone, KEYS[1])
     for person in range(40):
         own = everyone.rows[everyone.owner == person]
-        assert np.array_equal(whole.bring(np.array([person]), limit, KEYS[1]).rows, own)
+        assert np.array_equal(bring(whole, np.array([person]), KEYS[1]).rows, own)
         fewer = people.copy()
         stolen = np.flatnonzero((people != ids[person]) & (np.arange(people.size) % 3 == 0))
         fewer[stolen] = ids[(person + 1) % 40]  # other people's rows change hands
-        other = PeopleRows(*rows_of(fewer, ids))
-        assert np.array_equal(other.bring(np.array([person]), limit, KEYS[1]).rows, own)
+        place = {one: k for k, one in enumerate(ids)}  # without the demand that all hold a row
+        other = Units(ids, np.array([place[one] for one in fewer]), most=limit)
+        assert np.array_equal(bring(other, np.array([person]), KEYS[1]).rows, own)
 
 
-def rows_of(people: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same form without the demand that everyone holds a row."""
-    parts = [np.flatnonzero(people == one) for one in ids]
-    return np.concatenate(parts), np.cumsum([0] + [p.size for p in parts])
-
-
-def chosen(bring: object, held: int, limit: int) -> np.ndarray:
+def chosen(bringing: object, held: int, limit: int) -> np.ndarray:
     """How often each subset of one person's rows was brought, over the keys."""
     people = np.repeat(["a", "b"], [3, held])
-    of = PeopleRows.of(people, ["a", "b"])
+    of = Units.of(people, ["a", "b"]).at_most(limit)
     names = {s: k for k, s in enumerate(itertools.combinations(range(3, 3 + held), limit))}
     counts = np.zeros(len(names))
     for key in KEYS:
-        rows = bring(of, np.array([1]), limit, key).rows  # type: ignore[operator]
+        rows = bringing(of, np.array([1]), key).rows  # type: ignore[operator]
         counts[names[tuple(sorted(rows.tolist()))]] += 1
     return counts
 
 
-def first_rows(of: PeopleRows, persons: np.ndarray, limit: int, key: bytes) -> Brought:
+def first_rows(of: Units, persons: np.ndarray, key: bytes) -> Brought:
     """Planted break: the first row is brought more often than the others."""
-    found = of.bring(persons, None, key)
     if key[0] % 4:
-        return of.bring(persons, limit, key)
-    return Brought(found.rows[:limit], found.owner[:limit])
+        return bring(of, persons, key)
+    found = bring(replace(of, most=None), persons, key)
+    return Brought(found.rows[: of.most], found.owner[: of.most])
 
 
 @pytest.mark.parametrize(("held", "limit"), [(5, 2), (6, 1), (4, 3)])
 def test_every_subset_has_the_same_chance(held: int, limit: int) -> None:
-    assert stats.chisquare(chosen(PeopleRows.bring, held, limit)).pvalue > 1e-4
+    assert stats.chisquare(chosen(bring, held, limit)).pvalue > 1e-4
     assert stats.chisquare(chosen(first_rows, held, limit)).pvalue < 1e-6
 
 
 def test_people_s_choices_are_independent() -> None:
-    of = PeopleRows.of(np.repeat(["a", "b"], 2), ["a", "b"])
-    both = np.array([of.bring(np.arange(2), 1, key).rows - [0, 2] for key in KEYS])
+    of = Units.of(np.repeat(["a", "b"], 2), ["a", "b"]).at_most(1)
+    both = np.array([bring(of, np.arange(2), key).rows - [0, 2] for key in KEYS])
     assert abs(np.corrcoef(both.T)[0, 1]) < 4.5 / len(KEYS) ** 0.5
     later = np.array([both[:-1, 0], both[1:, 0]])
     assert abs(np.corrcoef(later)[0, 1]) < 4.5 / len(KEYS) ** 0.5
@@ -117,8 +114,8 @@ def test_a_person_s_rows_stay_in_one_physical_batch(counts: list[int], width: in
 
 
 def test_nobody_drawn_brings_nothing() -> None:
-    of = PeopleRows.of(["a", "b", "a"], ["a", "b"])
-    none = of.bring(np.empty(0, np.int64), 3, KEYS[0])
+    of = Units.of(["a", "b", "a"], ["a", "b"]).at_most(3)
+    none = bring(of, np.empty(0, np.int64), KEYS[0])
     assert none.rows.size == 0
     assert list(none.parts(4)) == []
 
@@ -141,25 +138,25 @@ def test_bad_input_is_told_in_one_line_that_names_nobody_s_rows(
     people: list[object], ids: list[object], message: str
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        PeopleRows.of(people, ids)
+        Units.of(people, ids)
     assert "\n" not in str(caught.value)
 
 
 def test_texts_may_be_objects_as_pandas_keeps_them() -> None:
     column = np.array(["b", "a", "b"], dtype=object)
-    assert PeopleRows.of(column, ["a", "b"]).rows.tolist() == [1, 0, 2]
+    assert Units.of(column, ["a", "b"]).rows.tolist() == [1, 0, 2]
     with pytest.raises(DataError, match="type object"):
-        PeopleRows.of(np.array(["b", 1], dtype=object), ["b", "1"])
+        Units.of(np.array(["b", 1], dtype=object), ["b", "1"])
 
 
 def test_the_limit_is_a_count() -> None:
     with pytest.raises(InputError, match="rows_per_person"):
-        PeopleRows.of(["a"], ["a"]).bring(np.array([0]), 0, KEYS[0])
+        Units.of(["a"], ["a"]).at_most(0)
 
 
 def test_reprs_show_nobody() -> None:
-    of = PeopleRows.of(np.full(7310, 429), [429])
-    assert "7310" not in repr(of) + repr(of.bring(np.array([0]), None, KEYS[0]))
+    of = Units.of(np.full(7310, 429), [429])
+    assert "7310" not in repr(of) + repr(bring(of, np.array([0]), KEYS[0]))
 
 
 def trained(people, missing=None, **options):
@@ -247,29 +244,29 @@ def test_rows_are_found_for_every_kind_of_ids(kind: type) -> None:
     random = np.random.default_rng(0)
     ids = random.permutation(100).astype(kind)
     whose = random.permutation(np.concatenate([ids, random.choice(ids, 400)]))
-    of = PeopleRows.of(whose, ids)
+    of = Units.of(whose, ids)
     for person, name in enumerate(ids):
         mine = of.rows[of.starts[person] : of.starts[person + 1]]
         assert mine.tolist() == np.flatnonzero(whose == name).tolist()
     for stranger in np.array(["x"]) if kind is str else np.array([101, 255]):
         with pytest.raises(DataError, match="1 of 501 rows are of nobody"):
-            PeopleRows.of(np.append(whose, stranger), ids)
+            Units.of(np.append(whose, stranger), ids)
 
 
 def test_ids_far_apart_and_below_zero() -> None:
     ids = np.array([-(2**63), 5, 2**62, -7])
-    of = PeopleRows.of(np.array([5, -7, 2**62, -(2**63), 5]), ids)
+    of = Units.of(np.array([5, -7, 2**62, -(2**63), 5]), ids)
     assert (of.rows.tolist(), of.starts.tolist()) == ([3, 0, 4, 2, 1], [0, 1, 3, 4, 5])
-    of = PeopleRows.of(np.array([-1, -3, -1]), np.array([-3, -1]))
+    of = Units.of(np.array([-1, -3, -1]), np.array([-3, -1]))
     assert of.rows.tolist() == [1, 0, 2]
     for people in (np.array([-1, -2, -3]), np.array([1, 2], dtype=np.uint64)):
         with pytest.raises(DataError, match="nobody"):
-            PeopleRows.of(people, np.array([-3, -1]))
+            Units.of(people, np.array([-3, -1]))
 
 
 def test_more_persons_than_sixteen_bits() -> None:
     random = np.random.default_rng(0)
     whose = random.permutation(np.repeat(np.arange(70_000), 2))
-    of = PeopleRows.of(whose, np.arange(70_000))
+    of = Units.of(whose, np.arange(70_000))
     assert (whose[of.rows] == np.repeat(np.arange(70_000), 2)).all()
     assert (of.rows[::2] < of.rows[1::2]).all()

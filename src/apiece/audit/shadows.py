@@ -28,9 +28,10 @@ from apiece._types import Integers, Json, Mask
 from apiece.audit import stacked_training
 from apiece.audit.records import ShadowScores, read_arrays, write_arrays
 from apiece.audit.stacked_training import Recipe
+from apiece.budgets import Units
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
-from apiece.training import PeopleRows, StackedModel
+from apiece.training import StackedModel
 
 Arrays = dict[str, npt.NDArray[Any]]
 Work = Callable[[int], Arrays]
@@ -61,7 +62,7 @@ class Pool:
     inputs: Tensor
     targets: Tensor
     groups: Integers
-    people: PeopleRows | None = None
+    people: Units | None = None
 
     def __post_init__(self) -> None:
         ids = _check.record_ids("ids", self.ids)

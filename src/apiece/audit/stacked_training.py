@@ -13,9 +13,11 @@ from torch import Tensor
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.audit import poisson
+from apiece.budgets import Units
 from apiece.errors import InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import SUMS, PeopleRows, StackedModel, add_noise, normalise
+from apiece.training import SUMS, StackedModel, add_noise, normalise
+from apiece.training.people import bring
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
@@ -111,7 +113,7 @@ def train(
     recipe: Recipe,
     seed: int,
     block: int = 0,
-    people: PeopleRows | None = None,
+    people: Units | None = None,
 ) -> Tensor:
     """Return the parameters (K, parameters) of K models trained under one `plan`.
 
@@ -186,7 +188,7 @@ class Rows:
 
 
 def rows_of(
-    batch: poisson.PaddedBatch, people: PeopleRows | None, generator: np.random.Generator
+    batch: poisson.PaddedBatch, people: Units | None, generator: np.random.Generator
 ) -> Rows:
     """Return the rows that the records of `batch` bring: for persons, by coins of each model's own.
 
@@ -196,10 +198,7 @@ def rows_of(
         return Rows(batch, batch.records)
     ends = ((0, 0), (0, 1))  # the last is padding
     records, real = np.pad(batch.records, ends), np.pad(batch.real, ends)
-    brought = [
-        people.bring(records[k, real[k]], people.most, generator.bytes(32))
-        for k in range(len(records))
-    ]
+    brought = [bring(people, records[k, real[k]], generator.bytes(32)) for k in range(len(records))]
     width = max(1, *(each.rows.size for each in brought))
     rows = np.zeros((len(records), width), dtype=np.int64)
     owner = np.full(rows.shape, records.shape[1] - 1)

@@ -13,10 +13,10 @@ from apiece.assignment import Strategy, assign
 from apiece.audit.shadows import Pool, ShadowJob
 from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import Recipe
-from apiece.budgets import Budgets
+from apiece.budgets import Budgets, Units
 from apiece.errors import DataError
 from apiece.plan import Plan
-from apiece.training import PeopleRows, StackedMlp
+from apiece.training import StackedMlp
 
 HIDDEN = (128, 64)
 
@@ -111,7 +111,7 @@ def table_job(
             f"table: {len(features)} rows of features, {len(targets)} labels, {len(budgets)} "
             "budgets; give one of each a record, or a person's id with each row"
         )
-    own = None if people is None else PeopleRows.of(people, budgets.ids)
+    own = None if people is None else Units.of(people, budgets.ids)
     if own is not None:
         own = replace(own, most=rows_per_person)
     pool = Pool(

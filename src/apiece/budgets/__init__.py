@@ -11,11 +11,10 @@ from apiece.budgets.doubts import (
 from apiece.budgets.frames import budget_column, capped, ids_column, person_column
 from apiece.budgets.groups import BudgetGroups
 from apiece.budgets.levels import BudgetLevels
-from apiece.budgets.ownership import Ownership
-from apiece.budgets.persons import Persons
 from apiece.budgets.records import Budgets, Consents
 from apiece.budgets.release import BudgetHistogram, release_histogram
 from apiece.budgets.row_limit import release_rows_per_person
+from apiece.budgets.units import Ownership, Persons, Units
 
 __all__ = [
     "LARGE",
@@ -27,6 +26,7 @@ __all__ = [
     "Consents",
     "Ownership",
     "Persons",
+    "Units",
     "budget_column",
     "cap_note",
     "capped",

@@ -14,7 +14,7 @@ from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.budgets.frames import budget_column, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, excess_array, names_of
-from apiece.budgets.persons import Persons
+from apiece.budgets.units import Units
 from apiece.datasets import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
@@ -420,14 +420,14 @@ class Budgets:
         if ids is not None and person is not None:
             raise InputError("ids, person: both given; persons are named by person alone")
         table = read_frame(frame, dialect)
-        persons = None if person is None else Persons.of(table, person)
-        names = None if persons is None else persons.ids
+        units = None if person is None else Units.of_column(table, person)
+        names = None if units is None else units.ids
 
         def values(name: str, role: str, below: float) -> Floats:
             found = budget_column(
                 table, name, role, below=below, decimal=dialect.decimal, no_limit_cap=no_limit_cap
             )
-            return found if persons is None else persons.once(found, f"{role} column {name!r}")
+            return found if units is None else units.once(found, f"{role} column {name!r}")
 
         return cls(
             values(epsilon, "epsilon", np.inf),

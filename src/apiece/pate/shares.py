@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats, Integers, Mask
+from apiece.budgets import Units
 from apiece.errors import DataError, VerificationError
 from apiece.pate.planning import VotePlan
-from apiece.training import ChaCha20Stream, PeopleRows
+from apiece.training import ChaCha20Stream
 
 _CELLS = 1 << 22  # coins in memory at a time
 
@@ -73,7 +74,7 @@ def shared_out(
         which these are depends on `key` and its place in the plan alone.
 
     Raises:
-        DataError: For a plan of persons without `people`, and as `PeopleRows.of`.
+        DataError: For a plan of persons without `people`, and as `Units.of`.
     """
     bound = plan.plan
     if (people is None) != (bound.unit == "record"):
@@ -81,13 +82,13 @@ def shared_out(
             f"people: the plan is of {bound.unit}s; give each row's person for a plan of persons, "
             "and none for a plan of records"
         )
-    of = None if people is None else PeopleRows.of(people, bound.ids)
+    of = None if people is None else Units.of(people, bound.ids)
     record, teacher = _seated(plan, key)
     if included is not None:
         record, teacher = record[included[record]], teacher[included[record]]
     order = np.argsort(teacher, kind="stable")
     record, teacher = record[order], teacher[order]
-    counts = np.ones(record.size, np.int64) if of is None else np.diff(of.starts)[record]
+    counts = np.ones(record.size, np.int64) if of is None else of.counts[record]
     ends = np.cumsum(np.bincount(teacher, weights=counts, minlength=plan.teachers))
     starts = np.concatenate([np.zeros(1, np.int64), ends.astype(np.int64)])
     if of is None:
@@ -141,10 +142,7 @@ def _owners(plan: VotePlan, people: npt.ArrayLike | None) -> Integers:
     """Return the record, or person, that each row of the data belongs to."""
     if people is None:
         return np.arange(plan.plan.group_index.size)
-    of = PeopleRows.of(people, plan.plan.ids)
-    owner = np.empty(of.rows.size, dtype=np.int64)
-    owner[of.rows] = np.repeat(np.arange(of.starts.size - 1), np.diff(of.starts))
-    return owner
+    return Units.of(people, plan.plan.ids).owner
 
 
 def _misdealt(why: str) -> VerificationError:

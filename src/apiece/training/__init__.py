@@ -21,7 +21,6 @@ from apiece.training.clipping import (
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.modes import called_with, evaluating, unchanged
 from apiece.training.noise import add_noise, normalise
-from apiece.training.people import PeopleRows
 from apiece.training.randomness import ChaCha20Stream, Streams
 from apiece.training.shards import ParquetShards, TarShards
 from apiece.training.spending import PlannedSpending
@@ -38,7 +37,6 @@ __all__ = [
     "FilteredTrainer",
     "OutputAverage",
     "ParquetShards",
-    "PeopleRows",
     "PlannedSpending",
     "Progress",
     "ProgressBar",

@@ -18,7 +18,7 @@ from apiece.training.chargers import Accounts, ByBound, ByNorm
 from apiece.training.clipping import LossFunction, Proof, guards
 from apiece.training.distributed import Processes
 from apiece.training.loop import Loop
-from apiece.training.people import rows_of
+from apiece.training.people import units_of
 from apiece.training.randomness import RunningStreams, Uncopied
 from apiece.training.samplers import EqualSampler
 from apiece.training.sources import source_of
@@ -116,7 +116,7 @@ class FilteredTrainer(Uncopied):
             physical_batch_size = _check.count("physical_batch_size", physical_batch_size)
         source, updates = source_of(dataset), Updates(optimizer, scheduler, None)
         charged = _positions(people, len(source))
-        rows = rows_of(people, charged, source, rows_per_person)
+        rows = units_of(people, charged, source, rows_per_person)
         sums = Sums(
             self.model, loss_fn, source, width=physical_batch_size, method=method, people=rows
         )

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from apiece._types import Floats, Integers
+from apiece.budgets import Units
 from apiece.training.clipping import (
     ClippedSum,
     LossFunction,
@@ -21,7 +22,7 @@ from apiece.training.clipping import (
     model_randomness,
     proof_of,
 )
-from apiece.training.people import PeopleRows
+from apiece.training.people import bring
 from apiece.training.sources import Source, alike
 from apiece.training.updates import check_same
 
@@ -52,7 +53,7 @@ class Sums:
         *,
         width: int | None = None,
         method: str = "auto",
-        people: PeopleRows | None = None,
+        people: Units | None = None,
         compiled: bool = False,
     ) -> None:
         self.model, self.loss_fn, self.source = model, loss_fn, source
@@ -134,7 +135,7 @@ class Sums:
                 part = slice(start, start + width)
                 yield part, records[part], None
             return
-        brought = self._people.bring(records, self._people.most, _coins(seed))
+        brought = bring(self._people, records, _coins(seed))
         for part, where in brought.parts(width):
             yield part, brought.rows[where], brought.owner[where]
 

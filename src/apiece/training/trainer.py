@@ -15,6 +15,7 @@ from torch import nn
 
 from apiece import _check
 from apiece._types import Integers, Mask, State
+from apiece.budgets import Units
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.training.batches import taking_part
@@ -26,7 +27,7 @@ from apiece.training.distributed import Processes
 from apiece.training.idle import NoiseAlone
 from apiece.training.keeper import Keeper
 from apiece.training.loop import Loop
-from apiece.training.people import PeopleRows, rows_of
+from apiece.training.people import units_of
 from apiece.training.randomness import Streams, Uncopied
 from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, look_at_items, source_of
@@ -133,7 +134,7 @@ class Trainer(Uncopied):
         streams = _streams(seed, processes)
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
         mask = taking_part(included, bound.group_index.size)
-        rows = rows_of(people, bound.ids, source, rows_per_person, plan.unit)
+        rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
         how: State = {"method": method, "compiled": compiled}
         sums = Sums(self.model, loss_fn, source, width=width, people=rows, **how)
         if streams.release:
@@ -337,7 +338,7 @@ def _makes(run: Trainer, updates: Updates, thaw: object, how: State) -> State:
     return {"loss": run.loss_fn, "model": run.model, **updates.settings, **how}
 
 
-def _who(groups: Integers, people: PeopleRows | None) -> list[Integers]:
+def _who(groups: Integers, people: Units | None) -> list[Integers]:
     """Return what says who takes part in which group, with which rows."""
     if people is None:
         return [groups]

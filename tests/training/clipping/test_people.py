@@ -11,7 +11,7 @@ from torch import nn
 
 from apiece.errors import InputError
 from apiece.training import clip_and_sum
-from apiece.training.clipping.people import owners
+from apiece.training.clipping.front import units_of
 
 METHODS = ("proved", "alone")
 COUNTS = (1, 5, 1, 2, 17, 3, 1, 8)  # rows of the persons, ragged
@@ -232,18 +232,22 @@ def test_one_row_each_is_what_it_is_without_people() -> None:
 
 
 def test_numbers_by_first_appearance() -> None:
-    found = owners(["b", "a", "b", "c"], 4)
-    assert found.persons == 3
-    assert found.order is not None
-    assert found.order.tolist() == [0, 2, 1, 3]
-    assert found.owner.tolist() == [0, 0, 1, 2]
-    assert owners([5, 5, 2], 3).order is None
+    units = units_of(["b", "a", "b", "c"], 4)
+    assert units is not None
+    assert units.ids.tolist() == ["b", "a", "c"]
+    assert units.rows.tolist() == [0, 2, 1, 3]
+    assert units.owner[units.rows].tolist() == [0, 0, 1, 2]
+    for lying in ([5, 5, 2], [2, 5, 5], torch.tensor([2, 2, 5])):
+        gathered = units_of(lying, 3)
+        assert gathered is not None
+        assert gathered.gathered
+    assert units_of([7, 3, 5], 3) is None  # a row each, in their order
 
 
 @pytest.mark.parametrize("people", [[1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], [None, 1, 2]])
 def test_what_are_no_ids_is_refused(people) -> None:
     with pytest.raises(InputError, match="people"):
-        owners(people, 3)
+        units_of(people, 3)
 
 
 def test_bounds_are_of_persons() -> None:

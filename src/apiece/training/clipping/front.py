@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from apiece import _check
-from apiece.errors import SlowPathWarning, UnsupportedError, unknown
+from apiece.budgets import Units
+from apiece.errors import InputError, SlowPathWarning, UnsupportedError, unknown
 from apiece.training.clipping import guards, records
 from apiece.training.clipping.alone import clip_alone
 from apiece.training.clipping.clipped import ClippedSum
 from apiece.training.clipping.engine import clip_proved, engine_for, refused
-from apiece.training.clipping.people import owners
 from apiece.training.clipping.precision import wide
 from apiece.training.clipping.records import LossFunction as LossFunction
 
@@ -88,16 +88,16 @@ def clip_and_sum(
     parameters = guards.fit_parameters(inner)
     size = records.count(inputs, targets)
     device = next(iter(parameters.values())).device
-    found = None if people is None else owners(people, size)
-    if found is not None and found.persons == size:
-        found = None  # a row each, in their order
-    clip_norms = guards.bounds(clip_norms, size if found is None else found.persons, device)
+    units = None if people is None else units_of(people, size)
+    clip_norms = guards.bounds(clip_norms, size if units is None else len(units), device)
     if size == 0:
         return _named(empty_sum(parameters), model, inner)
-    order = None if found is None or found.order is None else found.order.to(device)
+    order = owner = None
+    if units is not None:
+        owner = torch.from_numpy(units.owner[units.rows]).to(device)
+        order = None if units.gathered else torch.from_numpy(units.rows).to(device)
     if order is not None:
         inputs, targets = records.select(inputs, order), records.select(targets, order)
-    owner = None if found is None else found.owner.to(device)
     batch = records.Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
     with guards.told_of_checkpoints():
@@ -106,6 +106,25 @@ def clip_and_sum(
         losses = torch.empty_like(total.losses).scatter_(0, order, total.losses)
         total = replace(total, losses=losses)
     return _named(total, model, inner)
+
+
+def units_of(people: Any, size: int) -> Units | None:
+    """Return the persons of a batch, in the order of first appearance; None where each has a row.
+
+    Args:
+        people: The id of each row's person, as a tensor, an array or a list.
+        size: How many rows there are.
+
+    Raises:
+        InputError: For another number of ids, or ids that are neither integers nor text.
+    """
+    given = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
+    units = Units.in_turn(given)
+    if units.owner.size != size:
+        raise InputError(
+            f"people: {units.owner.size} ids for {size} rows; give the id of each row's person"
+        )
+    return None if len(units) == size else units
 
 
 def _named(total: ClippedSum, model: nn.Module, inner: nn.Module) -> ClippedSum:
