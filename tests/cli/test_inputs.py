@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.cli._inputs import (
+from apiece.cli._command import (
     dialect_from,
     gone,
     groups_from,

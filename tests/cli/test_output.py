@@ -2,7 +2,7 @@
 
 import pytest
 
-from apiece.cli._output import columns
+from apiece.cli._command import columns
 
 
 def test_a_table_of_numbers_fits_80_columns() -> None:

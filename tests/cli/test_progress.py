@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from apiece.cli import _progress
-from apiece.cli._progress import Bar
+from apiece.cli import _command
+from apiece.cli._command import Bar
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -15,7 +15,7 @@ from apiece.cli._progress import Bar
 def test_a_bar_is_one_line(
     text: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(_command, "PATIENCE", 0.0)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -30,7 +30,7 @@ def test_a_bar_is_one_line(
 
 
 def test_nobody_watches(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(_command, "PATIENCE", 0.0)
     with Bar(1) as bar:
         bar.advance("plans")
     assert capsys.readouterr().err == ""

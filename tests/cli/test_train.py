@@ -491,10 +491,10 @@ class Terminal(io.StringIO):
 def test_the_bar_on_a_terminal_says_what_was_planned(
     quiet: list[str], table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from apiece.cli import _progress
+    from apiece.cli import _command
 
     terminal = Terminal()
-    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(_command, "PATIENCE", 0.0)
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("COLUMNS", "200")
     assert ask([*table(), *quiet]) == 0

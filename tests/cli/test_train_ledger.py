@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import torch
 
-from apiece.jobs.folder import RunFolder
+from apiece.jobs.prepared import RunFolder
 from apiece.ledger import Ledger
 from sample_tables import AGE_AND_ANSWER as SCHEMA
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.jobs import Interval
-from apiece.jobs.accuracies import Answers, accuracies, share_right
+from apiece.jobs.trained import Answers, accuracies, share_right
 
 TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 1])
 SAID = np.array([0, 0, 1, 1, 1, 1, 0, 2])

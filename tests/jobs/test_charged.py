@@ -9,7 +9,7 @@ import torch
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import AnalysisError, DataError, InputError
-from apiece.jobs.charged import charge_training
+from apiece.jobs.running import charge_training
 from apiece.ledger import Ledger
 from apiece.plan import BoundPlan
 

@@ -8,12 +8,7 @@ import pytest
 from apiece.datasets import Categorical, Date, Feature, Numeric, encode
 from apiece.errors import DataError, InputError
 from apiece.jobs import job_from_dict
-from apiece.jobs.doubts import (
-    of_rows,
-    refuse_too_wide,
-    refuse_unread,
-    roles,
-)
+from apiece.jobs.people import of_rows, refuse_too_wide, refuse_unread, roles
 
 COLUMNS: dict[str, Feature] = {"x": Numeric(0, 9), "y": Categorical(("a", "b"))}
 

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from apiece.errors import DataError
-from apiece.jobs.folder import RunFolder, free_folder, refuse_used
+from apiece.jobs.prepared import RunFolder, free_folder, refuse_used
 
 
 def test_files_are_written_whole_and_listed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "runs" / "first")
     folder.write("b.txt", "text")
     folder.write("a.bin", b"\x00\x01")
-    assert folder.files() == ["a.bin", "b.txt"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["a.bin", "b.txt"]
     folder.write("b.txt", "other")
     assert (folder.path / "b.txt").read_text() == "other"
-    assert folder.files() == ["a.bin", "b.txt"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["a.bin", "b.txt"]
 
 
 def test_the_log_has_a_line_an_event_and_no_nan(tmp_path: Path) -> None:

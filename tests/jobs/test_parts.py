@@ -6,7 +6,7 @@ import pytest
 
 from apiece.errors import InputError
 from apiece.jobs import PARTS, TUNED, settings_of
-from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Pate, Training
+from apiece.jobs.config import BudgetColumns, Comparison, Data, Pate, RunSettings, Training
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Data, {"source": 3}, "source = 3: must be a text"),
@@ -33,7 +33,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (BudgetColumns, {"epsilon": "e", "levels": [1, float("nan")]}, "levels = nan"),
     (BudgetColumns, {"epsilon": "e", "levels": [2, 1, 2.0]}, "one occurs twice"),
     (BudgetColumns, {"epsilon": "e", "delta": "d", "levels": [1]}, "with one δ for all"),
-    (Output, {"purpose": 3}, "purpose = 3: must be a text"),
+    (RunSettings, {"purpose": 3}, "purpose = 3: must be a text"),
     (Training, {"strategy": "sampel"}, "did you mean 'sample'"),
     (Training, {"strategy": ["sample"]}, "strategy = ['sample']: must be a text"),
     (Training, {"steps": True}, "steps = True"),
@@ -61,9 +61,9 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Comparison, {"settings": {"scale": 3}}, "must be tables"),
     (Comparison, {"settings": {"scale": {"hidden": [3]}}}, "unknown name 'hidden'"),
     (Comparison, {"settings": {"scale": {"steps": 0}}}, "steps = 0"),
-    (Output, {"seed": -1}, "seed = -1"),
-    (Output, {"ledger": "sqlite:///l.db"}, "give --ledger URL and --analysis NAME"),
-    (Output, {"ledger": "sqlite:///l.db", "analysis": "m", "seed": 0}, "leave the seed out"),
+    (RunSettings, {"seed": -1}, "seed = -1"),
+    (RunSettings, {"ledger": "sqlite:///l.db"}, "give --ledger URL and --analysis NAME"),
+    (RunSettings, {"ledger": "sqlite:///l.db", "analysis": "m", "seed": 0}, "leave the seed out"),
 ]
 
 
@@ -99,7 +99,7 @@ def test_what_is_left_out_is_as_the_method_has_it() -> None:
 
 
 def test_an_address_is_not_printed() -> None:
-    assert "people.db" not in repr(Output(ledger="sqlite:///people.db", analysis="m"))
+    assert "people.db" not in repr(RunSettings(ledger="sqlite:///people.db", analysis="m"))
 
 
 def test_what_a_strategy_may_have_of_its_own() -> None:

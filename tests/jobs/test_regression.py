@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.jobs.regression import errors_of
+from apiece.jobs.trained import errors_of
 
 
 def test_errors_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.jobs import Run
-from apiece.jobs.release import checklist
+from apiece.jobs.trained import checklist
 from apiece.plan import Plan
 from sample_runs import FACTS, trained
 

@@ -23,8 +23,8 @@ from apiece.jobs import (
     run,
     statement_of,
 )
-from apiece.jobs.binding import Bound
 from apiece.jobs.model import to_bytes
+from apiece.jobs.trained import Bound
 from sample_tables import X_AND_Y as SCHEMA
 
 

@@ -15,10 +15,10 @@ from apiece.plan import Schedule
 class Part:
     """A part with one of each kind."""
 
-    size: int = setting(_check.count, required=True)
-    share: float = setting(of.below_one, value=0.2)
-    name: str | None = setting(of.text)
-    secret: str | None = setting(of.text, secret=True)
+    size: int = setting(required=True)
+    share: float = setting(read=of.below_one, value=0.2)
+    name: str | None = setting()
+    secret: str | None = setting(secret=True)
 
     def __post_init__(self) -> None:
         check(self)
@@ -38,13 +38,13 @@ def test_settings_are_checked_and_frozen_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("read", "value", "found"),
     [
-        (of.delta, "column", "column"),
-        (of.delta, 1e-5, 1e-5),
-        (of.counts, [8, 4], (8, 4)),
-        (of.rows, "all", "all"),
-        (of.rows, 3, 3),
-        (of.seed, 0, 0),
-        (of.strategies, ["scale", "sample"], ("scale", "sample")),
+        (of.delta_or_column, "column", "column"),
+        (of.delta_or_column, 1e-5, 1e-5),
+        (of.several(_check.count), [8, 4], (8, 4)),
+        (of.rows_or_all, "all", "all"),
+        (of.rows_or_all, 3, 3),
+        (of.natural, 0, 0),
+        (of.several(of.strategy_name), ["scale", "sample"], ("scale", "sample")),
         (of.schedule, {"points": [[0, 1], [9, 2]]}, Schedule(((0, 1.0), (9, 2.0)))),
         (
             of.shares,
@@ -62,12 +62,12 @@ def test_readers(read: of.Reader, value: object, found: object) -> None:
     ("read", "value", "error"),
     [
         (of.below_one, 1.0, InputError),
-        (of.delta, 1.0, InputError),
-        (of.delta, float("nan"), InputError),
-        (of.seed, -1, InputError),
-        (of.counts, [0], InputError),
-        (of.rows, "some", InputError),
-        (of.strategy, "scal", OptionError),
+        (of.delta_or_column, 1.0, InputError),
+        (of.delta_or_column, float("nan"), InputError),
+        (of.natural, -1, InputError),
+        (of.several(_check.count), [0], InputError),
+        (of.rows_or_all, "some", InputError),
+        (of.strategy_name, "scal", OptionError),
         (of.schedule, {"between": "hold"}, InputError),
         (of.schedule, {"points": [[1, 1], [0, 1]]}, InputError),
         (of.shares, [{"name": "a"}], InputError),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apiece.errors import DataError
-from apiece.jobs.stored import require_same
+from apiece.jobs.results import require_same
 
 FOUND = {"a": [1.0, {"b": "x"}], "c": None, "d": True, "e": 0}
 

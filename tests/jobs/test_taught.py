@@ -8,8 +8,8 @@ from tests.pate.worlds import CLASSES, people, plan, public
 
 from apiece.errors import StateError
 from apiece.jobs import Records, job_from_dict, prepare, student
-from apiece.jobs.folder import RunFolder
-from apiece.jobs.taught import taught
+from apiece.jobs.prepared import RunFolder
+from apiece.jobs.running import taught
 from apiece.pate import Lessons, teach
 
 DATA = {

@@ -9,8 +9,7 @@ import torch
 from apiece.errors import StateError
 from apiece.jobs import read_job
 from apiece.jobs.config import complete
-from apiece.jobs.folder import RunFolder
-from apiece.jobs.unfinished import Unfinished, reopen
+from apiece.jobs.prepared import RunFolder, Unfinished, reopen
 
 from .small import job
 

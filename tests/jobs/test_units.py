@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from apiece.errors import BudgetError, DataError
-from apiece.jobs.parts import BudgetColumns, Data
-from apiece.jobs.units import budgets, read_units, split
+from apiece.jobs.config import BudgetColumns, Data
+from apiece.jobs.people import budgets, read_units, split
 
 WHO = [f"p{i:03}" for i in range(300)]
 ROWS = np.random.default_rng(0).integers(1, 6, 300)

@@ -15,7 +15,7 @@ import click
 
 from apiece import __version__
 from apiece._text import plain
-from apiece.cli._output import echo
+from apiece.cli._command import echo
 from apiece.errors import ApieceError, InputError, unknown
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended

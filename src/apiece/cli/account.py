@@ -15,10 +15,7 @@ from apiece import _check, _json
 from apiece._files import FIGURE
 from apiece._text import plain
 from apiece.accounting import METHODS, RELATION, PrivacyCurve, privacy_curve
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import read_text, renamed
-from apiece.cli._output import echo
-from apiece.cli._progress import Bar
+from apiece.cli._command import Bar, Command, Output, echo, read_text, renamed
 from apiece.errors import ApieceError, InputError
 from apiece.mechanisms import (
     Gaussian,

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece.cli._command import Command
-from apiece.cli._inputs import refuse_given, warn
-from apiece.cli._output import columns, echo
+from apiece.cli._command import Command, columns, echo, refuse_given, warn
 from apiece.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece._text import plain
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import DIALECT, dialect_from, renamed, table_options
-from apiece.cli._output import echo
+from apiece.cli._command import DIALECT, Command, Output, dialect_from, echo, renamed, table_options
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -143,9 +141,9 @@ def of_run(run: Path, as_json: bool, **asked: Any) -> None:
 @_json_option
 def of_shadow_run(as_json: bool, **flags: Any) -> None:
     """Train shadow models on a run's table, and attack each by all others (LiRA)."""
-    from apiece.cli import _shadow_audit
+    from apiece.cli import _findings
 
-    _say(_shadow_audit.of_shadow_run(_shadow_audit.Asked(**flags)), as_json)
+    _say(_findings.of_shadow_run(_findings.Asked(**flags)), as_json)
 
 
 @command.command("model", short_help="A torch model, by its losses.", cls=Kind)

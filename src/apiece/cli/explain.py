@@ -10,9 +10,7 @@ import click
 
 from apiece._files import FIGURE, PAGE
 from apiece._text import shown
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import groups_from, read_text
-from apiece.cli._output import echo
+from apiece.cli._command import Command, Output, echo, groups_from, read_text
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ def _only(flags: Flags, *names: str) -> Flags:
 
 def _page(flags: Flags, as_json: bool) -> None:
     """Write the contributor's page."""
-    from apiece.cli._progress import Bar
+    from apiece.cli._command import Bar
     from apiece.contract import choices
     from apiece.reporting import contributor_page
 

@@ -12,10 +12,13 @@ import click
 
 from apiece._files import EXPORT
 from apiece._text import plain, shown
-from apiece.cli._command import Group, Output
-from apiece.cli._inputs import (
+from apiece.cli._command import (
     DIALECT,
+    Group,
+    Output,
+    columns,
     dialect_from,
+    echo,
     gone,
     number_or_name,
     read_text,
@@ -24,7 +27,6 @@ from apiece.cli._inputs import (
     table_options,
     warn,
 )
-from apiece.cli._output import columns, echo
 from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:

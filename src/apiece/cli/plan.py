@@ -21,10 +21,13 @@ from apiece.assignment import (
     strategy_named,
 )
 from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import (
+from apiece.cli._command import (
     DIALECT,
+    Command,
+    Output,
+    columns,
     dialect_from,
+    echo,
     groups_from,
     number_or_name,
     once,
@@ -34,7 +37,6 @@ from apiece.cli._inputs import (
     table_options,
     warn,
 )
-from apiece.cli._output import columns, echo
 from apiece.errors import InputError
 from apiece.plan import UNSPENT, Plan
 

@@ -15,9 +15,7 @@ import click
 
 from apiece._files import Kind, append
 from apiece._text import plain
-from apiece.cli._command import Command, Output, Scratch
-from apiece.cli._inputs import once
-from apiece.cli._output import echo
+from apiece.cli._command import Command, Output, Scratch, echo, once
 from apiece.errors import InputError
 
 if TYPE_CHECKING:

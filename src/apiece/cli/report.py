@@ -10,9 +10,7 @@ import click
 
 from apiece._files import PAGE, Kind, check_output, write
 from apiece._text import plain
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import read_text
-from apiece.cli._output import echo
+from apiece.cli._command import Command, Output, echo, read_text
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:

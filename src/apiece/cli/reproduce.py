@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._command import Command, Output, Scratch
-from apiece.cli._output import columns, echo
-from apiece.cli._progress import Bar
+from apiece.cli._command import Bar, Command, Output, Scratch, columns, echo
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:

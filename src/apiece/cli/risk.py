@@ -12,10 +12,7 @@ import numpy as np
 from apiece._files import FIGURE
 from apiece.assignment import strategy_named
 from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import parse_option, warn
-from apiece.cli._output import echo
-from apiece.cli._progress import Bar
+from apiece.cli._command import Bar, Command, Output, echo, parse_option, warn
 from apiece.contract import RiskTable, risk_table
 from apiece.errors import InputError
 

@@ -9,9 +9,7 @@ from typing import Any
 import click
 
 from apiece._files import SCHEMA
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import dialect_from, table_options
-from apiece.cli._output import echo
+from apiece.cli._command import Command, Output, dialect_from, echo, table_options
 from apiece.errors import InputError
 
 EXAMPLE = """

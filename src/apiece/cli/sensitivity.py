@@ -11,9 +11,7 @@ import click
 import numpy as np
 
 from apiece._files import FIGURE
-from apiece.cli._command import Command, Output
-from apiece.cli._inputs import once, refuse_given
-from apiece.cli._output import echo
+from apiece.cli._command import Command, Output, echo, once, refuse_given
 from apiece.errors import AttributeRangeError, DataError, InputError
 from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
 

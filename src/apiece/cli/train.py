@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._command import Command
-from apiece.cli._inputs import number_or_name
-from apiece.cli._output import echo
-from apiece.cli._progress import Bar
+from apiece.cli._command import Bar, Command, echo, number_or_name
 from apiece.errors import InputError, OptionError
 from apiece.jobs import PARTS, REPORT, Job, Run, Setting, settings_of
 

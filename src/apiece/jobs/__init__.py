@@ -6,24 +6,36 @@ What needs torch is loaded when it is first asked for, so that commands start at
 from typing import TYPE_CHECKING
 
 from apiece import _lazy
-from apiece.jobs.accuracies import Accuracies
-from apiece.jobs.config import PARTS, Job, job_from_dict, read_job
-from apiece.jobs.folder import free_folder
-from apiece.jobs.parts import TUNED
+from apiece.jobs.config import PARTS, TUNED, Job, job_from_dict, read_job
 from apiece.jobs.people import People, Records, read_people
-from apiece.jobs.regression import Errors, Interval
-from apiece.jobs.release import Check, Release
-from apiece.jobs.results import METRICS, REPORT, STATEMENT, Run, Total, totalled
+from apiece.jobs.results import (
+    METRICS,
+    REPORT,
+    STATEMENT,
+    Run,
+    Total,
+    statement_of,
+    statement_schema,
+    totalled,
+)
 from apiece.jobs.settings import Setting, settings_of
-from apiece.jobs.statement import statement_of, statement_schema
-from apiece.jobs.trained import Facts, Level, Promise, Trained, promises_of
+from apiece.jobs.trained import (
+    Accuracies,
+    Check,
+    Errors,
+    Facts,
+    Interval,
+    Level,
+    Promise,
+    Release,
+    Trained,
+    promises_of,
+)
 
 if TYPE_CHECKING:
-    from apiece.jobs.model import TabularModel, build, load_model
-    from apiece.jobs.prepared import Prepared, prepare, prepare_again
-    from apiece.jobs.running import run
-    from apiece.jobs.target import Amount, Classes, Target
-    from apiece.jobs.taught import student
+    from apiece.jobs.model import Amount, Classes, TabularModel, Target, build, load_model
+    from apiece.jobs.prepared import Prepared, free_folder, prepare, prepare_again
+    from apiece.jobs.running import run, student
 
 __all__ = [
     "METRICS",
@@ -70,10 +82,8 @@ __all__ = [
 __getattr__ = _lazy.names_of(
     __name__,
     {
-        "model": ("TabularModel", "build", "load_model"),
-        "prepared": ("Prepared", "prepare", "prepare_again"),
-        "running": ("run",),
-        "target": ("Amount", "Classes", "Target"),
-        "taught": ("student",),
+        "model": ("Amount", "Classes", "TabularModel", "Target", "build", "load_model"),
+        "prepared": ("Prepared", "free_folder", "prepare", "prepare_again"),
+        "running": ("run", "student"),
     },
 )

@@ -1,5 +1,8 @@
 """Job: everything that one training on a table is made from, as a TOML file and back.
 
+Every setting is declared here, once: as a field of the section that it stands in. The TOML file,
+the options of `apiece train`, the checks and the config in a run folder are made from these fields.
+
 [data]
 source = "people.csv"         # CSV, Parquet, or a packaged table: adult, german, credit_default
 label = "income"
@@ -41,8 +44,7 @@ analysis = "income model 1"
 purpose = "who earns more than 50,000 a year"
 """
 
-from __future__ import annotations
-
+# Annotations are kept as types, not as texts: they say how a setting is read.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,9 +52,272 @@ from typing import Any
 
 from apiece._json import read_toml
 from apiece._types import Json
+from apiece.datasets import PACKAGED, PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, unknown
-from apiece.jobs.parts import BudgetColumns, Comparison, Data, Output, Pate, Training
-from apiece.jobs.settings import METHODS, plain, settings_of
+from apiece.jobs.settings import (
+    Share,
+    address,
+    below_one,
+    check,
+    delta_or_column,
+    different_levels,
+    held_schedule,
+    inside_one,
+    listed,
+    method_name,
+    natural,
+    plain,
+    rows_or_all,
+    schedule,
+    setting,
+    settings_of,
+    several,
+    shares,
+    strategies_of,
+    strategy_name,
+)
+from apiece.plan import Schedule
+
+
+def settings_by_strategy(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings that strategies have of their own, each checked; see `TUNED`."""
+    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
+        raise InputError(
+            f"{name} = {value!r}: must be tables, as in settings.scale = {{ steps = 9 }}"
+        )
+    for strategy, own in value.items():
+        strategy_name("strategy in settings", strategy)
+        for key in own:
+            if key not in TUNED:
+                raise unknown(f"setting of {strategy}", key, TUNED)
+        Training(strategy=strategy, **own)
+    return {strategy: dict(own) for strategy, own in value.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """[data]: the table, its columns, and how a CSV file is written (`datasets.Dialect`).
+
+    Without `split`, `test_share` of the units is held out, by coin. With `person` the persons are
+    the units, and budgets and split are theirs; `people` is a second table that says them.
+    """
+
+    source: str = setting(
+        "CSV or Parquet file, or a packaged table: adult, german, credit_default.",
+        required=True, flag="data",
+    )  # fmt: skip
+    label: str | None = setting("Column to predict.")
+    schema: str | None = setting("Public schema (TOML); see apiece schema --help.")
+    split: str | None = setting("Column that says 'train' or 'test'.")
+    test_share: float = setting(
+        "Share of the units to hold out; without --split.", read=below_one, value=0.2
+    )
+    ids: str | None = setting("Column of unique record ids.")
+    person: str | None = setting(
+        "Column of persons' ids. A person may have several rows, and is protected as a whole."
+    )
+    people: str | None = setting(
+        "Second table with budgets and split, one row per person; with --person."
+    )
+    separator: str | None = setting("Cell separator of a CSV file: , ; or tab.", default=",")
+    decimal: str = setting("Decimal mark of a CSV file: . or ,", value=".")
+    encoding: str = setting("Text encoding of a CSV file.", value="utf-8")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.person is not None and self.ids is not None:
+            raise InputError(
+                "ids: records have no ids of their own where the units are persons; give one of "
+                "--ids and --person"
+            )
+        if self.people is not None and self.person is None:
+            raise InputError("people: give --person too, the column of persons' ids in both tables")
+        tables = [self.source] if self.people is None else [self.source, self.people]
+        declared = Dialect(self.separator, self.decimal, self.encoding)
+        if declared != PLAIN and all(self.dialect_of(table) == PLAIN for table in tables):
+            raise InputError(
+                "separator, decimal, encoding: are for CSV files; leave them out for "
+                + " and ".join(tables)
+            )
+
+    @property
+    def unit(self) -> str:
+        """Whose presence is hidden: "record" (a row) or "person" (all rows of one id)."""
+        return "record" if self.person is None else "person"
+
+    def dialect_of(self, table: str) -> Dialect:
+        """Return how one of the tables is written: as declared, where it is a CSV file."""
+        if table in PACKAGED or is_parquet(table):
+            return PLAIN
+        return Dialect(self.separator, self.decimal, self.encoding)
+
+    @property
+    def packaged(self) -> bool:
+        """Whether the data come with apiece."""
+        return self.source in PACKAGED
+
+    @property
+    def split_column(self) -> str | None:
+        """The column that says who is trained on; None where coins do."""
+        return self.split or (PACKAGED[self.source].split if self.packaged else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetColumns:
+    """[budgets]: where everyone's ε and δ come from: a column, or simulated `groups`.
+
+    `levels` are public, where those that somebody chose are not; no other ε may be in the column.
+    """
+
+    epsilon: str | None = setting("Column of each record's ε.")
+    delta: float | str = setting(
+        "One δ for all, or the column of each record's δ.",
+        read=delta_or_column, value=1e-5, default="1e-5",
+    )  # fmt: skip
+    groups: tuple[Share, ...] = setting(read=shares, value=())
+    no_limit_cap: float | None = setting("The ε to use where a budget is 'no limit' or inf.")
+    levels: tuple[float, ...] = setting(
+        "An ε that the consent form offers; repeatable.",
+        read=different_levels, value=(), flag="level",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.epsilon is None) == (not self.groups):
+            raise InputError(
+                "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
+                "[budgets]), or simulated groups in a config; one of the two"
+            )
+        if self.levels and (self.groups or isinstance(self.delta, str)):
+            raise InputError(
+                "levels: are of a column of ε with one δ for all; leave them out (simulated groups "
+                "are declared as they are)"
+            )
+
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dp-sgd": {"strategy": "sample", "batch_size": 512.0},
+    "pate": {"strategy": "weight", "batch_size": 32.0},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """[training]: one model, and the plan by which it is trained.
+
+    With PATE, batch_size is that of each teacher and of the student. Without hidden layers the
+    model is a (multinomial) logistic regression. The schedules are factors on the learning rate and
+    on the noise, by step, as in `schedule_noise`; they are part of every strategy's plan.
+    """
+
+    method: str = setting("Training method: dp-sgd or pate.", read=method_name, value="dp-sgd")
+    strategy: str = setting(
+        "uniform, scale, sample or threshold; with --method pate uniform, upsample or weight.",
+        read=strategy_name, default="sample; weight with --method pate",
+    )  # fmt: skip
+    batch_size: float = setting(
+        "Expected batch size.", default="512; 32 with --method pate", tuned=True
+    )
+    steps: int = setting("Number of model updates.", value=1000, tuned=True)
+    clip_norm: float = setting("Mean clip norm.", value=1.0, tuned=True)
+    learning_rate: float = setting("Learning rate of SGD.", value=1.0, tuned=True)
+    momentum: float = setting("Momentum of SGD.", read=below_one, value=0.0, tuned=True)
+    hidden: tuple[int, ...] = setting("Width of a hidden layer; repeatable.", value=())
+    rows_per_person: int | str | None = setting(
+        "Most rows that a person brings to a step, a public number, or all.", read=rows_or_all
+    )
+    learning_rate_schedule: Schedule | None = setting(read=schedule)
+    noise_schedule: Schedule | None = setting(read=held_schedule)
+
+    def __post_init__(self) -> None:
+        check(self)
+        for name, value in _DEFAULTS[self.method].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+
+TUNED = tuple(name for name, how in settings_of(Training) if how.tuned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pate:
+    """[pate]: with method = "pate", the teachers, the public rows, and what is asked about them.
+
+    Public rows are not protected: their features may show in the model. Their labels are not used.
+    """
+
+    teachers: int | None = setting("Number of teachers; with --method pate.")
+    questions: int | None = setting("Number of public rows to ask about.", default="200")
+    answers: int | None = setting("Largest number of answers; with --threshold.")
+    threshold: float | None = setting(
+        "Share of the noisy votes below which a question stays unanswered.", read=inside_one
+    )
+    public: str | None = setting("Table of public rows for the teachers to label.")
+    public_share: float | None = setting(
+        "Share of the held-out units to declare public, in place of --public.", read=inside_one
+    )
+    semi_supervised: bool | None = setting(
+        "Spread the answers over all public rows; needs scikit-learn.", default="false"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def asked(self) -> int:
+        """How many public rows the teachers are asked about."""
+        return 200 if self.questions is None else self.questions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """[compare]: other strategies beside the job's, each trained `seeds` times.
+
+    strategies: none is the job's alone. settings: strategy → the values of `TUNED` of its own.
+    """
+
+    strategies: tuple[str, ...] = setting(
+        read=lambda name, value: several(strategy_name)("strategy", listed(name, value)), value=()
+    )
+    seeds: int = setting(
+        "Number of models to train for each strategy.", value=1, default="1, with --compare 3"
+    )
+    settings: Mapping[str, Mapping[str, Any]] = setting(read=settings_by_strategy, factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """[run]: the randomness, where the results go, and the ledger that pays for them.
+
+    Without `seed` all randomness comes from the operating system, as a release must have it.
+    """
+
+    seed: int | None = setting(
+        "Seed for repeatable experiments; never for a release.", read=natural
+    )
+    out: str | None = setting("Run folder, new or empty.", default="the first free under runs/")
+    ledger: str | None = setting(  # its address may hold a password
+        "Ledger to charge before the first step; needs ids.", read=address, secret=True
+    )
+    analysis: str | None = setting("The run's name in the ledger; repeated, it charges once.")
+    purpose: str | None = setting("Purpose of the model, for report and statement.")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.ledger is None) != (self.analysis is None):
+            raise InputError(
+                "ledger: give --ledger URL and --analysis NAME together; the name is what makes a "
+                "repeated run charge once"
+            )
+        if self.ledger is not None and self.seed is not None:
+            raise InputError(
+                f"seed = {self.seed}: with a ledger people pay for noise that nobody can take off "
+                "again, and a seed tells it to whoever knows it; leave the seed out"
+            )
+
 
 PARTS = {
     "data": Data,
@@ -60,7 +325,7 @@ PARTS = {
     "training": Training,
     "pate": Pate,
     "compare": Comparison,
-    "run": Output,
+    "run": RunSettings,
 }
 # Setting → the section that it is in; no two sections have one of the same name.
 SECTION_OF = {name: section for section, part in PARTS.items() for name, _ in settings_of(part)}
@@ -94,18 +359,26 @@ class Job:
     training: Training = field(default_factory=Training)
     pate: Pate = field(default_factory=Pate)
     compare: Comparison = field(default_factory=Comparison)
-    run: Output = field(default_factory=Output)
+    run: RunSettings = field(default_factory=RunSettings)
     name: str = field(default="run", compare=False)
 
     def __post_init__(self) -> None:
-        self._check_method()
-        strategy, compared = self.training.strategy, self.compare.strategies
-        if compared and strategy not in compared:
+        method, strategy, compare = self.training.method, self.training.strategy, self.compare
+        known = strategies_of(method)
+        if strategy not in known:
+            raise unknown(f"strategy of method {method}", strategy, known)
+        for name in (*compare.strategies, *compare.settings):
+            if name not in known:
+                raise unknown(f"[compare]: strategy of method {method}", name, known)
+        if method == "pate":
+            self._check_pate()
+        else:
+            self._check_dp_sgd()
+        if compare.strategies and strategy not in compare.strategies:
             raise InputError(
                 f"strategy = {strategy!r}: its model is kept, so it must be one of [compare] "
-                f"strategies = {list(compared)}; add it there, or take [compare] out"
+                f"strategies = {list(compare.strategies)}; add it there, or take [compare] out"
             )
-        self._check_rows()
         if self.run.ledger is None:
             return
         if self.data.ids is None and self.data.person is None:
@@ -115,19 +388,6 @@ class Job:
                 "ledger: without --split each run draws anew whom it trains on, so that a repeated "
                 "run is another analysis; give --split COLUMN, or --test-share 0"
             )
-
-    def _check_method(self) -> None:
-        method, compare = self.training.method, self.compare
-        if self.training.strategy not in METHODS[method]:
-            raise unknown(f"strategy of method {method}", self.training.strategy, METHODS[method])
-        for name in (*compare.strategies, *compare.settings):
-            if name not in METHODS[method]:
-                raise unknown(f"[compare]: strategy of method {method}", name, METHODS[method])
-        given = [name for name, _ in settings_of(Pate) if getattr(self.pate, name) is not None]
-        if method == "pate":
-            self._check_pate()
-        elif given:
-            raise InputError(f"{given[0]}: is of PATE; give --method pate too, or leave it out")
 
     def _check_pate(self) -> None:
         training, pate = self.training, self.pate
@@ -153,10 +413,11 @@ class Job:
                 "or declare a share of the held-out rows public with --public-share; one of the two"
             )
 
-    def _check_rows(self) -> None:
+    def _check_dp_sgd(self) -> None:
+        for name, _ in settings_of(Pate):
+            if getattr(self.pate, name) is not None:
+                raise InputError(f"{name}: is of PATE; give --method pate too, or leave it out")
         person, rows = self.data.person, self.training.rows_per_person
-        if self.training.method == "pate":
-            return
         if person is None and rows is not None:
             raise InputError(
                 "rows_per_person: without --person each row is a record; give --person COLUMN, or "
@@ -180,8 +441,7 @@ class Job:
         Args:
             strategy: One of `strategies`.
         """
-        own = self.compare.settings.get(strategy, {})
-        return replace(self.training, strategy=strategy, **own)
+        return replace(self.training, strategy=strategy, **self.compare.settings.get(strategy, {}))
 
     def seeds_of(self, strategy: str) -> tuple[int, ...] | None:
         """Return the seed of each model of a strategy; None for the system's randomness.
@@ -193,20 +453,9 @@ class Job:
         """
         if self.run.seed is None:
             return None
-        kept = self.training.strategy
-        order = [kept, *(s for s in dict.fromkeys(self.compare.strategies) if s != kept)]
+        order = list(dict.fromkeys((self.training.strategy, *self.compare.strategies)))
         first = self.run.seed + order.index(strategy)
         return tuple(first + repeat * len(order) for repeat in range(self.compare.seeds))
-
-    def seed_of(self, strategy: str, repeat: int) -> int | None:
-        """Return the seed of one model of a strategy; None for the system's randomness.
-
-        Args:
-            strategy: One of `strategies`.
-            repeat: Which of its models, from 0.
-        """
-        seeds = self.seeds_of(strategy)
-        return None if seeds is None else seeds[repeat]
 
     def to_dict(self) -> dict[str, Json]:
         """Return the job as the sections of its TOML file, every value written out."""
@@ -253,17 +502,11 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
     if "source" not in sections["data"]:
         raise InputError("data: none given; give --data FILE or [data] source in a config")
     parts: dict[str, Any] = {name: part(**sections[name]) for name, part in PARTS.items()}
-    parts["compare"] = _without(parts["compare"], changes)
-    return Job(**parts, name=name)
-
-
-def _without(compare: Comparison, changes: Mapping[str, Any]) -> Comparison:
-    """Return a comparison in which no strategy has a changed setting of its own."""
-    kept = {
-        strategy: {key: value for key, value in own.items() if key not in changes}
-        for strategy, own in compare.settings.items()
+    own = {
+        strategy: {key: value for key, value in settings.items() if key not in changes}
+        for strategy, settings in parts["compare"].settings.items()
     }
-    return replace(compare, settings=kept)
+    return Job(**parts | {"compare": replace(parts["compare"], settings=own)}, name=name)
 
 
 def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
@@ -287,20 +530,17 @@ def read_job(path: str | Path, changes: Mapping[str, Any] | None = None) -> Job:
         'first'
     """
     path = Path(path)
-    data = read_toml(path, "config")
-    return job_from_dict(data, name=path.stem, changes=changes or {})
+    return job_from_dict(read_toml(path, "config"), name=path.stem, changes=changes or {})
 
 
 def complete(job: Job, *, out: Path) -> Job:
     """Return `job` as it is kept in its run folder: with absolute paths."""
-    data = job.data
+
+    def absolute(path: str | None) -> str | None:
+        return None if path is None else str(Path(path).resolve())
+
+    data = replace(job.data, schema=absolute(job.data.schema), people=absolute(job.data.people))
     if not data.packaged:
-        data = replace(data, source=str(Path(data.source).resolve()))
-    if data.schema is not None:
-        data = replace(data, schema=str(Path(data.schema).resolve()))
-    if data.people is not None:
-        data = replace(data, people=str(Path(data.people).resolve()))
-    if job.pate.public is not None:
-        public = str(Path(job.pate.public).resolve())
-        job = replace(job, pate=replace(job.pate, public=public))
-    return replace(job, data=data, run=replace(job.run, out=str(out)))
+        data = replace(data, source=str(absolute(data.source)))
+    pate = replace(job.pate, public=absolute(job.pate.public))
+    return replace(job, data=data, pate=pate, run=replace(job.run, out=str(out)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece.budgets import Budgets
+from apiece._types import Floats, Integers, Mask
+from apiece.budgets import Budgets, Persons, budget_column, capped, ids_column
 from apiece.budgets import doubts as budget_doubts
 from apiece.datasets import (
     PACKAGED,
     Categorical,
+    Date,
+    Encoded,
     Feature,
     Numeric,
     Schema,
+    Skip,
     column,
     encode,
     encode_labels,
@@ -29,14 +34,330 @@ from apiece.datasets import (
     packaged_schema,
     read_schema,
     read_table,
+    texts,
 )
-from apiece.errors import DataError, InputError
-from apiece.jobs import doubts
-from apiece.jobs.config import Job
-from apiece.jobs.units import budgets, declared_public, read_units, split
+from apiece.errors import BudgetError, DataError, InputError
+from apiece.jobs.config import BudgetColumns, Data, Job
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Columns = Mapping[str, Feature]
+MOST_BYTES = 2**32  # of features
+
+
+def roles(job: Job, label: str) -> dict[str, str]:
+    """Return the columns that are no features, and what each is instead.
+
+    Raises `InputError` where one column is given two roles.
+    """
+    data, budgets = job.data, job.budgets
+    delta = budgets.delta if isinstance(budgets.delta, str) else None
+    given = {"epsilon": budgets.epsilon, "delta": delta, "ids": data.ids, "person": data.person}
+    given["split"] = data.split
+    found = {label: "label"}
+    for role, name in given.items():
+        if name is None:
+            continue
+        if name in found:
+            raise InputError(
+                f"column {name!r}: given both as {found[name]} and as {role}; name one column each"
+            )
+        found[name] = role
+    return found
+
+
+def refuse_person_as_feature(person: str | None, schema: Schema) -> None:
+    """Raise `InputError` where the schema declares the persons' ids as something to learn from."""
+    if person is not None and not isinstance(schema.columns.get(person, Skip()), Skip):
+        raise InputError(
+            f"person column {person!r}: schema {schema.name} declares it as a feature, and ids are "
+            'not to be learned from; declare it kind = "skip"'
+        )
+
+
+def refuse_too_wide(columns: Columns, rows: int) -> None:
+    """Raise `DataError` where the features would not fit into memory, with the widest column."""
+    widths = {n: len(k.values) if isinstance(k, Categorical) else 1 for n, k in columns.items()}
+    size = 4 * rows * sum(widths.values())
+    if size > MOST_BYTES:
+        widest = max(widths, key=lambda name: widths[name])
+        raise DataError(
+            f"features: {sum(widths.values())} for {rows} records are {size / 2**30:.1f} GiB; "
+            f"column {widest!r} alone declares {widths[widest]} values: merge them, or declare it "
+            'kind = "skip"'
+        )
+
+
+def refuse_unread(frame: pd.DataFrame, columns: Columns, encoded: Encoded, decimal: str) -> None:
+    """Raise `DataError` for a feature that could be read in no row at all."""
+    for name, count in encoded.unread.items():
+        if count < len(frame):
+            continue
+        kind, first = columns[name], str(texts(column(frame, name, "feature"))[0])
+        if isinstance(kind, Date):
+            why = (
+                f"in every row it is empty or no date written as {kind.format!r} (the first: "
+                f"{first!r}); give its format, mend the column, "
+            )
+        elif not isinstance(kind, Categorical):
+            comma = decimal == "." and re.fullmatch(r"-?\d+,\d+", first)
+            why = (
+                f"in every row it is empty, infinite or no number (the first: {first!r}); "
+                + ("if the comma is the decimal mark, pass --decimal ,; " if comma else "")
+                + "mend the column, "
+            )
+        else:
+            shown = ", ".join(repr(v) for v in kind.values[:4])
+            case = "case matters; " if _but_for_case(frame, name, kind) else ""
+            why = (
+                f"no cell is one of the declared values (the first: {first!r}; declared: {shown}); "
+                f"{case}mend the schema's values, "
+            )
+        raise DataError(f'feature column {name!r}: {why}or declare it kind = "skip"')
+
+
+def of_rows(
+    frame: pd.DataFrame, columns: Columns, encoded: Encoded, *, with_ids: bool
+) -> list[str]:
+    """Return what looks like a mistake in the rows: data about people, one line each."""
+    found, size = [], len(frame)
+    for name, count in encoded.unread.items():
+        kind = columns[name]
+        if count and isinstance(kind, Categorical):
+            cased = _but_for_case(frame, name, kind)
+            hint = f", {cased} of them but for their case" if cased else ""
+            found.append(f"column {name!r}: {count} of {size} cells are no declared value{hint}")
+        elif count:
+            what = "date" if isinstance(kind, Date) else "finite number"
+            found.append(f"column {name!r}: {count} of {size} cells are no {what}")
+    for name, count in encoded.outside.items():
+        if count == size:
+            found.append(
+                f"column {name!r}: every cell lies outside its declared range and is clipped; is "
+                "the range in other units?"
+            )
+        cells = column(frame, name, "feature")
+        if size >= 20 and cells.is_unique and all(c.isdecimal() for c in texts(cells)):
+            found.append(
+                f"column {name!r}: a different whole number in every row, like an id; is it one?"
+            )
+    if not with_ids and (copies := int(frame.duplicated().sum())):
+        found.append(
+            f"{copies} rows are exact copies of others; without --ids or --person every row is "
+            "promised its budget, and a person with several rows gets several"
+        )
+    return found
+
+
+def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
+    """Return how many cells are no declared value but would be in another case."""
+    known, alike = {*kind.values, *kind.missing}, {value.casefold() for value in kind.values}
+    cells = texts(column(frame, name, "feature"))
+    return sum(cell not in known and cell.casefold() in alike for cell in cells.tolist())
+
+
+_PARTS = {"train": True, "training": True, "test": False, "testing": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Units:
+    """The records or persons of a job.
+
+    Attributes:
+        size: How many.
+        ids: (U,), of the units; None for records without.
+        owner: (n,), the unit of each row of the data; None where each row is one.
+        table: What says budgets and split.
+        decimal: Its decimal mark.
+        stated: The persons of that table's rows, in the order of `ids`; None where each of its rows
+            is a unit, in order.
+    """
+
+    size: int
+    ids: npt.NDArray[np.str_] | None
+    owner: Integers | None
+    table: pd.DataFrame
+    decimal: str
+    stated: Persons | None
+
+    def rows(self, chosen: Mask) -> Mask:
+        """Return which rows of the data are of the chosen units."""
+        return chosen if self.owner is None else chosen[self.owner]
+
+    def people(self, rows: Mask) -> npt.NDArray[np.str_] | None:
+        """Return the person of each of these rows; None where each row is a record."""
+        if self.owner is None or self.ids is None:
+            return None
+        return self.ids[self.owner[rows]]
+
+    def once(self, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+        """Return what each unit has, (U,), from what each row of `table` says."""
+        return values if self.stated is None else self.stated.once(values, what)
+
+
+def read_units(frame: pd.DataFrame, data: Data) -> Units:
+    """Return the units of the data in `frame`.
+
+    Args:
+        frame: The data.
+        data: Its columns, and where a second table of persons is.
+
+    Raises:
+        DataError: For ids that are empty or missing, repeated ids of records, and a table of
+            persons that is not of the persons in the data.
+
+    Example:
+        >>> import pandas as pd
+        >>> visits = pd.DataFrame({"who": ["bob", "ann", "bob"]})
+        >>> units = read_units(visits, Data(source="visits.csv", person="who"))
+        >>> units.ids.tolist(), units.rows(np.array([False, True])).tolist()
+        (['ann', 'bob'], [True, False, True])
+    """
+    decimal = data.dialect_of(data.source).decimal
+    if data.person is None:
+        ids = None if data.ids is None else _record_ids(frame, data.ids)
+        return Units(len(frame), ids, None, frame, decimal, None)
+    persons = Persons.of(frame, data.person)
+    if data.people is None:
+        return Units(len(persons), persons.ids, persons.owner, frame, decimal, persons)
+    dialect = data.dialect_of(data.people)
+    table = read_table(data.people, dialect)
+    stated = Persons.of(table, data.person)
+    persons.require_same(stated, here=data.source, there=data.people)
+    return Units(len(persons), persons.ids, persons.owner, table, dialect.decimal, stated)
+
+
+def _record_ids(frame: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
+    try:
+        return ids_column(frame, name).astype(str)
+    except DataError as error:
+        if "occurs" not in str(error):
+            raise
+        raise DataError(
+            f"{error}; or where a person may have several rows, pass --person {name} in place of "
+            "--ids"
+        ) from None
+
+
+def split(units: Units, data: Data, seed: int | None) -> Mask:
+    """Return the units that are trained on: by the split column, or by one coin a unit.
+
+    Args:
+        units: The units.
+        data: How they are split.
+        seed: Of the coins; None for fresh ones.
+
+    Guarantee:
+        A person's coin is a function of their id and of a key from the seed: nobody else's presence
+        or rows change it.
+
+    Raises:
+        DataError: For a split column that says something else, or two things of one person, and
+            where nothing is left to train on.
+    """
+    name = data.split_column
+    random = np.random.default_rng(seed)
+    if name is not None:
+        trained = _declared(units, name)
+    elif data.person is not None and units.ids is not None:
+        trained = _coins(units.ids, random.bytes(32)) >= data.test_share
+    else:
+        trained = random.random(units.size) >= data.test_share
+    if not trained.any():
+        raise DataError(f"{data.source}: no record is left for training; change the split")
+    return trained
+
+
+def declared_public(units: Units, held: Mask, share: float, seed: int | None) -> Mask:
+    """Return which of the held-out units are declared public, by one coin a unit.
+
+    Args:
+        units: The units.
+        held: (U,) Which of them are held out.
+        share: That is declared public.
+        seed: Of the coins; None for fresh ones.
+
+    Raises:
+        DataError: Where it leaves no unit public.
+    """
+    random = np.random.default_rng(None if seed is None else [seed, 1])
+    coins = random.random(units.size) if units.ids is None else _coins(units.ids, random.bytes(32))
+    public = held & (coins < share)
+    if not public.any():
+        raise DataError(
+            f"public_share = {share:g}: of {int(held.sum())} held-out units none is public; hold "
+            "out more, or give a table of public rows with --public"
+        )
+    return public
+
+
+def _declared(units: Units, name: str) -> Mask:
+    parts = texts(column(units.table, name, "split"))
+    bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]
+    if bad:
+        raise DataError(
+            f"split column {name!r}, row {bad[0] + 1} = {parts[bad[0]]!r}: must be 'train' "
+            f"or 'test' ({len(bad)} such rows)"
+        )
+    return units.once(np.array([_PARTS[part.lower()] for part in parts]), f"split column {name!r}")
+
+
+def _coins(ids: npt.NDArray[np.str_], key: bytes) -> Floats:
+    """Return a uniform number in [0, 1) for each id, a keyed hash of it."""
+    words = [hashlib.blake2b(i.encode(), key=key, digest_size=8).digest() for i in ids.tolist()]
+    return np.frombuffer(b"".join(words), dtype="<u8") / 2.0**64
+
+
+def budgets(units: Units, asked: BudgetColumns, trained: Mask) -> Budgets:
+    """Return the budgets of the trained units; every row that states one is checked first.
+
+    Args:
+        units: The units.
+        asked: Where their budgets stand.
+        trained: (U,), which of them are trained on.
+
+    Raises:
+        DataError: For rows of one person that differ, naming nobody.
+        BudgetError: For what is no budget.
+    """
+
+    def values(name: str, role: str, below: float) -> Floats:
+        found = budget_column(
+            units.table,
+            name,
+            role,
+            below=below,
+            decimal=units.decimal,
+            no_limit_cap=asked.no_limit_cap,
+        )
+        if role == "epsilon":
+            _require_declared(name, found, asked.levels)
+        return units.once(found, f"{role} column {name!r}")[trained]
+
+    delta: npt.ArrayLike = asked.delta
+    if isinstance(asked.delta, str):
+        delta = values(asked.delta, "delta", 1.0)
+    ids = None if units.ids is None else units.ids[trained]
+    if asked.epsilon is not None:
+        return Budgets(values(asked.epsilon, "epsilon", np.inf), delta, ids=ids)
+    rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
+    # Who is in which simulated group is no secret: it is drawn from a fixed seed.
+    simulated = Budgets.from_groups(
+        rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
+    )
+    return Budgets(simulated.epsilon, delta, ids=ids, labels=simulated.labels)
+
+
+def _require_declared(name: str, found: Floats, levels: tuple[float, ...]) -> None:
+    """Raise `BudgetError` where levels are declared and somebody's ε is none of them."""
+    odd = found[~np.isin(found, levels)] if levels else found[:0]
+    if odd.size:
+        raise BudgetError(
+            f"epsilon column {name!r}: {odd[0]:g} is none of the declared levels "
+            f"{', '.join(f'{level:g}' for level in levels)} ({odd.size} such rows); mend the "
+            "column, or declare what people could choose"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -162,10 +483,10 @@ def read_people(job: Job, coins: int | None = None) -> People:
     frame = load(data.source) if data.packaged else read_table(data.source, dialect)
     frame, schema, label = _with_schema(frame, job)
     target = schema.target(label)
-    taken = doubts.roles(job, label)
-    doubts.refuse_person_as_feature(data.person, schema)
+    taken = roles(job, label)
+    refuse_person_as_feature(data.person, schema)
     columns = schema.features(but=set(taken))
-    doubts.refuse_too_wide(columns, len(frame))
+    refuse_too_wide(columns, len(frame))
     labels = _labels(frame, label, target, dialect.decimal)
     units = read_units(frame, data)
     chosen = split(units, data, job.run.seed if coins is None else coins)
@@ -175,12 +496,12 @@ def read_people(job: Job, coins: int | None = None) -> People:
         seed = job.run.seed if coins is None else coins
         tested = tested & ~units.rows(declared_public(units, ~chosen, share, seed))
     encoded = encode(frame, columns, decimal=dialect.decimal)
-    doubts.refuse_unread(frame, columns, encoded, dialect.decimal)
+    refuse_unread(frame, columns, encoded, dialect.decimal)
     open_rows = _public(job, columns, encoded.features[~trained & ~tested])
     public, private = budget_doubts(asked.groups), []
     if not data.packaged:
         public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
-        private = doubts.of_rows(frame, columns, encoded, with_ids=units.ids is not None)
+        private = of_rows(frame, columns, encoded, with_ids=units.ids is not None)
     people = People(
         fingerprints=_fingerprints(job),
         train=Records(encoded.features[trained], labels[trained], units.people(trained)),

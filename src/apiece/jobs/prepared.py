@@ -1,42 +1,165 @@
-"""A job that has passed every check: its people read, its plans made and verified."""
+"""A job that has passed every check, and its run folder: new, or gone on with after Ctrl-C."""
 
 from __future__ import annotations
 
+import json
+import secrets
+import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from apiece._files import Kind, append, write
 from apiece.assignment import assign, schedule_noise
 from apiece.budgets import cap_note
-from apiece.errors import UnsupportedError
-from apiece.jobs.config import Job
-from apiece.jobs.folder import refuse_used
+from apiece.errors import DataError, StateError, UnsupportedError
+from apiece.jobs.config import Job, read_job
 from apiece.jobs.people import People, read_people
-from apiece.jobs.unfinished import Unfinished, reopen
 from apiece.pate import VotePlan, plan_votes
 from apiece.plan import BoundPlan
+
+_FILE = Kind("a run's file", mark=b"")  # the folder was empty when the run began
+_LOG = Kind("a run's log", (".jsonl",), b'{"seconds": ')
+
+
+class RunFolder:
+    """The folder of one run: files written whole, a log of whole lines, nothing private.
+
+    No losses or norms of training records go into it, no counts of those who were sampled, no list
+    of who has which budget.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"out = {path}: cannot be made ({error.strerror})") from None
+        self.path = path
+        self._start = time.monotonic()
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write the file `name`, whole."""
+        write(self.path / name, content, _FILE)
+
+    def log(self, event: str, **values: object) -> None:
+        """Append one line to log.jsonl: seconds since the start, the event, public values."""
+        seconds = round(time.monotonic() - self._start, 3)
+        line = json.dumps({"seconds": seconds, "event": event, **values}, allow_nan=False)
+        append(self.path / "log.jsonl", line, _LOG)
+
+    def curve(self, strategy: str, repeat: int) -> dict[int, float]:
+        """Return the figures that were logged as "tested" of one model, by step."""
+        lines = (self.path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+        points = [e for e in map(json.loads, lines) if e["event"] == "tested"]
+        of = (strategy, repeat)
+        return {e["step"]: e["figure"] for e in points if (e["strategy"], e["repeat"]) == of}
+
+
+def _is_free(path: Path) -> bool:
+    """Return whether a run folder can be made at `path`: nothing is there, or an empty folder."""
+    if path.is_dir():
+        return not any(path.iterdir())
+    return not (path.exists() or path.is_symlink())
+
+
+def refuse_used(path: Path) -> None:
+    """Raise `DataError` if `path` is a file, or a folder with something in it."""
+    if not _is_free(path):
+        raise DataError(
+            f"out = {path}: exists and is not empty; it is left untouched, choose another --out"
+        )
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """Return parent/name, or the first of parent/name-2, parent/name-3, … that is free."""
+    path, number = parent / name, 1
+    while not _is_free(path):
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Unfinished:
+    """What a run keeps in its folder until it is done, so that it can be gone on with.
+
+    The folder `checkpoints` holds a checkpoint of every model begun, with the key of its noise, and
+    what the config does not say: the job's name, and the coins (the seed) of a split that was
+    drawn. Only its owner can read it, and it is deleted once the run's results are written.
+    """
+
+    out: Path
+    coins: int
+
+    @classmethod
+    def fresh(cls, job: Job, out: Path) -> Unfinished:
+        """Return the place for a new run's checkpoints; nothing is written."""
+        return cls(out, secrets.randbits(128) if job.run.seed is None else job.run.seed)
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is."""
+        return self.out / "checkpoints"
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / "job.json"
+
+    def begin(self, job: Job) -> None:
+        """Make the folder, and note what the config does not say."""
+        from apiece.training import write_atomically
+
+        self.folder.mkdir(mode=0o700)
+        note = {"name": job.name, "coins": self.coins}
+        write_atomically(self._note, json.dumps(note).encode())
+
+    def model(self, strategy: str, repeat: int) -> Path:
+        """Return the folder of one model's checkpoint."""
+        return self.folder / f"{strategy}-{repeat + 1}"
+
+    def made(self) -> int:
+        """Return how many steps the checkpoints hold, all models together."""
+        paths = list(self.folder.glob("*/state.pt"))
+        if not paths:
+            return 0
+        import torch
+
+        from apiece.training import CheckpointFolder
+
+        states = [CheckpointFolder(path.parent).state for path in paths]
+        return sum(int(torch.load(path, weights_only=True)["step"]) for path in states)
+
+    def clear(self) -> None:
+        """Delete what makes it a run to be resumed, then the keys, then everything."""
+        from apiece.training import CheckpointFolder
+
+        self._note.unlink(missing_ok=True)
+        for path in self.folder.glob("*/key"):
+            CheckpointFolder(path.parent).finish()
+        shutil.rmtree(self.folder)
+
+
+def reopen(out: Path, *, ledger: str | None = None) -> tuple[Job, Unfinished]:
+    """Return the job of an interrupted run folder, and its checkpoints; see `prepare_again`."""
+    note = out / "checkpoints" / "job.json"
+    if not note.is_file():
+        why = "was finished" if (out / "metrics.json").exists() else "is no interrupted run"
+        raise StateError(f"{out}: {why}; --resume takes the folder of a run that was interrupted")
+    kept = json.loads(note.read_text())
+    job = read_job(out / "config.toml", {} if ledger is None else {"ledger": ledger})
+    job = replace(job, name=kept["name"], run=replace(job.run, out=str(out)))
+    return job, Unfinished(out, int(kept["coins"]))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prepared:
     """A job that has passed every check: nothing is written and nothing trained yet.
 
-    Attributes:
-        job: What was asked for.
-        people: Read from its table.
-        plans: Strategy → its verified plan.
-        unfinished: Where the run keeps what it needs to be gone on with.
-        resumed: Whether it is an interrupted run.
-        votes: Strategy → how its teachers vote, of which `plans` has the plan; none without PATE.
-
-    Example:
-        >>> from apiece.jobs import job_from_dict
-        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
-        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
-        >>> changes = {"steps": 3, "strategy": "scale"}
-        >>> job = job_from_dict(data, name="first", changes=changes)
-        >>> prepare(job, out=Path("runs/first")).steps
-        3
+    job: what was asked for. people: read from its table. plans: strategy → its verified plan.
+    unfinished: where the run keeps what it needs to be gone on with. resumed: whether it is an
+    interrupted run. votes: with PATE, strategy → how its teachers vote, of which `plans` has the
+    plan.
     """
 
     job: Job
@@ -49,23 +172,25 @@ class Prepared:
     @property
     def steps(self) -> int:
         """How many updates all models take together; with PATE those of teachers and student."""
-        if self.votes:
-            each = (2 * self.job.training_of(name).steps for name in self.votes)
-            return sum(each) * self.job.compare.seeds
-        return sum(plan.steps for plan in self.plans.values()) * self.job.compare.seeds
+        each = [
+            2 * self.job.training_of(name).steps if self.votes else plan.steps
+            for name, plan in self.plans.items()
+        ]
+        return sum(each) * self.job.compare.seeds
 
     @property
     def private_notes(self) -> list[str]:
         """Counts about people, for the operator's eyes; they are kept out of the run folder."""
         notes = list(self.people.private_warnings)
         rows = "records" if self.people.train.person is None else "rows"
-        for part, records in (("training", self.people.train), ("test", self.people.test)):
-            faulty = int(records.faulty.sum())
-            if faulty:
-                does = "contribute nothing" if part == "training" else "are not counted"
+        for part, records, then in (
+            ("training", self.people.train, "contribute nothing"),
+            ("test", self.people.test, "are not counted"),
+        ):
+            if faulty := int(records.faulty.sum()):
                 notes.append(
                     f"{faulty} of {len(records.labels)} {part} {rows} have a NaN, "
-                    f"infinite or unreadable number and {does}"
+                    f"infinite or unreadable number and {then}"
                 )
         return notes
 
@@ -137,7 +262,6 @@ def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
 
 def _votes(job: Job, name: str, people: People) -> VotePlan:
     assert job.pate.teachers is not None  # or the job is refused
-    cap = job.budgets.no_limit_cap
     return plan_votes(
         people.budgets,
         name,
@@ -146,12 +270,12 @@ def _votes(job: Job, name: str, people: People) -> VotePlan:
         answers=job.pate.answers,
         threshold=job.pate.threshold,
         unit=job.data.unit,
-        notes=() if cap is None else (cap_note(cap),),
+        notes=_notes(job),
     )
 
 
 def _plan(job: Job, name: str, people: People) -> BoundPlan:
-    training, cap = job.training_of(name), job.budgets.no_limit_cap
+    training = job.training_of(name)
     plan = assign(
         people.budgets,
         name,
@@ -159,11 +283,15 @@ def _plan(job: Job, name: str, people: People) -> BoundPlan:
         expected_batch_size=training.batch_size,
         clip_norm=training.clip_norm,
     )
-    plan = replace(plan, unit=job.data.unit)
-    if cap is not None:
-        plan = replace(plan, notes=(*plan.notes, cap_note(cap)))
+    plan = replace(plan, unit=job.data.unit, notes=(*plan.notes, *_notes(job)))
     if training.noise_schedule is not None:
         plan = schedule_noise(plan, training.noise_schedule)
     if training.learning_rate_schedule is not None:
         plan = replace(plan, learning_rate=training.learning_rate_schedule)
     return plan
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    """Return what a plan says of budgets without a limit."""
+    cap = job.budgets.no_limit_cap
+    return () if cap is None else (cap_note(cap),)

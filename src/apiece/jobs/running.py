@@ -7,25 +7,23 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import tomli_w
 import torch
 from torch import nn
 
 from apiece._json import read_toml
-from apiece._types import Json
+from apiece._types import Json, Mask
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
-from apiece.errors import InputError
-from apiece.jobs.accuracies import POINTS, Accuracies, accuracies
-from apiece.jobs.binding import Bound
-from apiece.jobs.config import complete
-from apiece.jobs.folder import RunFolder, refuse_used
+from apiece.errors import AnalysisError, InputError, StateError
+from apiece.jobs.config import Job, complete
 from apiece.jobs.model import (
     Accuracy,
     TabularModel,
@@ -34,10 +32,11 @@ from apiece.jobs.model import (
     build,
     errors,
     figure,
+    target_of,
     to_bytes,
 )
-from apiece.jobs.prepared import Prepared
-from apiece.jobs.regression import Errors
+from apiece.jobs.people import Records
+from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
 from apiece.jobs.results import (
     CONFIG,
     METRICS,
@@ -46,18 +45,237 @@ from apiece.jobs.results import (
     STATEMENT,
     Run,
     declared_levels,
+    statement_of,
     totals,
     tuned,
 )
-from apiece.jobs.statement import statement_of
-from apiece.jobs.target import target_of
-from apiece.jobs.taught import taught
-from apiece.jobs.trained import Facts, Trained
-from apiece.plan import BoundPlan
-from apiece.training import Progress, Streams, Trainer
+from apiece.jobs.trained import (
+    POINTS,
+    Accuracies,
+    Bound,
+    Errors,
+    Facts,
+    Trained,
+    accuracies,
+    weights_digest,
+)
+from apiece.ledger import Ledger, reserve_plan, training_costs, training_terms
+from apiece.pate import Lessons, VotePlan, teach
+from apiece.plan import BoundPlan, Plan
+from apiece.training import Progress, StackedMlp, Streams, Trainer
 
 if TYPE_CHECKING:
-    from apiece.jobs.charged import Charge
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Charge:
+    """Everyone's payment for a training: who may take part, and the leave to release its model.
+
+    Make one with `charge_training`, before the first step. included: one Boolean a record, in the
+    order of the plan, for `Trainer(included=)`. Data about people: not for logs.
+    """
+
+    ledger: Ledger
+    analysis_id: str
+    included: Mask = field(repr=False)
+
+    def release(self, state: Mapping[str, torch.Tensor]) -> str:
+        """Record that the model with this `state_dict` goes out; return its digest.
+
+        Call it before anyone sees the model, or figures made from it. Repeated with the same
+        parameters it returns the same. Raises `AnalysisError` where another model went out under
+        this analysis id: then this one must not.
+        """
+        digest = weights_digest(state)
+        first = self.ledger.commit(self.analysis_id, {"model": digest})
+        if first != {"model": digest}:
+            raise AnalysisError(
+                f"analysis {self.analysis_id!r}: another model was released under this id, and "
+                "one charge pays for one; discard this model, or train it under a new id"
+            )
+        return digest
+
+
+def charge_training(
+    ledger: Ledger,
+    analysis_id: str,
+    plan: Plan,
+    *others: Plan,
+    terms: Any = None,
+    resumed: bool = False,
+) -> Charge:
+    """Charge everyone in the plan for all of it, durably, and return who may take part.
+
+    A person whose account cannot bear the whole plan pays nothing and is left out. The plan stays
+    as it is, so that neither noise nor rates tell how many were left out. others: further plans
+    for the same records, trained in the same job; a plan counts as often as it is given. terms:
+    what else is fixed in public, as of `reserve_plan`. resumed: the run goes on, so that its model
+    may have been released already, and the last files not written.
+
+    Guarantee: each person's spending covers all models that the job can release, before its
+    first step. A job that was killed and is started again, or resumed, under the same id is not
+    charged again; what a killed job has shown of itself must not be released beside it. Charges
+    are never given back.
+
+    Raises `AnalysisError` where a model was released under this id by another run, or the id stands
+    for another plan, other people or other terms, or nobody's account can bear the plan;
+    `DataError` for a person without an account; `InputError` for a plan without ids.
+
+    >>> import tempfile
+    >>> from apiece import Budgets, Ledger, Scale, Trainer, assign
+    >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
+    >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
+    >>> model = torch.nn.Linear(2, 1)
+    >>> loss = lambda out, y: (out[:, 0] - y).square()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = Ledger.open(f"sqlite:///{folder}/p.db")
+    ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.5, 3.1], delta=1e-5)
+    ...     charge = charge_training(ledger, "model 1", plan)
+    ...     trainer = Trainer(model, torch.optim.SGD(model.parameters(), 0.1), loss, plan,
+    ...         (torch.ones(2, 2), torch.ones(2)), included=charge.included, seed=0)
+    ...     trainer.fit()
+    ...     _ = charge.release(model.state_dict())
+    ...     charge.included.tolist(), ledger.status("model 1")
+    ([False, True], 'committed')
+    """
+    training = training_terms(plan, *others, terms=terms)
+    if resumed and ledger.status(analysis_id, training) == "committed":
+        admitted = np.concatenate(list(ledger.admitted(analysis_id)))
+    else:
+        admitted = reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
+    if admitted.size == 0:
+        raise AnalysisError(
+            f"analysis {analysis_id!r}: nobody's account can bear the plan; "
+            + _remedy((plan, *others))
+            + " (then under a new name: this one stands for a training of nobody)"
+        )
+    return Charge(ledger, analysis_id, np.asarray(np.isin(BoundPlan.of(plan).ids, admitted)))
+
+
+def _remedy(plans: tuple[Plan, ...]) -> str:
+    """Say what accounts would need, from the plans alone."""
+    first, *_ = bound = [BoundPlan.of(plan) for plan in plans]
+    at = first.group_index
+    needs = training_costs(*bound).epsilon(first.budget_groups.delta[at])
+    asked = first.budget_groups.epsilon[at]
+    low, high = int(np.argmin(needs)), int(np.argmax(needs))
+    return (
+        f"an untouched account needs epsilon from {needs[low]:.4g} to {needs[high]:.4g}, where the "
+        f"plan asks {asked[low]:.4g} and {asked[high]:.4g}; train with a smaller epsilon, or raise "
+        "the accounts"
+    )
+
+
+KEPT = "answers.json"
+
+
+def taught(
+    prepared: Prepared,
+    name: str,
+    repeat: int,
+    folder: RunFolder,
+    watch: Callable[[str, int, int, int], object],
+    charge: Charge | None,
+) -> nn.Sequential:
+    """Return the student of one strategy's teachers.
+
+    Args:
+        prepared: A job whose method is PATE.
+        name: The strategy.
+        repeat: Which of its models.
+        folder: Of the run; it is told how many questions were answered.
+        watch: Told the strategy, which model, the step and the number of steps, of teachers and
+            student together.
+        charge: Who takes part, where a ledger was charged.
+
+    Guarantee:
+        In the run folder only answers are kept until the run is done, readable by their owner
+        alone: no vote, no teacher and no key.
+    """
+    job, people = prepared.job, prepared.people
+    training, public = job.training_of(name), people.public
+    assert public is not None  # of every job whose method is PATE
+    place = prepared.unfinished.model(name, repeat)
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(
+            f"{place}: cannot be made ({error.strerror}); make room or mend the folder, then "
+            "resume the run"
+        ) from None
+    lessons = Lessons(
+        steps=training.steps,
+        batch_size=int(training.batch_size),
+        learning_rate=training.learning_rate,
+        momentum=training.momentum,
+        clip_norm=training.clip_norm,
+    )
+    told = iter(range(1, 2 * training.steps + 1))
+    network, answers = student(
+        prepared.votes[name],
+        people.train.without_faulty(),
+        public,
+        hidden=training.hidden,
+        classes=len(people.classes),
+        lessons=lessons,
+        semi_supervised=bool(job.pate.semi_supervised),
+        included=None if charge is None else charge.included,
+        seed=_seed_of(job, name, repeat),
+        keep=place / KEPT,
+        watch=lambda *_: watch(name, repeat, next(told), 2 * training.steps),
+    )
+    folder.log("answered", strategy=name, repeat=repeat, answers=answers)
+    return network
+
+
+def student(
+    votes: VotePlan,
+    records: Records,
+    public: npt.NDArray[np.float32],
+    *,
+    hidden: tuple[int, ...],
+    classes: int,
+    **options: object,
+) -> tuple[nn.Sequential, int]:
+    """Return a student as a network, and how many questions were answered.
+
+    Args:
+        votes: The plan of the votes.
+        records: The rows that the teachers learn from, of persons where the plan is of persons.
+        public: (Q, d) Public rows, encoded alike.
+        hidden: Widths of hidden layers.
+        classes: How many there are.
+        **options: As for `teach`.
+
+    Raises:
+        DataError: As `teach`.
+
+    Example:
+        >>> from apiece import Budgets
+        >>> from apiece.pate import plan_votes
+        >>> votes = plan_votes(Budgets([2.0] * 500, 1e-5), "weight", teachers=25, questions=20)
+        >>> x = np.random.default_rng(0).random((500, 3), dtype=np.float32)
+        >>> records = Records(x, (x[:, 0] > 0.5).astype(np.int64))
+        >>> student(votes, records, x[:20], hidden=(), classes=2, lessons=Lessons(steps=9), seed=0)
+        (Sequential(
+          (0): Linear(in_features=3, out_features=2, bias=True)
+        ), 20)
+    """
+    features = records.features.shape[1]
+    found = teach(
+        votes,
+        StackedMlp((features, *hidden, classes)),
+        (torch.from_numpy(records.features), torch.from_numpy(records.labels)),
+        torch.from_numpy(public),
+        classes=classes,
+        people=records.person,
+        **options,  # type: ignore[arg-type]
+    )
+    network = build(features, classes, hidden, torch.Generator())
+    nn.utils.vector_to_parameters(found.student, network.parameters())
+    return network, int((found.answers >= 0).sum())
+
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
@@ -156,7 +374,7 @@ def _charge(prepared: Prepared) -> Charge | None:
     url, analysis = job.run.ledger, job.run.analysis
     if url is None or analysis is None:
         return None
-    from apiece.jobs.charged import charge_training
+    pass
     from apiece.ledger import Ledger
 
     ledger = Ledger.open(url, create=False)
@@ -226,6 +444,11 @@ def _train(
     return _Model(network, accuracy(network, people.test), None, seconds)
 
 
+def _seed_of(job: Job, name: str, repeat: int) -> int | None:
+    seeds = job.seeds_of(name)
+    return None if seeds is None else seeds[repeat]
+
+
 def _descended(
     prepared: Prepared,
     name: str,
@@ -236,7 +459,7 @@ def _descended(
 ) -> nn.Sequential:
     """Return a network that DP-SGD trained."""
     job, people = prepared.job, prepared.people
-    training, seed = job.training_of(name), job.seed_of(name, repeat)
+    training, seed = job.training_of(name), _seed_of(job, name, repeat)
     train, target = people.train.without_faulty(), target_of(people.target)
     inputs = torch.from_numpy(train.features)
     network = build(

@@ -1,114 +1,97 @@
-"""What a setting of a job is: read from a config, from a flag or from Python, checked the same way.
+"""A setting of a job: read from a config, an option or Python alike, checked, and written back."""
 
-Each part of a job (`apiece.jobs.parts`) is a frozen dataclass whose fields are made by `setting`.
-The TOML file, the flags of `apiece train`, the checks and the config that a run folder keeps are
-all derived from these fields; nothing else lists them.
-"""
-
-from __future__ import annotations
-
+# Annotations are kept as types, not as texts: they say how a setting is read.
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from types import NoneType
+from typing import Any, ClassVar, Protocol, get_args, get_origin
 
 from apiece import _check
-from apiece.assignment import STRATEGIES
 from apiece.errors import BudgetError, InputError, unknown
-from apiece.pate import VOTERS
 from apiece.plan import Schedule
 
 # Takes a setting's name and value; returns the value checked and frozen, or raises `InputError`.
 Reader = Callable[[str, Any], Any]
 
 
-class Part(Protocol):
+class Section(Protocol):
     """A dataclass whose fields are settings."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one setting is read, and the flag of `apiece train` that gives it.
+    """How one setting is read, and the option of `apiece train` that gives it.
 
-    Attributes:
-        read: Takes the setting's name and value; returns the value checked and frozen, or raises.
-        value: Its default; None stands for a setting that is left out, and is not read.
-        help: Of the flag; a setting without it has none.
-        flag: Its name, where that is not the field's.
-        kind: What a flag's text is.
-        repeatable: Whether the flag can be given several times.
-        default: What the help says is taken otherwise, where that is not `value`.
-        tuned: Whether a strategy in a comparison may have its own.
-
-    Example:
-        >>> Setting(_check.count, value=1).read("seeds", 3)
-        3
+    read: takes name and value; returns the value checked and frozen, or raises. kind: the type of
+    one value; str where it has several. repeatable: whether it is a list. value: its default; None
+    stands for a setting that is left out, and is not read. help: of the option; a setting without
+    it has none. flag: the option's name, where it is not the field's. default: what the help names
+    as default, where that is not `value`. tuned: whether a strategy in a comparison may have its
+    own.
     """
 
     read: Reader
+    kind: type
+    repeatable: bool
     value: Any = None
     help: str | None = None
     flag: str | None = None
-    kind: type = str
-    repeatable: bool = False
     default: str | None = None
     tuned: bool = False
 
 
 def setting(
-    read: Reader,
+    help_: str | None = None,
     *,
+    read: Reader | None = None,
     value: Any = None,
     factory: Callable[[], Any] | None = None,
     required: bool = False,
     secret: bool = False,
     **how: Any,
 ) -> Any:
-    """Return the dataclass field of a setting.
+    """Return the dataclass field of a setting, which is read by its type or as `read` does.
 
-    factory: what makes a default that can change. required: it has no default. secret: kept out
-    of reprs. value, how: of `Setting`.
+    factory: makes a default that can change. required: there is no default. secret: not in reprs.
     """
-    metadata = {"setting": Setting(read, value, **how)}
+    metadata = {"read": read, "how": {"value": value, "help": help_, **how}}
     if factory is not None:
         return field(default_factory=factory, repr=not secret, metadata=metadata)
     return field(default=MISSING if required else value, repr=not secret, metadata=metadata)
 
 
-def settings_of(part: Part | type[Part]) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of a part, in order, by the name of their fields.
-
-    Args:
-        part: A part of a job, or its class.
-
-    Example:
-        >>> from apiece.jobs.parts import Output
-        >>> [name for name, _ in settings_of(Output)]
-        ['seed', 'out', 'ledger', 'analysis', 'purpose']
-    """
+def settings_of(part: Section | type[Section]) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of a part of a job, or of its class, in order, by name."""
     for entry in fields(part):
-        yield entry.name, entry.metadata["setting"]
+        types = [each for each in get_args(entry.type) if each is not NoneType]
+        kind: Any = entry.type
+        if repeatable := get_origin(kind) is tuple:
+            kind = types[0]
+        elif types:
+            kind = types[0] if len(types) == 1 else str
+        read = entry.metadata["read"]
+        if read is None:
+            read = several(_BY_TYPE[kind]) if repeatable else _BY_TYPE[kind]
+        yield entry.name, Setting(read, kind, repeatable, **entry.metadata["how"])
 
 
-def check(part: Part) -> None:
+def check(part: Section) -> None:
     """Put every setting of a new part into its checked form; raise `InputError` for a bad one."""
-    for entry in fields(part):
-        value = getattr(part, entry.name)
-        if not (value is None and entry.default is None):
-            found = entry.metadata["setting"].read(entry.name, value)
-            object.__setattr__(part, entry.name, found)
+    for entry, (name, how) in zip(fields(part), settings_of(part), strict=True):
+        value = getattr(part, name)
+        if value is not None or entry.default is not None:
+            object.__setattr__(part, name, how.read(name, value))
 
 
 def plain(value: Any) -> Any:
     """Return a setting as TOML and JSON hold it."""
+    if isinstance(value, Schedule | Share):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, Schedule | Share):
-        return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
-    return value
+    return [plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,55 +110,6 @@ def text(name: str, value: Any) -> str:
     return value
 
 
-def below_one(name: str, value: Any) -> float:
-    """Return a number in [0, 1)."""
-    return _check.probability(name, value, high_open=True)
-
-
-def seed(name: str, value: Any) -> int:
-    """Return a whole number of at least 0."""
-    return _check.count(name, value, least=0)
-
-
-def delta(name: str, value: Any) -> float | str:
-    """Return a δ in (0, 1), or the name of a column."""
-    if isinstance(value, str):
-        return value
-    number = _check.finite(name, value, error=BudgetError)
-    return float(_check.positive_array(name, number, below=1.0, error=BudgetError))
-
-
-def ledger(name: str, value: Any) -> str:
-    """Return a ledger's address, after a look before anything repeats it or writes it down."""
-    from apiece.ledger import check_address
-
-    check_address(text(name, value))
-    return str(value)
-
-
-METHODS: Mapping[str, Collection[str]] = {"dp-sgd": STRATEGIES, "pate": VOTERS}
-
-
-def method(name: str, value: Any) -> str:
-    """Return the name of a method of training."""
-    if text(name, value) not in METHODS:
-        raise unknown(name, value, METHODS)
-    return str(value)
-
-
-def strategy(name: str, value: Any) -> str:
-    """Return the name of a strategy of any method."""
-    known = {each for strategies in METHODS.values() for each in strategies}
-    if text(name, value) not in known:
-        raise unknown(name, value, known)
-    return str(value)
-
-
-def strategies(name: str, value: Any) -> tuple[str, ...]:
-    """Return several names of strategies."""
-    return tuple(strategy("strategy", each) for each in listed(name, value))
-
-
 def yes_or_no(name: str, value: Any) -> bool:
     """Return true or false."""
     if not isinstance(value, bool):
@@ -183,17 +117,47 @@ def yes_or_no(name: str, value: Any) -> bool:
     return value
 
 
-def share(name: str, value: Any) -> float:
+def listed(name: str, value: Any) -> tuple[Any, ...]:
+    """Return a list as a tuple."""
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{name} = {value!r}: must be a list")
+    return tuple(value)
+
+
+def several(read: Reader) -> Reader:
+    """Return a reader of lists of what `read` reads."""
+    return lambda name, value: tuple(read(name, each) for each in listed(name, value))
+
+
+_BY_TYPE: dict[type, Reader] = {
+    str: text, bool: yes_or_no, int: _check.count, float: _check.positive
+}  # fmt: skip
+
+
+def below_one(name: str, value: Any) -> float:
+    """Return a number in [0, 1)."""
+    return _check.probability(name, value, high_open=True)
+
+
+def inside_one(name: str, value: Any) -> float:
     """Return a number in (0, 1)."""
     return _check.probability(name, value, low_open=True, high_open=True)
 
 
-def counts(name: str, value: Any) -> tuple[int, ...]:
-    """Return several whole numbers of at least 1."""
-    return tuple(_check.count(name, each) for each in listed(name, value))
+def natural(name: str, value: Any) -> int:
+    """Return a whole number of at least 0."""
+    return _check.count(name, value, least=0)
 
 
-def rows(name: str, value: Any) -> int | str:
+def delta_or_column(name: str, value: Any) -> float | str:
+    """Return a δ in (0, 1), or the name of a column."""
+    if isinstance(value, str):
+        return value
+    number = _check.finite(name, value, error=BudgetError)
+    return float(_check.positive_array(name, number, below=1.0, error=BudgetError))
+
+
+def rows_or_all(name: str, value: Any) -> int | str:
     """Return a whole number of at least 1, or "all"."""
     if value == "all":
         return "all"
@@ -202,7 +166,44 @@ def rows(name: str, value: Any) -> int | str:
     return _check.count(name, value)
 
 
-def levels(name: str, value: Any) -> tuple[float, ...]:
+def address(name: str, value: Any) -> str:
+    """Return a ledger's address, after a look before anything repeats it or writes it down."""
+    from apiece.ledger import check_address
+
+    check_address(text(name, value))
+    return str(value)
+
+
+def strategies_of(method: str) -> Collection[str]:
+    """Return the names of a method's strategies."""
+    if method == "dp-sgd":
+        from apiece.assignment import STRATEGIES
+
+        return STRATEGIES
+    from apiece.pate import VOTERS
+
+    return VOTERS
+
+
+METHODS = ("dp-sgd", "pate")
+
+
+def method_name(name: str, value: Any) -> str:
+    """Return the name of a method of training."""
+    if text(name, value) not in METHODS:
+        raise unknown(name, value, METHODS)
+    return str(value)
+
+
+def strategy_name(name: str, value: Any) -> str:
+    """Return the name of a strategy of any method."""
+    known = {each for method in METHODS for each in strategies_of(method)}
+    if text(name, value) not in known:
+        raise unknown(name, value, known)
+    return str(value)
+
+
+def different_levels(name: str, value: Any) -> tuple[float, ...]:
     """Return several different ε, in order."""
     found = tuple(_check.positive(name, each, error=BudgetError) for each in listed(name, value))
     if len(set(found)) < len(found):
@@ -212,15 +213,15 @@ def levels(name: str, value: Any) -> tuple[float, ...]:
 
 def shares(name: str, value: Any) -> tuple[Share, ...]:
     """Return the groups of a simulated population."""
-    return tuple(_share(each) for each in listed(name, value))
-
-
-def _share(group: Any) -> Share:
-    if isinstance(group, Share):
-        return group
-    if not isinstance(group, Mapping) or set(group) != {"name", "epsilon", "share"}:
-        raise InputError(f"groups: {group!r} must have just name, epsilon and share")
-    return Share(str(group["name"]), group["epsilon"], group["share"])
+    groups = listed(name, value)
+    for group in groups:
+        good = isinstance(group, Mapping) and set(group) == {"name", "epsilon", "share"}
+        if not (good or isinstance(group, Share)):
+            raise InputError(f"groups: {group!r} must have just name, epsilon and share")
+    return tuple(
+        group if isinstance(group, Share) else Share(**{**group, "name": str(group["name"])})
+        for group in groups
+    )
 
 
 def schedule(name: str, value: Any) -> Schedule:
@@ -247,10 +248,3 @@ def held_schedule(name: str, value: Any) -> Schedule:
             'number; give between = "hold" and a point for each stage'
         )
     return found
-
-
-def listed(name: str, value: Any) -> tuple[Any, ...]:
-    """Return a list as a tuple."""
-    if not isinstance(value, list | tuple):
-        raise InputError(f"{name} = {value!r}: must be a list")
-    return tuple(value)

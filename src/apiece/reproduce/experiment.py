@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import importlib.util
 import json
-from collections.abc import Callable, Mapping, Sequence
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from apiece import _check
-from apiece.errors import InputError
+from apiece._files import Kind, write
+from apiece.errors import DataError, InputError, unknown
 
 Unit = Mapping[str, Any]  # what defines one run, as JSON values; equal units have equal results
 Cells = Sequence[Sequence[str]]
@@ -160,3 +167,377 @@ def key(unit: Unit) -> str:
         '{"data": "mnist", "seed": 0}'
     """
     return json.dumps(unit, sort_keys=True, allow_nan=False)
+
+
+def interval(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the mean, half the width of its 95 % interval by Student's t, and how many values.
+
+    Args:
+        values: One a seed.
+        digits: After the point.
+
+    Example:
+        >>> interval([97.0, 98.0, 99.0]), interval([97.0]), interval([])
+        ('98.00 ± 2.48 (3)', '97.00 (1)', '–')
+    """
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {reach(values):.{digits}f}"
+    return f"{text} ({len(values)})"
+
+
+def signed(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return as `interval`, with a sign.
+
+    Args:
+        values: Differences, one a seed.
+        digits: After the point.
+
+    Example:
+        >>> signed([0.25, 0.75])
+        '+0.50 ± 3.18 (2)'
+    """
+    text = interval(values, digits=digits)
+    return text if text[:1] in "-–" else f"+{text}"
+
+
+def reach(values: Sequence[float]) -> float:
+    """Return half the width of the mean's 95 % interval.
+
+    Args:
+        values: At least two.
+
+    Example:
+        >>> round(reach([97.0, 98.0, 99.0]), 2)
+        2.48
+    """
+    from scipy import stats
+
+    error: float = statistics.stdev(values) / float(len(values)) ** 0.5
+    return float(stats.t.ppf(0.975, len(values) - 1)) * error
+
+
+def spread(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the mean and the standard deviation over seeds, as papers print them.
+
+    Args:
+        values: One a seed.
+        digits: After the point.
+
+    Example:
+        >>> spread([97.0, 98.0, 99.0]), spread([])
+        ('98.00 ± 1.00', '–')
+    """
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+
+
+HEAD = """# The papers' tables and figures
+
+Made from the stored results by `apiece reproduce --page`: no figure on this page is typed. What is
+published is beside what was found; where settings differ, or a run is smaller than the paper's, the
+text says so. `apiece reproduce --list` lists the experiments, and `apiece reproduce NAME` runs what
+is missing of one.
+"""
+
+
+def page(results: Iterable[tuple[Experiment, Sequence[Done]]]) -> str:
+    """Return the page in Markdown.
+
+    Args:
+        results: Each experiment with what is done of it, in order.
+
+    Example:
+        >>> page([]) == HEAD
+        True
+    """
+    return HEAD + "".join(section(experiment, done) for experiment, done in results)
+
+
+def section(experiment: Experiment, done: Sequence[Done]) -> str:
+    """Return an experiment's part of the page.
+
+    Args:
+        experiment: Which.
+        done: Its results; without any it says "not run".
+
+    Example:
+        >>> half = Experiment(name="half", paper="Nobody", shows="Table 0", cost="an hour",
+        ...                   units=lambda seeds, scale: [{}], run=lambda unit, place: 0.5,
+        ...                   tables=lambda done: [])
+        >>> print(section(half, []).strip())
+        ## Nobody: Table 0
+        <BLANKLINE>
+        `apiece reproduce half`: not run (an hour).
+    """
+    made = provenance(done) if done else f"not run ({experiment.cost})."
+    lines = [
+        f"\n## {experiment.paper}: {experiment.shows}\n",
+        f"`apiece reproduce {experiment.name}`: {made}",
+    ]
+    if not done:
+        return "\n".join(lines) + "\n"
+    lines += [f"\n{table.markdown()}" for table in experiment.tables(done)]
+    notes = experiment.notes(done)
+    return "\n".join(lines + ([f"\n{notes}"] if notes else [])) + "\n"
+
+
+def provenance(done: Sequence[Done]) -> str:
+    """Return how many units ran, for how long, when, and on what.
+
+    Args:
+        done: At least one.
+
+    Example:
+        >>> provenance([Done({}, 1.0, 90.0, "a processor", "2026-01-02")])
+        '1 unit, 1.5 minutes in all, 2026-01-02, on: a processor.'
+    """
+    clock = [one.seconds for one in done if one.seconds is not None]
+    days = sorted({one.date for one in done if one.date})
+    parts = [f"{len(done)} unit{'s' * (len(done) > 1)}"]
+    if clock:
+        of = "" if len(clock) == len(done) else f" of {len(clock)} of them"
+        parts.append(f"{sum(clock) / 60:.1f} minutes in all{of}")
+    if days:
+        parts.append(days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")
+    machines = "; ".join(sorted({one.machine for one in done if one.machine}))
+    return ", ".join([*parts, *([f"on: {machines}"] if machines else [])]) + "."
+
+
+def state(done: Sequence[Done], lacks: str | None) -> str:
+    """Return in a few words how far an experiment is.
+
+    Args:
+        done: Of it.
+        lacks: What data is missing, or None.
+
+    Example:
+        >>> state([], None), state([Done({}, 1, None, "", "")], "no folder svhn")
+        ('not run', '1 unit; no folder svhn')
+    """
+    text = f"{len(done)} unit{'s' * (len(done) > 1)}" if done else "not run"
+    return text if lacks is None else f"{text}; {lacks}"
+
+
+_RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The results of experiments in a folder.
+
+    Attributes:
+        folder: Its path.
+
+    Example:
+        >>> Store(Path("experiments/results")).path("boenisch-2023-table2").name
+        'boenisch-2023-table2.json'
+    """
+
+    folder: Path
+
+    def path(self, name: str) -> Path:
+        """Return the file of an experiment.
+
+        Args:
+            name: Of the experiment.
+        """
+        return self.folder / f"{name}.json"
+
+    def load(self, name: str) -> list[Done]:
+        """Return what is done of an experiment; nothing where there is no file.
+
+        Args:
+            name: Of the experiment.
+
+        Raises:
+            DataError: For a file that holds something else.
+        """
+        path = self.path(name)
+        if not path.exists():
+            return []
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["experiment"] != name:
+                raise ValueError(f"it is of {content['experiment']!r}")
+            return [Done(**entry) for entry in content["units"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: no results of {name} ({error}); move it away") from None
+
+    def save(self, name: str, done: Sequence[Done]) -> None:
+        """Write what is done of an experiment, whole or not at all.
+
+        Args:
+            name: Of the experiment.
+            done: All its units.
+
+        Raises:
+            DataError: Where the folder cannot be written to.
+        """
+        entries = [{slot: getattr(one, slot) for slot in Done.__slots__} for one in done]
+        lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
+        head = json.dumps(name)
+        text = f'{{"experiment": {head}, "units": [\n{lines}\n]}}\n'
+        write(self.path(name), text, _RESULTS)
+
+
+def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:
+    """Return the units that have no result yet, in order, each once.
+
+    Args:
+        units: That are wanted.
+        done: That ran.
+
+    Example:
+        >>> missing([{"seed": 0}, {"seed": 1}], [Done({"seed": 0}, 1.0, None, "", "")])
+        [{'seed': 1}]
+    """
+    there = {key(one.unit) for one in done}
+    left = {key(unit): unit for unit in units}
+    return [unit for name, unit in left.items() if name not in there]
+
+
+def run(
+    experiment: Experiment,
+    units: Sequence[Unit],
+    store: Store,
+    place: Place,
+    *,
+    again: bool = False,
+    watch: Callable[[Unit], object] = lambda unit: None,
+) -> list[Done]:
+    """Run each unit that has no result, and keep each result at once.
+
+    Args:
+        experiment: Which.
+        units: Which of its units.
+        store: Where results are kept.
+        place: Where units run.
+        again: Whether units that have a result are run too.
+        watch: Is told each unit that ended.
+
+    Returns:
+        All that is stored of the experiment.
+
+    Raises:
+        DataError: For data that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> half = Experiment(name="half", paper="", shows="", cost="", tables=lambda done: [],
+        ...                   units=lambda seeds, scale: [{"seed": seed} for seed in range(seeds)],
+        ...                   run=lambda unit, place: unit["seed"] / 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     place = Place(Path(folder), Path(folder))
+        ...     [one.result for one in run(half, half.wanted(2, 1.0), Store(Path(folder)), place)]
+        [0.0, 0.5]
+    """
+    lacks = experiment.needs(place.data)
+    if lacks is not None:
+        raise DataError(f"{experiment.name}: {lacks}")
+    for unit in list(units) if again else missing(units, store.load(experiment.name)):
+        begun = time.monotonic()
+        result = experiment.run(unit, place)
+        # other processes may have added units meanwhile
+        done = [one for one in store.load(experiment.name) if key(one.unit) != key(unit)]
+        seconds = round(time.monotonic() - begun, 1)
+        done.append(Done(dict(unit), result, seconds, machine(), _today()))
+        store.save(experiment.name, done)
+        watch(unit)
+    return store.load(experiment.name)
+
+
+def machine() -> str:
+    """Return what ran: the processor's model, threads and torch, without a host's name.
+
+    Example:
+        >>> isinstance(machine(), str)
+        True
+    """
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        named = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
+        model = named[0].partition(":")[2].strip() if named else model
+    return ", ".join([model, *_torch()])
+
+
+def _torch() -> list[str]:
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return []
+    return [f"{torch.get_num_threads()} threads", f"torch {torch.__version__}"]
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+MARK = "EXPERIMENT = Experiment("
+
+
+def find(folder: Path) -> dict[str, Path]:
+    """Return the file of each experiment by its name, without running any.
+
+    Args:
+        folder: With one file an experiment, `NAME.py` with _ for -; others are helpers.
+
+    Raises:
+        DataError: Where there is no such folder, or no experiment in it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "first_one.py").write_text(MARK)
+        ...     list(find(Path(folder)))
+        ['first-one']
+    """
+    files = sorted(folder.glob("*.py"))
+    found = {
+        path.stem.replace("_", "-"): path
+        for path in files
+        if f"\n{MARK}" in f"\n{path.read_text(encoding='utf-8')}"
+    }
+    if not found:
+        raise DataError(
+            f"{folder}: no experiments in it; they come with apiece's repository, whose folder "
+            "`experiments` --experiments names"
+        )
+    return found
+
+
+def load(folder: Path, name: str) -> Experiment:
+    """Return an experiment; its file is run as Python, as any script that one starts.
+
+    Args:
+        folder: As for `find`.
+        name: Of the experiment.
+
+    Raises:
+        OptionError: For a name that there is not, with the nearest one.
+        DataError: For a file whose experiment is called otherwise.
+
+    Example:
+        >>> load(Path("experiments"), "recipes").paper  # doctest: +SKIP
+        'ours'
+    """
+    files = find(folder)
+    if name not in files:
+        raise unknown("experiment", name, files)
+    path = files[name].resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # experiments share helpers that lie beside them
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    experiment: Experiment = module.EXPERIMENT
+    if experiment.name != name:
+        raise DataError(f"{path}: its experiment is called {experiment.name!r}; name the file so")
+    return experiment
