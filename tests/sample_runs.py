@@ -5,7 +5,8 @@ from functools import cache
 
 from apiece.assignment import assign
 from apiece.budgets import Budgets
-from apiece.jobs import Facts, Run, Total, Trained
+from apiece.jobs import Facts, Run, Trained
+from apiece.jobs.results import Total
 from apiece.plan import Plan
 
 SETTINGS = {

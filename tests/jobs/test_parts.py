@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from apiece.errors import InputError
-from apiece.jobs import PARTS, TUNED, settings_of
-from apiece.jobs.config import BudgetColumns, Comparison, Data, Pate, RunSettings, Training
+from apiece.jobs.config import (
+    PARTS,
+    TUNED,
+    BudgetColumns,
+    Comparison,
+    Data,
+    Pate,
+    RunSettings,
+    Training,
+)
+from apiece.jobs.settings import settings_of
 
 BAD: list[tuple[Any, dict[str, Any], str]] = [
     (Data, {"source": 3}, "source = 3: must be a text"),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from apiece import Budgets, Sample, assign, report
-from apiece.jobs import Accuracies, Interval, Level
+from apiece.jobs import Interval, Level
+from apiece.jobs.trained import Accuracies
 from apiece.reporting import tables
 from apiece.reporting.declared import subject_of
 from sample_runs import sample_plan, sample_run

@@ -14,7 +14,8 @@ from apiece.errors import DataError, InputError, UnsupportedError, unknown
 if TYPE_CHECKING:
     from apiece.audit import Findings
     from apiece.datasets import Dialect
-    from apiece.jobs import People, Records
+    from apiece.jobs import Records
+    from apiece.jobs.people import People
 if TYPE_CHECKING:
     from apiece.audit import Findings, Mapper, ShadowJob, ShadowScores
 

@@ -100,7 +100,8 @@ def _page(source: Path, edition: str, levels: list[tuple[float, float]], out: Pa
 
 def _state(source: Path, folder: Path) -> dict[str, str]:
     """Write the statement of a run in both forms, after both were made."""
-    from apiece.jobs import STATEMENT, Run
+    from apiece.jobs import Run
+    from apiece.jobs.results import STATEMENT
     from apiece.reporting import statement_pdf
 
     paths = folder / STATEMENT, folder / "statement.pdf"

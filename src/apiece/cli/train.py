@@ -11,7 +11,10 @@ import click
 from apiece.cli import Interrupted
 from apiece.cli._command import Bar, Command, echo, number_or_name
 from apiece.errors import InputError, OptionError
-from apiece.jobs import PARTS, REPORT, Job, Run, Setting, settings_of
+from apiece.jobs import Job, Run
+from apiece.jobs.config import PARTS
+from apiece.jobs.results import REPORT
+from apiece.jobs.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from apiece._types import Flags
@@ -136,7 +139,8 @@ def _tell(doubts: list[str]) -> None:
 
 def fresh(config: Path | None, compare: bool, flags: Flags) -> tuple[Prepared, Path]:
     """Return the job of a config and options, checked, and the new run folder for it."""
-    from apiece.jobs import free_folder, prepare
+    from apiece.jobs import prepare
+    from apiece.jobs.prepared import free_folder
 
     job = job_from_flags(config, compare, flags)
     out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)

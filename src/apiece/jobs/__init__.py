@@ -6,23 +6,15 @@ What needs torch is loaded when it is first asked for, so that commands start at
 from typing import TYPE_CHECKING
 
 from apiece import _lazy
-from apiece.jobs.config import PARTS, TUNED, Job, job_from_dict, read_job
-from apiece.jobs.people import People, Records, read_people
+from apiece.jobs.config import Job, job_from_dict, read_job
+from apiece.jobs.people import Records, read_people
 from apiece.jobs.results import (
-    METRICS,
-    REPORT,
-    STATEMENT,
     Run,
-    Total,
     statement_of,
     statement_schema,
     totalled,
 )
-from apiece.jobs.settings import Setting, settings_of
 from apiece.jobs.trained import (
-    Accuracies,
-    Check,
-    Errors,
     Facts,
     Interval,
     Level,
@@ -34,37 +26,25 @@ from apiece.jobs.trained import (
 
 if TYPE_CHECKING:
     from apiece.jobs.model import Amount, Classes, TabularModel, Target, build, load_model
-    from apiece.jobs.prepared import Prepared, free_folder, prepare, prepare_again
+    from apiece.jobs.prepared import Prepared, prepare, prepare_again
     from apiece.jobs.running import run, student
 
 __all__ = [
-    "METRICS",
-    "PARTS",
-    "REPORT",
-    "STATEMENT",
-    "TUNED",
-    "Accuracies",
     "Amount",
-    "Check",
     "Classes",
-    "Errors",
     "Facts",
     "Interval",
     "Job",
     "Level",
-    "People",
     "Prepared",
     "Promise",
     "Records",
     "Release",
     "Run",
-    "Setting",
     "TabularModel",
     "Target",
-    "Total",
     "Trained",
     "build",
-    "free_folder",
     "job_from_dict",
     "load_model",
     "prepare",
@@ -73,7 +53,6 @@ __all__ = [
     "read_job",
     "read_people",
     "run",
-    "settings_of",
     "statement_of",
     "statement_schema",
     "student",
@@ -83,7 +62,7 @@ __getattr__ = _lazy.names_of(
     __name__,
     {
         "model": ("Amount", "Classes", "TabularModel", "Target", "build", "load_model"),
-        "prepared": ("Prepared", "free_folder", "prepare", "prepare_again"),
+        "prepared": ("Prepared", "prepare", "prepare_again"),
         "running": ("run", "student"),
     },
 )

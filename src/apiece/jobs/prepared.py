@@ -156,10 +156,21 @@ def reopen(out: Path, *, ledger: str | None = None) -> tuple[Job, Unfinished]:
 class Prepared:
     """A job that has passed every check: nothing is written and nothing trained yet.
 
-    job: what was asked for. people: read from its table. plans: strategy → its verified plan.
-    unfinished: where the run keeps what it needs to be gone on with. resumed: whether it is an
-    interrupted run. votes: with PATE, strategy → how its teachers vote, of which `plans` has the
-    plan.
+    Attributes:
+        job: What was asked for.
+        people: Read from its table.
+        plans: Strategy → its verified plan.
+        unfinished: Where the run keeps what it needs to be gone on with.
+        resumed: Whether it is an interrupted run.
+        votes: With PATE, strategy → how its teachers vote, of which `plans` has the plan.
+
+    Example:
+        >>> from apiece.jobs import job_from_dict
+        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+        >>> job = job_from_dict(data, name="first", changes={"steps": 3, "strategy": "scale"})
+        >>> prepare(job, out=Path("runs/first")).steps
+        3
     """
 
     job: Job
