@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: help quickstart test test-all test-spark mutants check docs sbom format install clean
+.PHONY: help quickstart test test-all test-spark mutants check bench docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -38,6 +38,11 @@ check: $(STAMP)  ## format, lint, strict types, imports
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_structure.py
+
+bench: $(STAMP)  ## what users wait for, timed by asv and kept by commit in .asv (make bench, then asv publish)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/asv machine --yes --machine here >/dev/null
+	$(BIN)/asv run --machine here -E existing:$(BIN)/python --set-commit-hash $$(git rev-parse HEAD)
 
 docs: $(STAMP)   ## guides and API reference as static pages in site/; any warning fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
