@@ -23,8 +23,9 @@ import torch
 from scipy import special
 
 from apiece.assignment import Uniform, assign
-from apiece.audit import Pool, ShadowJob, ShadowScores, biregular, lira, roc, train_shadows
-from apiece.audit.stacked_training import Recipe
+from apiece.audit import Pool, ShadowJob, ShadowScores, biregular, lira, train_shadows
+from apiece.audit.membership import roc
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.datasets import PACKAGED, encode, encode_labels, load, packaged_schema
 from apiece.training.stacked import StackedMlp
@@ -69,7 +70,7 @@ def german_shadows(models: int) -> ShadowScores:
     split = biregular(models, groups, generator=np.random.default_rng(0))
     pool = Pool(np.arange(1000), inputs, targets, groups)
     model = StackedMlp((inputs.shape[1], 128, 64, 2))
-    return train_shadows(ShadowJob(pool, plan, model, split, Recipe(), seed=0, block=8))
+    return train_shadows(ShadowJob(pool, plan, model, split, UpdateRule(), seed=0, block=8))
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from apiece.audit.stacked_training import Recipe, train
+from apiece.audit.stacked_training import UpdateRule, train
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
 from apiece.training.stacked import StackedMlp
@@ -58,7 +58,7 @@ def stacked(models: int, steps: int, device: str) -> Callable[[], float]:
             plan,
             groups=np.zeros(RECORDS, dtype=np.int64),
             included=np.ones((models, RECORDS), dtype=bool),
-            recipe=Recipe(),
+            recipe=UpdateRule(),
             seed=0,
         )
         wait(device)

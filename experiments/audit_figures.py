@@ -12,8 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from apiece.audit import Roc
-from apiece.reporting.audit_figures import roc_figure, share_figure, spaghetti_figure, theory_figure
-from apiece.reporting.curve_figures import png
+from apiece.reporting.plots import png, roc_figure, share_figure, spaghetti_figure, theory_figure
 from apiece.reproduce import Done, Store
 
 RESULTS = Path(__file__).parent / "results"

@@ -29,13 +29,12 @@ from apiece.audit import (
     ShadowJob,
     ShadowScores,
     biregular,
-    lira_each,
-    roc,
     roc_by_group,
     student_t,
     train_shadows,
 )
-from apiece.audit.stacked_training import Recipe
+from apiece.audit.membership import lira_each, roc
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.plan import Plan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
@@ -65,7 +64,7 @@ def job(name: str) -> ShadowJob:
         inputs, stacked = inputs.view(-1, 1, 28, 28), StackedModule(boenisch_2023_cnn(), block=4)
     pool = Pool(table.ids, inputs, torch.from_numpy(table.targets), groups)
     split = biregular(MODELS, groups, generator=np.random.default_rng(2))
-    return ShadowJob(pool, plan, stacked, split, Recipe(), seed=0, block=8)
+    return ShadowJob(pool, plan, stacked, split, UpdateRule(), seed=0, block=8)
 
 
 def train(folder: Path, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from apiece.reporting.curve_figures import png
+from apiece.reporting.plots import png
 from apiece.reproduce import Store
 
 LINES = {"0.3": ("ε = 0.30 for all", "-"), "0.30/0.31": ("ε = 0.30 and 0.31, half each", "--")}

@@ -22,11 +22,11 @@ from kaiser_2026_data import tabular
 from apiece import contract
 from apiece.assignment import Sample, Uniform, assign
 from apiece.audit import Pool, ShadowJob, one_plan, train_shadows
-from apiece.audit.likelihood import lira_each
-from apiece.audit.practice import target_job, target_scores
+from apiece.audit.findings import jonckheere_terpstra, share_that_rises
+from apiece.audit.membership import lira_each
 from apiece.audit.records import ShadowScores, positions
-from apiece.audit.stacked_training import Recipe
-from apiece.audit.trend import jonckheere_terpstra, share_that_rises
+from apiece.audit.shadows import target_job, target_scores
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.plan import Plan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
@@ -63,7 +63,7 @@ def job(others: float, part: int, *, bound: float | None) -> ShadowJob:
         group=len(plan.budget_groups) - 1,
         models=MODELS,
         model=StackedMlp((table.inputs.shape[1], 128, 64, table.classes)),
-        recipe=Recipe(),
+        recipe=UpdateRule(),
         seed=part,  # the same starts and noise seeds for every budget of the others
         block=16,
     )

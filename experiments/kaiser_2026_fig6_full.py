@@ -23,8 +23,8 @@ from kaiser_2026_data import tabular
 from kaiser_2026_fig6 import BATCH, DELTA, MODELS, OTHERS, OWN
 
 from apiece.assignment import Sample, Uniform, assign
-from apiece.audit import Pool, Recipe, ShadowJob, train_shadows
-from apiece.audit.practice import target_job
+from apiece.audit import Pool, ShadowJob, UpdateRule, train_shadows
+from apiece.audit.shadows import target_job
 from apiece.budgets import Budgets
 from apiece.plan import Plan
 from apiece.training.stacked import StackedMlp
@@ -54,7 +54,7 @@ def job(others: float, part: int, *, targets: int = PART, steps: int = STEPS) ->
         group=len(plan.budget_groups) - 1,
         models=MODELS,
         model=StackedMlp((table.inputs.shape[1], 128, 64, table.classes)),
-        recipe=Recipe(),
+        recipe=UpdateRule(),
         seed=part,
         block=BLOCK,
     )

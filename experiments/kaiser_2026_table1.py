@@ -31,11 +31,11 @@ from scipy import stats
 
 from apiece.assignment import Sample, Scale, Uniform, assign
 from apiece.audit import Pool, ShadowJob, train_shadows
-from apiece.audit.likelihood import privacy_scores, world
+from apiece.audit.findings import jonckheere_terpstra
+from apiece.audit.membership import privacy_scores, world
 from apiece.audit.records import ShadowScores
 from apiece.audit.splits import biregular
-from apiece.audit.stacked_training import Recipe
-from apiece.audit.trend import jonckheere_terpstra
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.contract import exposure
 from apiece.plan import Plan
@@ -131,7 +131,7 @@ def job(name: str, strategy: str, share: float, replicate: int) -> ShadowJob:
     included = biregular(setting.models, fifths, generator=generator)
     pool = Pool(data.ids, torch.from_numpy(data.inputs), torch.from_numpy(data.targets), groups)
     model = StackedMlp((data.inputs.shape[1], 128, 64, data.classes))
-    recipe = Recipe(learning_rate=setting.rate)
+    recipe = UpdateRule(learning_rate=setting.rate)
     return ShadowJob(pool, plan, model, included, recipe, seed=replicate, block=8)
 
 

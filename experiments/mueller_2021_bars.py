@@ -24,11 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from apiece.assignment import Uniform, assign
 from apiece.budgets import Budgets
 from apiece.filters import gaussian_epsilon
-from apiece.reporting.sensitivity_figures import (
-    partial_sensitivity_histograms,
-    partial_sensitivity_maps,
-    save,
-)
+from apiece.reporting.plots import partial_sensitivity_histograms, partial_sensitivity_maps, save
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.sensitivity import ModelLoss, partial_sensitivity
 from apiece.training import Trainer

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from apiece.reporting import partial_sensitivity_surface, save
+from apiece.reporting import save
+from apiece.reporting.plots import partial_sensitivity_surface
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.sensitivity import Query, partial_sensitivity
 

@@ -22,17 +22,10 @@ from apiece.audit.stacked import StackedMlp
 from click.testing import CliRunner
 from kaiser_2026_data import tabular
 
-from apiece.audit import (
-    Pool,
-    Side,
-    audit_scores,
-    lower_bound,
-    one_run,
-    one_run_by_group,
-    train_shadows,
-)
-from apiece.audit.practice import target_job
-from apiece.audit.stacked_training import Recipe
+from apiece.audit import Pool, lower_bound, one_run, one_run_by_group, train_shadows
+from apiece.audit.findings import Side, audit_scores
+from apiece.audit.shadows import target_job
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.cli.audit import command
 from apiece.plan import Plan, Stage
@@ -122,7 +115,7 @@ def not_private() -> dict[str, float]:
         group=0,
         models=400,
         model=StackedMlp((table.inputs.shape[1], 128, 64, 2)),
-        recipe=Recipe(),
+        recipe=UpdateRule(),
         seed=0,
     )
     shadows = train_shadows(job)

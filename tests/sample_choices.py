@@ -1,7 +1,8 @@
 """Choices written by hand, for pages: nothing is planned."""
 
 from apiece.accounting import privacy_curve
-from apiece.contract import Choices, Outcome, explain
+from apiece.contract import Choices, explain
+from apiece.contract.choices import Outcome
 from apiece.mechanisms import Gaussian
 
 BUDGETS = {1.0: 20.0, 8.0: 1.0}  # ε and a noise multiplier that spends less of it

@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 
 from apiece import Budgets, Scale, assign, cli
 from apiece._text import figure_text, plain, plain_lines
-from apiece.audit import Findings, roc
+from apiece.audit import Findings
+from apiece.audit.membership import roc
 from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
 from apiece.jobs import Facts, Run, Trained
-from apiece.reporting import closing_table, report
-from apiece.reporting.audit_figures import roc_figure, theory_figure
-from apiece.reporting.curve_figures import privacy_curves
+from apiece.reporting import report
+from apiece.reporting.closing import closing_table
 from apiece.reporting.figures import budgets as budgets_figure
-from apiece.reporting.tables import promises
+from apiece.reporting.plots import privacy_curves, roc_figure, theory_figure
+from apiece.reporting.sections import promises
 from sample_runs import renamed
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"

@@ -139,7 +139,7 @@ class TestWithTransformers:
 
     @pytest.mark.parametrize("kind", ["next", "tokens", "classes", "numbers", "several"])
     def test_losses_are_hugging_face_s_one_record_at_a_time(self, kind):
-        from apiece.adapters import language
+        from apiece.adapters import stepping
 
         model = self.model("gpt2" if kind == "next" else "bert")
         batch = (
@@ -160,7 +160,7 @@ class TestWithTransformers:
             model.config.problem_type = "multi_label_classification"
             batch["labels"] = torch.tensor([[0.0, 1.0], [1.0, 1.0]])
         model.eval()
-        losses = language.loss_of(model)(model(**batch), batch["labels"])
+        losses = stepping.loss_of(model)(model(**batch), batch["labels"])
         assert losses.shape == (2,)
         for k in range(2):
             alone = {name: value[k : k + 1] for name, value in batch.items()}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from apiece.adapters import language
+from apiece.adapters import stepping
 from apiece.errors import InputError
 
 TOKENS = torch.tensor([[3, 1, 4, -100], [1, -100, -100, -100], [-100] * 4])
@@ -19,12 +19,12 @@ def outputs(*shape):
 
 def test_each_record_s_mean_is_over_its_own_tokens():
     out = outputs(3, 4, 6)
-    found = language.of_tokens(out, TOKENS)
+    found = stepping.of_tokens(out, TOKENS)
     for k in range(2):
         wanted = functional.cross_entropy(out.logits[k], TOKENS[k], ignore_index=-100)
         assert float(found[k]) == pytest.approx(float(wanted))
     assert float(found[2]) == 0, "nothing to learn from is no loss, not NaN"
-    after = language.of_next_tokens(out, TOKENS)
+    after = stepping.of_next_tokens(out, TOKENS)
     wanted = functional.cross_entropy(out.logits[0, :2], TOKENS[0, 1:3])
     assert float(after[0]) == pytest.approx(float(wanted))
     assert after[1:].tolist() == [0, 0]
@@ -33,14 +33,14 @@ def test_each_record_s_mean_is_over_its_own_tokens():
 def test_classes_numbers_and_several():
     out, classes = outputs(3, 4), torch.tensor([0, 3, 1])
     wanted = -out.logits.log_softmax(1)[range(3), classes]
-    assert torch.allclose(language.of_classes(out, classes), wanted)
+    assert torch.allclose(stepping.of_classes(out, classes), wanted)
     number = outputs(3, 1)
     assert torch.allclose(
-        language.of_numbers(number, torch.ones(3)), (number.logits[:, 0] - 1).square()
+        stepping.of_numbers(number, torch.ones(3)), (number.logits[:, 0] - 1).square()
     )
     both = (torch.arange(12).view(3, 4) % 2).float()
     wanted = functional.binary_cross_entropy(out.logits.sigmoid(), both, reduction="none").mean(1)
-    assert torch.allclose(language.of_several(out, both), wanted)
+    assert torch.allclose(stepping.of_several(out, both), wanted)
 
 
 def model(name="Model", loss_type=None, **config):
@@ -50,15 +50,15 @@ def model(name="Model", loss_type=None, **config):
 @pytest.mark.parametrize(
     ("given", "loss"),
     [
-        (model(loss_type="ForCausalLM"), language.of_next_tokens),
-        (model("GPT2LMHeadModel"), language.of_next_tokens),
-        (model(loss_type="ForMaskedLM"), language.of_tokens),
-        (model(loss_type="ForTokenClassification"), language.of_tokens),
-        (model(loss_type="ForSequenceClassification", num_labels=3), language.of_classes),
-        (model(loss_type="ForSequenceClassification", num_labels=1), language.of_numbers),
+        (model(loss_type="ForCausalLM"), stepping.of_next_tokens),
+        (model("GPT2LMHeadModel"), stepping.of_next_tokens),
+        (model(loss_type="ForMaskedLM"), stepping.of_tokens),
+        (model(loss_type="ForTokenClassification"), stepping.of_tokens),
+        (model(loss_type="ForSequenceClassification", num_labels=3), stepping.of_classes),
+        (model(loss_type="ForSequenceClassification", num_labels=1), stepping.of_numbers),
         (
             model(loss_type="ForSequenceClassification", problem_type="regression", num_labels=2),
-            language.of_numbers,
+            stepping.of_numbers,
         ),
         (
             model(
@@ -66,16 +66,16 @@ def model(name="Model", loss_type=None, **config):
                 problem_type="multi_label_classification",
                 num_labels=2,
             ),
-            language.of_several,
+            stepping.of_several,
         ),
     ],
 )
 def test_the_loss_is_the_model_s_own_kind(given, loss):
-    assert language.loss_of(given) is loss
+    assert stepping.loss_of(given) is loss
     around = type("Adapted", (), {"get_base_model": lambda self: given})()
-    assert language.loss_of(around) is loss, "PEFT's models are what they wrap"
+    assert stepping.loss_of(around) is loss, "PEFT's models are what they wrap"
 
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(InputError, match="a Model, whose loss is 'ForQuestionAnswering'"):
-        language.loss_of(model(loss_type="ForQuestionAnswering"))
+        stepping.loss_of(model(loss_type="ForQuestionAnswering"))

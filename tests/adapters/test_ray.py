@@ -12,7 +12,7 @@ from apiece.adapters.ray import cluster
 from apiece.assignment import assign
 from apiece.audit.shadows import Pool, ShadowJob, train_shadows
 from apiece.audit.splits import biregular
-from apiece.audit.stacked_training import Recipe
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.training.stacked import StackedMlp
@@ -177,6 +177,6 @@ def test_a_cluster_of_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(np.arange(12), torch.randn(12, 4), torch.arange(12) % 3, groups)
     plan = assign(budgets, "scale", steps=3, expected_batch_size=2, clip_norm=1.0)
     split = biregular(8, groups, generator=np.random.default_rng(0))
-    job = ShadowJob(pool, plan, StackedMlp((4, 5, 3)), split, Recipe(), seed=1, block=3)
+    job = ShadowJob(pool, plan, StackedMlp((4, 5, 3)), split, UpdateRule(), seed=1, block=3)
     spread = train_shadows(job, mapper=cluster())
     np.testing.assert_array_equal(spread.confidences, train_shadows(job).confidences)

@@ -21,7 +21,7 @@ from apiece.assignment import assign
 from apiece.audit import Pool, ShadowJob, train_shadows
 from apiece.audit.shadows import Arrays, Mapper, Work
 from apiece.audit.splits import biregular
-from apiece.audit.stacked_training import Recipe
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.training.stacked import StackedMlp
 
@@ -36,7 +36,7 @@ def job() -> ShadowJob:
     pool = Pool(np.arange(40), inputs, torch.arange(40) % 3, groups)
     plan = assign(budgets, "sample", steps=40, expected_batch_size=4, clip_norm=1.0)
     split = biregular(12, groups, generator=np.random.default_rng(0))
-    return ShadowJob(pool, plan, StackedMlp((4, 8, 3)), split, Recipe(), seed=1, block=2)
+    return ShadowJob(pool, plan, StackedMlp((4, 8, 3)), split, UpdateRule(), seed=1, block=2)
 
 
 @pytest.fixture(scope="module")

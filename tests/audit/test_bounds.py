@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from apiece import audit
-from apiece.audit import gaussian
+from apiece.audit import bounds
 from apiece.errors import DataError, InputError, OptionError
 
 METHODS = ["clopper-pearson", "gdp"]
@@ -85,7 +85,7 @@ def test_infinite_scores_are_ordered() -> None:
 def test_gdp_is_tighter_on_gaussian_scores() -> None:
     generator = np.random.default_rng(3)
     outs, ins = generator.normal(size=4000), generator.normal(1.5, size=4000)
-    truth = gaussian.epsilon_from_mu(1.5, 1e-5)
+    truth = bounds.epsilon_from_mu(1.5, 1e-5)
     plain = audit.lower_bound(ins, outs, delta=1e-5).epsilon
     assumed = audit.lower_bound(ins, outs, delta=1e-5, method="gdp").epsilon
     assert 0.5 < plain < assumed < truth

@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 
-from apiece.audit import Difference, Findings, GroupDifference, GroupScores, lower_bound, roc
+from apiece.audit import Difference, Findings, lower_bound
+from apiece.audit.findings import GroupDifference, GroupScores
+from apiece.audit.membership import roc
 
 
 def test_what_was_not_looked_at_is_left_out() -> None:

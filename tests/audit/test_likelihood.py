@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from apiece import audit
-from apiece.audit.likelihood import lira, lira_each, privacy_scores
-from apiece.audit.rmia import rmia
+from apiece.audit import membership
+from apiece.audit.membership import lira, lira_each, privacy_scores, rmia
 from apiece.errors import DataError, InputError, OptionError
 
 from .worlds import scores
@@ -64,8 +64,8 @@ def test_each_leaves_itself_out() -> None:
 
 def test_lira_finds_members_and_is_blind_without_signal() -> None:
     strong, none = scores(size=200, shift=2.0), scores(size=200, shift=0.0)
-    assert audit.roc(lira_each(strong), strong.included).auc > 0.85
-    assert abs(audit.roc(lira_each(none), none.included).auc - 0.5) < 0.03
+    assert membership.roc(lira_each(strong), strong.included).auc > 0.85
+    assert abs(membership.roc(lira_each(none), none.included).auc - 0.5) < 0.03
 
 
 def test_privacy_score_and_its_interval() -> None:
@@ -159,7 +159,7 @@ def test_few_models_put_what_does_not_leak_below_one_half() -> None:
         split = audit.biregular(models, np.zeros(2000, dtype=np.int64), generator=generator)
         phi = generator.normal(size=split.shape)
         shadows = audit.ShadowScores(np.arange(2000), np.full(2000, "a"), split, phi)
-        areas[models] = audit.roc(lira_each(shadows), split).auc
+        areas[models] = membership.roc(lira_each(shadows), split).auc
     error = 1 / np.sqrt(12 * 8 * 500)  # of an AUC of 8000 members and as many others
     assert areas[8] < 0.5 - 5 * error
     assert abs(areas[32] - 0.5) < 0.005 + 3 * error / 2

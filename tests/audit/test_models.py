@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from apiece import cli
-from apiece.audit.models import exported_model, model_confidences
-from apiece.audit.shadows import train_shadows
+from apiece.audit.shadows import half_plan, table_job, train_shadows
 from apiece.audit.splits import check_half_full
-from apiece.audit.tables import half_plan, table_job
+from apiece.audit.stacked_training import exported_model, model_confidences
 from apiece.budgets import Budgets
 from apiece.errors import DataError, UnsupportedError
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from apiece import audit
-from apiece.audit.one_run import dp_p_value, gdp_rejects
+from apiece.audit.bounds import dp_p_value, gdp_rejects
 from apiece.errors import DataError, InputError, OptionError
 
 

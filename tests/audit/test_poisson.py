@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.audit.poisson import batches, pad, successes
+from apiece.audit.stacked_training import batches, pad, successes
 
 
 @pytest.mark.parametrize("q", [0.001, 0.05, 0.5, 0.97])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Sample, assign
-from apiece.audit.practice import target_job, target_scores
-from apiece.audit.shadows import train_shadows
-from apiece.audit.stacked_training import Recipe
+from apiece.audit.shadows import target_job, target_scores, train_shadows
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
@@ -32,7 +31,7 @@ def test_worlds_differ_in_the_target_alone() -> None:
         group=1,
         models=8,
         model=StackedMlp((7, 6, 3)),
-        recipe=Recipe(),
+        recipe=UpdateRule(),
         seed=1,
     )
     assert job.included.shape == (24, 40)
@@ -57,7 +56,7 @@ def test_target_scores_come_from_the_targets_own_models() -> None:
         group=1,
         models=8,
         model=StackedMlp((7, 6, 3)),
-        recipe=Recipe(),
+        recipe=UpdateRule(),
         seed=1,
     )
     trained = train_shadows(job)
@@ -86,7 +85,7 @@ def test_a_plan_for_other_counts_is_refused() -> None:
             group=1,
             models=4,
             model=StackedMlp((7, 3)),
-            recipe=Recipe(),
+            recipe=UpdateRule(),
             seed=1,
         )
     with pytest.raises(DataError, match="ids"):
@@ -97,6 +96,6 @@ def test_a_plan_for_other_counts_is_refused() -> None:
             group=1,
             models=4,
             model=StackedMlp((7, 3)),
-            recipe=Recipe(),
+            recipe=UpdateRule(),
             seed=1,
         )

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from apiece import audit
-from apiece.audit.rmia import loss_scores, rmia
+from apiece.audit import membership
+from apiece.audit.membership import loss_scores, rmia
 
 from .worlds import scores
 
@@ -19,7 +19,7 @@ def test_rmia_finds_members_and_is_blind_without_signal() -> None:
         population, references = generator.normal(size=500), generator.normal(size=(16, 500))
         for variant in ("online", "offline"):
             found = rmia(target, shadows, population, references, variant=variant, gamma=1.2)
-            assert low <= audit.roc(found, member).auc <= high
+            assert low <= membership.roc(found, member).auc <= high
 
 
 def test_rmia_counts_the_population_it_beats() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from apiece.audit.roc import roc, roc_by_group
+from apiece.audit.membership import roc, roc_by_group
 from apiece.errors import DataError
 
 

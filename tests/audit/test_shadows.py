@@ -27,7 +27,7 @@ from apiece.audit.shadows import (
     train_shadows,
 )
 from apiece.audit.splits import biregular
-from apiece.audit.stacked_training import Recipe, confidences, train
+from apiece.audit.stacked_training import UpdateRule, confidences, train
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError
 from apiece.training.stacked import StackedMlp
@@ -38,7 +38,9 @@ from .worlds import plan, pool
 def job(models: int = 10, block: int = 4, **change: object) -> ShadowJob:
     data = pool()
     included = biregular(models, data.groups, generator=np.random.default_rng(0))
-    base = ShadowJob(data, plan(), StackedMlp((7, 6, 3)), included, Recipe(), seed=1, block=block)
+    base = ShadowJob(
+        data, plan(), StackedMlp((7, 6, 3)), included, UpdateRule(), seed=1, block=block
+    )
     return replace(base, **change)  # type: ignore[arg-type]
 
 
@@ -195,7 +197,7 @@ def running(pid: int) -> bool:
     "change",
     [
         {"seed": 2},
-        {"recipe": Recipe(learning_rate=0.02)},
+        {"recipe": UpdateRule(learning_rate=0.02)},
         {"plan": plan(noise_stddev=0.6)},
         {"included": np.ones((10, 40), dtype=bool)},
         {"block": 5},

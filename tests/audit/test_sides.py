@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.audit import Side, audit_scores
-from apiece.audit.models import model_confidences
+from apiece.audit.findings import Side, audit_scores
+from apiece.audit.stacked_training import model_confidences
 from apiece.errors import DataError
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tests.training.stacks import MLP, loop_sum, mlp_module
 
-from apiece.audit import poisson
+from apiece.audit import stacked_training
 from apiece.audit.stacked_training import (
     BlockStreams,
-    Recipe,
+    UpdateRule,
     logit_scaled,
     rows_of,
     stage_rates,
@@ -27,7 +27,10 @@ def test_training_is_the_loop_with_the_same_coins_and_noise() -> None:
     """The reference trains one model after another, with torch's modules and optimizer."""
     own, data, module = plan(), pool(), mlp_module()
     included = np.random.default_rng(5).random((4, len(data))) < 0.5
-    for recipe in (Recipe(), Recipe(optimizer="sgd", schedule="constant", learning_rate=0.1)):
+    for recipe in (
+        UpdateRule(),
+        UpdateRule(optimizer="sgd", schedule="constant", learning_rate=0.1),
+    ):
         ours = train(
             MLP,
             (data.inputs, data.targets),
@@ -40,7 +43,7 @@ def test_training_is_the_loop_with_the_same_coins_and_noise() -> None:
         streams, stage = BlockStreams.from_seed(3, 0), own.stages[0]
         start = MLP.initial(4, streams.start)
         rates, clips = stage_rates(stage, data.groups, included, streams.sampling)
-        batches = list(poisson.batches(rates, stage.steps, streams.sampling))
+        batches = list(stacked_training.batches(rates, stage.steps, streams.sampling))
         noises = [torch.empty(4, MLP.parameters).normal_(generator=streams.noise) for _ in batches]
         for k in range(4):
             row = start[k].clone()
@@ -64,7 +67,7 @@ def test_records_outside_a_world_have_no_influence() -> None:
     own, data = plan(), pool()
     included = np.ones((2, len(data)), dtype=bool)
     included[:, 7] = False
-    settings = {"groups": data.groups, "included": included, "recipe": Recipe()}
+    settings = {"groups": data.groups, "included": included, "recipe": UpdateRule()}
     first = train(MLP, (data.inputs, data.targets), own, seed=1, **settings)  # type: ignore[arg-type]
     changed = data.inputs.clone()
     changed[7] = 1e6
@@ -101,7 +104,7 @@ def test_stages_and_participation() -> None:
         both,
         groups=data.groups,
         included=included,
-        recipe=Recipe(),
+        recipe=UpdateRule(),
         seed=1,
     )
     assert torch.isfinite(flat).all()
@@ -119,7 +122,7 @@ def test_the_plan_s_own_learning_rates_multiply_the_recipe_s() -> None:
             replace(own, learning_rate=schedule),
             groups=data.groups,
             included=included,
-            recipe=Recipe(optimizer="sgd", schedule="constant", weight_decay=0.0),
+            recipe=UpdateRule(optimizer="sgd", schedule="constant", weight_decay=0.0),
             seed=1,
         )
         return after - MLP.initial(2, BlockStreams.from_seed(1, 0).start)
@@ -138,7 +141,7 @@ def test_plans_that_average_models_are_refused() -> None:
             averaged,
             groups=data.groups,
             included=np.ones((2, 40), dtype=bool),
-            recipe=Recipe(),
+            recipe=UpdateRule(),
             seed=1,
         )
 
@@ -154,10 +157,10 @@ def test_logit_scaled_is_the_log_odds_without_cancellation() -> None:
 @pytest.mark.parametrize(
     ("build", "error"),
     [
-        (lambda: Recipe(learning_rate=float("nan")), InputError),
-        (lambda: Recipe(weight_decay=-1.0), InputError),
-        (lambda: Recipe(optimizer="adam"), OptionError),
-        (lambda: Recipe(schedule="cosin"), OptionError),
+        (lambda: UpdateRule(learning_rate=float("nan")), InputError),
+        (lambda: UpdateRule(weight_decay=-1.0), InputError),
+        (lambda: UpdateRule(optimizer="adam"), OptionError),
+        (lambda: UpdateRule(schedule="cosin"), OptionError),
     ],
 )
 def test_bad_input(build: object, error: type[Exception]) -> None:
@@ -176,7 +179,7 @@ def of_persons(rows: int = 60, persons: int = 12) -> tuple[torch.Tensor, torch.T
 def test_persons_bring_their_own_rows(most: int | None) -> None:
     _, _, whose = of_persons()
     of = replace(Units.of(whose, np.arange(12)), most=most)
-    batch = poisson.PaddedBatch(
+    batch = stacked_training.PaddedBatch(
         np.array([[3, 5, 0], [1, 2, 4]]), np.array([[True, True, False], [True] * 3])
     )
     step = rows_of(batch, of, np.random.default_rng(0))
@@ -197,7 +200,7 @@ def test_persons_outside_a_world_have_no_influence() -> None:
     included = np.ones((2, 12), dtype=bool)
     included[:, 7] = False
     settings = {
-        "groups": np.arange(12) % 2, "recipe": Recipe(),
+        "groups": np.arange(12) % 2, "recipe": UpdateRule(),
         "people": replace(Units.of(whose, np.arange(12)), most=3),
     }  # fmt: skip
     first = train(MLP, (x, y), own, seed=1, included=included, **settings)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apiece.audit.summary import shadow_findings
+from apiece.audit.findings import shadow_findings
 from apiece.errors import DataError, InputError
 
 from .worlds import scores

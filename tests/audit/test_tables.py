@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Uniform
-from apiece.audit.stacked_training import Recipe
-from apiece.audit.tables import HIDDEN, half_plan, table_job
+from apiece.audit.shadows import HIDDEN, half_plan, table_job
+from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.errors import DataError
 from apiece.plan import Plan
@@ -47,7 +47,7 @@ def test_each_record_is_in_half_of_the_models_and_each_model_has_half_of_each_gr
         inside = job.included[:, BUDGETS.group_index == group].sum(axis=1)
         assert set(inside.tolist()) <= {least, 4 - group * 2}
     assert job.model.sizes == (5, *HIDDEN, 3)
-    assert job.recipe == Recipe()
+    assert job.recipe == UpdateRule()
     assert job.pool.ids.tolist() == BUDGETS.ids.tolist()
     again = table_job(features, targets, BUDGETS, plan(), models=8, seed=3)
     other = table_job(features, targets, BUDGETS, plan(), models=8, seed=4)

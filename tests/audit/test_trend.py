@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from apiece.audit.trend import jonckheere_terpstra, share_that_rises, student_t
+from apiece.audit.findings import jonckheere_terpstra, share_that_rises, student_t
 from apiece.errors import DataError
 
 

@@ -22,7 +22,7 @@ from apiece.jobs.trained import weights_digest
 from apiece.ledger import Ledger
 from apiece.pate import asking
 from apiece.pate.shares import shared_out
-from apiece.reporting.page import render
+from apiece.reporting.pages import render
 
 from .options import ask
 

@@ -87,7 +87,7 @@ def test_the_model_predicts_numbers_in_the_range(folder: Path) -> None:
 
 
 def test_the_report_and_the_closing_table_say_so(folder: Path) -> None:
-    from apiece.reporting import closing_table
+    from apiece.reporting.closing import closing_table
 
     page = (folder / "run" / "report.html").read_text()
     for words in ("mean absolute error", "R²", "a number from", "95 % interval"):

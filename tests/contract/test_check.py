@@ -6,6 +6,7 @@ import pytest
 from apiece import contract
 from apiece.assignment import Hybrid, Sample, Scale, Uniform, assign
 from apiece.budgets import Budgets
+from apiece.contract.check import Clause
 from apiece.errors import VerificationError
 
 # Few steps at a small δ: rates move a record's curve a good deal.
@@ -24,7 +25,7 @@ def skewed() -> Budgets:
     return population(0.8, 1.0)
 
 
-def victim_clause(verdict: contract.Verdict) -> contract.Clause:
+def victim_clause(verdict: contract.Verdict) -> Clause:
     return next(clause for clause in verdict if clause.group == "victim")
 
 

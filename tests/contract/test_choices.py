@@ -5,7 +5,8 @@ import pytest
 
 from apiece.assignment import Hybrid, Sample, Scale, assign
 from apiece.budgets import Budgets
-from apiece.contract import Choices, Outcome, budget_manipulation, choices
+from apiece.contract import Choices, budget_manipulation, choices
+from apiece.contract.choices import Outcome
 from apiece.errors import BudgetError, InputError
 from apiece.plan import Plan
 

@@ -7,6 +7,7 @@ import pytest
 
 from apiece import contract
 from apiece.budgets import Budgets
+from apiece.contract.check import Clause
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.plan import BoundPlan
 
@@ -27,7 +28,7 @@ def test_enforce_takes_padding_where_it_is_best(
     budgets: Budgets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a coarser search, for speed; the function hides its module
-    monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "SPARE", 0.2)
+    monkeypatch.setattr(sys.modules["apiece.contract.check"], "SPARE", 0.2)
     plan = contract.enforce(budgets, public=200, **PADDED)  # type: ignore[arg-type]
     assert plan.strategy == "sample"
     assert plan.records == 500
@@ -75,10 +76,10 @@ def test_what_breaks_is_neither_taken_nor_called_kept(monkeypatch: pytest.Monkey
     def check(plan: BoundPlan) -> contract.Verdict:
         kept = plan.strategy not in breaks
         reason = "kept" if kept else "as planted"
-        clause = contract.Clause("a", 1.0, 1e-6, 0.01, 1.0, 0.0, 0.0, 0.0, kept, reason)
+        clause = Clause("a", 1.0, 1e-6, 0.01, 1.0, 0.0, 0.0, 0.0, kept, reason)
         return contract.Verdict((clause,))
 
-    monkeypatch.setattr(sys.modules["apiece.contract.enforce"], "check", check)
+    monkeypatch.setattr(sys.modules["apiece.contract.check"], "check", check)
     plan = contract.enforce(asked, method="rdp", **PADDED)  # type: ignore[arg-type]
     assert plan.strategy == "scale"
     assert plan.notes[1] == "sample would break it: group a: as planted"
@@ -132,7 +133,7 @@ def test_a_bound_for_all_loosens_nobodys_own(excess: float, own: float | list[fl
 
 
 def test_public_records_follow_with_a_budget_of_their_own(skewed: Budgets) -> None:
-    from apiece.contract.enforce import with_public
+    from apiece.contract.check import with_public
 
     bounded = Budgets(skewed.epsilon, DELTA, excess=0.01, labels=skewed.labels)
     padded = with_public(bounded, 100, 8.0)

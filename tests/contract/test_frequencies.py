@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from apiece.accounting import privacy_curve
 from apiece.contract import explain, promised_curve
-from apiece.contract.frequencies import count_up, whole
+from apiece.contract.explain import count_up, whole
 from apiece.mechanisms import Finite, Gaussian
 
 BUDGETS = [

@@ -2,17 +2,17 @@
 
 import pytest
 
-from apiece import contract
 from apiece.assignment import Sample, assign
 from apiece.budgets import Budgets
 from apiece.contract import exposure
+from apiece.contract.exposure import risk_table
 from apiece.errors import InputError
 
 
 def test_each_cell_is_the_exposure_of_its_plan_and_is_counted() -> None:
     told: list[tuple[int, int]] = []
     shared = {"steps": 1, "expected_batch_size": 10.0}
-    table = contract.risk_table(
+    table = risk_table(
         records=100, victim_epsilon=4.0, delta=1e-6, shares=[0.25, 0.8], epsilons=[1.0],
         progress=lambda done, of: told.append((done, of)), **shared,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -29,7 +29,7 @@ def test_each_cell_is_the_exposure_of_its_plan_and_is_counted() -> None:
 
 @pytest.mark.slow
 def test_risk_table_moves_the_right_way() -> None:
-    table = contract.risk_table(
+    table = risk_table(
         records=1000, victim_epsilon=4.0, delta=1e-8, shares=[0.2, 0.8], epsilons=[1.0, 12.0],
         steps=100, expected_batch_size=50,
     )  # fmt: skip
@@ -37,7 +37,7 @@ def test_risk_table_moves_the_right_way() -> None:
     assert table.advantage[1, 1] < table.advantage[0, 1] < table.baseline
     assert (table.forward[:, 0] > table.forward[:, 1]).all()
     with pytest.raises(InputError, match="share"):
-        contract.risk_table(
+        risk_table(
             records=10, victim_epsilon=1, delta=1e-8, shares=[1.0], epsilons=[1],
             steps=1, expected_batch_size=1,
         )  # fmt: skip

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece import _check
-from apiece.adapters.scikit.budgets import ids_of
+from apiece.adapters.fitting import ids_of
 from apiece.assignment import assign
-from apiece.audit import by_person, join
+from apiece.audit import by_person
+from apiece.audit.records import join
 from apiece.budgets import Budgets, Ownership, Units, ids_column
 from apiece.datasets import read_table
 from apiece.errors import ApieceError, DataError, InputError

@@ -29,8 +29,8 @@ MARK = "7310429"  # a number that nothing else prints
 
 # What holds something of a person, or a secret, and in which fields.
 HOLDS = {
-    "adapters.scikit.account._Fit": "ids group_index",
-    "adapters.scikit.fitting.Given": "frame budgets people",
+    "adapters.account._Fit": "ids group_index",
+    "adapters.fitting.Given": "frame budgets people",
     "ledger.trail.Trail": "salt digests reserved committed",
     "queries.table.Table": "database",
     "queries.table.Contributions": "cursor",
@@ -39,16 +39,16 @@ HOLDS = {
     "assignment.levels.Population": "epsilon delta share",
     "assignment.owners.OwnedPlan": "rows ownership budgets",
     "audit.bounds.LowerBound": "threshold",
-    "audit.likelihood.PrivacyScores": "ids groups score lower upper",
-    "audit.likelihood.World": "mean std count",
-    "audit.poisson.PaddedBatch": "records real",
+    "audit.membership.PrivacyScores": "ids groups score lower upper",
+    "audit.membership.World": "mean std count",
+    "audit.stacked_training.PaddedBatch": "records real",
     "audit.records.ShadowScores": "ids groups included confidences",
     "audit.shadows.Pool": "ids inputs targets groups people",
     "audit.shadows.ShadowJob": "pool plan included seed groups",
-    "audit.sides.Side": "scores groups people",
+    "audit.findings.Side": "scores groups people",
     "audit.stacked_training.BlockStreams": "sampling noise start",
     "audit.stacked_training.Rows": "batch rows owner",
-    "audit.thresholds.Candidates": "threshold true_positives false_positives",
+    "audit.bounds.Candidates": "threshold true_positives false_positives",
     "budgets.groups.BudgetGroups": "epsilon delta excess records name",
     "budgets.units.Ownership": "ids row owner",
     "budgets.units.Units": "ids owner",
@@ -157,8 +157,8 @@ PUBLIC = [
     "training.clipping.layout.Sizes",
     "training.clipping.proof.Proved",
     "training.clipping.table.Call",
-    "adapters.scikit.account.Spending",
-    "adapters.scikit.training.Recipe",
+    "adapters.account.Spending",
+    "adapters.fitting.Recipe",
     "jobs.target.Amount",
     "jobs.target.Classes",
     "ledger.anchor.Anchor",
@@ -183,9 +183,9 @@ PUBLIC = [
     "audit.findings.GroupScores",
     "contract.choices.Choices",
     "contract.choices.Outcome",
-    "contract.enforce._Option",
+    "contract.check._Option",
     "contract.explain.Explanation",
-    "contract.frequencies.Frequencies",
+    "contract.explain.Frequencies",
     "assignment.compare.Compared",
     "assignment.hybrid.Hybrid",
     "assignment.jorgensen.JorgensenSampling",
@@ -199,20 +199,20 @@ PUBLIC = [
     "assignment.sequential.Sequential",
     "assignment.threshold.Threshold",
     "assignment.uniform.Uniform",
-    "audit.roc.Roc",
+    "audit.membership.Roc",
     "training.stacked.StackedMlp",
     "training.stacked_module.StackedModule",
-    "audit.stacked_training.Recipe",
-    "audit.trend.Difference",
-    "audit.trend.Rise",
-    "audit.trend.Trend",
+    "audit.stacked_training.UpdateRule",
+    "audit.findings.Difference",
+    "audit.findings.Rise",
+    "audit.findings.Trend",
     "budgets.release.BudgetHistogram",
     "cli._findings.Canaries",
     "cli._shadow_audit.Asked",
     "cli.account.Case",
     "contract.check.Clause",
     "contract.check.Verdict",
-    "contract.risk.RiskTable",
+    "contract.exposure.RiskTable",
     "datasets.dates.Date",
     "datasets.dialect.Dialect",
     "datasets.packaged.Packaged",
@@ -421,8 +421,8 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
         and Path(vars(k)[name].__code__.co_filename).name == Path(module.__file__).name
     }  # fmt: skip
     known = {"budgets.records.Budgets", "budgets.groups.BudgetGroups", "plan.model.Plan"}
-    known |= {"adapters.scikit.account.Account"}  # the number of fits
-    known |= {"audit.poisson.PaddedBatch"}  # made with marks
+    known |= {"adapters.account.Account"}  # the number of fits
+    known |= {"audit.stacked_training.PaddedBatch"}  # made with marks
     known |= {"training.clipping.settled._Number"}  # refuses to be written
     known |= {
         "ledger.ledger.Ledger",

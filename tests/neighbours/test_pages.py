@@ -23,7 +23,7 @@ from apiece.plan import Plan
 from apiece.reporting import declared as declared_module
 from apiece.reporting import sections as sections_module
 from apiece.reporting.declared import Declared, Subject, subject_of
-from apiece.reporting.page import render
+from apiece.reporting.pages import render
 from sample_runs import sample_run
 
 SCHEMA = """

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from apiece.audit import roc
+from apiece.audit.membership import roc
 from apiece.errors import InputError
-from apiece.reporting import audit_figures as figures
-from apiece.reporting.curve_figures import png
+from apiece.reporting import plots as figures
+from apiece.reporting.plots import png
 
 
 def test_roc_figure_draws_each_group_and_the_diagonal() -> None:

@@ -6,7 +6,7 @@ import pytest
 from apiece.accounting import privacy_curve
 from apiece.errors import InputError
 from apiece.mechanisms import Composed, Gaussian, Repeated
-from apiece.reporting.curve_figures import png, privacy_curves
+from apiece.reporting.plots import png, privacy_curves
 
 
 def test_lines_are_the_upper_bounds() -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from apiece.contract import RiskTable
-from apiece.reporting import risk_map
+from apiece.contract.exposure import RiskTable
+from apiece.reporting.plots import risk_map
 
 
 def test_every_cell_carries_its_number_rounded_up() -> None:

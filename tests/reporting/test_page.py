@@ -10,8 +10,8 @@ import pytest
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.jobs import Promise, Run
-from apiece.reporting import closing_table, report
-from apiece.reporting.closing import gains, spent_text
+from apiece.reporting import report
+from apiece.reporting.closing import closing_table, gains, spent_text
 from sample_runs import renamed, sample_plan, sample_run, trained
 
 

@@ -7,7 +7,7 @@ import pytest
 from apiece import report
 from apiece.errors import InputError
 from apiece.reporting.declared import subject_of
-from apiece.reporting.sections import DECLARED, READS, SECTIONS, left_out, shown
+from apiece.reporting.sections import DECLARED, READS, SECTIONS, left_out, sections_of
 from sample_runs import sample_plan, sample_run
 
 OF = {"run": sample_run(), "plan": sample_plan("scale")}
@@ -24,16 +24,16 @@ def test_a_section_is_shown_or_left_out_with_a_reason(of: str) -> None:
     subject = subject_of(OF[of], [])
     own = {section.title for section in SECTIONS if of in section.of and section.reads != DECLARED}
     assert {part.title for part in left_out(subject, "public")} == own
-    assert {section.reads for section, _ in shown(subject, "public")} == {DECLARED}
-    assert {section.title for section, _ in shown(subject, "internal")} & own
+    assert {section.reads for section, _ in sections_of(subject, "public")} == {DECLARED}
+    assert {section.title for section, _ in sections_of(subject, "internal")} & own
     assert left_out(subject, "internal") == []
 
 
 def test_what_is_open_is_not_left_out() -> None:
     subject = replace(subject_of(OF["plan"], []), open=frozenset({"budgets"}))
     assert left_out(subject, "public") == []
-    assert [s.name for s, _ in shown(subject, "public")] == [
-        s.name for s, _ in shown(subject, "internal")
+    assert [s.name for s, _ in sections_of(subject, "public")] == [
+        s.name for s, _ in sections_of(subject, "internal")
     ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece.errors import DataError
-from apiece.reporting.sensitivity_figures import (
+from apiece.reporting.plots import (
     partial_sensitivity_histograms,
     partial_sensitivity_maps,
     partial_sensitivity_surface,

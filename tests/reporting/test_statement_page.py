@@ -10,8 +10,8 @@ import pytest
 
 from apiece.errors import UnsupportedError
 from apiece.jobs import Level, statement_of
-from apiece.reporting import statement_page as page
-from apiece.reporting import statement_pdf
+from apiece.reporting import pages as page
+from apiece.reporting.pages import statement_pdf
 from sample_runs import sample_run
 
 RUN = replace(

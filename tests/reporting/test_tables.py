@@ -8,7 +8,7 @@ import pytest
 from apiece import Budgets, Sample, assign, report
 from apiece.jobs import Interval, Level
 from apiece.jobs.trained import Accuracies
-from apiece.reporting import tables
+from apiece.reporting import sections
 from apiece.reporting.declared import subject_of
 from sample_runs import sample_plan, sample_run
 
@@ -29,7 +29,7 @@ COLUMNS = {
 def test_influence_is_of_people_rates_and_norms() -> None:
     budgets = Budgets([1.0] * 300 + [4.0] * 100, 1e-3)
     plan = assign(budgets, Sample(), steps=4, expected_batch_size=40, clip_norm=1.0)
-    told = tables.influence(subject_of(plan, []))
+    told = sections.influence(subject_of(plan, []))
     assert told is not None
     people, joining, pull = np.array([row[1:] for row in told["rows"]]).T
     assert people.tolist() == [0.75, 0.25]
@@ -44,7 +44,7 @@ def test_a_contract_is_kept_as_the_check_says() -> None:
     budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-3, excess=[0.5] * 50 + [1e-9] * 50)
     plan = assign(budgets, Sample(), steps=4, expected_batch_size=20, clip_norm=1.0)
     verdict = contract.check(plan)
-    told = tables.contract(subject_of(plan, []))["clauses"]
+    told = sections.contract(subject_of(plan, []))["clauses"]
     assert [row[-1] for row in told] == [clause.kept for clause in verdict] == [True, False]
     assert [row[2] for row in told] == pytest.approx([c.forward for c in verdict])
 
@@ -92,8 +92,8 @@ def test_a_plan_of_several_stages_has_no_one_rate() -> None:
         clip_norm=1.0,
     )  # fmt: skip
     assert len(plan.stages) > 1
-    assert tables.influence(subject_of(plan, [])) is None
-    assert tables.rates(subject_of(plan, [])) is None
+    assert sections.influence(subject_of(plan, [])) is None
+    assert sections.rates(subject_of(plan, [])) is None
     assert "What was promised" in report(plan).html
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from apiece import audit
-from apiece.audit import Side, audit_scores, gaussian, thresholds
+from apiece.audit import bounds
+from apiece.audit.findings import Side, audit_scores
 
 RUNS, SIZE, DELTA = 1000, 200, 1e-5
 ALLOWED = 50 + 3 * (RUNS * 0.05 * 0.95) ** 0.5
@@ -25,14 +26,14 @@ TWO_WORLDS = [
 
 def naive_rejects(ins: np.ndarray, outs: np.ndarray) -> bool:
     """The invalid audit: the best of all thresholds, each tested as if it were the only one."""
-    every = thresholds.Candidates(
+    every = bounds.Candidates(
         threshold=(trial := np.r_[ins, outs]),
         true_positives=(ins[:, None] > trial).sum(axis=0),
         false_positives=(outs[:, None] > trial).sum(axis=0),
         in_count=ins.size,
         out_count=outs.size,
     )
-    return bool(gaussian.p_values(every, 0.0).min() <= 0.05)
+    return bool(bounds.p_values(every, 0.0).min() <= 0.05)
 
 
 @pytest.mark.parametrize(("method", "threshold"), TWO_WORLDS)
@@ -103,7 +104,7 @@ def test_one_group_that_is_not_private_is_found(method: str) -> None:
 @pytest.mark.parametrize(("method", "threshold"), TWO_WORLDS)
 def test_bound_holds_for_a_gaussian_mechanism(method: str, threshold: str | float) -> None:
     mu, runs = 1.0, 100
-    truth = gaussian.epsilon_from_mu(mu, DELTA)
+    truth = bounds.epsilon_from_mu(mu, DELTA)
     generator = np.random.default_rng(13)
     wrong, largest = 0, 0.0
     for _ in range(runs):
@@ -120,7 +121,7 @@ def test_bound_holds_for_a_gaussian_mechanism(method: str, threshold: str | floa
 @pytest.mark.parametrize("method", ["dp", "gdp"])
 def test_one_run_holds_for_independent_gaussian_canaries(method: str) -> None:
     mu, runs = 1.0, 60
-    truth = gaussian.epsilon_from_mu(mu, DELTA)
+    truth = bounds.epsilon_from_mu(mu, DELTA)
     generator = np.random.default_rng(14)
     found = []
     for _ in range(runs):

@@ -7,7 +7,7 @@ noise of another size, and must be told apart.
 import numpy as np
 from scipy import stats
 
-from apiece.audit.stacked_training import Recipe, confidences, train
+from apiece.audit.stacked_training import UpdateRule, confidences, train
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
 from apiece.training.stacked import StackedMlp
@@ -29,7 +29,7 @@ def trained(noise_stddev: float, *, first: int, together: bool) -> np.ndarray:
         torch.from_numpy(INPUTS),
         torch.from_numpy(TARGETS),
     )
-    recipe = Recipe(learning_rate=0.5, optimizer="sgd", schedule="constant")
+    recipe = UpdateRule(learning_rate=0.5, optimizer="sgd", schedule="constant")
 
     def block(seed: int, count: int) -> np.ndarray:
         flat = train(

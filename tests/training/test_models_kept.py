@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.adapters.opacus import individual
-from apiece.audit import model_confidences
+from apiece.audit.stacked_training import model_confidences
 from apiece.errors import UnsupportedError
 from apiece.filters import GaussianFilter
 from apiece.sensitivity import ModelLoss, partial_sensitivity

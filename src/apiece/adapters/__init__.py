@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from apiece import _lazy
 
 if TYPE_CHECKING:
+    from apiece.adapters.account import Account, Spending
+    from apiece.adapters.estimators import (
+        PrivateClassifier,
+        PrivateImageClassifier,
+        PrivateRegressor,
+    )
     from apiece.adapters.ray import cluster
-    from apiece.adapters.scikit.account import Account, Spending
-    from apiece.adapters.scikit.classifier import PrivateClassifier
-    from apiece.adapters.scikit.images import PrivateImageClassifier
-    from apiece.adapters.scikit.regressor import PrivateRegressor
 
 __all__ = [
     "Account",
@@ -26,9 +28,7 @@ __getattr__ = _lazy.names_of(
     __name__,
     {
         "ray": ("cluster",),
-        "scikit.account": ("Account", "Spending"),
-        "scikit.classifier": ("PrivateClassifier",),
-        "scikit.images": ("PrivateImageClassifier",),
-        "scikit.regressor": ("PrivateRegressor",),
+        "account": ("Account", "Spending"),
+        "estimators": ("PrivateClassifier", "PrivateImageClassifier", "PrivateRegressor"),
     },
 )

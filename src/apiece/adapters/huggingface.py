@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from apiece.adapters.language import Loss, loss_of
-from apiece.adapters.stepping import PrivateStep
+from apiece.adapters.stepping import Loss, PrivateStep, loss_of
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers

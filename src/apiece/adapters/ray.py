@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from apiece.errors import InputError, StateError, UnsupportedError
 
 if TYPE_CHECKING:
-    from apiece.audit import Arrays, Mapper, Work
+    from apiece.audit.shadows import Arrays, Mapper, Work
 
 
 PATIENCE = 10.0  # seconds for a cluster to answer

@@ -2,14 +2,226 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special, stats
 
 from apiece import _check
-from apiece.audit import gaussian, thresholds
-from apiece.errors import unknown
+from apiece._types import Floats, Integers
+from apiece.errors import DataError, unknown
+from apiece.numerics import gaussian_epsilon_below, last_true
+
+SPLIT_SEED = 20260101
+"""The halves of a split depend on this and on the number of scores, never on their values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Candidates:
+    """Tests "score > threshold says member", with counts that can be read as binomial.
+
+    true_positives of `in_count`, false_positives of `out_count`: one entry a threshold. At an
+    order statistic of one arm, that arm's count is its rank, not the number of scores beyond it:
+    P(X > X_(k)) is at most a Beta(k, n−k+1) variable in distribution, ties or not, whose quantiles
+    are those of Clopper–Pearson with k−1 successes.
+    """
+
+    threshold: Floats
+    true_positives: Integers
+    false_positives: Integers
+    in_count: int
+    out_count: int
+
+    def __len__(self) -> int:
+        return int(self.threshold.size)
+
+
+def flat_scores(name: str, values: Any) -> Floats:
+    """Return `values` as a flat array of scores; infinities order, NaN is refused.
+
+    Raises `DataError` if there are none, if they are not flat, or if one is NaN.
+    """
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{name}: not numbers; give one score a model or canary") from None
+    if array.ndim != 1 or array.size == 0:
+        raise DataError(f"{name}: shape {array.shape}; give a flat array of at least one score")
+    if np.isnan(array).any():
+        where = int(np.flatnonzero(np.isnan(array))[0])
+        raise DataError(
+            f"{name}[{where}] = nan: {int(np.isnan(array).sum())} of {array.size} scores are NaN; "
+            "find out why before auditing (dropping them would bias the result)"
+        )
+    return array
+
+
+def _ranks(size: int) -> Integers:
+    return 2 ** np.arange(int(np.log2(max(size // 2, 1))) + 1, dtype=np.int64)
+
+
+def order_statistics(scores_in: Floats, scores_out: Floats) -> Candidates:
+    """Return the thresholds at ranks 1, 2, 4, … from the top of the outs and the bottom of the ins.
+
+    The ranks depend on the counts alone, so Bonferroni over the candidates is valid.
+    """
+    ins, outs = np.sort(scores_in), np.sort(scores_out)
+    top, bottom = _ranks(outs.size), _ranks(ins.size)
+    at_out, at_in = outs[outs.size - top], ins[bottom - 1]
+    return Candidates(
+        threshold=np.concatenate([at_out, at_in]),
+        true_positives=np.concatenate(
+            [ins.size - np.searchsorted(ins, at_out, side="right"), ins.size - (bottom - 1)]
+        ),
+        false_positives=np.concatenate(
+            [top - 1, outs.size - np.searchsorted(outs, at_in, side="left")]
+        ),
+        in_count=ins.size,
+        out_count=outs.size,
+    )
+
+
+def fixed(scores_in: Floats, scores_out: Floats, threshold: float) -> Candidates:
+    """Return the one test "score > threshold", chosen without looking at these scores."""
+    return Candidates(
+        threshold=np.array([threshold]),
+        true_positives=np.array([int((scores_in > threshold).sum())]),
+        false_positives=np.array([int((scores_out > threshold).sum())]),
+        in_count=scores_in.size,
+        out_count=scores_out.size,
+    )
+
+
+def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Candidates:
+    """Return the one test that looks best on a random half, with counts from the other half."""
+    generator = np.random.default_rng(SPLIT_SEED)
+    ins, outs = generator.permutation(scores_in), generator.permutation(scores_out)
+    if min(ins.size, outs.size) < 2:
+        raise DataError(
+            f"scores: {ins.size} in and {outs.size} out; a split needs at least 2 of each"
+        )
+    half_in, half_out = ins.size // 2, outs.size // 2
+    trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
+    sorted_in, sorted_out = np.sort(ins[:half_in]), np.sort(outs[:half_out])
+    guess = Candidates(
+        threshold=trial,
+        true_positives=half_in - np.searchsorted(sorted_in, trial, side="right"),
+        false_positives=half_out - np.searchsorted(sorted_out, trial, side="right"),
+        in_count=half_in,
+        out_count=half_out,
+    )
+    tpr, fpr = rates(guess, error)
+    best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
+    return fixed(ins[half_in:], outs[half_out:], float(trial[best]))
+
+
+def choose(
+    scores_in: Floats, scores_out: Floats, threshold: str | float, delta: float, error: float
+) -> Candidates:
+    """Return the candidates for `threshold`: "bonferroni", "split", or a number."""
+    if isinstance(threshold, str):
+        match threshold:
+            case "bonferroni":
+                return order_statistics(scores_in, scores_out)
+            case "split":
+                return split(scores_in, scores_out, delta, error)
+        raise unknown("threshold", threshold, ["bonferroni", "split"])
+    return fixed(scores_in, scores_out, _check.finite("threshold", threshold))
+
+
+def rates(candidates: Candidates, error: float) -> tuple[Floats, Floats]:
+    """Return Clopper–Pearson bounds (TPR from below, FPR from above), each with half the `error`.
+
+    Source: Clopper, Pearson 1934.
+    """
+    tp, n = candidates.true_positives, candidates.in_count
+    fp, m = candidates.false_positives, candidates.out_count
+    with np.errstate(invalid="ignore"):
+        low = special.betaincinv(np.maximum(tp, 1), n - tp + 1, error / 2)
+        high = special.betainccinv(fp + 1, np.maximum(m - fp, 1), error / 2)
+    return np.where(tp > 0, low, 0.0), np.where(fp < m, high, 1.0)
+
+
+def epsilon_from_rates(tpr: Floats, fpr: Floats, delta: float) -> Floats:
+    """Return the smallest ε ≥ 0 at which (ε, δ)-DP allows these rates, from either side."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        accept = np.log(np.maximum(tpr - delta, 0.0)) - np.log(fpr)
+        reject = np.log(np.maximum(1 - fpr - delta, 0.0)) - np.log(1 - tpr)
+    best = np.fmax(accept, reject)
+    return np.asarray(np.maximum(np.nan_to_num(best, nan=0.0, posinf=np.inf, neginf=0.0), 0.0))
+
+
+MOST, ROUNDS = 64, 30  # how far and how finely the largest rejected value is sought
+_TAILS = special.expit(np.linspace(-16.0, 9.0, 101))
+
+
+def epsilon_from_mu(mu: float, delta: float) -> float:
+    """Return the ε of a μ-GDP mechanism at `delta`; 0 where δ(0) ≤ delta, rounded down.
+
+    >>> round(epsilon_from_mu(1.0, 1e-5), 3)
+    4.377
+    """
+    return float(gaussian_epsilon_below(mu, delta)) if mu > 0 else 0.0
+
+
+def _fisher(product: Floats) -> Floats:
+    """Return P(U·V ≤ product) for independent uniform U, V."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = product * (1 - np.log(product))
+    return np.where(product > 0, value, 0.0)
+
+
+def p_values(candidates: Candidates, mu: float) -> Floats:
+    """Return, for each candidate, a p-value of "the trade-off is at least that of μ-GDP".
+
+    At a false-positive rate α the hypothesis allows TPR ≤ Φ(Φ⁻¹(α) + μ). The two arms give two
+    independent p-values, combined by Fisher's product; the supremum over α is taken over cells of
+    a grid with the worse end of the cell for each, so it is an upper bound on the supremum.
+    """
+    tp = candidates.true_positives[:, None]
+    fp = candidates.false_positives[:, None]
+    n, m = candidates.in_count, candidates.out_count
+    by_fp = special.betainccinv(fp + 1, np.maximum(m - fp, 1), _TAILS)
+    by_tp = special.betaincinv(np.maximum(tp, 1), n - tp + 1, _TAILS)
+    grid = np.sort(np.hstack([by_fp, special.ndtr(special.ndtri(by_tp) - mu)]), axis=1)
+    allowed = special.ndtr(special.ndtri(grid) + mu)
+    p_in = np.where(tp > 0, special.betainc(np.maximum(tp, 1), n - tp + 1, allowed), 1.0)
+    p_out = np.where(fp < m, special.betaincc(fp + 1, np.maximum(m - fp, 1), grid), 1.0)
+    ones = np.ones((len(candidates), 1))
+    worst = _fisher(np.hstack([p_in, ones]) * np.hstack([ones, p_out])).max(axis=1)
+    return np.asarray(np.minimum(worst, 1.0))
+
+
+def _only(candidates: Candidates, which: Integers) -> Candidates:
+    return Candidates(
+        threshold=candidates.threshold[which],
+        true_positives=candidates.true_positives[which],
+        false_positives=candidates.false_positives[which],
+        in_count=candidates.in_count,
+        out_count=candidates.out_count,
+    )
+
+
+def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
+    """Return the largest μ that some candidate rejects at `error`, and that candidate.
+
+    A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
+    """
+    alive = np.arange(len(candidates))
+
+    def rejects(mu: float) -> bool:
+        nonlocal alive
+        found = alive[p_values(_only(candidates, alive), mu) <= error]
+        alive = found if found.size else alive
+        return found.size > 0
+
+    mu = last_true(rejects, most=MOST, rounds=ROUNDS)
+    return mu, int(alive[0]) if alive.size else 0
+
 
 METHODS = ("clopper-pearson", "gdp")
 
@@ -107,22 +319,22 @@ def lower_bound(
         >>> round(bound.epsilon, 2), bound.candidates
         (4.89, 18)
     """
-    ins = thresholds.scores("scores_in", scores_in)
-    outs = thresholds.scores("scores_out", scores_out)
+    ins = flat_scores("scores_in", scores_in)
+    outs = flat_scores("scores_out", scores_out)
     delta = _check.probability("delta", delta, high_open=True)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     error = 1 - confidence
-    tests = thresholds.choose(ins, outs, threshold, delta, error)
+    tests = choose(ins, outs, threshold, delta, error)
     each = error / len(tests)
     mu: float | None = None
     if method == "gdp":
-        mu, best = gaussian.largest_mu(tests, each)
-        epsilon = gaussian.epsilon_from_mu(mu, delta)
+        mu, best = largest_mu(tests, each)
+        epsilon = epsilon_from_mu(mu, delta)
     else:
-        tpr, fpr = thresholds.rates(tests, each)
-        epsilons = thresholds.epsilon_from_rates(tpr, fpr, delta)
+        tpr, fpr = rates(tests, each)
+        epsilons = epsilon_from_rates(tpr, fpr, delta)
         best = int(np.argmax(epsilons))
         epsilon = float(epsilons[best])
     return LowerBound(
@@ -136,3 +348,205 @@ def lower_bound(
         in_count=tests.in_count,
         out_count=tests.out_count,
     )
+
+
+ONE_RUN_METHODS = ("dp", "gdp")
+_TIE_SEED = 20260102
+
+
+def dp_p_value(epsilon: float, *, canaries: int, guesses: int, correct: int, delta: float) -> float:
+    """Return the chance of at least `correct` right `guesses` under (ε, δ)-DP, from above.
+
+    Source: Steinke, Nasr, Jagielski 2023, Theorem 3.1 (as in their Algorithm 1's analysis).
+    """
+    q = float(special.expit(epsilon))
+    beyond = float(stats.binom.sf(correct - 1, guesses, q))
+    if delta == 0 or correct == 0:
+        return min(beyond, 1.0)
+    i = np.arange(1, correct + 1)
+    gained = stats.binom.sf(correct - i - 1, guesses, q) - beyond
+    slope = max(float(np.max(gained / i)), 0.0)
+    return min(beyond + 2 * canaries * delta * slope, 1.0)
+
+
+def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct: int) -> bool:
+    """Return whether `correct` right `guesses` are too many for μ-GDP at level `error`.
+
+    With p_c the chance of exactly c right guesses, the recursion bounds the tail sums from c
+    downwards by the trade-off function; if what is needed exceeds one, p cannot exist.
+    Source: Mahloujifar, Melis, Chaudhuri 2024, Algorithms 3 and 4 (alphabet of size 2).
+    """
+    right = error * correct / canaries
+    wrong = error * (guesses - correct) / canaries
+    for i in range(correct - 1, -1, -1):
+        needed = float(special.ndtr(special.ndtri(min(right, 1.0)) - mu))
+        if needed <= wrong:
+            break
+        right += i / (guesses - i) * (needed - wrong)
+        wrong = needed
+        if right + wrong > guesses / canaries:
+            return True
+    return right + wrong > guesses / canaries
+
+
+def _largest(rejected: Callable[[float], bool]) -> float:
+    """Return the largest value known to be rejected, 0 if none; any rejected one is a bound."""
+    return last_true(rejected, most=MOST, rounds=ROUNDS)
+
+
+def _guess_counts(canaries: int, guesses: int | None) -> list[int]:
+    if guesses is not None:
+        count = _check.count("guesses", guesses)
+        if not count <= canaries:
+            raise DataError(f"guesses = {count}: only {canaries} canaries; guess at most as often")
+        return [count]
+    counts = [canaries]
+    while counts[-1] > 16:
+        counts.append(counts[-1] // 2)
+    return counts
+
+
+def one_run(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "dp",
+    guesses: int | None = None,
+) -> LowerBound:
+    """Return a lower bound on ε from one run: if it is (ε, δ)-DP, then `result.epsilon` ≤ ε.
+
+    The higher half of the guesses say "in", the lower half "out", the middle abstains. Equal scores
+    are ordered at random, so that the order of the arrays carries no information.
+
+    Args:
+        scores: One a canary; higher says included.
+        included: One truth value a canary: its coin.
+        delta: In [0, 1).
+        confidence: In (0, 1).
+        method: "dp" assumes nothing further; "gdp" that the trade-off is Gaussian.
+        guesses: How many, chosen in advance; by default all, half, a quarter… of the canaries are
+            tried, each at its share of the error.
+
+    Raises:
+        DataError: For NaN, differing lengths, or `included` that is not of truth values.
+        InputError: For numbers outside their bounds.
+        OptionError: For an unknown method.
+
+    Guarantee:
+        Fails with probability at most 1 − confidence, over the coins and the training, if every
+        canary was included by its own fair coin, independent of all else.
+
+    References:
+        Steinke, Nasr, Jagielski 2023; Mahloujifar, Melis, Chaudhuri 2024.
+
+    Example:
+        >>> coins = np.random.default_rng(0).random(1000) < 0.5
+        >>> bound = one_run(coins * 1.0, coins, delta=1e-5)
+        >>> bound.epsilon > 3
+        True
+    """
+    values = flat_scores("scores", scores)
+    truth = np.array(included)
+    if truth.shape != values.shape or not np.isin(truth, [0, 1]).all():
+        raise DataError(
+            f"included: shape {truth.shape} for {values.size} scores; give one True or False each"
+        )
+    truth = truth.astype(bool)
+    delta = _check.probability("delta", delta, high_open=True)
+    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    if method not in ONE_RUN_METHODS:
+        raise unknown("method", method, ONE_RUN_METHODS)
+    shuffled = np.random.default_rng(_TIE_SEED).permutation(values.size)
+    order = shuffled[np.argsort(values[shuffled], kind="stable")]
+    tries = _guess_counts(values.size, guesses)
+    error = (1 - confidence) / len(tries)
+    found = [_try(count, truth[order], error, delta, method) for count in tries]
+    best = int(np.argmax([epsilon for epsilon, _ in found]))
+    epsilon, mu = found[best]
+    return LowerBound(
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        method=f"one-run {method}",
+        candidates=len(tries),
+        threshold=None,
+        mu=mu,
+        in_count=int(truth.sum()),
+        out_count=int((~truth).sum()),
+    )
+
+
+def one_run_by_group(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    groups: npt.ArrayLike,
+    *,
+    delta: float,
+    confidence: float = 0.95,
+    method: str = "dp",
+) -> dict[str, LowerBound]:
+    """Return a lower bound on each group's ε from its own canaries, by the group's name.
+
+    Args:
+        scores: As of `one_run`.
+        included: As of `one_run`.
+        groups: One name a canary.
+        delta: As of `one_run`.
+        confidence: Of all bounds together.
+        method: As of `one_run`.
+
+    Raises:
+        DataError: As `one_run`, and for another number of groups.
+
+    Guarantee:
+        All the bounds hold together with the stated confidence, as `one_run`'s does: each of G
+        groups has 1/G of the error, so looking for the group that leaks most is paid for.
+
+    Example:
+        >>> coins = np.random.default_rng(0).random(2000) < 0.5
+        >>> groups = np.repeat(["leaks", "tight"], 1000)
+        >>> bounds = one_run_by_group(coins * (groups == "leaks"), coins, groups, delta=1e-5)
+        >>> bounds["leaks"].epsilon > 3, bounds["tight"].epsilon
+        (True, 0.0)
+    """
+    values, truth, names = np.asarray(scores), np.asarray(included), np.asarray(groups)
+    if not names.shape == truth.shape == values.shape:
+        raise DataError(
+            f"groups: shape {names.shape} for {values.size} scores and {truth.size} coins; give "
+            "one of each a canary"
+        )
+    found = np.unique(names)
+    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    each = 1 - (1 - confidence) / max(found.size, 1)
+    return {
+        str(name): one_run(
+            values[names == name],
+            truth[names == name],
+            delta=delta,
+            confidence=each,
+            method=method,
+        )
+        for name in found
+    }
+
+
+def _try(
+    guesses: int, ordered: npt.NDArray[np.bool_], error: float, delta: float, method: str
+) -> tuple[float, float | None]:
+    """Return (ε, μ or None) shown by the extreme `guesses` of the truth in order of score."""
+    canaries, low = ordered.size, guesses // 2
+    high = math.ceil(guesses / 2)
+    correct = int((~ordered[:low]).sum() + ordered[canaries - high :].sum())
+    if method == "gdp":
+        mu = _largest(
+            lambda m: gdp_rejects(m, error, canaries=canaries, guesses=guesses, correct=correct)
+        )
+        return epsilon_from_mu(mu, delta), mu
+
+    def rejected(epsilon: float) -> bool:
+        p = dp_p_value(epsilon, canaries=canaries, guesses=guesses, correct=correct, delta=delta)
+        return p <= error
+
+    return _largest(rejected), None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import parent_process
 from pathlib import Path
 from threading import Thread
@@ -25,13 +25,16 @@ from torch import Tensor
 from apiece import _check
 from apiece._files import Kind, write
 from apiece._types import Integers, Json, Mask
+from apiece.assignment import Strategy, assign
 from apiece.audit import stacked_training
-from apiece.audit.records import ShadowScores, read_arrays, write_arrays
-from apiece.audit.stacked_training import Recipe
-from apiece.budgets import Units
+from apiece.audit.membership import PrivacyScores, privacy_scores
+from apiece.audit.records import ShadowScores, positions, read_arrays, write_arrays
+from apiece.audit.splits import biregular, one_plan, one_target
+from apiece.audit.stacked_training import UpdateRule
+from apiece.budgets import Budgets, Units
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
-from apiece.training import StackedModel
+from apiece.training import StackedMlp, StackedModel
 
 Arrays = dict[str, npt.NDArray[Any]]
 Work = Callable[[int], Arrays]
@@ -106,7 +109,7 @@ class ShadowJob:
             pool of rows.
 
     Example:
-        >>> from apiece.audit import half_plan, table_job
+        >>> from apiece.audit.shadows import half_plan, table_job
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
@@ -120,7 +123,7 @@ class ShadowJob:
     plan: Plan
     model: StackedModel
     included: Mask
-    recipe: Recipe
+    recipe: UpdateRule
     seed: int
     block: int = 64
     groups: Integers | None = None
@@ -294,7 +297,7 @@ def train_shadows(
         DataError: Where the folder holds another job's blocks or cannot be written to.
 
     Example:
-        >>> from apiece.audit import half_plan, table_job
+        >>> from apiece.audit.shadows import half_plan, table_job
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
@@ -336,7 +339,7 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
 
     Example:
         >>> from tempfile import mkdtemp
-        >>> from apiece.audit import half_plan, table_job
+        >>> from apiece.audit.shadows import half_plan, table_job
         >>> from apiece.budgets import Budgets
         >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
         >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
@@ -370,3 +373,174 @@ def _manifest(path: Path) -> Json:
 
 def _file(folder: Path, block: int) -> Path:
     return folder / f"block-{block:06d}.npz"
+
+
+HIDDEN = (128, 64)
+
+
+def half_plan(
+    budgets: Budgets,
+    strategy: Strategy | str,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+) -> Plan:
+    """Return the one plan for all shadow models, each trained on half of every budget group.
+
+    Its groups have half of the records, the odd one more, whoever is in which model.
+
+    Args:
+        budgets: Of all n records.
+        strategy: As for `assign`.
+        steps: How many.
+        expected_batch_size: In records of a half, or persons.
+        clip_norm: As for `assign`.
+
+    Raises:
+        InfeasibleError: Where no plan meets the budgets; further errors as `assign`.
+
+    Guarantee:
+        For each group, that of the plan: it holds for every record whose budget is its group's,
+        whichever model it is in.
+
+    Example:
+        >>> plan = half_plan(
+        ...     Budgets([1.0] * 5 + [3.0] * 4, 1e-5), "scale", steps=2, expected_batch_size=2.0,
+        ...     clip_norm=1.0,
+        ... )
+        >>> plan.budget_groups.records.tolist()
+        [3, 2]
+    """
+    groups = budgets.groups
+    count = (groups.records + 1) // 2
+    excess = None if groups.excess is None else np.repeat(groups.excess, count)
+    half = Budgets(
+        np.repeat(groups.epsilon, count),
+        np.repeat(groups.delta, count),
+        excess=excess,
+        labels=np.repeat(groups.name, count),
+    )
+    return assign(
+        half, strategy, steps=steps, expected_batch_size=expected_batch_size, clip_norm=clip_norm
+    )
+
+
+def table_job(
+    features: npt.NDArray[np.float32],
+    targets: npt.NDArray[np.int64],
+    budgets: Budgets,
+    plan: Plan,
+    *,
+    models: int,
+    seed: int,
+    recipe: UpdateRule | None = None,
+    people: npt.NDArray[Any] | None = None,
+    rows_per_person: int | None = None,
+) -> ShadowJob:
+    """Return the job of `models` MLPs (features, 128, 64, classes) on biregular halves.
+
+    With `people` the halves are of persons.
+
+    Args:
+        features: (n, d).
+        targets: (n,) classes.
+        budgets: Of the same n records in the same order; with `people`, of the persons.
+        plan: As from `half_plan`.
+        models: How many, at least 2.
+        seed: Of the halves and of the training.
+        recipe: How a model is updated.
+        people: (n,), the id of each row's person.
+        rows_per_person: How many rows a person brings in a step at most, None for all.
+
+    Raises:
+        DataError: Where they differ in length or in their persons.
+
+    Example:
+        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
+        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
+        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
+        >>> table_job(x, y, budgets, plan, models=4, seed=0).included.sum(axis=1)
+        array([4, 4, 4, 4])
+    """
+    if not len(features) == len(targets) == len(budgets if people is None else people):
+        raise DataError(
+            f"table: {len(features)} rows of features, {len(targets)} labels, {len(budgets)} "
+            "budgets; give one of each a record, or a person's id with each row"
+        )
+    own = None if people is None else Units.of(people, budgets.ids)
+    if own is not None:
+        own = replace(own, most=rows_per_person)
+    pool = Pool(
+        budgets.ids, torch.from_numpy(features), torch.from_numpy(targets), budgets.group_index, own
+    )
+    generator = np.random.default_rng((seed, 1))
+    included = biregular(models, budgets.group_index, generator=generator)
+    model = StackedMlp((features.shape[1], *HIDDEN, int(targets.max()) + 1))
+    return ShadowJob(pool, plan, model, included, recipe or UpdateRule(), seed=seed, block=16)
+
+
+def target_job(
+    pool: Pool,
+    plan: Plan | Sequence[Plan],
+    targets: Sequence[Any] | npt.NDArray[Any],
+    *,
+    group: int,
+    models: int,
+    model: StackedModel,
+    recipe: UpdateRule,
+    seed: int,
+    block: int = 16,
+) -> ShadowJob:
+    """Return the shadow models of each target: `models` a target, half with it, half without.
+
+    Everyone else is in all of them. For its own models a target is moved to the plan's `group`;
+    the plan must have been made for just those counts. plan: one, or one a world, which must be
+    the same. The rows of target t are t·models … (t+1)·models − 1.
+
+    Raises `InputError` for plans that differ between worlds or are made for other counts,
+    `DataError` for a target that is not in the pool.
+    """
+    shared = one_plan(*([plan] if isinstance(plan, Plan) else plan))
+    where = positions(pool.ids, np.asarray(targets))
+    included = np.concatenate([one_target(models, len(pool), int(t)) for t in where])
+    groups = np.repeat(pool.groups[None], where.size * models, axis=0)
+    groups[np.arange(len(groups)), np.repeat(where, models)] = group
+    expected = shared.budget_groups.records
+    for t in range(where.size):
+        counts = np.bincount(groups[t * models], minlength=expected.size)
+        if not np.array_equal(counts, expected):
+            raise InputError(
+                f"plan: made for {expected.tolist()} records a group, but with target "
+                f"{pool.ids[where[t]]!s} there are {counts.tolist()}; make it with the target in it"
+            )
+    return ShadowJob(pool, shared, model, included, recipe, seed=seed, block=block, groups=groups)
+
+
+def target_scores(
+    scores: ShadowScores, targets: Sequence[Any] | npt.NDArray[Any], *, models: int
+) -> PrivacyScores:
+    """Return each target's privacy score from the models that `target_job` made for it.
+
+    Raises `DataError` where the number of models does not fit, or a target's column is not half in.
+    """
+    wanted = np.asarray(targets)
+    where = positions(scores.ids, wanted)
+    if scores.models != where.size * models:
+        raise DataError(f"scores: {scores.models} models for {where.size} targets of {models} each")
+    found = np.empty(where.size)
+    for t, column in enumerate(where):
+        rows = slice(t * models, (t + 1) * models)
+        inside = int(scores.included[rows, column].sum())
+        if inside != (models + 1) // 2:
+            raise DataError(
+                f"target {wanted[t]!s}: in {inside} of its {models} models; must be in half"
+            )
+        own = ShadowScores(
+            scores.ids[[column]],
+            scores.groups[[column]],
+            scores.included[rows, [column]],
+            scores.confidences[rows, [column]],
+        )
+        found[t] = privacy_scores(own).score[0]
+    return PrivacyScores(wanted, np.full(wanted.shape, "target"), found, None, None)

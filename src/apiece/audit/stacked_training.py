@@ -3,28 +3,107 @@
 from __future__ import annotations
 
 import math
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
-from apiece.audit import poisson
 from apiece.budgets import Units
-from apiece.errors import InputError, UnsupportedError, unknown
+from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import SUMS, StackedModel, add_noise, normalise
+from apiece.training import SUMS, StackedModel, add_noise, evaluating, normalise
 from apiece.training.people import bring
+
+
+class PaddedBatch(NamedTuple):
+    """One step's records for K models: `records` (K, P), of which `real` (K, P) are not padding."""
+
+    records: Integers
+    real: npt.NDArray[np.bool_]
+
+    def __repr__(self) -> str:
+        return "PaddedBatch()"  # what it holds is data about people
+
+
+def successes(tosses: int, probability: float, generator: np.random.Generator) -> Integers:
+    """Return which of `tosses` coins with `probability` came up, in increasing order.
+
+    Exactly the distribution of independent coins. Edge cases: probability 0 gives none, 1 all.
+    """
+    if probability >= 1:
+        return np.arange(tosses)
+    if probability <= 0 or tosses == 0:
+        return np.empty(0, dtype=np.int64)
+    found: list[Integers] = []
+    last = -1
+    while last < tosses:
+        mean = (tosses - last) * probability
+        draw = int(mean + 4 * np.sqrt(mean) + 8)
+        gaps = np.minimum(generator.geometric(probability, draw), tosses + 1)
+        at = last + np.cumsum(gaps)
+        found.append(at)
+        last = int(at[-1])
+    every = np.concatenate(found)
+    return every[every < tosses]
+
+
+def pad(models: Integers, records: Integers, count: int) -> PaddedBatch:
+    """Return the pairs (model, record) as rows of equal length, padded with record 0."""
+    order = np.argsort(models, kind="stable")
+    models, records = models[order], records[order]
+    sizes = np.bincount(models, minlength=count)
+    width = max(int(sizes.max(initial=0)), 1)
+    starts = np.cumsum(sizes) - sizes
+    rows = np.zeros((count, width), dtype=np.int64)
+    rows[models, np.arange(models.size) - starts[models]] = records
+    return PaddedBatch(rows, np.arange(width) < sizes[:, None])
+
+
+def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterator[PaddedBatch]:
+    """Yield `steps` batches in which model k's record i takes part with probability rates[k, i].
+
+    All coins are independent, across models, records and steps.
+    """
+    count, size = rates.shape
+    flat = rates.ravel()
+    pairs = [(float(q), np.flatnonzero(flat == q)) for q in np.unique(flat[flat > 0])]
+    block = max(1, min(steps, 200_000 // max(1, int(flat.sum()))))
+    for first in range(0, steps, block):
+        now = min(block, steps - first)
+        pair, step = _block(pairs, now, generator)
+        ends = np.cumsum(np.bincount(step, minlength=now))[:-1]
+        for chosen in np.split(pair, ends):
+            yield pad(chosen // size, chosen % size, count)
+
+
+def _block(
+    pairs: list[tuple[float, Integers]], steps: int, generator: np.random.Generator
+) -> tuple[Integers, Integers]:
+    """Return the sampled pairs of `steps` steps and the step of each, in order of step."""
+    when, which = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for q, members in pairs:
+        at = successes(steps * members.size, q, generator)
+        when.append(at // members.size)
+        which.append(members[at % members.size])
+    step, pair = np.concatenate(when), np.concatenate(which)
+    order = np.argsort(step, kind="stable")
+    return pair[order], step[order]
+
 
 OPTIMIZERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class UpdateRule:
     """How a model is updated; the defaults are Kaiser et al.'s (AdamW, weight decay 5e-4, cosine).
 
     Privacy does not depend on it: it only processes what the noisy gradients show.
@@ -43,7 +122,7 @@ class Recipe:
         Kaiser et al. 2026.
 
     Example:
-        >>> Recipe(learning_rate=0.1).rate(5, 10)
+        >>> UpdateRule(learning_rate=0.1).rate(5, 10)
         0.05
     """
 
@@ -110,7 +189,7 @@ def train(
     *,
     groups: Integers,
     included: Mask,
-    recipe: Recipe,
+    recipe: UpdateRule,
     seed: int,
     block: int = 0,
     people: Units | None = None,
@@ -147,7 +226,7 @@ def train(
     done = 0
     for stage in plan.stages:
         rates, clip = stage_rates(stage, groups, included, streams.sampling)
-        steps = poisson.batches(rates, stage.steps, streams.sampling)
+        steps = batches(rates, stage.steps, streams.sampling)
         for batch in steps:
             for entry in optimizer.param_groups:
                 entry["lr"] = recipe.rate(done, plan.steps) * factor(plan, done)
@@ -182,14 +261,12 @@ class Rows:
     owner: (K, R) whose of the P each row is; None where the records are the rows.
     """
 
-    batch: poisson.PaddedBatch
+    batch: PaddedBatch
     rows: Integers
     owner: Integers | None = None
 
 
-def rows_of(
-    batch: poisson.PaddedBatch, people: Units | None, generator: np.random.Generator
-) -> Rows:
+def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Generator) -> Rows:
     """Return the rows that the records of `batch` bring: for persons, by coins of each model's own.
 
     Rows are padded with row 0 of one who is padding.
@@ -204,7 +281,7 @@ def rows_of(
     owner = np.full(rows.shape, records.shape[1] - 1)
     for k, each in enumerate(brought):
         rows[k, : each.rows.size], owner[k, : each.owner.size] = each.rows, each.owner
-    return Rows(poisson.PaddedBatch(records, real), rows, owner)
+    return Rows(PaddedBatch(records, real), rows, owner)
 
 
 def noisy_gradient(
@@ -251,3 +328,109 @@ def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
         (own[..., 0] - torch.logsumexp(others, dim=-1)).detach().cpu().numpy()
     )
     return result
+
+
+def model_confidences(
+    model: nn.Module,
+    inputs: Tensor | npt.NDArray[Any],
+    targets: Tensor | npt.NDArray[Any],
+    *,
+    batch_size: int = 1024,
+) -> Floats:
+    """Return φ = log(p/(1−p)) of the true class for each record, (n,).
+
+    Args:
+        model: Maps (n, …) to logits (n, classes), of at least 2 classes. It is left in the mode
+            that it was in.
+        inputs: (n, …).
+        targets: (n,) classes.
+        batch_size: How many records pass at once.
+
+    Raises:
+        DataError: Where the model does not take the inputs, its logits have another shape, or a
+            target is none of its classes.
+
+    References:
+        Carlini et al. 2022, Section V: the logit-scaled confidence.
+
+    Example:
+        >>> model_confidences(nn.Flatten(), np.array([[0.0, 2.0]]), np.array([1])).round(3)
+        array([2.])
+    """
+    inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
+    found: list[npt.NDArray[np.float32]] = []
+    with evaluating(model), torch.no_grad():
+        for at in range(0, len(targets), batch_size):
+            part = targets[at : at + batch_size]
+            try:
+                logits = model(inputs[at : at + batch_size])
+            except (RuntimeError, AssertionError, TypeError) as error:
+                first = str(error).strip().split("\n")[0]
+                raise DataError(
+                    f"model: does not take inputs of shape {tuple(inputs.shape)} and "
+                    f"{inputs.dtype} ({first})"
+                ) from None
+            if logits.ndim != 2 or logits.shape[0] != len(part) or logits.shape[1] < 2:
+                raise DataError(
+                    f"model: logits of shape {tuple(logits.shape)} for {len(part)} records; "
+                    "give (records, classes)"
+                )
+            if not bool(((part >= 0) & (part < logits.shape[1])).all()):
+                raise DataError(
+                    f"targets: not all in 0 … {logits.shape[1] - 1}, the model's classes"
+                )
+            found.append(logit_scaled(logits, part.long()))
+    return np.concatenate(found).astype(np.float64)
+
+
+class _Exported(nn.Module):
+    """A program of torch.export, which has no training mode to be put in or out of."""
+
+    def __init__(self, run: nn.Module) -> None:
+        super().__init__()
+        self.run = (run,)  # in a tuple, so that it is no submodule
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.run[0](inputs)
+        return out
+
+
+def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
+    """Return the model in a file that `torch.export.save` wrote (.pt2), with a dynamic batch.
+
+    Such a file can run any code when it is loaded: its constants are pickled, and the expressions
+    in it are evaluated.
+
+    Args:
+        path: The file.
+        trusted: True for a file whose writer you would let run programs as you. Without it nothing
+            of the file is read.
+
+    Raises:
+        DataError: For a file that is not there or holds something else.
+        UnsupportedError: For a file that is not said to be trusted.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> path, batch = Path(mkdtemp()) / "model.pt2", torch.export.Dim("batch")
+        >>> program = torch.export.export(
+        ...     nn.Linear(3, 2), (torch.ones(4, 3),), dynamic_shapes=({0: batch},)
+        ... )
+        >>> torch.export.save(program, path)
+        >>> exported_model(path, trusted=True)(torch.ones(7, 3)).shape
+        torch.Size([7, 2])
+    """
+    if not trusted:
+        raise UnsupportedError(
+            f"{path}: a .pt2 file can run any code of its writer's when it is loaded; if you trust "
+            "where it comes from as you trust a program, pass --trust-model (trusted=True); "
+            "scores of a model that you do not trust can be audited with --canaries"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            known = any(name.endswith("archive_format") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give a .pt2 file") from None
+    if not known:
+        raise DataError(f"{path}: not a program of torch.export; write one with torch.export.save")
+    return _Exported(torch.export.load(path).module())

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from apiece.jobs import Records
     from apiece.jobs.people import People
 if TYPE_CHECKING:
-    from apiece.audit import Findings, Mapper, ShadowJob, ShadowScores
+    from apiece.audit import Findings, ShadowJob, ShadowScores
+    from apiece.audit.shadows import Mapper
 
 
 def of_two_worlds(
@@ -127,7 +128,8 @@ def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
 
     With --coins, the two files are joined by id, whatever the order of their rows.
     """
-    from apiece.audit import by_person, join, one_a_person
+    from apiece.audit import by_person, one_a_person
+    from apiece.audit.records import join
     from apiece.budgets import ids_column, person_column
     from apiece.datasets import texts
 
@@ -180,7 +182,8 @@ def _score_column(table: Any, given: Canaries) -> Any:
 
 def of_shadows(path: Path, variant: str) -> Findings:
     """LiRA by group from the stored confidences of shadow models."""
-    from apiece.audit import ShadowScores, shadow_findings
+    from apiece.audit import ShadowScores
+    from apiece.audit.findings import shadow_findings
 
     return shadow_findings(ShadowScores.load(path), variant=variant)
 
@@ -198,7 +201,9 @@ def of_model(
     """The loss-threshold test of a model of torch.export, with one-run bounds."""
     import numpy as np
 
-    from apiece.audit import Side, audit_scores, exported_model, model_confidences, read_arrays
+    from apiece.audit.findings import Side, audit_scores
+    from apiece.audit.records import read_arrays
+    from apiece.audit.stacked_training import exported_model, model_confidences
 
     if members is None or others is None:
         raise InputError("--members, --others: missing; give the records trained on, and others")
@@ -218,7 +223,9 @@ def of_run(run: Path, *, delta: float, confidence: float, seed: int) -> Findings
     """The loss-threshold test of a run's model by group, with one-run bounds."""
     import numpy as np
 
-    from apiece.audit import Side, audit_scores, model_confidences, roc
+    from apiece.audit.findings import Side, audit_scores
+    from apiece.audit.membership import roc
+    from apiece.audit.stacked_training import model_confidences
     from apiece.jobs import Run, load_model, read_job, read_people
 
     Run.load(run)  # every file in it is what its statement is bound to
@@ -279,7 +286,7 @@ class Asked:
 
 def of_shadow_run(asked: Asked) -> Findings:
     """LiRA by group from shadow models of a run's table, trained here or resumed."""
-    from apiece.audit import shadow_findings
+    from apiece.audit.findings import shadow_findings
 
     job = _shadow_job(asked)
     return replace(
@@ -295,7 +302,9 @@ def _shadow_job(asked: Asked) -> ShadowJob:
     """The shadow models of a run's table; what is wrong with them is found before training."""
     import numpy as np
 
-    from apiece.audit import LEAST_MODELS, VARIANTS, half_plan, table_job
+    from apiece.audit.findings import LEAST_MODELS
+    from apiece.audit.membership import VARIANTS
+    from apiece.audit.shadows import half_plan, table_job
 
     pass
     from apiece.jobs import Run, read_job, read_people
@@ -337,7 +346,8 @@ def _shadow_job(asked: Asked) -> ShadowJob:
 
 def _trained(job: ShadowJob, asked: Asked) -> ShadowScores:
     """The scores of all models of `job`; with --out, what an earlier call left is not repeated."""
-    from apiece.audit import claim, train_shadows
+    from apiece.audit import train_shadows
+    from apiece.audit.shadows import claim
     from apiece.cli import Interrupted
     from apiece.cli._command import Bar
 
@@ -360,7 +370,7 @@ def _trained(job: ShadowJob, asked: Asked) -> ShadowScores:
 
 
 def _interrupted(job: ShadowJob, out: Path | None) -> str:
-    from apiece.audit import claim
+    from apiece.audit.shadows import claim
 
     if out is None:
         return "interrupted; nothing is kept: with --out FOLDER the next call would go on"
@@ -372,7 +382,8 @@ def _interrupted(job: ShadowJob, out: Path | None) -> str:
 
 
 def _mapper(asked: Asked) -> Mapper:
-    from apiece.audit import processes, serially
+    from apiece.audit import processes
+    from apiece.audit.shadows import serially
 
     if asked.ray:
         from apiece.adapters import cluster

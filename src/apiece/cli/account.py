@@ -214,7 +214,8 @@ def _asked(document: Json) -> str:
 
 
 def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:
-    from apiece.reporting import privacy_curves, save
+    from apiece.reporting import save
+    from apiece.reporting.plots import privacy_curves
 
     labels = [case.name or f"mechanism {number}" for number, case in enumerate(cases)]
     save(privacy_curves(dict(zip(labels, curves, strict=True))), path)

@@ -98,7 +98,7 @@ def _page(flags: Flags, as_json: bool) -> None:
     """Write the contributor's page."""
     from apiece.cli._command import Bar
     from apiece.contract import choices
-    from apiece.reporting import contributor_page
+    from apiece.reporting.pages import contributor_page
 
     asked = _only(flags, *OFFER)
     for name, value in asked.items():

@@ -70,7 +70,7 @@ def command(
 
     A run folder is read as Run.load does: what can be computed again is, and must agree.
     """
-    from apiece.reporting import EDITIONS
+    from apiece.reporting.sections import EDITIONS
 
     if edition not in EDITIONS:
         raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
@@ -102,7 +102,7 @@ def _state(source: Path, folder: Path) -> dict[str, str]:
     """Write the statement of a run in both forms, after both were made."""
     from apiece.jobs import Run
     from apiece.jobs.results import STATEMENT
-    from apiece.reporting import statement_pdf
+    from apiece.reporting.pages import statement_pdf
 
     paths = folder / STATEMENT, folder / "statement.pdf"
     for path, kind in zip(paths, (_JSON, _PDF), strict=True):

@@ -13,7 +13,7 @@ from apiece._files import FIGURE
 from apiece.assignment import strategy_named
 from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
 from apiece.cli._command import Bar, Command, Output, echo, parse_option, warn
-from apiece.contract import RiskTable, risk_table
+from apiece.contract.exposure import RiskTable, risk_table
 from apiece.errors import InputError
 
 EXAMPLE = """
@@ -63,7 +63,8 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     alike = Budgets(np.full(flags["records"], flags["epsilon"]), flags["delta"])
     warn(doubts_of_values(alike.groups))
     if figure is not None:
-        from apiece.reporting import risk_map, save
+        from apiece.reporting import save
+        from apiece.reporting.plots import risk_map
 
         save(risk_map(table), figure)
     echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))

@@ -180,7 +180,8 @@ def _gaussian_line(found: Json) -> str:
 
 
 def _draw(query: Query, path: Path) -> None:
-    from apiece.reporting import partial_sensitivity_surface, save
+    from apiece.reporting import save
+    from apiece.reporting.plots import partial_sensitivity_surface
 
     if len(query.attributes) != 2:
         raise InputError(

@@ -79,7 +79,8 @@ def command(
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
-    from apiece.reporting import closing_table, report
+    from apiece.reporting import report
+    from apiece.reporting.closing import closing_table
 
     if resume is None:
         prepared, out = fresh(config, compare, flags)

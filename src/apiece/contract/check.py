@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
+from apiece import _check
 from apiece._types import Json
 from apiece.accounting import privacy_curve
+from apiece.assignment import (
+    Hybrid,
+    Sample,
+    Scale,
+    Strategy,
+    assign,
+    noise_over_signal,
+    unspent_notes,
+)
 from apiece.budgets import Budgets
-from apiece.errors import UnsupportedError, VerificationError
-from apiece.plan import Plan, Verification, excess_of
+from apiece.errors import (
+    BudgetError,
+    InfeasibleError,
+    RangeError,
+    UnsupportedError,
+    VerificationError,
+)
+from apiece.numerics import log_room, safe_end
+from apiece.plan import PUBLIC, BoundPlan, Plan, Reference, Verification, excess_of
 
 MOST = 500
 
@@ -174,3 +194,166 @@ def _reason(spent: float, asked: float, forward: float, backward: float, bound: 
             "but not the mechanism that was promised"
         )
     return "planned at a larger delta than a record of it allows"
+
+
+SPARE = 0.01  # of a bound on the excess, that a budget for public records may leave
+SLOPE = 0.7  # about that of the log of what is used of a bound, in the log of that budget
+
+Planner: TypeAlias = Callable[[Budgets, Strategy], BoundPlan]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Option:
+    """A plan that was considered."""
+
+    label: str
+    plan: BoundPlan
+    verdict: Verdict
+
+    @property
+    def cost(self) -> float:
+        """Noise over signal, S / Σ q_i·c_i: over the expected sum if all records clip."""
+        return noise_over_signal(self.plan)
+
+
+def enforce(
+    budgets: Budgets,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    excess: float | None = None,
+    public: int = 0,
+    method: str = "pld",
+) -> BoundPlan:
+    """Return the most useful plan that keeps every record's (ε_i, δ_i, Δ̄_i).
+
+    Sample, if it fits; else the plan with the least noise over signal, S / Σ q_i·c_i, among Hybrid,
+    Sample padded with public records (at about the largest budget for them that fits), and Scale,
+    which always fits. The plan's `notes` say which was taken, why Sample was not, and what the
+    others would have cost. In a padded plan the public records are the last ones, in the group
+    "public", with ids that follow the others'.
+
+    Args:
+        budgets: With their bounds Δ̄; without any where `excess` is given.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        excess: A bound for all, beside the records' own: the smaller counts.
+        public: How many public records could be added, whose budget is free to choose.
+        method: As of `assign`.
+
+    Raises:
+        BudgetError: Where there is no bound.
+        InfeasibleError: As `assign`.
+
+    References:
+        Kaiser et al. 2026, §VI.
+
+    Example:
+        >>> budgets = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = enforce(budgets, excess=0.5, steps=5, expected_batch_size=10, clip_norm=1.0)
+        >>> plan.strategy
+        'sample'
+    """
+    if excess is not None:
+        budgets = budgets.bounded(excess)
+    if budgets.excess is None:
+        raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
+    public = _check.count("public", public, least=0)
+    plan_for = partial(
+        assign,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        clip_norm=clip_norm,
+        method=method,
+    )
+    sample = _option("sample", plan_for(budgets, Sample()))
+    if sample.verdict.ok:
+        notes = ["contract: sample keeps it, and was taken", *unspent_notes(sample.plan)]
+        return replace(sample.plan, notes=tuple(notes))
+    options = [_option("hybrid", plan_for(budgets, Hybrid()))]
+    if public:
+        # The promise is the one of the records that asked, whoever is added.
+        reference = Reference(expected_batch_size / len(budgets), steps)
+        options += _padded(budgets, public, reference, plan_for)
+    options.append(_option("scale", plan_for(budgets, Scale())))
+    kept = [option for option in options if option.verdict.ok]
+    if not kept:
+        raise InfeasibleError(
+            f"contract: not even scale keeps it ({options[-1].verdict.broken[0].reason}); raise "
+            "the bound on the excess"
+        )
+    taken = min(kept, key=lambda option: option.cost)
+    return replace(taken.plan, notes=_notes(taken, sample, options))
+
+
+def _option(label: str, plan: BoundPlan) -> _Option:
+    return _Option(label, plan, check(plan))
+
+
+def _padded(
+    budgets: Budgets, public: int, reference: Reference, plan_for: Planner
+) -> list[_Option]:
+    """Return Sample with public records at the largest budget for them that fits, if one does.
+
+    The more they ask, the less noise there is. Too little noise makes some record less vulnerable
+    than promised (backward), too much makes one more vulnerable (forward): so the end is sought at
+    which no more of the bound is left backward.
+    """
+    groups = budgets.groups
+    kept: dict[float, _Option] = {}
+
+    def room(log_epsilon: float) -> float:
+        padded = with_public(budgets, public, math.exp(log_epsilon))
+        try:
+            plan = plan_for(padded, Sample())
+        except (InfeasibleError, RangeError):
+            return -math.inf
+        plan = replace(plan, reference=reference)
+        option = _option(f"sample, {public} public records", plan)
+        if option.verdict.ok:
+            kept[log_epsilon] = option
+        return min(
+            float(log_room(max(clause.bound, 1e-300), clause.backward)) for clause in option.verdict
+        )
+
+    low, high = math.log(groups.epsilon.min() / 2), math.log(groups.epsilon.max() * 8)
+    safe_end(room, low, low, high, slope=SLOPE, tolerance=SPARE, narrow=SPARE / 100)
+    return [kept[max(kept)]] if kept else []
+
+
+def with_public(budgets: Budgets, public: int, epsilon: float) -> Budgets:
+    """Return `budgets` followed by `public` records with a budget of their own and no bound."""
+    if np.issubdtype(budgets.ids.dtype, np.integer):
+        own = budgets.ids
+        ids = own.max() + 1 + np.arange(public)
+    else:
+        own = budgets.ids.astype(str)
+        ids = np.char.add("public:", np.arange(public).astype(str))
+    labels = budgets.groups.name[budgets.group_index].astype(str)
+    assert budgets.excess is not None
+    return Budgets(
+        np.concatenate((budgets.epsilon, np.full(public, epsilon))),
+        np.concatenate((budgets.delta, np.full(public, float(budgets.delta.max())))),
+        excess=np.concatenate((budgets.excess, np.ones(public))),
+        ids=np.concatenate((own, ids)),
+        labels=np.concatenate((labels, np.full(public, PUBLIC))),
+    )
+
+
+def _notes(taken: _Option, sample: _Option, options: list[_Option]) -> tuple[str, ...]:
+    worst = sample.verdict.broken[0]
+    notes = [
+        f"contract: {taken.label} was taken",
+        f"sample would break it: group {worst.group}: {worst.reason}",
+    ]
+    for option in options:
+        if option is taken:
+            continue
+        more = option.cost / taken.cost - 1
+        fits = "" if option.verdict.ok else " and break the contract"
+        notes.append(f"{option.label} would cost {100 * more:+.2f} % noise over signal{fits}")
+    more = sample.cost / taken.cost - 1
+    notes.append(f"sample would cost {100 * more:+.2f} % noise over signal")
+    return (*notes, *unspent_notes(taken.plan))

@@ -18,8 +18,7 @@ from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets, refuse_absurd
-from apiece.contract.explain import Explanation, explain
-from apiece.contract.frequencies import PEOPLE, count_up
+from apiece.contract.explain import PEOPLE, Explanation, count_up, explain
 from apiece.errors import BudgetError, InputError
 from apiece.plan import BoundPlan, Reference, excess_of
 

@@ -2,24 +2,187 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 
+import numpy as np
+
+from apiece import _check
 from apiece._text import plain, shown
-from apiece._types import Json
-from apiece.accounting import RELATION, PrivacyCurve
-from apiece.contract.frequencies import (
-    ACCUSED,
-    CASES,
-    CROWD,
-    FEW,
-    HARMED,
-    PEOPLE,
-    Frequencies,
-    frequencies,
-    promised_curve,
-    whole,
-)
+from apiece._types import Floats, Json
+from apiece.accounting import RELATION, PrivacyCurve, privacy_curve
+from apiece.budgets import refuse_absurd
 from apiece.errors import BudgetError
+from apiece.mechanisms import Finite
+
+PEOPLE, CASES, CROWD = 1_000, 100_000, 1_000_000  # of how many the counts are
+ACCUSED, HARMED, FEW = 10, 100, 1_000  # so many without the record: see `Frequencies`
+_SPARE = 10.0  # how much likelier than δ it may be that the bound on beliefs fails
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """What an attacker can do at most, who knows everything but whether one person took part.
+
+    Attributes:
+        right: Of 1,000 people, half of whom took part, about how many the guess is right; 500
+            without the result.
+        found: Of 1,000 people who took part, how many are named as such by an attacker who names 10
+            of 1,000 who did not; 10 without.
+        harmed: Of 100,000 people who take part, to how many happens what would have happened to 100
+            of them had they stayed out.
+        picked: Where 1,000 of 1,000,000 people took part and the 1,000 most suspect are named, how
+            many of those took part; 1 without.
+        belief: Who thought it as likely as not that a person took part holds it for so likely
+            afterwards, of 1,000.
+        rare_belief: The same of who held it for 1 in 1,000.
+        surprise: Both beliefs may be larger in 1 of so many cases; None where in none.
+
+    Guarantee:
+        Counts of what an attacker achieves are never below what the best one achieves on average;
+        `surprise` is never above the truth.
+
+    Example:
+        >>> Frequencies(732, 28, 273, 3, 752, 4, 10_000).to_dict()["right"]
+        732
+    """
+
+    right: int
+    found: int
+    harmed: int
+    picked: int
+    belief: int
+    rare_belief: int
+    surprise: int | None
+
+    def to_dict(self) -> dict[str, int | None]:
+        """Return the counts as JSON types."""
+        return asdict(self)
+
+
+def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
+    """Return the curve of the worst mechanism that is (ε, δ)-differentially private.
+
+    With chance δ it says the truth and that it is so; else it answers by randomized response. It
+    dominates every (ε, δ) mechanism, and reaches each bound that follows from (ε, δ) alone.
+
+    Args:
+        epsilon: Above 0, at most 1000.
+        delta: In [0, 1).
+
+    Raises:
+        InputError: For values out of bounds.
+
+    References:
+        Kairouz, Oh, Viswanath 2017.
+
+    Example:
+        >>> round(promised_curve(1.0, 1e-5).advantage().upper, 5)
+        0.46212
+    """
+    refuse_absurd(_check.positive("epsilon", epsilon, error=BudgetError))
+    delta = _check.probability("delta", delta, high_open=True)
+    lie = math.exp(-epsilon) / (1 + math.exp(-epsilon))
+    rest = np.array([1 - lie, lie]) * (1 - delta)
+    return privacy_curve(Finite([delta, *rest, 0.0], [0.0, *rest[::-1], delta]))
+
+
+def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
+    """Return what a curve allows an attacker, as counts of people.
+
+    Args:
+        curve: Of one record's or person's mechanism.
+        epsilon: That it keeps with `delta`.
+        delta: In [0, 1). A belief may go further than is said with ten times this chance.
+
+    Example:
+        >>> frequencies(promised_curve(1.0, 1e-5), 1.0, 1e-5).right
+        732
+    """
+    least = partial(_least, curve, epsilon, delta)
+    odds = _largest_odds(curve, epsilon, delta)
+    often = _SPARE * delta
+    return Frequencies(
+        right=count_up(curve.success(0.5).upper, PEOPLE),
+        found=count_up(least(partial(_power, ACCUSED / PEOPLE)), PEOPLE),
+        harmed=count_up(least(partial(_power, HARMED / CASES)), CASES),
+        picked=count_up(least(partial(_share_found, FEW / CROWD)), FEW),
+        belief=count_up(_belief(odds, 0.5), PEOPLE),
+        rare_belief=count_up(_belief(odds, FEW / CROWD), PEOPLE),
+        surprise=whole(1 / min(often, 1.0)) if often > 0 else None,
+    )
+
+
+def whole(cases: float) -> int:
+    """Return the count of cases, rounded down; what misses a whole number by rounding is it.
+
+    >>> whole(1 / 1e-5), whole(2.9)
+    (100000, 2)
+    """
+    return math.floor(cases * (1 + 1e-12))
+
+
+def count_up(chance: float, of: int) -> int:
+    """Return the count, rounded up; what exceeds a whole number by rounding alone is that number.
+
+    >>> count_up(0.7311, 1000), count_up(0.73, 1000)
+    (732, 730)
+    """
+    return min(math.ceil(chance * of * (1 - 1e-12)), of)
+
+
+def _belief(odds: float, prior: float) -> float:
+    """Return the belief that odds so much larger give."""
+    if odds > math.log(1e300):
+        return 1.0
+    return prior * math.exp(odds) / (1 - prior + prior * math.exp(odds))
+
+
+def _least(
+    curve: PrivacyCurve, epsilon: float, delta: float, bound: Callable[[Floats, Floats], Floats]
+) -> float:
+    """Return the least of a bound that holds for each x with δ(x), looked for twice."""
+    nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
+    with np.errstate(over="ignore"):
+        rough = bound(nodes, np.append(curve.delta(nodes[:-1]).upper, delta))
+        at, apart = nodes[int(rough.argmin())], nodes[1]
+        fine = np.linspace(max(at - apart, 0.0), at + apart, 129)
+        return float(min(rough.min(), bound(fine, np.asarray(curve.delta(fine).upper)).min()))
+
+
+def _power(alpha: float, x: Floats, delta: Floats) -> Floats:
+    """Return bounds on the true-positive rate of a test whose false-positive rate is `alpha`."""
+    return np.minimum(np.exp(x) * alpha + delta, 1 - np.exp(-x) * (1 - delta - alpha))
+
+
+def _share_found(share: float, x: Floats, delta: Floats) -> Floats:
+    """Return bounds on the true-positive rate T of who names as many people as took part.
+
+    They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of `_power` at
+    this α, solved for T.
+    """
+    odds = share / (1 - share)
+    direct = 1 - (1 - delta) / (1 + np.exp(x) * odds)
+    mirror = (1 - np.exp(-x) * (1 - delta - odds)) / (1 + np.exp(-x) * odds)
+    return np.minimum(direct, mirror)
+
+
+def _largest_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
+    """Return t such that the privacy loss exceeds t with chance at most 10·δ; log of odds.
+
+    Where L > t the chance with the record is more than e^t times that without, so that
+    P(L > t)·(1 − e^{x − t}) ≤ δ(x) for every x < t.
+    """
+    tail = _SPARE * delta
+    if not 0 < tail < 1:
+        return epsilon if tail == 0 else math.inf
+    at: Floats = np.append(np.linspace(0.0, 1.0, 100) * epsilon, epsilon)
+    spent = np.append(curve.delta(at[:-1]).upper, delta)
+    fine = spent < tail
+    return float((at[fine] - np.log1p(-spent[fine] / tail)).min()) * (1 + 1e-12)
+
 
 LIMITS = (
     "What the result says about people in general it says about you too, whether you take part "

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+import numpy as np
+
+from apiece import _check
+from apiece._types import Floats, Json
 from apiece.accounting import Bounds
-from apiece.errors import InputError
-from apiece.plan import Plan, excess_of
+from apiece.assignment import Sample, Strategy, assign
+from apiece.budgets import Budgets
+from apiece.errors import DataError, InputError
+from apiece.plan import BoundPlan, Plan, excess_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,3 +119,308 @@ def worst(exposures: Sequence[Exposure]) -> Exposure:
     if not exposures:
         raise InputError("exposures: none given; give what budget_manipulation or collusion found")
     return max(exposures, key=lambda e: (float(e.forward.upper), float(e.advantage.upper)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RiskTable:
+    """The victim's risk for each share (rows) and budget (columns) of the others.
+
+    Attributes:
+        victim_epsilon: What the victim asks.
+        delta: Of everyone.
+        strategy: By which the plans are made.
+        shares: Of the others.
+        epsilons: What they ask.
+        advantage: (shares, epsilons), the most that any membership test gains.
+        forward: The same shape: Δ towards more vulnerable than the reference.
+        backward: The same shape: Δ towards less.
+        baseline: The advantage when everyone asks what the victim does.
+
+    Guarantee:
+        `advantage`, `forward`, `backward` and `baseline` are upper bounds.
+
+    Example:
+        >>> one = np.ones((1, 1))
+        >>> table = RiskTable(2.0, 1e-5, "sample", one[0], one[0], 0.3 * one, 0 * one, 0 * one, 0.2)
+        >>> table.to_dict()["advantage"]
+        [[0.3]]
+    """
+
+    victim_epsilon: float
+    delta: float
+    strategy: str
+    shares: Floats
+    epsilons: Floats
+    advantage: Floats
+    forward: Floats
+    backward: Floats
+    baseline: float
+
+    def to_dict(self) -> Json:
+        """Return the table as JSON types."""
+        arrays = ("shares", "epsilons", "advantage", "forward", "backward")
+        return {
+            "victim_epsilon": self.victim_epsilon,
+            "delta": self.delta,
+            "strategy": self.strategy,
+            "baseline_advantage": self.baseline,
+            **{name: getattr(self, name).tolist() for name in arrays},
+        }
+
+
+def risk_table(
+    *,
+    records: int,
+    victim_epsilon: float,
+    delta: float,
+    shares: Sequence[float],
+    epsilons: Sequence[float],
+    steps: int,
+    expected_batch_size: float,
+    strategy: Strategy | None = None,
+    method: str = "pld",
+    progress: Callable[[int, int], None] | None = None,
+) -> RiskTable:
+    """Return a victim's advantage and Δ, from plans alone, as the others' choices vary.
+
+    For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
+    what the victim asks.
+
+    Args:
+        records: How many there are.
+        victim_epsilon: What the victim asks.
+        delta: Of everyone.
+        shares: Of the others, in (0, 1).
+        epsilons: What they ask.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        strategy: Sample unless given.
+        method: As of `assign`.
+        progress: Called with (cells done, of how many).
+
+    Raises:
+        InputError: For a share that leaves either group empty, and values out of bounds.
+
+    References:
+        Kaiser et al. 2026, Fig. 3 and 8 to 10.
+
+    Example:
+        >>> table = risk_table(records=100, victim_epsilon=4.0, delta=1e-5, shares=[0.9],
+        ...                    epsilons=[1.0, 4.0], steps=5, expected_batch_size=10)
+        >>> bool(table.advantage[0, 0] > table.advantage[0, 1])
+        True
+    """
+    size = _check.count("records", records, least=2)
+    rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])
+    columns = np.array([_check.positive("epsilon", e) for e in epsilons])
+    if not rows.size or not columns.size:
+        raise InputError("risk: give at least one share and one epsilon of the others")
+    scheme = Sample() if strategy is None else strategy
+    found = np.empty((rows.size, columns.size, 3))
+    plan_for = partial(
+        assign,
+        strategy=scheme,
+        steps=steps,
+        expected_batch_size=expected_batch_size,
+        clip_norm=1.0,
+        method=method,
+    )
+    for i, share in enumerate(rows):
+        for j, epsilon in enumerate(columns):
+            groups = [("victim", victim_epsilon, 1 - share), ("others", float(epsilon), share)]
+            budgets = Budgets.from_groups(groups, size, delta)
+            found[i, j] = _risk(plan_for(budgets))
+            if progress is not None:
+                progress(i * columns.size + j + 1, rows.size * columns.size)
+    alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
+    baseline = _risk(plan_for(alone))[0]
+    return RiskTable(
+        victim_epsilon=float(victim_epsilon),
+        delta=float(delta),
+        strategy=scheme.name,
+        shares=rows,
+        epsilons=columns,
+        advantage=found[:, :, 0],
+        forward=found[:, :, 1],
+        backward=found[:, :, 2],
+        baseline=baseline,
+    )
+
+
+def _risk(plan: BoundPlan) -> tuple[float, float, float]:
+    """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
+    found = exposure(plan, int(plan.group_index[0]))
+    ends = found.advantage.upper, found.forward.upper, found.backward.upper
+    advantage, forward, backward = map(float, ends)
+    return advantage, forward, backward
+
+
+LEAST, MOST = 0.1, 100.0  # ε between which others are taken to choose
+CAPS, CHOICES = 5, 9  # how many of them are tried
+
+
+def budget_manipulation(
+    budgets: Budgets,
+    target: Any,
+    *,
+    decoys: Sequence[float] | None = None,
+    strategy: Strategy | str | None = None,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float = 1.0,
+    method: str = "pld",
+) -> list[Exposure]:
+    """Return the target's exposure when all others are given smaller budgets than they asked.
+
+    The adversary keeps every promise: the target keeps its own budget, everyone else gets the
+    smaller of what they asked and each of `decoys` in turn. The first entry is the honest plan;
+    `worst` finds the worst of them.
+
+    Args:
+        budgets: What the records ask, bounds Δ̄ included (a strategy that keeps them is not moved
+            past them).
+        target: A record's id.
+        decoys: Caps on ε. Unless given, four from 0.1 (or a tenth of the largest budget, where that
+            is less) to below the largest, evenly in log ε.
+        strategy: Sample unless given.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        method: As of `assign`.
+
+    Raises:
+        DataError: For an unknown target.
+        InfeasibleError: As `assign`.
+
+    Guarantee:
+        The figures bound every attack of any strength; they hold for the plan, whatever the data.
+
+    References:
+        Kaiser et al. 2026, Def. 5 and §V-A.
+
+    Example:
+        >>> budgets = Budgets([2.0] * 100, 1e-5)
+        >>> settings = {"steps": 5, "expected_batch_size": 10}
+        >>> found = budget_manipulation(budgets, 7, decoys=[0.5], strategy="scale", **settings)
+        >>> [one.label for one in found]
+        ['as asked', 'at most 0.5']
+    """
+    at = _position(budgets, target)
+    if decoys is None:
+        highest = float(budgets.epsilon.max())
+        decoys = np.geomspace(min(LEAST, highest / 10), highest, CAPS)[:-1].tolist()
+    asked = [("as asked", budgets.epsilon)]
+    for decoy in decoys:
+        value = _check.positive("decoy", decoy)
+        epsilon = np.minimum(budgets.epsilon, value)
+        epsilon[at] = budgets.epsilon[at]
+        asked.append((f"at most {value:g}", epsilon))
+    return _exposures(budgets, at, asked, strategy, steps, expected_batch_size, clip_norm, method)
+
+
+def collusion(
+    budgets: Budgets,
+    target: Any,
+    *,
+    shares: Sequence[float],
+    epsilons: Sequence[float] | None = None,
+    strategy: Strategy | str | None = None,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float = 1.0,
+    generator: np.random.Generator | None = None,
+    method: str = "pld",
+) -> list[Exposure]:
+    """Return the target's exposure when a share of the others ask for the same ε together.
+
+    The colluders grow with the share and may ask for any budget, smaller or larger than their own;
+    the target and the rest stay as they are. The first entry is the honest plan, then come all
+    shares of the first of `epsilons`, of the second, and so on; `worst` finds the worst.
+
+    Args:
+        budgets: What the records ask.
+        target: A record's id.
+        shares: Of the others, in [0, 1].
+        epsilons: What they ask. Unless given, nine from 0.1 to 100, evenly in log ε.
+        strategy: Sample unless given.
+        steps: As of `assign`.
+        expected_batch_size: As of `assign`.
+        clip_norm: As of `assign`.
+        generator: Draws the colluders; without one they are those with the largest budgets, who
+            have most to withhold.
+        method: As of `assign`.
+
+    Raises:
+        DataError: For an unknown target.
+        InfeasibleError: As `assign`.
+
+    Guarantee:
+        As of `budget_manipulation`.
+
+    References:
+        Kaiser et al. 2026, Def. 6 and §V-B.
+
+    Example:
+        >>> budgets = Budgets([2.0] * 100, 1e-5)
+        >>> settings = {"steps": 5, "expected_batch_size": 10, "strategy": "scale"}
+        >>> found = collusion(budgets, 7, shares=[0.5], epsilons=[0.5], **settings)
+        >>> [one.label for one in found]
+        ['as asked', '50% ask 0.5']
+    """
+    at = _position(budgets, target)
+    if epsilons is None:
+        epsilons = np.geomspace(LEAST, MOST, CHOICES).tolist()
+    members = np.delete(np.arange(len(budgets)), at)
+    if generator is None:
+        members = members[np.argsort(-budgets.epsilon[members], kind="stable")]
+    else:
+        members = generator.permutation(members)
+    asked = [("as asked", budgets.epsilon)]
+    for epsilon in epsilons:
+        value = _check.positive("epsilon", epsilon)
+        for share in shares:
+            share = _check.probability("share", share)
+            changed = budgets.epsilon.copy()
+            changed[members[: round(share * members.size)]] = value
+            asked.append((f"{share:.0%} ask {value:g}", changed))
+    return _exposures(budgets, at, asked, strategy, steps, expected_batch_size, clip_norm, method)
+
+
+def _position(budgets: Budgets, target: Any) -> int:
+    """Return where the record with this id stands."""
+    if len(budgets) < 2:
+        raise DataError("budgets: 1 record; an attack needs others beside the target")
+    found = np.flatnonzero(np.asarray(budgets.ids) == target)
+    if found.size != 1:
+        raise DataError(
+            f"target = {target!r}: not among the ids of the {len(budgets)} records; give one of "
+            "budgets.ids"
+        )
+    return int(found[0])
+
+
+def _exposures(
+    budgets: Budgets,
+    at: int,
+    asked: list[tuple[str, Floats]],
+    strategy: Strategy | str | None,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float,
+    method: str,
+) -> list[Exposure]:
+    found = []
+    for label, epsilon in asked:
+        changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)
+        plan = assign(
+            changed,
+            Sample() if strategy is None else strategy,
+            steps=steps,
+            expected_batch_size=expected_batch_size,
+            clip_norm=clip_norm,
+            method=method,
+        )
+        group = int(changed.group_index[at])
+        count = int((epsilon != budgets.epsilon).sum())
+        found.append(exposure(plan, group, label=label, changed=count))
+    return found

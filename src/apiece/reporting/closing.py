@@ -14,7 +14,7 @@ from apiece.plan import UNSPENT
 if TYPE_CHECKING:
     from apiece.jobs import Interval, Promise, Release, Run
 
-_SHOWN = 20
+MOST_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ def closing_table(run: Run) -> str:
     rows += [[name, "", "", *found] for name, found in held_out(run)]
     rows.append(["ε spent by group", "", "", *("" for _ in strategies)])
     groups = strategies[0].promises
-    for g, group in enumerate(groups[:_SHOWN]):
+    for g, group in enumerate(groups[:MOST_GROUPS]):
         spent = [spent_text(s.promises[g]) for s in strategies]
         rows.append([f"  {group.name}", str(group.records), f"{group.epsilon:g}", *spent])
     lines = _aligned(rows)
-    if len(groups) > _SHOWN:
-        lines.append(f"  … and {len(groups) - _SHOWN} more groups, in plan.json")
+    if len(groups) > MOST_GROUPS:
+        lines.append(f"  … and {len(groups) - MOST_GROUPS} more groups, in plan.json")
     return "\n".join([*lines, "", *_remarks(run)])
 
 

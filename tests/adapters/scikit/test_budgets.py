@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.adapters.scikit.budgets import budgets_of, ids_of
+from apiece.adapters.fitting import budgets_of, ids_of
 from apiece.errors import BudgetError, DataError, InputError
 
 

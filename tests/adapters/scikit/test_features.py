@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
 
-from apiece.adapters.scikit.features import declared, features_of, frame_of
+from apiece.adapters.fitting import declared, features_of, frame_of
 from apiece.errors import DataError, InputError
 from apiece.sklearn import Categorical, Numeric, Schema, Skip
 

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.adapters.scikit.classifier import PrivateClassifier
-from apiece.adapters.scikit.images import PrivateImageClassifier
-from apiece.adapters.scikit.labels import codes_of, declared_classes
+from apiece.adapters.estimators import PrivateClassifier, PrivateImageClassifier
+from apiece.adapters.fitting import codes_of, declared_classes
 from apiece.datasets import Numeric
 from apiece.errors import DataError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.adapters.scikit.training import Recipe, batch_size
+from apiece.adapters.fitting import Recipe, batch_size
 from apiece.budgets import Budgets
 from apiece.errors import InputError, UnsupportedError
 

@@ -8,6 +8,7 @@ Source: Carlini et al. 2022.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from scipy import special
 
 from apiece import _check
 from apiece._types import Floats, Mask
+from apiece.audit.bounds import flat_scores
 from apiece.audit.records import ShadowScores
 from apiece.errors import DataError, InputError, unknown
 
@@ -261,3 +263,211 @@ def _weighted_scores(shadows: ShadowScores, weights: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
             parts.append(np.where(apart == 0, 0.0, apart / (std_in + std_out)))
     return np.asarray(np.mean(parts, axis=0))
+
+
+def loss_scores(confidences: npt.ArrayLike) -> Floats:
+    """Return minus the cross-entropy of each record from its confidence φ: log σ(φ).
+
+    Args:
+        confidences: φ = log(p/(1−p)) of the true class.
+
+    References:
+        Yeom et al. 2018.
+
+    Example:
+        >>> loss_scores([0.0]).round(4).tolist()
+        [-0.6931]
+    """
+    return np.asarray(special.log_expit(np.asarray(confidences, dtype=np.float64)))
+
+
+def rmia(
+    target: npt.ArrayLike,
+    shadows: ShadowScores,
+    population_target: npt.ArrayLike,
+    population_shadows: npt.ArrayLike,
+    *,
+    gamma: float = 2.0,
+    variant: str = "online",
+    offline_weight: float = 0.3,
+) -> Floats:
+    """Return RMIA's score for each record: the share of the population that it beats by `gamma`.
+
+    A record's ratio is p(x|target)/p(x), p(x) averaged over the reference models. Its score is the
+    share of population records z, which no model was trained on, with ratio(x)/ratio(z) ≥ gamma.
+
+    Args:
+        target: (n,), confidences φ of the target model.
+        shadows: Confidences of K reference models in the same records.
+        population_target: (m,), confidences φ of the target model in the population.
+        population_shadows: (K, m), the same of the reference models.
+        gamma: Positive.
+        variant: "online": p(x) from models with and without x, half each; "offline": from models
+            without x only, corrected.
+        offline_weight: The correction's a in p(x) = ((1+a)·p_out + 1−a)/2.
+
+    Raises:
+        DataError: For shapes that do not fit or NaN.
+        InputError: Where a record has no model of a world that is needed, or numbers are out of
+            bounds.
+        OptionError: For an unknown variant.
+
+    References:
+        Zarifzadeh, Liu, Shokri 2024, eq. 4 and §2.3.
+
+    Example:
+        >>> included = np.array([[True, False], [False, True]])
+        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, 4.0 * included)
+        >>> rmia([4.0, -4.0], shadows, np.zeros(5), np.zeros((2, 5)), gamma=1.0).tolist()
+        [1.0, 0.0]
+    """
+    gamma = _check.positive("gamma", gamma)
+    if variant not in ("online", "offline"):
+        raise unknown("variant", variant, ["online", "offline"])
+    weight = _check.probability("offline_weight", offline_weight)
+    x, z, z_shadows = (
+        np.asarray(a, dtype=np.float64) for a in (target, population_target, population_shadows)
+    )
+    if shadows.confidences.ndim != 2 or x.shape != (len(shadows),):
+        raise DataError(f"target: shape {x.shape} for {len(shadows)} records, one φ each")
+    if z.ndim != 1 or z.size == 0 or z_shadows.shape != (shadows.models, z.size):
+        raise DataError(
+            f"population: shapes {z.shape} and {z_shadows.shape} for {shadows.models} models; "
+            "give (m,) and (models, m)"
+        )
+    if np.isnan(x).any() or np.isnan(z).any() or np.isnan(z_shadows).any():
+        raise DataError("target or population: some confidences are NaN")
+    p = special.expit(shadows.confidences)
+    without = _mean("without", p, ~shadows.included)
+    if variant == "online":
+        reference = (without + _mean("with", p, shadows.included)) / 2
+        z_reference = special.expit(z_shadows).mean(axis=0)
+    else:
+        reference = ((1 + weight) * without + (1 - weight)) / 2
+        z_reference = ((1 + weight) * special.expit(z_shadows).mean(axis=0) + (1 - weight)) / 2
+    tiny = np.finfo(float).tiny
+    ratio = special.expit(x) / np.maximum(reference, tiny)
+    z_ratio = np.sort(special.expit(z) / np.maximum(z_reference, tiny))
+    return np.searchsorted(z_ratio, ratio / gamma, side="right") / z.size
+
+
+def _mean(name: str, p: Floats, member: npt.NDArray[np.bool_]) -> Floats:
+    count = member.sum(axis=0)
+    if not count.min() >= 1:
+        raise InputError(f"shadow models: some record has none {name} it; train at least one")
+    return np.asarray((p * member).sum(axis=0) / count)
+
+
+FPRS = (1e-3, 1e-2, 1e-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roc:
+    """The curve from (0, 0) to (1, 1), one point a distinct score.
+
+    Equal scores are one step, so ties are worth half in the area.
+
+    Attributes:
+        fpr: False positive rates, increasing.
+        tpr: True positive rates at them.
+        members: How many members the scores were of.
+        others: How many non-members.
+
+    Example:
+        >>> Roc(np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0]), 5, 5).auc
+        1.0
+    """
+
+    fpr: Floats
+    tpr: Floats
+    members: int
+    others: int
+
+    @property
+    def auc(self) -> float:
+        """The area under the curve: the chance that a member scores above a non-member."""
+        return float(np.trapezoid(self.tpr, self.fpr))
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The largest (TPR + 1 − FPR)/2 over all thresholds; optimistic on few scores."""
+        return float(np.max(self.tpr + 1 - self.fpr) / 2)
+
+    def tpr_at(self, fpr: float) -> float:
+        """Return the TPR of the last threshold whose FPR is at most `fpr`; no interpolation.
+
+        Args:
+            fpr: In [0, 1].
+        """
+        return float(self.tpr[np.searchsorted(self.fpr, fpr, side="right") - 1])
+
+    def summary(self) -> dict[str, float | int]:
+        """Return the figures by name; a TPR at an FPR below 1/others is that at FPR 0."""
+        at = {f"tpr_at_fpr_{fpr:g}": self.tpr_at(fpr) for fpr in FPRS}
+        return {
+            "auc": self.auc,
+            "balanced_accuracy": self.balanced_accuracy,
+            **at,
+            "members": self.members,
+            "others": self.others,
+        }
+
+
+def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
+    """Return the ROC of "score above a threshold says member".
+
+    Args:
+        scores: Of any one shape.
+        member: Truth values of the same shape.
+
+    Raises:
+        DataError: For NaN, lengths that differ, or a class without entries.
+
+    Example:
+        >>> roc([3, 2, 1, 0], [1, 0, 1, 0]).auc
+        0.75
+    """
+    values = flat_scores("scores", np.ravel(np.asarray(scores)))
+    truth = np.ravel(np.asarray(member)).astype(bool)
+    if truth.shape != values.shape:
+        raise DataError(f"member: {truth.size} entries for {values.size} scores")
+    members, others = int(truth.sum()), int((~truth).sum())
+    if not (members and others):
+        raise DataError(f"member: {members} members and {others} others; a ROC needs both")
+    order = np.argsort(-values, kind="stable")
+    ordered = values[order]
+    last = np.r_[ordered[1:] != ordered[:-1], True]
+    tp = np.cumsum(truth[order])[last]
+    fp = np.cumsum(~truth[order])[last]
+    return Roc(np.r_[0, fp / others], np.r_[0, tp / members], members, others)
+
+
+def roc_by_group(
+    scores: npt.ArrayLike, member: npt.ArrayLike, groups: npt.NDArray[Any]
+) -> dict[str, Roc]:
+    """Return the ROC of all records ("all") and of each group, by name.
+
+    Args:
+        scores: (n,) or (models, n).
+        member: Truth values of the same shape.
+        groups: (n,), for all models.
+
+    Raises:
+        DataError: As `roc`, and for another number of groups.
+
+    Example:
+        >>> found = roc_by_group([3, 2, 1, 0], [1, 0, 1, 0], np.array(["a", "a", "b", "b"]))
+        >>> {name: curve.auc for name, curve in found.items()}
+        {'all': 0.75, 'a': 1.0, 'b': 1.0}
+    """
+    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(member, dtype=bool)
+    if values.shape != truth.shape or values.shape[-1:] != groups.shape:
+        raise DataError(
+            f"scores {values.shape}, member {truth.shape}, groups {groups.shape}: must agree in "
+            "the number of records"
+        )
+    found = {"all": roc(values, truth)}
+    for name in np.unique(groups):
+        of = groups == name
+        found[str(name)] = roc(values[..., of], truth[..., of])
+    return found

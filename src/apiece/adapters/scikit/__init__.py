@@ -1,1 +1,0 @@
-"""Private models as scikit-learn has them; what is public of it lies in `apiece.sklearn`."""
