@@ -38,8 +38,7 @@ from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.plan import Plan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
-from apiece.training.stacked import StackedMlp, StackedModel
-from apiece.training.stacked_module import StackedModule
+from apiece.training.stacked import StackedMlp, StackedModel, StackedModule
 
 DELTA, BATCH, EPOCHS, MODELS, STRICT, WEAK = 1e-5, 64, 15, 128, "epsilon 10", "epsilon 20"
 FOLDS = 16

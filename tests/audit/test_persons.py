@@ -8,7 +8,7 @@ from torch import nn
 from apiece import Budgets, Uniform, assign
 from apiece.audit import by_person, one_a_person, one_run
 from apiece.errors import DataError
-from apiece.training import Trainer, clip_and_sum, people, sums
+from apiece.training import Trainer, clip_and_sum, sums
 
 CANARIES, ROWS, EPSILON, DELTA = 600, 20, 1.0, 1e-5
 WHOSE = np.array(["c", "a", "c", "b", "a", "c"])
@@ -96,5 +96,5 @@ def test_clipping_rows_instead_of_persons_is_found_out(monkeypatch) -> None:
 
 
 def test_clipping_a_person_in_each_physical_batch_is_found_out(monkeypatch) -> None:
-    monkeypatch.setattr(people.Brought, "parts", in_parts)
+    monkeypatch.setattr(sums.Brought, "parts", in_parts)
     assert shown(0) > 1.5 * EPSILON

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apiece.training import clip_and_sum, people, sums
+from apiece.training import clip_and_sum, sums
 from apiece.training.clipping.clipped import ClippedSum
 from apiece.training.clipping.joined import Joined
 
@@ -148,17 +148,17 @@ def test_it_sees_a_person_clipped_once_in_each_physical_batch(monkeypatch):
             mine = self.owner[start : start + width]
             yield slice(mine[0], mine[-1] + 1), slice(start, start + width)
 
-    monkeypatch.setattr(people.Brought, "parts", cut)
+    monkeypatch.setattr(sums.Brought, "parts", cut)
     assert movement(world(case(), rows="alike"), trained(physical_batch_size=4)) > 1.5
 
 
 def test_it_sees_coins_of_the_place_in_the_draw(monkeypatch):
-    coins = people._coins
+    coins = sums._coins
 
     def misplaced(key, persons, ranks):
         return coins(key, np.unique(persons, return_inverse=True)[1] + persons.size, ranks)
 
-    monkeypatch.setattr(people, "_coins", misplaced)
+    monkeypatch.setattr(sums, "_coins", misplaced)
     total = trained(physical_batch_size=64, rows_per_person=2)
     assert movement(world(case()), total, whom=(0, 1, 2, 3)) > 1.1
 

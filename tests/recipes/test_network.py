@@ -5,7 +5,7 @@ import torch
 
 from apiece.errors import InputError
 from apiece.recipes import LeafNetwork, dead_leaves
-from apiece.recipes.network import spread_loss, trained, view
+from apiece.recipes.leaves import spread_loss, trained, view
 
 SMALL = LeafNetwork(side=8, steps=3, batch=8, places=2)
 

@@ -1,12 +1,38 @@
 """Wavelet features: of one record alone, as kymatio's, refused for other shapes."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from apiece.errors import InputError
 from apiece.recipes import Scattering
 
-pytest.importorskip("kymatio")
+# Of kymatio 0.3.0 (ScatteringTorch2D, two orders) at one place of the images that `image` draws.
+REFERENCE = json.loads(Path(__file__).with_name("scattering.json").read_text())
+
+
+def image(side: int, colour: int) -> torch.Tensor:
+    """Return an image without symmetry, the same everywhere."""
+    at = torch.arange(side)
+    return (7 * at[:, None] + 13 * at + 3 * at[:, None] * at + 5 * colour) % 31 / 30
+
+
+@pytest.mark.parametrize("case", REFERENCE, ids=lambda case: "side {side}".format(**case))
+def test_values_are_kymatio_s(case: dict[str, Any]) -> None:
+    transform = Scattering(case["side"], case["scales"], case["angles"])
+    found = transform(torch.stack([image(case["side"], colour) for colour in range(2)])[None])
+    row, column = case["place"]
+    assert found.shape[1:] == (2 * transform.channels, transform.places, transform.places)
+    expected = torch.tensor(case["values"])
+    assert torch.allclose(found[0, :, row, column].view_as(expected), expected, atol=1e-6)
+
+
+def test_no_images_give_no_features() -> None:
+    transform = Scattering(8, scales=1, angles=2)
+    assert transform(torch.zeros(0, 1, 8, 8)).shape == (0, transform.channels, 4, 4)
 
 
 def test_shape_and_channels() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from apiece.recipes import turned, views
+from apiece.recipes.features import turned, views
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 2, 9, 9), dtype=np.uint8)
 

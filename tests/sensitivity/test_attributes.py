@@ -5,7 +5,7 @@ import pytest
 import sympy
 
 from apiece.errors import AttributeRangeError, DataError, ExpressionError
-from apiece.sensitivity.attributes import columns_of, range_of, read, symbol_of
+from apiece.sensitivity.symbolic import columns_of, range_of, read, symbol_of
 
 RANGES = {"a": (0.0, 1.0), "b": (-1.0, 2.0)}
 

@@ -8,8 +8,7 @@ import pytest
 from apiece.errors import DataError, InputError, OptionError
 from apiece.filters import GaussianFilter
 from apiece.sensitivity import Query, exhaustion, individual_rdp, loss_shares, partial_sensitivity
-from apiece.sensitivity.attribution import UNLIMITED
-from apiece.sensitivity.partial import PartialSensitivity
+from apiece.sensitivity.partial import UNLIMITED, PartialSensitivity
 
 
 def partial(raw, norms, attributes=None):

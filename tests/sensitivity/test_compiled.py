@@ -7,8 +7,8 @@ import pytest
 import sympy
 
 from apiece.errors import RangeError
-from apiece.sensitivity import compiled as module
-from apiece.sensitivity.compiled import compiled, evaluated, norms_of
+from apiece.sensitivity import symbolic as module
+from apiece.sensitivity.symbolic import compiled, evaluated, norms_of
 
 A, B = sympy.symbols("a b", real=True)
 

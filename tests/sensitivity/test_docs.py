@@ -1,22 +1,9 @@
-"""Everything shown runs: the examples of the docstrings and of docs/sensitivity.md."""
+"""What docs/sensitivity.md shows runs."""
 
-import doctest
-import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 PAGE = Path(__file__).parents[2] / "docs" / "sensitivity.md"
-MODULES = ["attribution", "bounds", "intervals", "neural", "noise", "parse", "partial", "smooth"]
-MODULES.append("symbolic")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_docstrings(name):
-    module = importlib.import_module(f"apiece.sensitivity.{name}")
-    found = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
-    assert found.failed == 0
 
 
 def test_page(capsys):

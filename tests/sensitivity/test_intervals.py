@@ -8,7 +8,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.sensitivity.intervals import Tape, ends, interval
+from apiece.sensitivity.bounds import Tape, ends, interval
 
 x, y = sympy.symbols("x y", real=True)
 EXPRESSIONS = [

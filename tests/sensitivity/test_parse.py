@@ -4,7 +4,7 @@ import pytest
 import sympy
 
 from apiece.errors import AttributeRangeError, ExpressionError, OptionError
-from apiece.sensitivity.parse import parse
+from apiece.sensitivity.expressions import parse
 
 SYMBOLS = {n: sympy.Symbol(n) for n in ("a", "b", "pi_day")}
 

@@ -20,7 +20,7 @@ from apiece.accounting import privacy_curve
 from apiece.audit import lower_bound
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
-from apiece.training import Streams, Trainer, loop, samplers, sums
+from apiece.training import Streams, Trainer, batches, loop, sums
 
 # without its canaries the model learns nothing, and is told so
 pytestmark = pytest.mark.filterwarnings("ignore:model. until step:UserWarning")
@@ -34,7 +34,7 @@ PLAN = Plan(
     GROUPS.groups,
     (Stage(STEPS, CANARIES * float(RATES.sum()), 1.0, RATES, CLIPS),),
 ).bind(GROUPS)
-add_noise, clip_and_sum, sampler = loop.add_noise, sums.clip_and_sum, samplers.PoissonSampler
+add_noise, clip_and_sum, sampler = loop.add_noise, sums.clip_and_sum, batches.PoissonSampler
 
 
 def half_the_noise(clipped, noise_stddev, *, generator):
@@ -58,7 +58,7 @@ def a_doubled_rate(stage, group_index, **options):
 FAULTS = {
     "half the noise": ((loop, "add_noise"), half_the_noise, (0, 1)),
     "a forgotten clip": ((sums, "clip_and_sum"), a_forgotten_clip, (0, 1)),
-    "a doubled rate": ((samplers, "PoissonSampler"), a_doubled_rate, (0, 1)),
+    "a doubled rate": ((batches, "PoissonSampler"), a_doubled_rate, (0, 1)),
     "another group's clip norm": ((sums, "clip_and_sum"), another_group_s_clip_norm, (0,)),
 }
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from apiece.errors import VerificationError
 from apiece.filters import GaussianFilter
-from apiece.training.chargers import ROOM, ByBound, ByNorm, Charger, Prepaid, charges_for
+from apiece.training.batches import Draw
 from apiece.training.clipping import ClippedSum, clip_factors
-from apiece.training.samplers import Draw
+from apiece.training.loop import ROOM, ByBound, ByNorm, Charger, Prepaid, charges_for
 
 STDDEV = 2.0
 

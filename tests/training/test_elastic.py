@@ -22,7 +22,7 @@ from torch import nn
 from apiece import Budgets, Rounds, Sample, assign
 from apiece.errors import StateError
 from apiece.training import Trainer
-from apiece.training.distributed import Processes
+from apiece.training.processes import Processes
 
 CHILD = """
 import os, signal, sys

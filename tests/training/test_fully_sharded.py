@@ -19,7 +19,7 @@ from apiece.budgets import Budgets
 from apiece.errors import UnsupportedError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer, clip_and_sum
-from apiece.training.fully_sharded import FullySharded
+from apiece.training.processes import FullySharded
 
 STEPS = 6
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from apiece import Budgets, Scale, assign
 from apiece.errors import IdleParameterWarning
-from apiece.training import Trainer, idle
-from apiece.training.samplers import Draw
+from apiece.training import Trainer, loop
+from apiece.training.batches import Draw
 
 DRAW = Draw(np.arange(0), np.ones(0), noise_stddev=4.0, expected_batch_size=64.0)
 
@@ -20,7 +20,7 @@ def named(size, signal, *, seed, beside=2, steps=310):
 
     signal: the norm of its part of each step's sum.
     """
-    watch, torch_seed = idle.NoiseAlone([1.0]), torch.Generator().manual_seed(seed)
+    watch, torch_seed = loop.NoiseAlone([1.0]), torch.Generator().manual_seed(seed)
     direction = torch.nn.functional.normalize(torch.randn(size, generator=torch_seed), dim=0)
     found = {}
     for step in range(1, steps + 1):

@@ -10,12 +10,11 @@ from torch import nn
 
 from apiece.errors import SlowPathWarning, StateError
 from apiece.training import Progress
-from apiece.training.chargers import Prepaid, SumOver
+from apiece.training.batches import Draw
 from apiece.training.clipping import ClippedSum
-from apiece.training.distributed import Processes
-from apiece.training.loop import Loop
+from apiece.training.loop import Loop, Prepaid, SumOver
+from apiece.training.processes import Processes
 from apiece.training.randomness import Randomness, Streams
-from apiece.training.samplers import Draw
 from apiece.training.sources import source_of
 from apiece.training.sums import Sums
 from apiece.training.updates import Updates

@@ -16,7 +16,7 @@ from apiece.errors import UnsupportedError
 from apiece.filters import GaussianFilter
 from apiece.sensitivity import ModelLoss, partial_sensitivity
 from apiece.training import Evaluation, FilteredTrainer, clip_and_sum, evaluating
-from apiece.training.stacked_module import StackedModule
+from apiece.training.stacked import StackedModule
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 X, Y = torch.randn(8, 4, generator=torch.Generator().manual_seed(3)), torch.arange(8) % 4

@@ -14,7 +14,7 @@ from apiece import Budgets, assign
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, StateError
 from apiece.training import Trainer
-from apiece.training.people import Brought, bring
+from apiece.training.sums import Brought, bring
 
 KEYS = [k.to_bytes(32, "little") for k in range(4000)]
 

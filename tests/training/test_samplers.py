@@ -7,8 +7,8 @@ from scipy import stats
 from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.plan import BoundPlan, Plan, Stage
+from apiece.training.batches import EqualSampler, PlannedSampler
 from apiece.training.randomness import RunningStreams, Streams
-from apiece.training.samplers import EqualSampler, PlannedSampler
 
 N = 60
 GROUPS = Budgets.from_groups([("a", 1.0, 20), ("b", 2.0, 40)], N, 1e-5)

@@ -6,8 +6,7 @@ from tests.training.stacks import MLP, load, loop_sum, mlp_module
 from torch import nn
 
 from apiece.errors import InputError
-from apiece.training.stacked import SUMS, StackedMlp, StackedModel
-from apiece.training.stacked_module import StackedModule
+from apiece.training.stacked import SUMS, StackedMlp, StackedModel, StackedModule
 
 MODELS: list[tuple[str, StackedModel, nn.Module, tuple[int, ...]]] = [
     ("mlp", MLP, mlp_module(), (7,)),

@@ -6,8 +6,7 @@ from tests.training.stacks import load, loop_sum
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training.stacked import SUMS
-from apiece.training.stacked_module import StackedModule, cnn, resnet9
+from apiece.training.stacked import SUMS, StackedModule, cnn, resnet9
 
 MODELS = {
     "cnn": (cnn(1, 8, 3), (1, 8, 8)),

@@ -10,8 +10,8 @@ from torch import nn
 from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.plan import Plan, Stage
-from apiece.training.stages import OutputAverage, Restarts, stage_of
-from apiece.training.updates import Updates
+from apiece.training.batches import stage_of
+from apiece.training.updates import OutputAverage, Restarts, Updates
 
 
 def plan(*steps):

@@ -12,7 +12,7 @@ from apiece import Budgets
 from apiece.filters import GaussianFilter
 from apiece.plan import Plan, Stage
 from apiece.training import ChaCha20Stream, ClippedSum, FilteredTrainer, Streams, Trainer, add_noise
-from apiece.training import noise as noise_module
+from apiece.training import randomness as noise_module
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 DATA = (torch.ones(10, 3), torch.zeros(10, dtype=torch.long))

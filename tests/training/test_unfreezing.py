@@ -9,7 +9,7 @@ from apiece import Budgets
 from apiece.errors import InputError, StateError
 from apiece.plan import Plan, Stage
 from apiece.training import Trainer
-from apiece.training.unfreezing import Unfreezing
+from apiece.training.updates import Unfreezing
 
 SIZE, BOUND = 12, 0.1
 SCHEDULE = {0: ["2"], 3: ["2", "1"], 5: [""]}

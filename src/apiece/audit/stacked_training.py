@@ -20,7 +20,7 @@ from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
 from apiece.training import SUMS, StackedModel, add_noise, evaluating, normalise
-from apiece.training.people import bring
+from apiece.training.sums import bring
 
 
 class PaddedBatch(NamedTuple):

@@ -9,18 +9,30 @@
 The wavelets need the `recipes` extra.
 """
 
-from apiece.recipes.averaging import WeightAverage
-from apiece.recipes.bins import soft_bins
-from apiece.recipes.equivariant import TurnedConvolution, equivariant_cnn
-from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
-from apiece.recipes.heads import HEADS, linear, small_cnn
-from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
-from apiece.recipes.network import LeafNetwork
-from apiece.recipes.order import loss_ordered_weights
+from apiece.recipes.features import (
+    LeafPatches,
+    Pixels,
+    Transform,
+    leaf_whitening,
+    normalised,
+    soft_bins,
+    transformed,
+    turned,
+    views,
+    whitened,
+)
+from apiece.recipes.heads import (
+    HEADS,
+    TurnedConvolution,
+    WeightAverage,
+    equivariant_cnn,
+    linear,
+    loss_ordered_weights,
+    small_cnn,
+)
+from apiece.recipes.leaves import LeafNetwork, dead_leaves, patches_of, unit, whitening
 from apiece.recipes.recipe import RECIPES, Recipe, outputs_of, read_recipe
 from apiece.recipes.scattering import Scattering
-from apiece.recipes.views import turned, views
-from apiece.recipes.whitened import leaf_whitening, whitened
 
 __all__ = [
     "HEADS",

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import ndimage
 from torch import Tensor, nn
 
 from apiece import _check
 from apiece._files import STATE, writing
 from apiece.errors import InputError
-from apiece.recipes._images import require_shape
-from apiece.recipes.leaves import dead_leaves, patches_of, unit, whitening
+from apiece.recipes.leaves import dead_leaves, patches_of, require_shape, unit, whitening
 
 
 class Transform(Protocol):
@@ -195,3 +196,135 @@ def transformed(transform: Transform, pixels: Any, cache: str | Path | None = No
 
 def _scaled(pixels: Any) -> Tensor:
     return torch.from_numpy(pixels.astype(np.float32) / 255)
+
+
+def views(
+    pixels: NDArray[np.uint8], *, mirrored: bool = False, turn: float = 0.0
+) -> list[NDArray[np.uint8]]:
+    """Return the images, and each of them mirrored and turned, in an order that is always the same.
+
+    Features that are averaged over these are nearly the same for all of them, so that a head has
+    not to learn from people that a mirrored or turned image shows the same. Which views there are
+    is no data.
+
+    Args:
+        pixels: (n, colours, side, side), bytes.
+        mirrored: Whether each also comes with left and right exchanged.
+        turn: Degrees by which each also comes turned, either way; 0 for none. Corners that come
+            from outside repeat the border.
+
+    Example:
+        >>> [view[0, 0].tolist() for view in views(np.array([[[[1, 2], [3, 4]]]], np.uint8),
+        ...                                       mirrored=True)]
+        [[[1, 2], [3, 4]], [[2, 1], [4, 3]]]
+    """
+    found = [pixels] + [turned(pixels, angle) for angle in (-turn, turn) if angle]
+    return found + [view[..., ::-1] for view in found if mirrored]
+
+
+def turned(pixels: Any, degrees: float) -> NDArray[np.uint8]:
+    """Return images turned by some degrees, between pixels by the four nearest.
+
+    Args:
+        pixels: (n, colours, side, side), bytes.
+        degrees: Against the clock.
+
+    Example:
+        >>> turned(np.array([[[[1, 2], [3, 4]]]], np.uint8), 90)[0, 0].tolist()
+        [[2, 4], [1, 3]]
+    """
+    values = pixels.astype(np.float32)
+    near = ndimage.rotate(values, degrees, axes=(3, 2), reshape=False, order=1, mode="nearest")
+    found: NDArray[np.uint8] = np.rint(near).astype(np.uint8)
+    return found
+
+
+LEAVES, FLOOR = 1000, 0.1  # images, and what is added to variances, as a share of their mean
+
+
+def whitened(features: Tensor, like: tuple[Tensor, Tensor]) -> Tensor:
+    """Return features with a mean taken off and channels mixed by a matrix, then at norm 1.
+
+    A linear head under noise learns first along the directions in which features vary most; in
+    whitened ones no direction has to wait. Neither mean nor matrix is the data's: `leaf_whitening`
+    takes both from a random process, so that this costs nothing.
+
+    Args:
+        features: (n, channels, places, places).
+        like: Mean (channels,) and matrix (channels, channels).
+
+    Example:
+        >>> features = torch.rand(2, 3, 4, 4)
+        >>> norms = whitened(features, (torch.zeros(3), torch.eye(3))).flatten(1).norm(dim=1)
+        >>> torch.allclose(norms, torch.ones(2))
+        True
+    """
+    mean, matrix = like
+    parts = [
+        unit(torch.einsum("cd,ndhw->nchw", matrix, few - mean[:, None, None]))
+        for few in torch.split(features, 2048)
+    ]
+    return torch.cat(parts)
+
+
+@functools.lru_cache(maxsize=4)
+def leaf_whitening(
+    transform: Transform,
+    side: int,
+    colours: int,
+    groups: int,
+    share: float = 1.0,
+    power: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Return mean and whitening matrix of the channels that dead leaves have.
+
+    Args:
+        transform: Of images, one that can be hashed.
+        side: Pixels of a side.
+        colours: Channels of the images.
+        groups: By which channels are normalised first.
+        share: Power of the matrix in [0, 1]: at 1 the leaves' covariance is undone.
+        power: Of each value, as in `normalised`.
+
+    Example:
+        >>> from apiece.recipes.features import Pixels
+        >>> mean, matrix = leaf_whitening(Pixels(), 8, 3, 1)
+        >>> mean.shape, matrix.shape
+        (torch.Size([3]), torch.Size([3, 3]))
+    """
+    source = torch.Generator().manual_seed(1)
+    leaves = dead_leaves(LEAVES, side, channels=colours, generator=source)
+    rows = normalised(transform(leaves), groups, power).movedim(1, -1).flatten(0, 2)
+    mean, matrix = whitening(rows[:, :, None, None], floor=FLOOR * float(rows.var(dim=0).mean()))
+    values, vectors = torch.linalg.eigh(matrix)
+    return mean, vectors @ torch.diag(values**share) @ vectors.T
+
+
+def soft_bins(values: Tensor, count: int) -> Tensor:
+    """Return how near each number is to each of `count` knots, spread evenly over [-1, 1].
+
+    A number lies between two knots and is shared between them, 1 in all; a linear head on the
+    shares is a line through chosen heights at the knots. Knots come from the declared range alone.
+
+    Args:
+        values: (n, columns), in [-1, 1] as `encode` makes them; what lies outside counts as the
+            end.
+        count: Knots, at least 2.
+
+    Returns:
+        (n, columns · count), of each column its shares in order.
+
+    Raises:
+        InputError: For fewer than two knots.
+
+    References:
+        Hastie and Tibshirani 1990 §2: linear splines, one a column.
+
+    Example:
+        >>> soft_bins(torch.tensor([[-1.0], [0.5]]), 3).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
+    """
+    _check.count("count", count, least=2)
+    place = (values.clamp(-1, 1) + 1) * (count - 1) / 2
+    shares: Tensor = (1 - (place[..., None] - torch.arange(count)).abs()).clamp_min(0)
+    return shares.flatten(1)

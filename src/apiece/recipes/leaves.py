@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from apiece import _check
+from apiece.errors import InputError
 
 
 def dead_leaves(
@@ -108,3 +112,175 @@ def unit(values: Tensor) -> Tensor:
     size = flat.norm(dim=1, keepdim=True).clamp_min(math.sqrt(torch.finfo(torch.float32).tiny))
     found: Tensor = flat / size
     return found.view_as(values)
+
+
+def require_shape(images: Tensor, colours: int | str, side: int) -> None:
+    """Raise `InputError` unless images are (n, colours, side, side); "c" stands for any number."""
+    fits = images.ndim == 4 and images.shape[2:] == (side, side)
+    if not fits or colours not in ("c", images.shape[1]):
+        raise InputError(
+            f"images of shape {tuple(images.shape)}: must be (n, {colours}, {side}, {side})"
+        )
+
+
+WIDTHS = (64, 96, 160)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNetwork:
+    """Replies of a small convolutional network that was trained on a random process alone.
+
+    It learns to tell images of dead leaves apart under crops, mirroring and changes of colour: two
+    views of an image come close, all others spread. Its normalisation is that of dead leaves too.
+    The features are the replies of its last two layers, averaged over `places` by `places` regions.
+    A record's features depend on that record alone, and on a seed that is no secret.
+
+    The first use trains it, which takes minutes; the same seed gives the same network on the same
+    machine with as many threads.
+
+    Args:
+        side: Pixels of a side, at least 8.
+        colours: Channels of the images.
+        steps: Of its training.
+        batch: Images of dead leaves a step.
+        places: Regions along a side.
+        seed: Of leaves, views and first parameters.
+
+    Raises:
+        InputError: For numbers that are no counts, or a side below 8.
+
+    References:
+        Tang et al. 2023 for private training after a random process; Baradad et al. 2021 for
+        features from dead leaves; Wang and Isola 2020 for the loss.
+
+    Example:
+        >>> LeafNetwork(side=8, steps=1, batch=4, places=2)(torch.rand(2, 3, 8, 8)).shape
+        torch.Size([2, 256, 2, 2])
+    """
+
+    side: int
+    colours: int = 3
+    steps: int = 800
+    batch: int = 256
+    places: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("side", "colours", "steps", "batch", "places"):
+            _check.count(name, getattr(self, name))
+        if self.side < 8 or self.batch < 2:
+            raise InputError(f"side = {self.side}, batch = {self.batch}: at least 8 and 2")
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, *, part: int = 256) -> Tensor:
+        """Return features (n, 256, places, places).
+
+        Args:
+            images: (n, colours, side, side) in [0, 1].
+            part: How many are transformed at a time; no part of the result.
+
+        Raises:
+            InputError: For images of another shape.
+        """
+        require_shape(images, self.colours, self.side)
+        layers = trained(self)
+        pool = nn.AdaptiveAvgPool2d(self.places)
+        found = []
+        for few in torch.split(images, part):
+            middle = layers[:2](few)
+            found.append(torch.cat([pool(middle), pool(layers[2](middle))], dim=1))
+        return torch.cat(found)
+
+
+@functools.lru_cache(maxsize=4)
+@torch.enable_grad()  # features are asked for without
+def trained(of: LeafNetwork) -> nn.Sequential:
+    """Return the layers of a network, trained, in evaluation mode.
+
+    Args:
+        of: Which.
+
+    Example:
+        >>> len(trained(LeafNetwork(side=8, steps=1, batch=4)))
+        3
+    """
+    source = torch.Generator().manual_seed(of.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(of.seed)
+        pairs = zip((of.colours, *WIDTHS), WIDTHS, strict=False)
+        layers = nn.Sequential(*(_layer(before, after) for before, after in pairs))
+        head = nn.Sequential(
+            nn.Linear(WIDTHS[-1], WIDTHS[-1]), nn.ReLU(), nn.Linear(WIDTHS[-1], 64)
+        )
+    whole = nn.Sequential(layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    optimizer = torch.optim.Adam(whole.parameters(), lr=1e-3)
+    pace = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, of.steps)
+    for _ in range(of.steps):
+        leaves = dead_leaves(of.batch, of.side, channels=of.colours, generator=source)
+        both = torch.cat([view(leaves, source), view(leaves, source)])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = whole(both.contiguous(memory_format=torch.channels_last))
+        loss = spread_loss(*outputs.float().chunk(2))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        pace.step()
+    return layers.eval().requires_grad_(False)
+
+
+def _layer(before: int, after: int) -> nn.Sequential:
+    stride = {WIDTHS[0]: (4, 2), WIDTHS[1]: (4, 2), WIDTHS[2]: (3, 1)}[after]
+    return nn.Sequential(
+        nn.Conv2d(before, after, *stride, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()
+    )
+
+
+def view(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a random crop of each image, perhaps mirrored, its colours changed.
+
+    Args:
+        images: (n, colours, side, side) in [0, 1].
+        generator: Of the choices.
+
+    Example:
+        >>> view(torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 3, 8, 8])
+    """
+
+    def coins(*shape: int) -> Any:
+        return torch.rand(len(images), *shape, generator=generator)
+
+    size = 0.4 + 0.6 * coins()
+    where = (2 * coins(2) - 1) * (1 - size)[:, None]
+    turn = torch.zeros(len(images), 2, 3)
+    turn[:, 0, 0], turn[:, 1, 1] = size * (2 * (coins() < 0.5) - 1), size
+    turn[:, :, 2] = where
+    grid = nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
+    seen = nn.functional.grid_sample(images, grid, align_corners=False, padding_mode="reflection")
+    grey = seen.mean(dim=1, keepdim=True)
+    seen = torch.where(coins(1, 1, 1) < 0.2, grey, seen)
+    middle = seen.mean(dim=(2, 3), keepdim=True)
+    gain, shift = 0.5 + coins(1, 1, 1), 0.4 * coins(images.shape[1], 1, 1) - 0.2
+    changed: Tensor = middle + (seen - middle) * gain + shift
+    return changed.clamp(0, 1)
+
+
+def spread_loss(first: Tensor, second: Tensor) -> Tensor:
+    """Return how far two views are apart, plus how crowded all of them are.
+
+    Args:
+        first: (n, d) Outputs of one view each.
+        second: (n, d) Of the other, in the same order.
+
+    References:
+        Wang and Isola 2020, alignment and uniformity.
+
+    Example:
+        >>> same = torch.eye(3)
+        >>> bool(spread_loss(same, same) < spread_loss(same, same.roll(1, 0)))
+        True
+    """
+    one, two = (nn.functional.normalize(each, dim=1) for each in (first, second))
+    near = (one - two).square().sum(dim=1).mean()
+    crowds = [torch.pdist(each).square().mul(-2).exp().mean().log() for each in (one, two)]
+    return near + sum(crowds) / 2

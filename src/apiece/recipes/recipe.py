@@ -19,14 +19,19 @@ from apiece.assignment import assign, strategy_named
 from apiece.budgets import Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan
-from apiece.recipes.averaging import WeightAverage
-from apiece.recipes.features import LeafPatches, Pixels, Transform, normalised, transformed
-from apiece.recipes.heads import HEADS, Shape
-from apiece.recipes.leaves import unit
-from apiece.recipes.network import LeafNetwork
+from apiece.recipes.features import (
+    LeafPatches,
+    Pixels,
+    Transform,
+    leaf_whitening,
+    normalised,
+    transformed,
+    views,
+    whitened,
+)
+from apiece.recipes.heads import HEADS, Shape, WeightAverage
+from apiece.recipes.leaves import LeafNetwork, unit
 from apiece.recipes.scattering import Scattering
-from apiece.recipes.views import views
-from apiece.recipes.whitened import leaf_whitening, whitened
 from apiece.training import Streams, Trainer
 
 TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {

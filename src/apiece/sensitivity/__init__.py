@@ -7,14 +7,15 @@ expression over named attributes, needs sympy) or a `ModelLoss` (a torch model a
 from typing import TYPE_CHECKING, Any
 
 from apiece.errors import InputError
-from apiece.sensitivity.attribution import (
+from apiece.sensitivity.noise import BoundedSum, HeterogeneousNoise
+from apiece.sensitivity.partial import (
     Exhaustion,
+    PartialSensitivity,
     exhaustion,
     individual_rdp,
     loss_shares,
+    partial_sensitivity,
 )
-from apiece.sensitivity.noise import BoundedSum, HeterogeneousNoise
-from apiece.sensitivity.partial import PartialSensitivity, partial_sensitivity
 
 if TYPE_CHECKING:
     from apiece.sensitivity.bounds import Maximum

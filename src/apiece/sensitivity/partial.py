@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats
-from apiece.errors import InputError
+from apiece.errors import DataError, InputError, unknown
+from apiece.filters import GaussianFilter
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -100,3 +104,214 @@ def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensi
             "give Query(expression, ...) or ModelLoss(model, loss_fn)"
         )
     return function.differentiate(*records)
+
+
+def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: float) -> Floats:
+    """Return each record's Rényi loss ρᵢ = α sᵢ²/(2S²) in one Gaussian release.
+
+    The loss is of the release for these very records: it holds while the order and the noise were
+    fixed beforehand, and it is itself data about people.
+
+    Args:
+        sensitivities: sᵢ ≥ 0, finite, (n,). `query.contributions(records)`, |f(xᵢ)|, gives the loss
+            against the record leaving a sum; `partial.norms` gives, for a model's unclipped
+            gradient sum, the same, and for a query (Mueller et al. 2021, §5.1) the loss per squared
+            unit of a small change of the record's attributes.
+        order: α > 1.
+        noise_stddev: S, on the sum.
+
+    Raises:
+        InputError: For values out of bounds.
+
+    Guarantee:
+        Rounded up.
+
+    References:
+        Feldman and Zrnic 2021, Def. 2.7.
+
+    Example:
+        >>> individual_rdp([0.0, 1.0, 2.0], order=2, noise_stddev=1.0).round(12).tolist()
+        [0.0, 1.0, 4.0]
+    """
+    s = np.asarray(sensitivities, dtype=np.float64)
+    if not ((s >= 0) & (s < math.inf)).all():
+        raise InputError("sensitivities: some are negative or not finite; give norms")
+    alpha = _check.finite("order", order)
+    if not alpha > 1:
+        raise InputError(f"order = {order!r}: must be above 1; give a Rényi order such as 2")
+    noise = _check.positive("noise_stddev", noise_stddev)
+    rho: Floats = alpha * np.square(s / noise) / 2
+    return np.where(s > 0, rho * (1 + 2**-50) + 5e-324, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossShares:
+    """How each group's summed loss divides among the attributes; data about people.
+
+    Attributes:
+        groups: The groups' names.
+        shares: (groups, ...), non-negative, each group's sum 1, or 0 where nobody in it loses
+            anything.
+        attributes: Their names, where they have names.
+    """
+
+    groups: tuple[Hashable, ...]
+    shares: Floats = field(repr=False)
+    attributes: tuple[str, ...] | None = None
+
+    def ranking(self, group: Hashable) -> list[tuple[Any, float]]:
+        """Return (attribute, share) of one group, the largest share first.
+
+        An attribute without a name is given by its index within a record.
+
+        Args:
+            group: One of `groups`.
+
+        Raises:
+            OptionError: For another group.
+        """
+        if group not in self.groups:
+            raise unknown("group", group, map(str, self.groups))
+        shares = self.shares[self.groups.index(group)]
+        order = np.argsort(-shares, axis=None, kind="stable")
+        return [(_name(self.attributes, k, shares.shape), float(shares.flat[k])) for k in order]
+
+
+def loss_shares(
+    partial: PartialSensitivity, groups: Sequence[Hashable] | npt.NDArray[Any] | None = None
+) -> LossShares:
+    """Return each attribute's share in the privacy loss of each group of records.
+
+    Every record's loss is proportional to sᵢ²; it is divided among the record's attributes by
+    `partial.fractions`, and summed over the group. Records whose norm is 0, or does not move with
+    any attribute, add nothing.
+
+    Args:
+        partial: The partial sensitivities of n records.
+        groups: One label a record; None for one group named "all".
+
+    Raises:
+        DataError: For another number of labels.
+
+    Example:
+        >>> from apiece.sensitivity import Query, partial_sensitivity
+        >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
+        >>> partial = partial_sensitivity(query, [[0.5, 0.5], [1.0, 0.2]])
+        >>> loss_shares(partial).ranking("all")
+        [('a', 1.0), ('b', 0.0)]
+    """
+    labels = np.zeros(len(partial), dtype=np.int64) if groups is None else np.asarray(groups)
+    if labels.shape != (len(partial),):
+        raise DataError(f"groups: shape {labels.shape}; give one label for each of {len(partial)}")
+    names, index = np.unique(labels, return_inverse=True)
+    largest = partial.norms.max(initial=0.0)
+    weight = np.square(partial.norms / largest) if largest > 0 else partial.norms
+    flat = partial.fractions.reshape(len(partial), -1) * weight[:, None]
+    sums = np.zeros((len(names), flat.shape[1]))
+    np.add.at(sums, index, flat)
+    total = sums.sum(axis=1, keepdims=True)
+    shares = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)
+    return LossShares(
+        ("all",) if groups is None else tuple(names.tolist()),
+        shares.reshape(len(names), *partial.raw.shape[1:]),
+        partial.attributes,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exhaustion:
+    """Who runs out of budget after how many answers, and which attribute drives it.
+
+    The first to run out comes first. Data about people; the repr shows none of it.
+
+    Attributes:
+        ids: The records.
+        answers: How many releases each can be part of (int; `UNLIMITED` where a release costs the
+            record nothing).
+        attributes: For each, the attribute with the largest |partial sensitivity|; None where no
+            attribute moves the loss.
+
+    Example:
+        >>> found = Exhaustion(np.array(["bob"]), np.array([12]), ("income",))
+        >>> found.answers.tolist(), found.attributes
+        ([12], ('income',))
+    """
+
+    ids: npt.NDArray[Any] = field(repr=False)
+    answers: npt.NDArray[np.int64] = field(repr=False)
+    attributes: tuple[Any, ...] = field(repr=False)
+
+
+UNLIMITED = np.iinfo(np.int64).max
+
+
+def exhaustion(
+    partial: PartialSensitivity,
+    *,
+    epsilon: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    noise_stddev: float,
+    clip_norm: float | None = None,
+    ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+) -> Exhaustion:
+    """Return who runs out first when the same Gaussian release is repeated, and because of what.
+
+    A `GaussianFilter` charges record i μᵢ² = (min(sᵢ, C)/S)² a release, against the μ² that its own
+    (ε, δ) allows; releases that fit are floor(μ²/μᵢ²).
+
+    Args:
+        partial: The partial sensitivities of n records.
+        epsilon: One for all, or one a record.
+        delta: The same.
+        noise_stddev: S, on the sum.
+        clip_norm: C; None for no clipping.
+        ids: One a record; None for positions.
+
+    Raises:
+        InputError: For values out of bounds; `BudgetError` for budgets.
+        DataError: For another number of ids.
+
+    Guarantee:
+        Counts are rounded down in doubt.
+
+    References:
+        Feldman and Zrnic 2021 (filters).
+
+    Example:
+        >>> partial = PartialSensitivity(
+        ...     raw=np.array([[1.0, 0.0], [0.0, 2.0]]), norms=np.array([1.0, 2.0]),
+        ...     zero=np.array([False, False]), relation="add_remove",
+        ...     attributes=("age", "income"))
+        >>> found = exhaustion(partial, epsilon=1.0, delta=1e-5, noise_stddev=20.0,
+        ...                    ids=["ann", "bob"])
+        >>> found.ids.tolist(), found.attributes
+        (['bob', 'ann'], ('income', 'age'))
+    """
+    n = len(partial)
+    noise = _check.positive("noise_stddev", noise_stddev)
+    cap = math.inf if clip_norm is None else _check.positive("clip_norm", clip_norm)
+    names = np.arange(n) if ids is None else _check.record_ids("ids", ids)
+    if names.shape != (n,):
+        raise DataError(f"ids: {names.size} of them for {n} records; give one a record")
+    budget = np.broadcast_to(GaussianFilter(epsilon, delta).limit, (n,))
+    charge = np.square(np.minimum(partial.norms, cap) / noise)
+    fits = np.divide(budget, charge, out=np.full(n, math.inf), where=charge > 0)
+    fits = np.floor(fits * (1 - 2**-48))
+    answers = np.full(n, UNLIMITED)
+    answers[fits < 2.0**62] = fits[fits < 2.0**62].astype(np.int64)
+    order = np.argsort(answers, kind="stable")
+    flat = np.abs(partial.raw).reshape(n, -1)
+    driver, moves = flat.argmax(axis=1), flat.max(axis=1, initial=0.0) > 0
+    shape = partial.raw.shape[1:]
+    causes = tuple(
+        _name(partial.attributes, int(driver[i]), shape) if moves[i] else None for i in order
+    )
+    return Exhaustion(names[order], answers[order], causes)
+
+
+def _name(attributes: tuple[str, ...] | None, k: int, shape: tuple[int, ...]) -> Any:
+    """Return the name of the k-th entry of a record, or its index where it has none."""
+    if attributes is not None:
+        return attributes[k]
+    index = tuple(int(i) for i in np.unravel_index(k, shape))
+    return index[0] if len(index) == 1 else index

@@ -3,6 +3,7 @@
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import (
     Evaluation,
+    PlannedSpending,
     Progress,
     ProgressBar,
     TensorBoard,
@@ -20,13 +21,11 @@ from apiece.training.clipping import (
 )
 from apiece.training.filtered import FilteredTrainer
 from apiece.training.modes import called_with, evaluating, unchanged
-from apiece.training.noise import add_noise, normalise
-from apiece.training.randomness import ChaCha20Stream, Streams
-from apiece.training.shards import ParquetShards, TarShards
-from apiece.training.spending import PlannedSpending
+from apiece.training.randomness import ChaCha20Stream, Streams, add_noise, normalise
+from apiece.training.sources import ParquetShards, TarShards
 from apiece.training.stacked import SUMS, StackedMlp, StackedModel
-from apiece.training.stages import OutputAverage
 from apiece.training.trainer import Trainer
+from apiece.training.updates import OutputAverage
 
 __all__ = [
     "SUMS",

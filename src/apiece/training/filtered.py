@@ -13,16 +13,14 @@ from torch import nn
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError, UnsupportedError
+from apiece.training.batches import EqualSampler
 from apiece.training.callbacks import Callback, Progress
-from apiece.training.chargers import Accounts, ByBound, ByNorm
 from apiece.training.clipping import LossFunction, Proof, guards
-from apiece.training.distributed import Processes
-from apiece.training.loop import Loop
-from apiece.training.people import units_of
+from apiece.training.loop import Accounts, ByBound, ByNorm, Loop
+from apiece.training.processes import Processes
 from apiece.training.randomness import RunningStreams, Uncopied
-from apiece.training.samplers import EqualSampler
 from apiece.training.sources import source_of
-from apiece.training.sums import Sums
+from apiece.training.sums import Sums, units_of
 from apiece.training.updates import Scheduler, Updates, check_holds
 
 

@@ -18,23 +18,23 @@ from apiece._types import Integers, Mask, State
 from apiece.budgets import Units
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
-from apiece.training.batches import taking_part
+from apiece.training.batches import PlannedSampler, taking_part
 from apiece.training.callbacks import Callback, Progress
-from apiece.training.chargers import Prepaid
-from apiece.training.checkpoints import Folder
+from apiece.training.checkpoints import Folder, Keeper
 from apiece.training.clipping import LossFunction, Proof, guards
-from apiece.training.distributed import Processes
-from apiece.training.idle import NoiseAlone
-from apiece.training.keeper import Keeper
-from apiece.training.loop import Loop
-from apiece.training.people import units_of
+from apiece.training.loop import Loop, NoiseAlone, Prepaid
+from apiece.training.processes import Processes
 from apiece.training.randomness import Streams, Uncopied
-from apiece.training.samplers import PlannedSampler
 from apiece.training.sources import Source, look_at_items, source_of
-from apiece.training.stages import OutputAverage, Restarts
-from apiece.training.sums import Sums
-from apiece.training.unfreezing import Unfreezing
-from apiece.training.updates import Scheduler, Updates, check_holds
+from apiece.training.sums import Sums, units_of
+from apiece.training.updates import (
+    OutputAverage,
+    Restarts,
+    Scheduler,
+    Unfreezing,
+    Updates,
+    check_holds,
+)
 
 
 class Trainer(Uncopied):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-import operator
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from apiece import _check
 from apiece._types import State
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Schedule
-from apiece.training.clipping import guards
 from apiece.training.identity import settings_of
+from apiece.training.sums import Sums
 
 
 class Scheduler(Protocol):
@@ -41,29 +43,6 @@ def check_holds(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Param
             f"optimizer: does not hold parameter {missing[0]!r} ({len(missing)} missing); give "
             "it all trainable parameters, or freeze those with requires_grad_(False)"
         )
-
-
-def check_same(model: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
-    """Raise `StateError` unless these are still the model's trainable parameters.
-
-    Of one that was frozen there is no gradient any more, and one that took another's place, or
-    was unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
-    """
-    every = (p for _, module in guards.modules_of(model) for p in module._parameters.values())
-    trained = [p for p in dict.fromkeys(every) if p is not None and p.requires_grad]
-    if len(trained) == len(parameters) and all(map(operator.is_, trained, parameters.values())):
-        return
-    now = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    frozen, added = sorted(parameters.keys() - now.keys()), sorted(now.keys() - parameters.keys())
-    other = sorted(
-        name for name in now.keys() & parameters.keys() if now[name] is not parameters[name]
-    )
-    told = {"no longer trainable": frozen, "trainable now": added, "another tensor now": other}
-    what = "; ".join(f"{names[0]!r} is {how}" for how, names in told.items() if names)
-    raise StateError(
-        f"model: its trainable parameters changed since the trainer was made ({what}); keep "
-        "requires_grad and the parameters as they were, or make a trainer for each part of the run"
-    )
 
 
 class Updates:
@@ -181,3 +160,167 @@ def _needed(stepper: Any) -> list[str]:
     # of the class, because torch's schedulers put a wrapper over the optimizer's own method
     _, *arguments = inspect.signature(type(stepper).step).parameters.values()
     return [a.name for a in arguments if a.default is a.empty and a.kind not in kinds]
+
+
+class OutputAverage(nn.Module):
+    """The weighted mean of several models' outputs: Σ weight·model(inputs) / Σ weight.
+
+    Args:
+        models: At least one.
+        weights: One a model, positive.
+
+    Raises:
+        InputError: For no model, or another number of weights.
+
+    Example:
+        >>> whole = OutputAverage([nn.Identity(), nn.Threshold(0.0, 9.0)], [1.0, 3.0])
+        >>> whole(torch.tensor([-2.0, 4.0])).tolist()
+        [6.25, 4.0]
+    """
+
+    weights: torch.Tensor
+
+    def __init__(self, models: Sequence[nn.Module], weights: Sequence[float]) -> None:
+        super().__init__()
+        if not models or len(models) != len(weights):
+            raise InputError(f"models: {len(models)} of them, {len(weights)} weights; give as many")
+        self.models = nn.ModuleList(models)
+        share = torch.tensor(weights, dtype=torch.float64)
+        self.register_buffer("weights", share / share.sum())
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the average of the models' outputs, which must be tensors.
+
+        Args:
+            *args: As each of the models takes them.
+            **kwargs: As each of the models takes them.
+        """
+        total: torch.Tensor | None = None
+        for share, model in zip(self.weights.tolist(), self.models, strict=True):
+            part = model(*args, **kwargs) * share
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+
+class Restarts:
+    """Keeps the first state of model and updates, and each finished stage's parameters.
+
+    Args:
+        model: Trained by `updates`.
+        updates: With optimizer and schedule.
+    """
+
+    def __init__(self, model: nn.Module, updates: Updates) -> None:
+        self._model, self._updates = model, updates
+        self._first = copy.deepcopy((model.state_dict(), updates.state_dict()))
+        self.finished: list[State] = []
+
+    def enter(self, stage: int) -> None:
+        """Where `stage` was not entered before, put the parameters of the last one aside.
+
+        Model and updates go back to the first state. Each step says where it is; a stage is
+        entered once.
+
+        Args:
+            stage: Counted from 0.
+        """
+        if stage <= len(self.finished):
+            return
+        self.finished.append(copy.deepcopy(self._model.state_dict()))
+        model, updates = copy.deepcopy(self._first)
+        self._model.load_state_dict(model)
+        self._updates.load_state_dict(updates)
+
+    def average(self, weights: Sequence[float]) -> OutputAverage:
+        """Return the average over the finished stages and the present one."""
+        models = []
+        for state in [*self.finished, self._model.state_dict()]:
+            model = copy.deepcopy(self._model)
+            model.load_state_dict(state)
+            models.append(model)
+        return OutputAverage(models, list(weights)[: len(models)])
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint must keep."""
+        return {"first": list(self._first), "finished": self.finished}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take up what a checkpoint kept."""
+        model, updates = state["first"]
+        self._first = (model, updates)
+        self.finished = list(state["finished"])
+
+
+class Unfreezing:
+    """Trains, from each step of a schedule on, the parameters whose names begin as it says.
+
+    Clipping, noise and update are of these alone; the others stand still. The schedule is fixed
+    before the run, so that a step's mechanism, and the plan's promises, are what they were.
+
+    Args:
+        model: All of whose parameters are frozen or trained by the schedule from now on.
+        schedule: Step, from 0 on, to beginnings of names, in whole parts: "encoder.0" is not
+            "encoder.01"; "" is every parameter.
+
+    Raises:
+        InputError: For a schedule that does not begin with step 0, a beginning that no parameter
+            has, or a stage that trains nothing.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        >>> found = Unfreezing(model, {0: ["1"], 50: [""]})
+        >>> [sorted(found.at(step)) for step in (49, 50)]
+        [['1.bias', '1.weight'], ['0.bias', '0.weight', '1.bias', '1.weight']]
+    """
+
+    def __init__(self, model: nn.Module, schedule: Mapping[int, Sequence[str]]) -> None:
+        self._named = dict(model.named_parameters())
+        steps = [_check.count("unfreeze", step, least=0) for step in schedule]
+        if not steps or min(steps) != 0:
+            raise InputError(
+                f"unfreeze: begins at step {min(steps, default=None)}; give step 0 too"
+            )
+        self._stages = [(step, self._beginning(schedule[step])) for step in sorted(steps)]
+
+    def _beginning(self, beginnings: Sequence[str]) -> frozenset[str]:
+        if isinstance(beginnings, str):
+            raise InputError(f"unfreeze: {beginnings!r} is one name; give a list of them")
+        found: set[str] = set()
+        for start in beginnings:
+            held = {n for n in self._named if not start or f"{n}.".startswith(f"{start}.")}
+            if not held:
+                raise InputError(
+                    f"unfreeze: no parameter's name begins with {start!r}; the first is "
+                    f"{next(iter(self._named), None)!r}"
+                )
+            found |= held
+        if not found:
+            raise InputError("unfreeze: a stage trains no parameter; give beginnings of names")
+        return frozenset(found)
+
+    def at(self, step: int) -> frozenset[str]:
+        """Return the names of the parameters trained in a step.
+
+        Args:
+            step: Counted from 0.
+        """
+        return next(names for begin, names in reversed(self._stages) if begin <= step)
+
+    def enter(self, step: int, sums: Sums) -> None:
+        """Let `sums` be over the parameters trained in a step, and freeze the others.
+
+        Args:
+            step: Counted from 0.
+            sums: Of the model.
+
+        Raises:
+            StateError: Where requires_grad was changed by others meanwhile.
+        """
+        names = self.at(step)
+        if names == sums.parameters.keys():
+            return
+        sums.check_same()
+        for name, parameter in self._named.items():
+            parameter.requires_grad_(name in names)
+        sums.take_parameters()

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from apiece.training import clip_and_sum
-from apiece.training.chargers import ROOM
 from apiece.training.clipping import clipped, contributions, engine
 from apiece.training.clipping.guards import LEAST_BOUND
+from apiece.training.loop import ROOM
 
 RECORDS = 3
 
