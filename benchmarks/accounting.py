@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from apiece import accounting
-from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.closed.single import OneStep
+from apiece.accounting.exact import GaussianProfile, OneStep
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition
 

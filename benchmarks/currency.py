@@ -24,13 +24,17 @@ from typing import Any
 
 import numpy as np
 
-from apiece.accounting import gaussian_with_slack, privacy_curve, renyi_divergence
+from apiece.accounting import privacy_curve
+from apiece.accounting.renyi import divergence as renyi_divergence
+from apiece.accounting.slack import gaussian_with_slack
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import ApieceError
-from apiece.filters import Costs, costs_of, gaussian_epsilon, renyi_budget
+from apiece.filters import Costs, costs_of
+from apiece.filters.convert import renyi_budget
 from apiece.ledger import plan_costs
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.numerics.gaussian import gaussian_epsilon_above
 
 STRATEGIES = ("uniform", "scale", "sample", "hybrid", "threshold", "sequential", "jorgensen",
               "rounds", "adapdp")  # fmt: skip
@@ -72,7 +76,7 @@ def least(mechanism: Mechanism, delta: float, times: int) -> float:
     mu = np.asarray(gaussian_with_slack(curve, shares[1:] * delta / times).lower)
     kept = shares[:-1] * delta
     rest = (delta - kept) / (1 - kept)
-    return float(gaussian_epsilon(math.sqrt(times) * mu, rest).min()) * (1 - 1e-6)
+    return float(gaussian_epsilon_above(math.sqrt(times) * mu, rest).min()) * (1 - 1e-6)
 
 
 def measure_plan(seed: int) -> list[dict[str, Any]]:
@@ -176,7 +180,7 @@ def year(training: Mechanism, query: Mechanism, delta: float) -> dict[str, float
         "one training": float(privacy_curve(training).epsilon(delta).upper),
         "one query": float(privacy_curve(query).epsilon(delta).upper),
         "renyi": by_renyi([months, weeks], delta),
-        "gaussian": float(gaussian_epsilon(math.sqrt(without), delta)),
+        "gaussian": float(gaussian_epsilon_above(math.sqrt(without), delta)),
         "gaussian with a tenth as slack": float(sums.epsilon(delta)[0]),
         "gaussian with slack": float(sums.epsilon(delta, sums.shares(delta))[0]),
         "share": float(sums.shares(delta)[0]),

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apiece.filters import GaussianFilter, gaussian_mu
+from apiece.filters import GaussianFilter
+from apiece.filters.convert import gaussian_mu
 from apiece.queries import Schema, Session
 from ledger import emit, machine
 

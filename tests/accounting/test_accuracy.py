@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece._types import Bounds
-from apiece.accounting.accuracy import DEFAULT, Accuracy
+from apiece.accounting.bounds import DEFAULT, Accuracy
 from apiece.errors import InputError
 
 

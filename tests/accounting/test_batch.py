@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from apiece import accounting
 from apiece._types import Floats
 from apiece.accounting import privacy_curve
-from apiece.accounting.accuracy import DEFAULT
+from apiece.accounting.bounds import DEFAULT
 from apiece.errors import BudgetError, InputError, OptionError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 

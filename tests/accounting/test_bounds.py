@@ -10,15 +10,12 @@ import pytest
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, choose, epsilons, privacy_curve
+from apiece.accounting import exact as closed
 from apiece.accounting.bounds import Answer, Answers, invert
-from apiece.accounting.closed import forms as closed
-from apiece.accounting.closed.enumeration import DiscreteProfile
-from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.closed.pure import PureProfile
-from apiece.accounting.closed.single import OneStep
 from apiece.accounting.contour.profile import SampledGaussians
+from apiece.accounting.exact import DiscreteProfile, GaussianProfile, OneStep, PureProfile
 from apiece.accounting.lattice.profile import Composition
-from apiece.accounting.renyi.profile import RenyiProfile
+from apiece.accounting.renyi import RenyiProfile
 from apiece.errors import RangeError
 from apiece.mechanisms import Finite, Gaussian, Laplace, Mechanism, Repeated, Sampled
 

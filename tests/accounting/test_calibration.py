@@ -15,7 +15,7 @@ from apiece.accounting import (
     calibrate,
     privacy_curve,
 )
-from apiece.accounting.limits import Budget
+from apiece.accounting.calibration import Budget
 from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 

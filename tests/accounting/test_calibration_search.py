@@ -25,7 +25,7 @@ from apiece.accounting import (
     excess,
     privacy_curve,
 )
-from apiece.accounting.limits import Budget
+from apiece.accounting.calibration import Budget
 from apiece.errors import InfeasibleError, RangeError
 from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled
 

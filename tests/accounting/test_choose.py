@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from apiece import accounting
-from apiece.accounting import METHODS, PrivacyCurve, choose, privacy_curve
-from apiece.accounting.closed.gaussian import GaussianProfile
+from apiece.accounting import PrivacyCurve, choose, privacy_curve
+from apiece.accounting.choose import METHODS
+from apiece.accounting.exact import GaussianProfile
 from apiece.errors import BudgetError, InputError, RangeError, UnsupportedError
 from apiece.mechanisms import (
     Composed,

@@ -9,9 +9,9 @@ from scipy.special import ndtr, ndtri
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, privacy_curve
+from apiece.accounting import exact as gdp
+from apiece.accounting import renyi as rdp
 from apiece.accounting.bounds import Answer, Answers
-from apiece.accounting.closed import gaussian as gdp
-from apiece.accounting.renyi import profile as rdp
 from apiece.errors import InputError, OptionError, RangeError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled
 

@@ -10,8 +10,9 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from apiece._types import Floats
-from apiece.accounting import Bounds, PrivacyCurve, excess, excesses, privacy_curve
-from apiece.accounting.closed.forms import gaussian, sampled_add, sampled_remove
+from apiece.accounting import Bounds, PrivacyCurve, excess, privacy_curve
+from apiece.accounting.divergence import excesses
+from apiece.accounting.exact import gaussian, sampled_add, sampled_remove
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 
 ALPHA = np.concatenate([np.geomspace(1e-12, 0.5, 20000), np.linspace(0.5, 1, 20000)[1:]])

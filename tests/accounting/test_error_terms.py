@@ -17,26 +17,23 @@ from scipy.special import ndtr
 from tests.planted import plant
 
 from apiece._types import Floats
-from apiece.accounting import truncation
-from apiece.accounting.accuracy import Accuracy
-from apiece.accounting.bounds import Bounds, Profile
-from apiece.accounting.closed import enumeration, forms
-from apiece.accounting.closed.enumeration import DiscreteProfile, Outcomes
-from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.closed.single import OneStep
-from apiece.accounting.contour import integral, windows
+from apiece.accounting import Bounds, exact, truncation
+from apiece.accounting.bounds import Accuracy, Profile
+from apiece.accounting.contour import integral, moments
 from apiece.accounting.contour.integral import Aim
 from apiece.accounting.contour.moments import Steps
-from apiece.accounting.lattice import coins, convolution, dominating, refinement
-from apiece.accounting.lattice.estimates import Leaves
-from apiece.accounting.lattice.interpolants import Attempt
-from apiece.accounting.lattice.masses import Jump, Lattice
+from apiece.accounting.exact import DiscreteProfile, GaussianProfile, OneStep, Outcomes
+from apiece.accounting.lattice import convolution, discretise, profile
+from apiece.accounting.lattice.convolution import Attempt
+from apiece.accounting.lattice.discretise import Jump, Lattice
 from apiece.accounting.lattice.pairs import AtomsPair, GaussianPair, discrete_pair
 from apiece.accounting.lattice.profile import Composition
+from apiece.accounting.lattice.settings import Leaves
 from apiece.accounting.truncation import Jumps
 from apiece.errors import RangeError
-from apiece.mechanisms import Atoms, behind_coin
-from apiece.numerics import UNIT
+from apiece.mechanisms import Atoms
+from apiece.mechanisms.atoms import behind_coin
+from apiece.numerics.rounding import UNIT
 
 COARSE = Accuracy(gap=1e-3, truncation=0.1, wrap=0.1, points=2**14)
 """Fine steps, so that nothing but the term in question is large."""
@@ -115,15 +112,15 @@ def discrete_steps() -> Verdict:
             atoms, mixed = behind_coin(cut, coin), (1 - coin) * q + coin * p
             for others in ((), (STRONG,)):
                 exact = of_outcomes(*beside(mixed, q, (mixed, q), *others), 1)
-                found = enumeration._power(Outcomes.of(atoms), 2)
+                found = exact._power(Outcomes.of(atoms), 2)
                 leaves: Leaves = ((discrete_pair(atoms), 2),)
                 if others:
-                    found = found and enumeration._product(found, Outcomes.of(strong))
+                    found = found and exact._product(found, Outcomes.of(strong))
                     leaves = (*leaves, (discrete_pair(strong), 1))
                 assert found is not None
                 yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
                 yield from holds(Composition(leaves, ROUGH).delta(EPSILON[1::2]), exact[1::2])
-        found = enumeration._product(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
+        found = exact._product(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
         assert found is not None
         exact = of_outcomes(*beside(0.9 * q + 0.1 * p, q, STRONG), 1)
         yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
@@ -132,7 +129,7 @@ def discrete_steps() -> Verdict:
 def faint_outcomes() -> Verdict:
     """Masses that are left out of an enumeration for being small, which here is .003."""
     for p, q in ((P, Q), (Q, P)):
-        power = enumeration._power(Outcomes.of(atoms_of_pair(p, q)), 3)
+        power = exact._power(Outcomes.of(atoms_of_pair(p, q)), 3)
         assert power is not None
         yield from holds(DiscreteProfile(power).delta(EPSILON), of_outcomes(p, q, 3))
 
@@ -146,7 +143,7 @@ def both_directions() -> Verdict:
     for p, q in (rare, rare[::-1], ([0.6, 0.4], [0.95, 0.05]), ([0.95, 0.05], [0.6, 0.4])):
         atoms = atoms_of_pair(np.array(p), np.array(q))
         for times in (1, 4):
-            power = enumeration._power(Outcomes.of(atoms), times)
+            power = exact._power(Outcomes.of(atoms), times)
             assert power is not None
             found = Composition(((discrete_pair(atoms), times),), ROUGH)
             yield from between(found, DiscreteProfile(power))
@@ -175,7 +172,7 @@ def jumps_of_pairs() -> Verdict:
     for coin in (1.0, 0.3, 1e-3):
         pair = pair_of(P, Q, coin)
         window = pair.window(0.0)._replace(high=float(pair.log_ratio[4]))
-        found, above = dominating.jump(pair, window), pair.log_ratio > window.high
+        found, above = discretise.jump(pair, window), pair.log_ratio > window.high
         mixed = pair.mass * (1 - coin + coin * np.exp(pair.log_ratio))
         yield found.q == pytest.approx(math.fsum(pair.mass[above]), rel=1e-12)
         yield found.p == pytest.approx(math.fsum(mixed[above]), rel=1e-12)
@@ -184,17 +181,17 @@ def jumps_of_pairs() -> Verdict:
 def run_behind_a_coin() -> Verdict:
     """Gaussian steps, and cut ones, behind one coin, as atoms of a lower and an upper pair."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coins, "_LEAST_DELTA", 0.5)
+        patch.setattr(profile, "_LEAST_DELTA", 0.5)
         for z, coin in ((1.0, 0.3), (2.0, 0.8)):
-            pair = coins.run_pair(((GaussianPair(3 * z), 9),), coin, COARSE)
-            for add, form in ((False, forms.sampled_remove), (True, forms.sampled_add)):
-                exact = form(lambda e: forms.gaussian(z, e), coin, EPSILON)  # noqa: B023
+            pair = profile.run_pair(((GaussianPair(3 * z), 9),), coin, COARSE)
+            for add, form in ((False, exact.sampled_remove), (True, exact.sampled_add)):
+                exact = form(lambda e: exact.gaussian(z, e), coin, EPSILON)  # noqa: B023
                 low, high = (of_pair(each, add=add) for each in (pair.below, pair))
                 yield bool((low <= exact.upper * CLOSE).all())
                 yield bool((exact.lower <= high * CLOSE).all())
     for swapped in (False, True):
         atoms, p, q = cut_atoms(swapped=swapped)
-        pair = coins.run_pair(((discrete_pair(atoms), 2),), 0.1, COARSE)
+        pair = profile.run_pair(((discrete_pair(atoms), 2),), 0.1, COARSE)
         one, other = beside(p, q, (p, q))
         exact_mixed = 0.9 * other + 0.1 * one, other
         for others in ((), (STRONG,)):
@@ -208,11 +205,11 @@ def run_behind_a_coin() -> Verdict:
 
 def run_with_a_short_transform() -> Verdict:
     """What a transform is said to have lost lies outside the pair, in both worlds."""
-    masses = coins._masses
+    masses = profile._masses
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coins, "_masses", lambda *a, **k: (*masses(*a, **k)[:3], 0.1))
+        patch.setattr(profile, "_masses", lambda *a, **k: (*masses(*a, **k)[:3], 0.1))
         for coin in (0.9, 0.1):
-            pair = coins.run_pair(((GaussianPair(3.0), 9),), coin, COARSE)
+            pair = profile.run_pair(((GaussianPair(3.0), 9),), coin, COARSE)
             yield pair.outside[0] >= 0.1
             yield pair.outside[1] >= 0.1
 
@@ -222,9 +219,9 @@ def coarse_masses() -> Verdict:
     part = convolution.side(LATTICE, STEPS, reverse=False)
     for wrap in (0.02, 1e-20):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(coins, "_WRAP", wrap)
+            patch.setattr(profile, "_WRAP", wrap)
             for tilts, sign in itertools.product(([0.0, 1.0], [-1.0, 0.0, 0.5, 1.0, 2.0]), (-1, 1)):
-                found = coins._masses([part], STEP, np.array(tilts), upper=sign > 0)
+                found = profile._masses([part], STEP, np.array(tilts), upper=sign > 0)
                 loss, mass, relative, lost = found
                 place = np.round((loss - STEPS * OFFSET) / STEP).astype(int)
                 yield bool((sign * (mass - convolved()[place]) >= -relative * mass).all())
@@ -296,7 +293,7 @@ def contours(target: Any, old: str, new: str) -> Verdict:
         for delta in (1e-2, 1e-5):
             at, exact = fine(delta)
             columns = np.array([Z, RATE, float(TIMES), delta, 8.0])[:, None, None]
-            steps, rest, share = windows.whole(columns, 448)
+            steps, rest, share = moments.whole(columns, 448)
             for reverse in (False, True):
                 some = steps.reversed() if reverse else steps
                 part = np.ones_like(share) if reverse else share
@@ -327,7 +324,7 @@ def smoothed_contours() -> Verdict:
     ):
         leaves: Leaves = ((GaussianPair(z, q), times),)
         columns = np.array([z, q, float(times), delta, 8.0])[:, None, None]
-        steps, rest, share = windows.cut(columns, 1792)
+        steps, rest, share = moments.cut(columns, 1792)
         aim = Aim(900, math.log(error), Accuracy(gap=0.05))
         found, guess = integral.contour(steps, columns[2], columns[3], rest, share, aim)
         epsilon = guess[0] * np.array([0.75, 0.85, 0.95, 1.0])
@@ -353,16 +350,16 @@ def largest_losses() -> Verdict:
     """One step in the add direction, up to where its losses end."""
     for z, q in ((1.0, 0.3), (0.7, 0.05)):
         columns = np.array([z, q, 1.0, 1e-3 * q, 9.0])[:, None, None]
-        steps, rest, share = windows.whole(columns, 640)
+        steps, rest, share = moments.whole(columns, 640)
         found, _ = integral.contour(
             steps.reversed(), columns[2], columns[3], rest, np.ones_like(share), Aim(900)
         )
         end = -math.log1p(-q)
         epsilon = end * np.array([0.3, 0.6, 0.8, 1.1])
-        inner = partial(forms.gaussian, z)
-        exact = forms.sampled_add(inner, q, epsilon)
+        inner = partial(exact.gaussian, z)
+        known = exact.sampled_add(inner, q, epsilon)
         upper = each_delta(found, epsilon).upper
-        yield bool((exact.lower[:3] <= upper[:3]).all())
+        yield bool((known.lower[:3] <= upper[:3]).all())
         yield bool(upper[3] == 0)
         yield float(found.epsilon(np.array([[1e-300]]), np.array([[end]])).upper[0, 0]) >= 0.8 * end
 
@@ -374,7 +371,7 @@ def windows_of_steps() -> Verdict:
     """
     for z, q in ((1.0, 0.3), (3.0, 0.9), (0.5, 0.01)):
         columns = np.array([z, q, 1.0, 0.02, 2.0])[:, None, None]
-        steps, rest, _ = windows.whole(columns, 640)
+        steps, rest, _ = moments.whole(columns, 640)
         below = float(ndtr(-2.0)), float(ndtr(-2.0 - 1 / z))
         yield float(rest.outside[0, 0]) >= below[0]
         for order, above, under in (
@@ -433,7 +430,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Settings that are constants, made coarse too; the oracles come first."""
     for delta in (1e-2, 1e-5):
         fine(delta)
-    monkeypatch.setattr(enumeration, "_LEAST_MASS", 0.003)
+    monkeypatch.setattr(exact, "_LEAST_MASS", 0.003)
     with np.errstate(all="ignore"):
         yield
 
@@ -449,7 +446,7 @@ Plant = tuple[str, Any, str, str, str]  # the term, where, what is there, what i
 PLANTS: list[Plant] = [
     (
         "lattice: truncated mass",
-        refinement._compose,
+        profile._compose,
         "above_line(tail(upper, *options), outside,",
         "above_line(tail(upper, *options), certain.upper,",
         "lattice_of_gaussians",
@@ -463,7 +460,7 @@ PLANTS: list[Plant] = [
     ),
     (
         "lattice: one world's truncated mass for the other's",
-        refinement._compose,
+        profile._compose,
         "high.outside_q if reverse else high.outside_p",
         "high.outside_q",
         "discrete_steps",
@@ -526,49 +523,49 @@ PLANTS: list[Plant] = [
     ),
     (
         "jump: the coin's (1 - q)Q",
-        dominating.jump,
+        discretise.jump,
         "(1 - q) * q_mass + q * p_mass",
         "q * p_mass",
         "jumps_of_pairs",
     ),
     (
         "a coin before a run: its (1 - q)Q",
-        coins.run_pair,
+        profile.run_pair,
         "(1 - probability) * out_q + probability * out_p, out_q",
         "probability * out_p, out_q",
         "run_behind_a_coin",
     ),
     (
         "a coin before a run: what no transform holds",
-        coins.run_pair,
+        profile.run_pair,
         "end * (lost + sum",
         "end * (sum",
         "run_with_a_short_transform",
     ),
     (
         "a coin before a run: what no window holds",
-        coins.run_pair,
+        profile.run_pair,
         "count * outside(pair[1])",
         "0.0",
         "run_behind_a_coin",
     ),
     (
         "a coin before a run: errors of masses, from above",
-        coins._masses,
+        profile._masses,
         "mass + error if upper",
         "mass if upper",
         "coarse_masses",
     ),
     (
         "a coin before a run: errors of masses, from below",
-        coins._masses,
+        profile._masses,
         "else mass - error",
         "else mass",
         "coarse_masses",
     ),
     (
         "a coin before a run: mass beyond its losses",
-        coins._masses,
+        profile._masses,
         "lost += min(",
         "lost += 0 * min(",
         "coarse_masses",
@@ -603,14 +600,14 @@ PLANTS: list[Plant] = [
     ),
     (
         "enumeration: outside of either step",
-        enumeration._product,
+        exact._product,
         "one.outside_p + other.outside_p",
         "one.outside_p",
         "discrete_steps",
     ),
     (
         "enumeration: faint masses",
-        enumeration._gathered,
+        exact._gathered,
         "lost = _LEAST_MASS * int(faint.sum())",
         "lost = 0.0",
         "faint_outcomes",
@@ -666,7 +663,7 @@ PLANTS: list[Plant] = [
     ),
     (
         "contour: mass above the window",
-        windows.whole,
+        moments.whole,
         "Remainder(outside, (none, p), (none, q)",
         "Remainder(outside, (none, none), (none, none)",
         "windows_of_steps",
@@ -680,7 +677,7 @@ PLANTS: list[Plant] = [
     ),
     (
         "contour: the coin's (1 - q)Q above the window",
-        windows._tails,
+        moments._tails,
         "(1 - steps.q) * above + ",
         "",
         "windows_of_steps",
@@ -694,7 +691,7 @@ PLANTS: list[Plant] = [
     ),
     (
         "a coin, remove: the loss it leaves",
-        forms._before_coin,
+        exact._before_coin,
         "/ probability",
         "",
         "jumps_of_heavy_tails",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.power import greatest_power, least_form
+from apiece.accounting.curve import greatest_power, least_form
+from apiece.accounting.exact import GaussianProfile
 
 RATES = np.array([0.0, 1e-12, 1e-6, 1e-3, 0.05, 0.3, 0.5, 0.9, 1 - 1e-9, 1.0])
 

@@ -8,18 +8,17 @@ import math
 import numpy as np
 import pytest
 
-from apiece import numerics
 from apiece.accounting import (
+    Bounds,
     PrivacyCurve,
     gaussian_of_bounded_range,
     gaussian_of_laplace,
     gaussian_of_pure,
-    gaussian_summary,
-    gaussian_with_slack,
     privacy_curve,
     slack,
 )
-from apiece.accounting.bounds import Bounds, invert
+from apiece.accounting.bounds import invert
+from apiece.accounting.slack import gaussian_summary, gaussian_with_slack
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import (
     Composed,
@@ -30,6 +29,7 @@ from apiece.mechanisms import (
     Repeated,
     Sampled,
 )
+from apiece.numerics.gaussian import gaussian_delta
 
 MECHANISMS = [
     Repeated(Sampled(Gaussian(2.5), 0.05), 200),
@@ -52,7 +52,7 @@ def worst(curve: PrivacyCurve, mu: float, s: float) -> float:
     far = float(curve.epsilon(s or 1e-12).upper) * 1.1
     epsilon = np.concatenate([np.linspace(0, far, 301), [1e-9, 1e-4, 2 * far, 30.0, 200.0]])
     delta = np.asarray(curve.delta(epsilon).lower)
-    allowed = s + (1 - s) * np.asarray(numerics.gaussian_delta(mu, epsilon).upper)
+    allowed = s + (1 - s) * np.asarray(gaussian_delta(mu, epsilon).upper)
     return float((delta / allowed).max() - 1)
 
 
@@ -93,7 +93,7 @@ def test_enumerated_mechanisms_lie_below_in_both_directions(seed):
     epsilon = np.linspace(0, float(np.abs(np.log(p / q)).max()) * 1.05, 4001)
     for s in (0.0, 1e-3, 0.05):
         mu = float(gaussian_with_slack(curve, s).upper)
-        allowed = s + (1 - s) * np.asarray(numerics.gaussian_delta(mu, epsilon).upper) + 1e-15
+        allowed = s + (1 - s) * np.asarray(gaussian_delta(mu, epsilon).upper) + 1e-15
         assert (exact(p, q, epsilon) <= allowed).all()
         assert (exact(q, p, epsilon) <= allowed).all()
 
@@ -127,7 +127,7 @@ def test_pure_and_bounded_range_lie_below_their_gaussians(eta):
     assert needed.max() == pytest.approx(ranged, rel=1e-3)
     assert ranged < pure
     epsilon = np.linspace(0, eta, 501)
-    told = np.asarray(numerics.gaussian_delta(ranged, epsilon).upper)
+    told = np.asarray(gaussian_delta(ranged, epsilon).upper)
     for o in odds[::400]:
         p, q = expit(o + eta), expit(o)
         assert (p - np.exp(epsilon) * q <= told + 1e-15).all()
@@ -142,8 +142,8 @@ def test_laplace_costs_its_gaussian_and_no_less_and_no_split_of_it_costs_more(ep
     assert mu < float(gaussian_of_pure(epsilon))
     told = np.linspace(0.0, epsilon, 2001)
     delta = -np.expm1((told - epsilon) / 2)  # of Laplace, exactly
-    assert (delta <= np.asarray(numerics.gaussian_delta(mu, told).upper) + 1e-15).all()
-    less = np.asarray(numerics.gaussian_delta(mu * (1 - 1e-6), told).upper)
+    assert (delta <= np.asarray(gaussian_delta(mu, told).upper) + 1e-15).all()
+    less = np.asarray(gaussian_delta(mu * (1 - 1e-6), told).upper)
     assert (delta > less).any()
     found = gaussian_with_slack(privacy_curve(Laplace(1 / epsilon)), 0.0)
     assert found.upper == pytest.approx(mu, rel=1e-9)
@@ -173,16 +173,13 @@ def test_a_profile_of_one_direction_is_caught_where_the_other_is_larger():
     lesser = float(gaussian_with_slack(one_direction(p, q), 0.01).upper)
     assert gaussian_with_slack(both, 0.01).upper == math.inf  # one outcome tells all, in 0.1
     assert exact(np.array(q), np.array(p), np.array([5.0])) > 0.01 + float(
-        numerics.gaussian_delta(lesser, 5.0).upper
+        gaussian_delta(lesser, 5.0).upper
     )
 
 
 def test_a_grid_without_the_chords_is_caught(monkeypatch):
     def points_only(mu, s, looks):
-        allowed = (
-            s[:, None]
-            + (1 - s[:, None]) * numerics.gaussian_delta(mu[:, None], looks.epsilon).upper
-        )
+        allowed = s[:, None] + (1 - s[:, None]) * gaussian_delta(mu[:, None], looks.epsilon).upper
         return (looks.upper <= allowed)[:, 1:] & (looks.upper <= allowed)[:, :-1]
 
     curve = privacy_curve(Repeated(Finite([0.9, 0.1], [0.4, 0.6]), 3))
@@ -199,7 +196,7 @@ def test_a_grid_without_the_chords_is_caught(monkeypatch):
 def test_bounds_that_lie_apart_make_a_larger_gaussian():
     class Vague:
         def delta(self, epsilon):
-            found = np.asarray(numerics.gaussian_delta(1.0, epsilon).upper)
+            found = np.asarray(gaussian_delta(1.0, epsilon).upper)
             return Bounds(found / 2, np.minimum(found * 2, 1.0))
 
         def epsilon(self, delta):
@@ -228,9 +225,7 @@ def test_the_regret_bounds_how_far_the_gaussian_is_from_the_mechanism(mechanism)
     found = gaussian_summary(curve, 1e-6)
     assert found.mu == gaussian_with_slack(curve, 1e-6).upper
     epsilon = np.linspace(0, 30, 1501)
-    told = found.slack + (1 - found.slack) * np.asarray(
-        numerics.gaussian_delta(found.mu, epsilon).upper
-    )
+    told = found.slack + (1 - found.slack) * np.asarray(gaussian_delta(found.mu, epsilon).upper)
     gap = ((told - np.asarray(curve.delta(epsilon).upper)) / (1 + np.exp(epsilon))).max()
     assert gap <= found.regret <= gap + 0.01
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apiece._types import Floats
-from apiece.accounting import Bounds, epsilons, inverses
+from apiece.accounting import Bounds, batch, epsilons
 from apiece.assignment.request import Request
 from apiece.assignment.solve import (
     MANY,
@@ -85,16 +85,16 @@ def test_many_budgets_are_solved_from_some_of_them(delta: float | None, shuffled
 
 def test_good_guesses_save_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     epsilon, looks = np.linspace(0.5, 8, 80), []
-    bounds = inverses.bounds_of
+    bounds = batch.bounds_of
 
     def counted(columns: Floats, method: str) -> Bounds:
         looks.append(columns.shape[1])
         return bounds(columns, method)
 
-    monkeypatch.setattr(inverses, "bounds_of", counted)
+    monkeypatch.setattr(batch, "bounds_of", counted)
     request = Request(Budgets(epsilon, 1e-5), 100, 4.0, 1.0)
     noise(request, epsilon, np.full(80, 1e-5), 0.05)
     few = sum(looks)
     looks.clear()
-    inverses.noise_multipliers(epsilon=epsilon, delta=1e-5, sampling_probability=0.05, steps=100)
+    batch.noise_multipliers(epsilon=epsilon, delta=1e-5, sampling_probability=0.05, steps=100)
     assert few < 0.7 * sum(looks)

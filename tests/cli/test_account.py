@@ -15,7 +15,8 @@ from apiece.budgets import Budgets
 from apiece.cli import run as main
 from apiece.cli.account import command
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import Gaussian, Laplace, Repeated, Sampled, to_dict
+from apiece.mechanisms import Gaussian, Laplace, Repeated, Sampled
+from apiece.mechanisms.algebra import to_dict
 
 FLAGS = ["--noise-multiplier", "1.0", "--sampling-probability", "0.02", "--steps", "1465"]
 

@@ -14,11 +14,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from apiece import numerics
 from apiece._types import Floats
-from apiece.accounting import gaussian_with_slack, privacy_curve
-from apiece.filters import Costs, GaussianFilter, gaussian_budget
+from apiece.accounting import privacy_curve
+from apiece.accounting.slack import gaussian_with_slack
+from apiece.filters import Costs, GaussianFilter
+from apiece.filters.convert import gaussian_budget
 from apiece.mechanisms import Finite, Sampled
+from apiece.numerics.gaussian import gaussian_delta
 
 UNIT = 2.0**-40
 Pair = tuple[int, int]  # units of μ² and of slack
@@ -71,7 +73,7 @@ def at_points(tool: Tool, points: list[float], *, sides: tuple[int, ...] = (0, 1
             low, high = np.zeros(SLACKS.shape), np.full(SLACKS.shape, 50.0)
             for _ in range(60):
                 mid = (low + high) / 2
-                told = SLACKS + (1 - SLACKS) * numerics.gaussian_delta(mid, epsilon).upper
+                told = SLACKS + (1 - SLACKS) * gaussian_delta(mid, epsilon).upper
                 low, high = np.where(told < delta, mid, low), np.where(told < delta, high, mid)
             needed = np.maximum(needed, np.where(delta <= SLACKS, 0.0, high))
     return in_units(needed**2, SLACKS)

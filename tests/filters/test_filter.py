@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from apiece.errors import BudgetError, InputError
-from apiece.filters import (
-    GaussianFilter,
-    RenyiFilter,
-    renyi_budget,
-)
+from apiece.filters import GaussianFilter, RenyiFilter
+from apiece.filters.convert import renyi_budget
 
 NORMS = st.floats(0, 4, allow_nan=False)
 STDDEVS = st.floats(0.3, 60)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from apiece.errors import InputError
-from apiece.filters import GaussianFilter, Odometer, RenyiFilter, gaussian_mu, renyi_budget
+from apiece.filters import GaussianFilter, Odometer, RenyiFilter
+from apiece.filters.convert import gaussian_mu, renyi_budget
 
 FILTERS = pytest.mark.parametrize("make", [GaussianFilter, RenyiFilter])
 

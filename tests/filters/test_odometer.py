@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import InputError
-from apiece.filters import Odometer, gaussian_epsilon
+from apiece.filters import Odometer
+from apiece.numerics.gaussian import gaussian_epsilon_above
 
 RUNS = 20_000
 Floats = np.ndarray
@@ -38,7 +39,7 @@ def test_both_readings_cover_the_composed_gaussian() -> None:
     meter = Odometer(1, order=20)
     for _ in range(50):
         meter.add([1.0], noise_stddev=20.0)
-    exact = gaussian_epsilon(np.sqrt(50) / 20, 1e-5)
+    exact = gaussian_epsilon_above(np.sqrt(50) / 20, 1e-5)
     assert exact <= meter.epsilon(1e-5)[0] <= meter.throughout(1e-5)[0]
     assert Odometer(1, order=20).epsilon(0.9)[0] == 0
 

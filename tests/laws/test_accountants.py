@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece._types import Floats
-from apiece.accounting import METHODS, PrivacyCurve, privacy_curve
-from apiece.accounting.closed import forms as closed
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting import exact as closed
+from apiece.accounting.choose import METHODS
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from apiece.accounting import (
-    METHODS,
+    Bounds,
     PrivacyCurve,
     epsilons,
     noise_multipliers,
     privacy_curve,
     sampling_probabilities,
 )
-from apiece.accounting.bounds import Bounds
+from apiece.accounting.choose import METHODS
 from apiece.errors import ApieceError, InputError, RangeError
 from apiece.mechanisms import (
     Composed,

@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 
 from apiece._types import Floats
-from apiece.accounting.accuracy import DEFAULT
-from apiece.accounting.closed import forms as closed
-from apiece.accounting.closed.forms import log_ratio
-from apiece.accounting.lattice.coins import run_pair
-from apiece.accounting.lattice.dominated import discretise
-from apiece.accounting.lattice.dominating import aligned, cut
-from apiece.accounting.lattice.masses import Lattice
-from apiece.accounting.lattice.mixtures import mixture_pair
+from apiece.accounting import exact as closed
+from apiece.accounting.bounds import DEFAULT
+from apiece.accounting.exact import log_ratio
+from apiece.accounting.lattice.discretise import Lattice, aligned, cut, discretise
 from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,
     LaplacePair,
     Pair,
     Window,
+    mixture_pair,
 )
+from apiece.accounting.lattice.profile import run_pair
 from apiece.mechanisms import MixtureOfGaussians
-from apiece.numerics import UNIT
+from apiece.numerics.rounding import UNIT
 
 CELLS = (1, 1.5, 2, 3, 7, 10, 99.9, 1000, 1001.3)
 

@@ -176,7 +176,7 @@ PUBLIC = [
     "queries.conditions.Missing",
     "queries.conditions.Negated",
     "_types.Bounds",
-    "numerics.monotone._Open",
+    "numerics.roots._Open",
     "assignment.request.Request",
     "audit.findings.Findings",
     "audit.findings.GroupDifference",

@@ -5,7 +5,8 @@ import pytest
 import sqlalchemy as sa
 
 from apiece.errors import BudgetError, DataError, InputError
-from apiece.filters import Costs, gaussian_budget
+from apiece.filters import Costs
+from apiece.filters.convert import gaussian_budget
 from apiece.ledger import Ledger, accounts, codec, units
 from apiece.ledger.directory import Directory
 from apiece.ledger.enrolment import add, amend

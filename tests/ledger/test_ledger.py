@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import BudgetError, DataError, InputError, StateError
-from apiece.filters import SHARE, GaussianFilter, costs_of, gaussian_budget, gaussian_mu
+from apiece.filters import GaussianFilter, costs_of
+from apiece.filters.convert import SHARE, gaussian_budget, gaussian_mu
 from apiece.ledger import Ledger
 from apiece.ledger.codec import BLOCK
 from apiece.mechanisms import Gaussian, Repeated, Sampled

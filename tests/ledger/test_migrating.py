@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from apiece.errors import AnalysisError, BudgetError, DataError, StateError
-from apiece.filters import Costs, gaussian_budget, renyi_budget
+from apiece.filters import Costs
+from apiece.filters.convert import gaussian_budget, renyi_budget
 from apiece.ledger import Ledger, migrate_ledger, receipt
 
 from .tables import another_process

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apiece import numerics
 from apiece.accounting import privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, assign
 from apiece.budgets import Budgets
@@ -13,6 +12,7 @@ from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, account_shares, plan_costs, plans, reserve_plan, training_costs
 from apiece.mechanisms import Composed
+from apiece.numerics.gaussian import gaussian_delta
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan, Plan
 
@@ -48,7 +48,7 @@ def test_every_pair_stands_for_the_plan(strategy: object) -> None:
         delta = np.asarray(curve.delta(epsilon).lower)
         for square, s in zip(loss[g], slack[g], strict=True):
             mu = max(square**0.5, 1e-12)  # of who is left out it is zero
-            allowed = s + (1 - s) * numerics.gaussian_delta(mu, epsilon).upper
+            allowed = s + (1 - s) * gaussian_delta(mu, epsilon).upper
             assert (delta <= allowed * (1 + 1e-12)).all()
 
 

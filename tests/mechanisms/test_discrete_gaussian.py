@@ -19,7 +19,7 @@ def test_both_worlds_have_all_their_mass(scale: float, sensitivity: int) -> None
 
 def test_the_continuous_gaussian_does_not_cover_it() -> None:
     """At scale 1 and some ε the discrete δ is above the continuous one."""
-    from apiece.numerics import gaussian_delta
+    from apiece.numerics.gaussian import gaussian_delta
 
     atoms = DiscreteGaussian(1.0).atoms()
 

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from apiece.errors import InputError
-from apiece.mechanisms import (
-    Finite,
-    from_json,
-    to_json,
-)
+from apiece.mechanisms import Finite, from_json
+from apiece.mechanisms.algebra import to_json
 
 
 def test_finite_with_outcomes_of_one_world_only() -> None:

@@ -18,8 +18,8 @@ from apiece.mechanisms import (
     Repeated,
     Sampled,
     from_json,
-    to_json,
 )
+from apiece.mechanisms.algebra import to_json
 
 
 def exact(step: MixtureOfGaussians, epsilon: float) -> float:

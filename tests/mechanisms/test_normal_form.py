@@ -5,16 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apiece.mechanisms import (
-    Composed,
-    Finite,
-    Gaussian,
-    Mechanism,
-    Repeated,
-    Sampled,
-    atoms_of,
-    flatten,
-)
+from apiece.mechanisms import Composed, Finite, Gaussian, Mechanism, Repeated, Sampled, flatten
+from apiece.mechanisms.algebra import atoms_of
 
 from .random_trees import laws, mechanisms
 

@@ -5,13 +5,8 @@ from hypothesis import given
 
 from apiece import mechanisms as mechanisms_of_apiece
 from apiece.errors import InputError, OptionError
-from apiece.mechanisms import (
-    Mechanism,
-    from_dict,
-    from_json,
-    to_dict,
-    to_json,
-)
+from apiece.mechanisms import Mechanism, from_json
+from apiece.mechanisms.algebra import from_dict, to_dict, to_json
 
 from .random_trees import laws, mechanisms
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from apiece.accounting.closed.forms import log_ratio
-from apiece.numerics import UNIT, after_coin
+from apiece.accounting.exact import log_ratio
+from apiece.numerics.rounding import UNIT, after_coin
 
 coins = st.one_of(
     st.floats(-300.0, 0.0).map(lambda x: 10**x),

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from apiece.numerics import (
+from apiece.numerics.gaussian import (
     gaussian_delta,
     gaussian_epsilon_above,
     gaussian_epsilon_below,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from apiece.numerics import log_room, safe_end, safe_ends
+from apiece.numerics.roots import log_room, safe_end, safe_ends
 
 Floats = npt.NDArray[np.float64]
 LAWS = settings(max_examples=150, deadline=None, derandomize=True)

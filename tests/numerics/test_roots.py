@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apiece.numerics import geometric, last_true, narrowed
+from apiece.numerics.roots import geometric, last_true, narrowed
 
 
 def test_both_directions_and_many_at_once() -> None:

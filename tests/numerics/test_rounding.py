@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from apiece.numerics import UNIT
+from apiece.numerics.rounding import UNIT
 
 
 def test_one_operation_is_off_by_at_most_a_unit() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from apiece import Budgets, assign
 from apiece.cli import run
-from apiece.filters import gaussian_epsilon
+from apiece.numerics.gaussian import gaussian_epsilon_above
 from apiece.plan import Plan
 
 
@@ -22,7 +22,7 @@ def test_the_gaussian_of_a_group_says_hardly_more_than_its_epsilon() -> None:
         found = plan.gaussian(g)
         assert found.slack == pytest.approx(1e-6)
         rest = (1e-5 - found.slack) / (1 - found.slack)
-        assert epsilon <= gaussian_epsilon(found.mu, rest) <= 1.01 * epsilon
+        assert epsilon <= gaussian_epsilon_above(found.mu, rest) <= 1.01 * epsilon
         assert 0 <= found.regret < 0.02
         assert plan.gaussian(g, slack=1e-8).mu > found.mu
 

@@ -9,7 +9,7 @@ import pytest
 
 from apiece.accounting import gaussian_of_laplace, privacy_curve
 from apiece.errors import DataError, InputError, StateError
-from apiece.filters import gaussian_mu
+from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.mechanisms import Laplace
 from apiece.queries import Schema, Session, Table, register

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from apiece.accounting import EpsilonBudget, calibrate, privacy_curve
-from apiece.accounting.closed import gaussian as gdp
-from apiece.accounting.renyi import profile as rdp
+from apiece.accounting import exact as gdp
+from apiece.accounting import renyi as rdp
 from apiece.assignment import Sample, assign
 from apiece.budgets import Budgets
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled

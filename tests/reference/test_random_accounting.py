@@ -14,13 +14,13 @@ import pytest
 from tests.planted import plant
 from tests.reference.random_accounting import KINDS, Case, Entry, Random, array
 
-from apiece.accounting import Bounds, epsilons, privacy_curve, upper_epsilons
-from apiece.accounting.closed import enumeration, forms, pure
-from apiece.accounting.closed.enumeration import DiscreteProfile, Outcomes
-from apiece.accounting.lattice import coins
-from apiece.accounting.lattice.interpolants import Attempt
+from apiece.accounting import Bounds, epsilons, exact, privacy_curve
+from apiece.accounting.batch import upper_epsilons
+from apiece.accounting.exact import DiscreteProfile, Outcomes
+from apiece.accounting.lattice import profile
+from apiece.accounting.lattice.convolution import Attempt
 from apiece.errors import RangeError, UnsupportedError
-from apiece.numerics import coins as numerics
+from apiece.numerics import rounding as numerics
 
 
 def wrong_epsilon(case: Case, delta: float, bounds: Bounds) -> Iterator[str]:
@@ -128,7 +128,7 @@ def test_no_bound_is_violated(count: int, seed: int) -> None:
 
 PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
     "what 1e15 dropped": (
-        forms._before_coin,
+        exact._before_coin,
         "np.where(far, epsilon + parts[0] + parts[1], near)",
         "np.where(excess > 1e15, epsilon + parts[1], near)",
         "one laplace",
@@ -163,14 +163,14 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
         40,
     ),
     "what P alone shows, beside a Gaussian": (
-        coins.run_pair,
+        profile.run_pair,
         "certain = Bounds(*(probability * end for end in only_p)), NEITHER[1]",
         "certain = NEITHER",
         "beside a gaussian",
         16,
     ),
     "either of two steps": (
-        enumeration._either,
+        exact._either,
         "(1 - first) * second",
         "0.0",
         "discrete",
@@ -184,7 +184,7 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
         16,
     ),
     "pure ε of one step for two": (
-        pure._log_ratios,
+        exact._log_ratios,
         "times * ends[end]",
         "ends[end]",
         "few laplace",

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from apiece import numerics
-from apiece.accounting import gaussian_with_slack, privacy_curve
+from apiece.accounting import privacy_curve
+from apiece.accounting.slack import gaussian_with_slack
 from apiece.filters import costs_of
 from apiece.mechanisms import Gaussian, Repeated, Sampled
+from apiece.numerics.gaussian import gaussian_delta
 
 CASES = [(2.5, 0.05, 200, 1e-5), (1.0, 0.02, 1465, 1e-5), (4.0, 0.3, 50, 1e-9)]
 
@@ -34,10 +35,10 @@ def test_their_profile_lies_below_and_just_below(
     epsilon = np.linspace(0, float(high.get_epsilon_for_delta(slack)), 120)  # type: ignore[attr-defined]
     least = np.asarray(low.get_delta_for_epsilon(epsilon))  # type: ignore[attr-defined]
     most = np.asarray(high.get_delta_for_epsilon(epsilon))  # type: ignore[attr-defined]
-    allowed = slack + (1 - slack) * numerics.gaussian_delta(mu.upper, epsilon).upper
+    allowed = slack + (1 - slack) * gaussian_delta(mu.upper, epsilon).upper
     assert (least <= allowed * (1 + 1e-6)).all()
     # With one per cent less it does not hold, by their own accounting.
-    fewer = slack + (1 - slack) * numerics.gaussian_delta(0.99 * mu.lower, epsilon).upper
+    fewer = slack + (1 - slack) * gaussian_delta(0.99 * mu.lower, epsilon).upper
     assert (most > fewer).any()
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
+from apiece._types import Bounds, Floats
 from apiece.accounting.arrays import broadcast, distinct
-from apiece.accounting.bounds import Bounds
 from apiece.accounting.choose import bounds_of, require_batch, upper_bounds_of
-from apiece.errors import RangeError
+from apiece.errors import InfeasibleError, RangeError
+from apiece.numerics.gaussian import gaussian_mu_below
+from apiece.numerics.roots import Places, log_room, safe_ends
+
+_LEFT = 9e-4  # of log ε, that may be left of a budget: below it a search is done
+LEAST_NOISE, _MOST_NOISE = 0.05, 1e8
+_LEAST_PROBABILITY = 1e-12
+_NEARBY = 1.05  # times ε, from which slopes are guessed
+_DOUBT = 0.1  # of log q, that a guess may be off
 
 
 def epsilons(
@@ -43,18 +52,16 @@ def epsilons(
         array([1.83, 0.62])
     """
     require_batch(method)
-    shape, (z, q, t, d) = broadcast(
+    shape, columns = broadcast(
         noise_multiplier=noise_multiplier,
         sampling_probability=sampling_probability,
         steps=steps,
         delta=delta,
     )
-    entries, member = distinct(np.stack([z, q, t, d]))
-    found = bounds_of(entries, method)
-    if not np.isfinite(found.upper).all():
-        raise _past(*entries[:, np.isinf(found.upper)][:, 0])
-    lower, upper = (end[member] for end in found)
-    return Bounds(lower.reshape(shape), upper.reshape(shape))
+    entries, member = distinct(np.stack(columns))
+    bounds = bounds_of(entries, method)
+    _require_finite(bounds.upper, entries)
+    return Bounds(*(end[member].reshape(shape) for end in bounds))
 
 
 def upper_epsilons(
@@ -65,51 +72,192 @@ def upper_epsilons(
     delta: npt.ArrayLike,
     method: str = "pld",
 ) -> Floats:
-    """Return upper bounds on ε(δ), as `epsilons`, for a plan's records.
+    """Return upper bounds on ε(δ), as `epsilons`, for millions of records.
 
-    Equal mechanisms share a computation, so there may be millions of entries, with some hundreds of
-    distinct mechanisms. Bounds are usually less than 0.1 % above the truth, as those of
-    `privacy_curve`.
-
-    Args:
-        noise_multiplier: As for `epsilons`, and so the following; all arguments broadcast.
-        sampling_probability: In [0, 1].
-        steps: Whole numbers from 1 on.
-        delta: In (0, 1).
-        method: "pld" or "rdp".
-
-    Raises:
-        InputError: For values outside their bounds.
-        RangeError: Past the numerical range.
-
-    Guarantee:
-        Never below the exact ε; the result depends on the arguments only.
-
-    Example:
-        >>> upper = upper_epsilons(noise_multiplier=[1.0, 2.0], sampling_probability=0.01,
-        ...                        steps=1000, delta=1e-5)
-        >>> upper.round(2)
-        array([1.83, 0.62])
+    Equal mechanisms share a computation. An entry's bound depends on its own arguments only.
     """
     require_batch(method)
-    shape, columns = broadcast(
+    shape, flat = broadcast(
         noise_multiplier=noise_multiplier,
         sampling_probability=sampling_probability,
         steps=steps,
         delta=delta,
     )
-    z, q, t, d = columns
-    order = np.lexsort((z, q, t))
-    upper = np.empty(z.size)
-    upper[order] = upper_bounds_of(np.stack(columns)[:, order], method)
-    if not np.isfinite(upper).all():
-        first = int(np.flatnonzero(~np.isfinite(upper))[0])
-        raise _past(z[first], q[first], t[first], d[first])
+    columns = np.stack(flat)
+    order = np.lexsort(columns[:3])
+    upper = np.empty(order.size)
+    upper[order] = upper_bounds_of(columns[:, order], method)
+    _require_finite(upper, columns)
     return upper.reshape(shape)
 
 
-def _past(z: float, q: float, steps: float, delta: float) -> RangeError:
-    return RangeError(
-        f"epsilon at delta = {delta:g}: past the numerical range for noise_multiplier = {z:g}, "
-        f"sampling_probability = {q:g}, steps = {steps:.0f}; ask for a larger delta"
+def _require_finite(upper: Floats, columns: Floats) -> None:
+    """Raise `RangeError` where a column (z, q, steps, δ) has no finite bound."""
+    if not np.isfinite(upper).all():
+        z, q, steps, delta = columns[:, np.flatnonzero(~np.isfinite(upper))[0]]
+        raise RangeError(
+            f"epsilon at delta = {delta:g}: past the numerical range for noise_multiplier = {z:g}, "
+            f"sampling_probability = {q:g}, steps = {steps:.0f}; ask for a larger delta"
+        )
+
+
+def noise_multipliers(
+    *,
+    epsilon: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    sampling_probability: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    method: str = "pld",
+    guess: npt.ArrayLike = math.nan,
+) -> Floats:
+    """Return, for each entry, the smallest noise multiplier known to keep (ε, δ).
+
+    Args:
+        epsilon: Above 0; this and the following broadcast.
+        delta: In (0, 1).
+        sampling_probability: In [0, 1].
+        steps: Whole numbers from 1 on.
+        method: "pld" or "rdp".
+        guess: About what it is, NaN where unknown. A good one saves most of the time.
+
+    Raises:
+        InputError: For values outside their bounds.
+        InfeasibleError: Where no multiplier up to 1e8 suffices.
+
+    Guarantee:
+        The ε recomputed from it by the same method is at most the one asked. Nothing below 0.05 is
+        returned.
+
+    Example:
+        >>> z = noise_multipliers(epsilon=1.0, delta=1e-5, sampling_probability=0.00853, steps=9375)
+        >>> round(float(z), 2)
+        3.18
+    """
+    require_batch(method)
+    shape, flat = broadcast(
+        epsilon=epsilon, delta=delta, sampling_probability=sampling_probability, steps=steps
     )
+    start = _hint(guess, shape)
+    (eps, d, q, t, start), member = distinct(np.stack([*flat, start]))
+    bottom, top = (np.full(eps.shape, math.log(end)) for end in (LEAST_NOISE, _MOST_NOISE))
+
+    def room(log_z: Floats, k: Places) -> Floats:
+        return log_room(eps[k], _upper(method, np.exp(log_z), q[k], t[k], d[k]))
+
+    # log ε is nearly a line in log z; its slope, from the noise that 5 % more ε needs.
+    rough = np.clip(_log_noise(eps, d, q, t), bottom, top)
+    less = np.clip(_log_noise(eps * _NEARBY, d, q, t), bottom, top)
+    slope = math.log(_NEARBY) / np.maximum(rough - less, 0.01)
+    with np.errstate(all="ignore"):
+        first = np.where(start > 0, np.clip(np.log(start), bottom, top), rough)
+    log_z = safe_ends(room, first, top, bottom, slope=slope, tolerance=_LEFT)
+    if np.isnan(log_z).any():
+        k = int(np.flatnonzero(np.isnan(log_z))[0])
+        raise InfeasibleError(
+            f"epsilon = {float(eps[k])!r} at delta = {float(d[k])!r} in {t[k]:.0f} "
+            f"steps: no noise multiplier up to {_MOST_NOISE:g} keeps it; ask for a larger epsilon"
+        )
+    z = np.where(q == 0, LEAST_NOISE, np.exp(log_z))
+    return np.asarray(z[member].reshape(shape))
+
+
+def sampling_probabilities(
+    *,
+    epsilon: npt.ArrayLike,
+    delta: npt.ArrayLike,
+    noise_multiplier: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    method: str = "pld",
+    guess: npt.ArrayLike = math.nan,
+    precision: npt.ArrayLike = 0.0,
+) -> Floats:
+    """Return, for each entry, the largest sampling probability known to keep (ε, δ), at most 1.
+
+    Args:
+        epsilon: Above 0; this and the following broadcast.
+        delta: In (0, 1).
+        noise_multiplier: Above 0.
+        steps: Whole numbers from 1 on.
+        method: "pld" or "rdp".
+        guess: About what it is, NaN where unknown. A good one saves most of the time, a bad one
+            costs some.
+        precision: About what may be missing of it, relative; 0 for as little as can be.
+
+    Raises:
+        InputError: For values outside their bounds.
+
+    Guarantee:
+        The ε recomputed from it by the same method is at most the one asked. It is 1 where even
+        full participation costs less, and 0 where not even 1e-12 keeps it.
+
+    Example:
+        >>> q = sampling_probabilities(epsilon=1.0, delta=1e-5, noise_multiplier=2.0, steps=1465)
+        >>> round(float(q), 4)
+        0.0128
+    """
+    require_batch(method)
+    shape, flat = broadcast(
+        epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, steps=steps
+    )
+    start, close = _hint(guess, shape), _hint(precision, shape)
+    (eps, d, z, t, start, close), member = distinct(np.stack([*flat, start, close]))
+    out = np.ones(eps.shape)
+    open_ = np.flatnonzero(_upper(method, z, np.ones(z.shape), t, d) > eps)
+    eps, d, z, t, start, close = (column[open_] for column in (eps, d, z, t, start, close))
+    bottom = np.full(eps.shape, math.log(_LEAST_PROBABILITY))
+
+    def room(log_q: Floats, k: Places) -> Floats:
+        return log_room(eps[k], _upper(method, z[k], np.exp(log_q), t[k], d[k]))
+
+    # Many small losses are nearly Gaussian, with μ² = q²·T·(e^{1/z²} − 1).
+    with np.errstate(all="ignore"):
+        rough = _mu(eps, d) / np.sqrt(t * np.expm1(np.minimum(1 / z**2, 600.0)))
+        free = -np.expm1(np.log1p(-d) / t)  # who takes part at all with chance δ pays no ε
+        first = np.log(np.maximum(np.where(start > 0, start, rough), free))
+    first = np.clip(first, bottom, -1e-6)
+    log_q = safe_ends(
+        room,
+        first,
+        bottom,
+        np.zeros(eps.shape),
+        slope=1.1,
+        tolerance=np.maximum(_LEFT, close),
+        narrow=np.maximum(1e-6, close / 300),  # of log q, and twenty times that at a jump
+        stride=np.where((start > 0) | (free > rough), _DOUBT, np.inf),
+    )
+    out[open_] = np.where(np.isnan(log_q), 0.0, np.exp(log_q))
+    return np.asarray(out[member].reshape(shape))
+
+
+def _hint(values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Return flat numbers, −1 where they are NaN."""
+    whole = np.broadcast_to(np.asarray(values, np.float64), shape).ravel()
+    return np.nan_to_num(whole, nan=-1.0)
+
+
+def _upper(method: str, *columns: Floats) -> Floats:
+    """Return upper bounds on ε for columns (z, q, steps, δ), ∞ where past the numerical range."""
+    entries, member = distinct(np.stack(columns))
+    try:
+        upper = bounds_of(entries, method).upper
+    except RangeError:
+        if entries.shape[1] == 1:
+            return np.full(member.shape, np.inf)
+        upper = np.concatenate([_upper(method, *column[:, None]) for column in entries.T])
+    return np.asarray(upper[member])
+
+
+def _log_noise(epsilon: Floats, delta: Floats, q: Floats, steps: Floats) -> Floats:
+    """Return about the log of the noise: the larger of what many small and one large loss need."""
+    # Many: μ² = q²·T·(e^{1/z²} − 1), as above. One: a single Gaussian step at (ε, δ) before coins.
+    with np.errstate(all="ignore"):
+        many = np.log1p((_mu(epsilon, delta) / q) ** 2 / steps) / 2
+        once = np.clip(delta / (q * steps), 1e-300, 0.5)
+        one = np.log(gaussian_mu_below(np.log1p(np.expm1(epsilon) / q), once))
+        return np.asarray(-np.fmin(0.5 * np.log(2 * many), one))
+
+
+def _mu(epsilon: Floats, delta: Floats) -> Floats:
+    """Return a rough μ of the Gaussian that spends (ε, δ)."""
+    reach = np.sqrt(-2 * np.log(delta)) * 0.9
+    return np.asarray(np.sqrt(reach**2 + 2 * epsilon) - reach)

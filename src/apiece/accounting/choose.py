@@ -26,23 +26,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apiece._types import Floats, Mask
-from apiece.accounting.accuracy import DEFAULT, Accuracy
+from apiece._types import Bounds, Floats, Mask
+from apiece.accounting import exact
 from apiece.accounting.arrays import runs
 from apiece.accounting.bounds import (
+    DEFAULT,
+    Accuracy,
     Answer,
     Answers,
-    Bounds,
     Profile,
     gated,
     nothing_known,
     within_range,
 )
-from apiece.accounting.closed import forms
-from apiece.accounting.closed.enumeration import enumerated
-from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased
-from apiece.accounting.closed.pure import pure
-from apiece.accounting.closed.single import OneStep
 from apiece.accounting.contour.profile import (
     FEWEST,
     SampledGaussians,
@@ -50,19 +46,12 @@ from apiece.accounting.contour.profile import (
     epsilon_curves,
 )
 from apiece.accounting.curve import PrivacyCurve, short
+from apiece.accounting.exact import GaussianProfile, NothingReleased, OneStep, enumerated, pure
 from apiece.accounting.lattice.profile import composition
-from apiece.accounting.renyi.profile import renyi
+from apiece.accounting.renyi import renyi
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
-from apiece.mechanisms import (
-    Gaussian,
-    Laplace,
-    Mechanism,
-    NormalForm,
-    Repeated,
-    Sampled,
-    flatten,
-    require_mechanism,
-)
+from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
+from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
 def _nothing(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
@@ -81,9 +70,9 @@ def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
         case ((Sampled(Gaussian(z), q), 1),):
             return OneStep(z, q)
         case ((Laplace(scale), 1),):
-            return OneStep(scale, 1.0, forms.laplace)
+            return OneStep(scale, 1.0, exact.laplace)
         case ((Sampled(Laplace(scale), q), 1),):
-            return OneStep(scale, q, forms.laplace)
+            return OneStep(scale, q, exact.laplace)
     return None
 
 
@@ -172,18 +161,7 @@ BATCH_METHODS = ("pld", "rdp")
 
 
 def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAULT) -> Answers:
-    """Return the profile of `mechanism` by the evaluators that the table names.
-
-    Args:
-        mechanism: What is done to one record.
-        method: As for `privacy_curve`.
-        accuracy: How close bounds should be, where an evaluator is not exact.
-
-    Raises:
-        InputError: For an unknown method, or a mechanism nested too deep.
-        UnsupportedError: Where no evaluator of the method knows a step; it is named.
-        RangeError: Past the numerical range.
-    """
+    """Return the profile of `mechanism` by the evaluators that the table names."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     try:
@@ -266,9 +244,6 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
 
     Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
     left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.
-
-    Raises:
-        RangeError: Where the arithmetic fails.
     """
     lower, upper = nothing_known(columns[3])
     first = _by_contours(columns, method)

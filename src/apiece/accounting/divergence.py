@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from apiece._types import Floats, Mask
-from apiece.accounting.bounds import Bounds, pieces
+from apiece._types import Bounds, Floats, Mask
+from apiece.accounting.bounds import pieces
 from apiece.accounting.curve import PrivacyCurve, deltas
 from apiece.mechanisms import (
     Composed,
@@ -103,25 +103,7 @@ def excesses(
     *,
     negligible: Sequence[float] | None = None,
 ) -> list[Excess]:
-    """Return `excess` of each curve from its own baseline; quicker than one after another.
-
-    Args:
-        baselines: As of `excess`, as many as `curves`.
-        curves: As of `excess`.
-        negligible: As of `excess`, of each.
-
-    Raises:
-        RangeError: As `excess`.
-
-    Guarantee:
-        As of `excess`, of each.
-
-    Example:
-        >>> from apiece.accounting import privacy_curve
-        >>> wide, narrow = (privacy_curve(Gaussian(z)) for z in (2.0, 1.0))
-        >>> [round(each.forward.upper, 4) for each in excesses([wide, wide], [narrow, wide])]
-        [0.0928, 0.0]
-    """
+    """Return `excess` of each curve from its own baseline; quicker than one after another."""
     least = [_NEGLIGIBLE] * len(curves) if negligible is None else negligible
     pairs = [_Pair(*each) for each in zip(baselines, curves, least, strict=True)]
     for some in pieces(_START):

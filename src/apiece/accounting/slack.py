@@ -18,11 +18,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats, Mask
-from apiece.accounting.bounds import Bounds
+from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.choose import privacy_curve
-from apiece.accounting.closed.pure import pure
 from apiece.accounting.curve import PrivacyCurve
+from apiece.accounting.exact import pure
 from apiece.errors import InputError, RangeError
 from apiece.mechanisms import (
     Composed,
@@ -33,7 +32,9 @@ from apiece.mechanisms import (
     Sampled,
     flatten,
 )
-from apiece.numerics import UNIT, gaussian_delta, geometric, narrowed
+from apiece.numerics.gaussian import gaussian_delta
+from apiece.numerics.roots import geometric, narrowed
+from apiece.numerics.rounding import UNIT
 
 _CLOSE: Final = 2e-4  # relative: how much larger chords may make μ than the values at their ends
 _FIRST: Final = 24  # values of δ that are looked at first, evenly spread in ε
@@ -148,33 +149,6 @@ def gaussian_with_slack(curve: PrivacyCurve, slack: npt.ArrayLike) -> Bounds:
 
     G is the profile of N(0, 1) against N(μ, 1), and s the slack. What has this μ and s costs an
     account (μ², s), and such costs add up under full adaptivity.
-
-    Args:
-        curve: Of what is done to one record.
-        slack: s, in [0, 1), one or several.
-
-    Returns:
-        Bounds on μ: the upper one is safe; with less than the lower one the inequality fails
-        somewhere. The upper one is ∞ where no μ is known to do.
-
-    Raises:
-        InputError: For a slack outside [0, 1).
-        RangeError: Past the numerical range.
-
-    Guarantee:
-        At the upper bound the inequality holds for every ε ≥ 0, not only for those looked at, with
-        both directions of add/remove in δ, and rounding included.
-
-    References:
-        docs/mathematics.md, section 11.
-
-    Example:
-        >>> from apiece.accounting import privacy_curve
-        >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
-        >>> curve = privacy_curve(Repeated(Sampled(Gaussian(2.5), 0.05), 200))
-        >>> mu = gaussian_with_slack(curve, [1e-6, 1e-7, 0.0])
-        >>> mu.upper.round(3).tolist(), bool((mu.lower <= mu.upper).all())
-        ([0.307, 0.31, 5.657], True)
     """
     asked = np.asarray(slack, dtype=np.float64)
     if not ((asked >= 0) & (asked < 1)).all():
@@ -191,22 +165,7 @@ def gaussian_with_slack(curve: PrivacyCurve, slack: npt.ArrayLike) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class GaussianSummary:
-    """A mechanism told as one number that composes: a Gaussian that stands for it, and how closely.
-
-    Attributes:
-        mu: Of the Gaussian; μ² adds up over analyses.
-        slack: The chance left out, in which everything may be told; it adds up too.
-        regret: How far the Gaussian with the slack is from what the mechanism itself promises: at
-            every false-positive rate, at most so much may be taken off false positives and misses
-            together before it is the better promise. 0.01 is close.
-
-    References:
-        Gomez et al. 2025.
-
-    Example:
-        >>> GaussianSummary(0.5, 1e-6, 0.002).mu
-        0.5
-    """
+    """The Gaussian that stands for a mechanism, its slack, and how closely it does."""
 
     mu: float
     slack: float
@@ -218,25 +177,6 @@ def gaussian_summary(curve: PrivacyCurve, slack: float) -> GaussianSummary:
 
     The regret is the largest (s + (1−s)·G(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0: the Δ-divergence of the
     mechanism from what it is said to be.
-
-    Args:
-        curve: Of what is done to one record.
-        slack: s, in [0, 1).
-
-    Raises:
-        InputError: For a slack outside [0, 1).
-        RangeError: Where no μ is known to do, and past the numerical range.
-
-    Guarantee:
-        μ and the regret are rounded up.
-
-    Example:
-        >>> from apiece.accounting import privacy_curve
-        >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
-        >>> curve = privacy_curve(Repeated(Sampled(Gaussian(2.5), 0.05), 200))
-        >>> found = gaussian_summary(curve, 1e-6)
-        >>> round(found.mu, 3), found.regret < 0.01
-        (0.307, True)
     """
     mu = float(gaussian_with_slack(curve, slack).upper)
     if not mu < math.inf:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Bounds, Floats
-from apiece.numerics import UNIT
+from apiece.numerics.rounding import UNIT
 
 MARGIN = 1.02
 """By which jumps begin above the largest ε expected."""

@@ -25,7 +25,7 @@ from apiece.errors import InfeasibleError, InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import Ledger
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
-from apiece.numerics import narrowed
+from apiece.numerics.roots import narrowed
 
 _TAIL: Final = 1e-3  # of δ, given to joining more often than is counted
 _FINEST: Final = 1e-4  # of δ, the slack that is still told from what is beyond

@@ -11,7 +11,8 @@ from scipy.interpolate import PchipInterpolator
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
-from apiece.accounting import PrivacyCurve, excesses, privacy_curve
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.divergence import excesses
 from apiece.assignment.follow import Follow
 from apiece.assignment.request import Request
 from apiece.assignment.sample import Sample
@@ -27,7 +28,7 @@ from apiece.assignment.solve import (
 )
 from apiece.errors import BudgetError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
-from apiece.numerics import safe_ends
+from apiece.numerics.roots import safe_ends
 from apiece.plan import Plan
 
 PRECISION = 2e-3  # of a group's limit, in log q

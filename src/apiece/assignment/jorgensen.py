@@ -15,7 +15,7 @@ from apiece.assignment.solve import ROUND, uniform_noise
 from apiece.assignment.waste import best_threshold, check_loss, participation
 from apiece.errors import BudgetError, InfeasibleError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
-from apiece.numerics import narrowed
+from apiece.numerics.roots import narrowed
 from apiece.plan import Plan, Stage
 
 PASSES = 4

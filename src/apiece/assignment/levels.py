@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from apiece._types import Floats, Mask
-from apiece.accounting import upper_epsilons
+from apiece.accounting.batch import upper_epsilons
 from apiece.assignment.request import Request
 from apiece.assignment.solve import noise
 from apiece.errors import RangeError
-from apiece.numerics import safe_end
+from apiece.numerics.roots import safe_end
 
 LADDER = 40  # more distinct budgets than this are planned on a ladder
 STEP = 3.4e-3  # of log ε between rungs

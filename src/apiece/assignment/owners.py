@@ -28,7 +28,7 @@ from apiece.mechanisms import (
     Repeated,
     Sampled,
 )
-from apiece.numerics import geometric, narrowed
+from apiece.numerics.roots import geometric, narrowed
 from apiece.plan import BoundPlan, Verification
 
 _LEAST, _MOST = 0.05, 1e6

@@ -9,7 +9,7 @@ import numpy as np
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.accounting import BATCH_METHODS
+from apiece.accounting.choose import BATCH_METHODS
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan, Reference, Stage

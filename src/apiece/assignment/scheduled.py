@@ -14,7 +14,7 @@ from apiece.accounting import privacy_curve
 from apiece.assignment.solve import MANY, ROUND
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
-from apiece.numerics import log_room, safe_end
+from apiece.numerics.roots import log_room, safe_end
 from apiece.plan import Plan, Schedule, Stage
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)

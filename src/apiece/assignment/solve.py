@@ -13,7 +13,7 @@ from apiece import accounting
 from apiece._types import Floats, Integers
 from apiece.assignment.request import Request
 from apiece.errors import InfeasibleError, UnsupportedError
-from apiece.numerics import safe_end
+from apiece.numerics.roots import safe_end
 
 SEVERAL, APART = 64, 8  # budgets from which on every eighth is solved first
 MANY = 500  # more distinct budgets than this are not planned for curve by curve

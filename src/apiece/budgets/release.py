@@ -18,7 +18,7 @@ from apiece.budgets import discrete
 from apiece.budgets.groups import excess_array
 from apiece.budgets.records import Budgets
 from apiece.errors import BudgetError, InfeasibleError, unknown
-from apiece.numerics import geometric, narrowed
+from apiece.numerics.roots import geometric, narrowed
 
 NOISES = ("gaussian", "laplace")
 LARGEST = 500.0  # ε; a larger one is kept by the noise for this, and e^ε stays a number

@@ -14,17 +14,13 @@ import click
 from apiece import _check, _json
 from apiece._files import FIGURE
 from apiece._text import plain
-from apiece.accounting import METHODS, RELATION, PrivacyCurve, privacy_curve
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.choose import METHODS
+from apiece.accounting.curve import RELATION
 from apiece.cli._command import Bar, Command, Output, echo, read_text, renamed
 from apiece.errors import ApieceError, InputError
-from apiece.mechanisms import (
-    Gaussian,
-    Mechanism,
-    Repeated,
-    Sampled,
-    from_dict,
-    to_dict,
-)
+from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms.algebra import from_dict, to_dict
 
 if TYPE_CHECKING:
     from apiece._types import Json

@@ -150,7 +150,7 @@ def _explanation(
         return explain(epsilon, delta)
     from apiece import _json
     from apiece.accounting import privacy_curve
-    from apiece.mechanisms import from_dict
+    from apiece.mechanisms.algebra import from_dict
 
     curve = privacy_curve(from_dict(_json.loads(mechanism, "--mechanism")))
     spent = float(curve.epsilon(delta).upper) if epsilon is None else epsilon

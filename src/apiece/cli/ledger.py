@@ -255,7 +255,8 @@ def _costs_of(
     """Return what is charged, and its terms."""
     from apiece.accounting import gaussian_of_bounded_range, gaussian_of_pure
     from apiece.filters import Costs, costs_of
-    from apiece.mechanisms import from_json, to_dict
+    from apiece.mechanisms import from_json
+    from apiece.mechanisms.algebra import to_dict
 
     if [source, pure, bounded_range].count(None) != 2:
         raise InputError("SOURCE: give a mechanism's JSON, --pure or --bounded-range, one of them")

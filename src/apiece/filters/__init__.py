@@ -8,32 +8,13 @@ admits an over-spend.
 Spent budgets and active masks are data about people: keep them out of logs and releases.
 """
 
-from apiece.filters.convert import (
-    SHARE,
-    best_order,
-    gaussian_budget,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_mu,
-    renyi_budget,
-)
-from apiece.filters.costs import Costs, cheapest, costs_of
-from apiece.filters.filter import Filter, GaussianFilter, RenyiFilter
-from apiece.filters.odometer import Odometer
+from apiece.filters.costs import Costs, costs_of
+from apiece.filters.filter import GaussianFilter, Odometer, RenyiFilter
 
 __all__ = [
-    "SHARE",
     "Costs",
-    "Filter",
     "GaussianFilter",
     "Odometer",
     "RenyiFilter",
-    "best_order",
-    "cheapest",
     "costs_of",
-    "gaussian_budget",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "renyi_budget",
 ]

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.accounting import PrivacyCurve, gaussian_with_slack, privacy_curve
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.slack import gaussian_with_slack
 from apiece.errors import InputError
-from apiece.filters.convert import SHARE, ULP, gaussian_epsilon
+from apiece.filters.convert import SHARE, ULP
 from apiece.mechanisms import Mechanism
+from apiece.numerics.gaussian import gaussian_epsilon_above
 
 _BELOW: Final = 1 - 2.0**-12  # a whole slack is still in the account when both are whole units
 SHARES: Final = np.append(np.arange(9, 0, -1) / 10, [0.05, 0.025])
@@ -115,7 +117,7 @@ class Costs:
         rest = np.where(kept > 0, (delta - kept) / (1 - kept), delta)
         known = np.isfinite(pays)
         mu = np.sqrt(np.where(known, pays, 0.0)) * (1 + 4 * ULP)
-        return np.where(known, gaussian_epsilon(mu, rest * (1 - 8 * ULP)), np.inf)
+        return np.where(known, gaussian_epsilon_above(mu, rest * (1 - 8 * ULP)), np.inf)
 
     def shares(self, delta: npt.ArrayLike, *, times: int = 1) -> Floats:
         """Return which share of δ, of `SHARES`, lets the least account pay: one a person.
@@ -170,19 +172,7 @@ class Costs:
 def cheapest(
     loss: npt.NDArray[Any], slack: npt.NDArray[Any], budget: Any, most: Any
 ) -> npt.NDArray[np.intp]:
-    """Return for each account the place of the pair whose larger share of it is the least.
-
-    Args:
-        loss: (people, pairs) In any unit.
-        slack: (people, pairs) In any unit.
-        budget: (people,) Of the accounts, in the unit of `loss`.
-        most: (people,) Of the accounts, in the unit of `slack`.
-
-    Example:
-        >>> loss, slack = np.array([[8, 4, 1]]), np.array([[0, 1, 9]])
-        >>> [cheapest(loss, slack, np.array([8]), np.array([most])).tolist() for most in (0, 4, 9)]
-        [[0], [1], [1]]
-    """
+    """Return for each account the place of the pair whose larger share of it is the least."""
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = [
             np.where(each > 0, each / np.asarray(limit)[:, None], 0.0)

@@ -1,6 +1,9 @@
-"""The filter, and its two currencies: Gaussian with slack, and Rényi divergence."""
+"""The filter, its two currencies (Gaussian with slack, Rényi divergence), and the odometer."""
 
 from __future__ import annotations
+
+import math
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,40 +13,31 @@ from apiece._types import Floats, Mask
 from apiece.errors import BudgetError, InputError
 from apiece.filters.convert import ULP, best_order, gaussian_budget, renyi_budget
 from apiece.filters.costs import Costs
-from apiece.filters.meter import Meter, checked_orders
 
-
-def _budgets(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats]:
-    eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
-    dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
-    try:
-        eps, dlt = np.broadcast_arrays(eps, dlt)
-    except ValueError:
-        raise BudgetError(
-            f"epsilon has shape {eps.shape}, delta {dlt.shape}; give one entry a person"
-        ) from None
-    return eps, dlt
+BLOCK: Final = 1 << 15  # persons a pass: the arrays of a block stay in the second cache
+SMALL: Final = 2.0**-510  # its square is still a normal number
 
 
 class Filter:
-    """Who has which budget, what each has spent, and who can still pay; one entry a person.
+    """Budgets, what each person has spent, and who can still pay; one entry a person.
 
-    `GaussianFilter` and `RenyiFilter` make it, each in its currency.
-
-    Args:
-        epsilon: Of each person.
-        delta: Of each person.
-        meter: Counts in units of Σ (norm/noise)².
-
-    Example:
-        >>> [isinstance(make(1.0, 1e-5), Filter) for make in (GaussianFilter, RenyiFilter)]
-        [True, True]
+    limit: of Σ (norm/stddev)². unit: Of the filter's currency, in one of it. slack: the limit of
+    Σ slack. Every rounding is towards privacy.
     """
 
-    __slots__ = ("_meter", "delta", "epsilon")
+    __slots__ = ("_limit", "_slack", "_told", "_total", "_unit", "delta", "epsilon")
 
-    def __init__(self, epsilon: Floats, delta: Floats, meter: Meter) -> None:
-        self.epsilon, self.delta, self._meter = epsilon, delta, meter
+    def __init__(
+        self,
+        epsilon: Floats,
+        delta: Floats,
+        limit: Floats,
+        unit: Floats | float = 1.0,
+        slack: Floats | float = 0.0,
+    ) -> None:
+        self.epsilon, self.delta, self._limit, self._unit = epsilon, delta, limit, unit
+        self._slack = np.broadcast_to(slack, limit.shape)
+        self._total, self._told = np.zeros(limit.shape), np.zeros(limit.shape)
 
     def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
         """Return who can pay for this analysis and takes part, and charge them.
@@ -59,10 +53,21 @@ class Filter:
             InputError: For norms that are negative or not finite, and for noise that is not
                 positive.
         """
-        return self._meter.admit(norms, noise_stddev)
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        norms = _checked_norms(norms, self._limit.shape)
+        scale = 1 / stddev * (1 + 2 * ULP)  # charge ≥ (norm/stddev)² after all round-off
+        limit, total = self._limit.reshape(-1), self._total.reshape(-1)
+        flat = np.broadcast_to(norms, self._limit.shape).reshape(-1)
+        active = np.empty(limit.size, dtype=bool)
+        work = np.empty(min(BLOCK, limit.size))
+        with np.errstate(over="ignore", under="ignore"):
+            for start in range(0, limit.size, BLOCK):
+                part = slice(start, start + BLOCK)
+                _charge(flat[part], scale, limit[part], total[part], active[part], work)
+        return active.reshape(self._limit.shape)
 
     def affordable(self, noise_stddev: float) -> Floats:
-        """Return the largest norm each person can still pay for. Data about people.
+        """Return the largest norm that `admit` is sure to take, per person. Data about people.
 
         Args:
             noise_stddev: Of the noise on the sum.
@@ -70,7 +75,9 @@ class Filter:
         Raises:
             InputError: For noise that is not positive.
         """
-        return self._meter.affordable(noise_stddev)
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        left = np.maximum(self._limit * (1 - 32 * ULP) - self._total, 0.0)
+        return np.asarray(np.sqrt(left) * (stddev * (1 - 32 * ULP)))
 
     def noise_stddev(self, clip_norm: npt.ArrayLike, steps: int) -> Floats:
         """Return, per person, the least noise with which they last `steps` charges of `clip_norm`.
@@ -84,22 +91,27 @@ class Filter:
         Raises:
             InputError: For values out of bounds, or a shape that does not fit.
         """
-        return self._meter.noise_stddev(clip_norm, steps)
+        steps = _check.count("steps", steps)
+        norms = _check.positive_array("clip_norm", clip_norm)
+        if norms.ndim and norms.shape != self._limit.shape:
+            raise InputError(f"clip_norm: shape {norms.shape}, persons {self._limit.shape}")
+        slack = 1 + (8 * steps + 32) * ULP  # what `admit` adds in rounding up, and more
+        return np.asarray(norms * np.sqrt(steps / self._limit) * slack)
 
     @property
     def limit(self) -> Floats:
         """Each person's budget in the filter's currency: μ², or Rényi divergence at `order`."""
-        return self._meter.reported(self._meter.limit)
+        return np.asarray(self._limit * self._unit)
 
     @property
     def spent(self) -> Floats:
         """What each has spent of it, rounded up. Data about people."""
-        return self._meter.reported(self._meter.total)
+        return np.asarray(self._total * self._unit)
 
     @property
     def remaining(self) -> Floats:
-        """What is left of `limit`. Data about people."""
-        return self._meter.remaining()
+        """What is left of `limit`, rounded down. Data about people."""
+        return np.asarray((self._limit - self._total) * self._unit * (1 - ULP))
 
 
 class GaussianFilter(Filter):
@@ -140,8 +152,7 @@ class GaussianFilter(Filter):
         if not 0 <= slack < 1:
             raise InputError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try 0.1")
         kept = dlt * slack
-        budget = gaussian_budget(eps, dlt, kept)
-        super().__init__(eps, dlt, Meter(budget, 1.0, kept))
+        super().__init__(eps, dlt, gaussian_budget(eps, dlt, kept), 1.0, kept)
 
     def admit_costs(self, costs: Costs) -> Mask:
         """Return who can pay these costs and takes part, and charge them: a whole training, say.
@@ -163,15 +174,20 @@ class GaussianFilter(Filter):
             >>> people.admit_costs(costs_of([training], 1e-5).of([0, 0])).tolist()
             [False, True]
         """
-        meter = self._meter
-        loss, slack = costs.chosen(meter.limit.reshape(-1), meter.slack.reshape(-1))
-        shape = meter.limit.shape
-        return meter.pay(loss.reshape(shape), slack.reshape(shape))
+        pairs = costs.chosen(self._limit.reshape(-1), self._slack.reshape(-1))
+        loss, slack = (each.reshape(self._limit.shape) for each in pairs)
+        with np.errstate(over="ignore"):  # rounded up, and free where nothing is charged
+            total = np.where(loss > 0, (self._total + loss) * (1 + 4 * ULP), self._total)
+            told = np.where(slack > 0, (self._told + slack) * (1 + 4 * ULP), self._told)
+        paid = np.asarray((total <= self._limit) & (told <= self._slack))
+        np.copyto(self._total, total, where=paid)
+        np.copyto(self._told, told, where=paid)
+        return paid
 
     @property
     def slack_remaining(self) -> Floats:
         """What is left of the slack. Data about people."""
-        return np.asarray((self._meter.slack - self._meter.slack_total) * (1 - ULP))
+        return np.asarray((self._slack - self._told) * (1 - ULP))
 
 
 class RenyiFilter(Filter):
@@ -203,14 +219,10 @@ class RenyiFilter(Filter):
     __slots__ = ("order",)
 
     def __init__(
-        self,
-        epsilon: npt.ArrayLike,
-        delta: npt.ArrayLike,
-        *,
-        order: npt.ArrayLike | None = None,
+        self, epsilon: npt.ArrayLike, delta: npt.ArrayLike, *, order: npt.ArrayLike | None = None
     ) -> None:
         eps, dlt = _budgets(epsilon, delta)
-        self.order = checked_orders(best_order(eps, dlt) if order is None else order, eps.shape)
+        self.order = _checked_orders(best_order(eps, dlt) if order is None else order, eps.shape)
         budget = renyi_budget(eps, dlt, self.order)
         if not (budget > 0).all():
             bad = int(np.flatnonzero(~(budget > 0).reshape(-1))[0])
@@ -220,4 +232,157 @@ class RenyiFilter(Filter):
                 "reached from it; give a larger order or None"
             )
         limit = np.asarray(2 * budget / self.order * (1 - 2 * ULP))
-        super().__init__(eps, dlt, Meter(limit, self.order / 2))
+        super().__init__(eps, dlt, limit, self.order / 2)
+
+
+class Odometer:
+    """A running, personal bound on the Rényi loss, with no budget set in advance.
+
+    Readings are data about people.
+
+    Args:
+        size: How many persons.
+        order: The Rényi order α, in (1, ∞), fixed in advance.
+
+    Raises:
+        InputError: For values out of bounds.
+
+    Guarantee:
+        Let L be the log-likelihood ratio of all that was released, with person i against without,
+        and ρ person i's `loss`, the sum of α s²/(2S²). Then exp((α−1)(L − ρ)) is a supermartingale
+        from 1 on, in both directions, however norms, noise and the moment of stopping depend on
+        what was released. So at every stopping time:
+
+        - `epsilon(delta)` is an odometer at a stopping time: E[(1 − e^(ε − L))₊] ≤ δ, where ε is
+          what it reads then. Whoever stops by a rule under which ε never exceeds e is (e, δ)-DP.
+        - `throughout(delta)` is an odometer in the sense of Rogers et al.: with probability at
+          least 1 − δ, L ≤ ε at all times at once. It is the larger of the two.
+
+    References:
+        Feldman and Zrnic 2021, whose Algorithm 2 counts in steps instead; Rogers et al. 2016. The
+        proof is in docs/mathematics.md.
+
+    Example:
+        >>> meter = Odometer(2, order=8)
+        >>> for _ in range(3):
+        ...     meter.add([1.0, 0.1], noise_stddev=10.0)
+        >>> meter.loss.round(6).tolist()
+        [0.12, 0.0012]
+        >>> meter.epsilon(1e-5).round(3).tolist(), meter.throughout(1e-5).round(3).tolist()
+        ([1.334, 1.215], [1.765, 1.646])
+    """
+
+    __slots__ = ("_account", "order")
+
+    def __init__(self, size: int, *, order: float) -> None:
+        self.order = float(_checked_orders(order, ()))
+        size = _check.count("size", size)
+        endless = np.full(size, math.inf)
+        self._account = Filter(endless, endless, endless, self.order / 2)
+
+    def add(self, norms: npt.ArrayLike, noise_stddev: float) -> None:
+        """Account for one analysis, sum + N(0, noise_stddev²).
+
+        Args:
+            norms: Bound on each person's contribution, or one for all; 0 is free.
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For norms that are negative or not finite, and for noise that is not
+                positive.
+        """
+        self._account.admit(norms, noise_stddev)
+
+    @property
+    def loss(self) -> Floats:
+        """Each person's Rényi loss at `order` so far, rounded up."""
+        return self._account.spent * (1 + 4 * ULP)
+
+    def epsilon(self, delta: float) -> Floats:
+        """Return each person's ε at `delta` for whoever stops now.
+
+        Args:
+            delta: In (0, 1).
+
+        Guarantee:
+            Rounded up; see the class.
+        """
+        gain = math.log1p(-1 / self.order) - math.log(self.order) / (self.order - 1)
+        return self._beyond(delta, gain)
+
+    def throughout(self, delta: float) -> Floats:
+        """Return each person's ε that holds at all times at once but with chance `delta`.
+
+        Args:
+            delta: In (0, 1).
+
+        Guarantee:
+            Rounded up; see the class.
+        """
+        return self._beyond(delta, 0.0)
+
+    def _beyond(self, delta: float, constant: float) -> Floats:
+        """Return loss + log(1/δ)/(α−1) + constant, at least 0, rounded up."""
+        delta = _check.probability("delta", delta, low_open=True, high_open=True)
+        tail = -math.log(delta) / (self.order - 1)
+        slack = 16 * ULP * (tail + abs(constant))
+        return np.asarray(np.maximum(self.loss * (1 + 4 * ULP) + (tail + constant + slack), 0.0))
+
+
+def _charge(
+    norms: Floats, scale: float, limit: Floats, total: Floats, active: Mask, work: Floats
+) -> None:
+    """Add each norm's charge to `total` where the sum stays within `limit`; set `active`."""
+    new = work[: norms.size]
+    np.multiply(norms, scale, out=new)
+    small = new < SMALL
+    np.multiply(new, new, out=new)
+    np.add(new, total, out=new)
+    np.multiply(new, 1 + 4 * ULP, out=new)  # makes up for rounding in the sum and in the square
+    # A square that underflows would be free or too cheap: the least normal number covers it.
+    if small.any():
+        np.add(new, np.finfo(np.float64).tiny, out=new, where=small & (norms > 0))
+        np.copyto(new, total, where=norms == 0)  # free: no rounding of a sum to make up for
+    np.less_equal(new, limit, out=active)
+    np.copyto(total, new, where=active)
+
+
+def _checked_norms(norms: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Return `norms` as floats of `shape` or a scalar, all in [0, ∞)."""
+    array = np.asarray(norms, dtype=np.float64)
+    if array.ndim and array.shape != shape:
+        raise InputError(f"norms: shape {array.shape}, but the filter has persons {shape}")
+    flat = array.reshape(-1)
+    parts = (flat[start : start + BLOCK] for start in range(0, flat.size, BLOCK))
+    # min and max let a NaN through to the comparison, which it fails.
+    if not all(part.min() >= 0 and part.max() < math.inf for part in parts):
+        bad = int(np.flatnonzero(~((flat >= 0) & (flat < math.inf)))[0])
+        raise InputError(
+            f"norms[{bad}] = {float(flat[bad])!r}: must be in [0, inf); a record "
+            "whose contribution is not finite must contribute nothing, with norm 0"
+        )
+    return array
+
+
+def _checked_orders(order: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Return Rényi orders, all in (1, ∞), broadcast to `shape`."""
+    array = np.asarray(order, dtype=np.float64)
+    if not ((array > 1) & (array < math.inf)).all():
+        raise InputError(f"order = {order!r}: must be in (1, inf); the order is fixed in advance")
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise InputError(f"order: shape {array.shape}, but there are persons {shape}") from None
+
+
+def _budgets(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Return checked budgets of one shape."""
+    eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
+    dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
+    try:
+        eps, dlt = np.broadcast_arrays(eps, dlt)
+    except ValueError:
+        raise BudgetError(
+            f"epsilon has shape {eps.shape}, delta {dlt.shape}; give one entry a person"
+        ) from None
+    return eps, dlt

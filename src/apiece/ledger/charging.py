@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
-from apiece.filters import Costs, cheapest
+from apiece.filters import Costs
+from apiece.filters.costs import cheapest
 from apiece.ledger import accounts, chain, codec, units
 from apiece.ledger.accounts import chunks
 from apiece.ledger.chain import Last

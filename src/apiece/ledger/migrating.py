@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from apiece._types import Floats, Integers, Json
 from apiece.errors import StateError
-from apiece.filters import renyi_budget
+from apiece.filters.convert import renyi_budget
 from apiece.ledger import accounts, chain, codec, enrolment, opening, schema, units
 from apiece.ledger.anchor import Anchor, Heads
 from apiece.ledger.chain import Head, Last

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats, Integers
 from apiece.errors import BudgetError, InputError
-from apiece.filters import SHARE, Costs, gaussian_budget
+from apiece.filters import Costs
+from apiece.filters.convert import SHARE, gaussian_budget
 from apiece.ledger import codec
 
 UNIT: Final = 2.0**-50  # of μ²

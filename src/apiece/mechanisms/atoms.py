@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats
-from apiece.numerics import after_coin
+from apiece.errors import InputError
+from apiece.numerics.rounding import after_coin
 
 
 class Atoms(NamedTuple):
@@ -51,17 +55,7 @@ def gathered(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
 
 
 def behind_coin(atoms: Atoms, probability: float) -> Atoms:
-    """Return the atoms of ((1 − q)Q + qP, Q): a ratio r becomes 1 − q + q·r under the same Q.
-
-    Args:
-        atoms: Those of (P, Q).
-        probability: The coin's q, in (0, 1].
-
-    Example:
-        >>> coined = behind_coin(Atoms(np.log([0.5, 1.5]), np.array([0.5, 0.5])), 0.5)
-        >>> np.exp(coined.log_ratio).round(6).tolist(), coined.mass.tolist()
-        ([0.75, 1.25], [0.5, 0.5])
-    """
+    """Return the atoms of ((1 − q)Q + qP, Q): a ratio r becomes 1 − q + q·r under the same Q."""
     if probability == 1:
         return atoms
     log_ratio, mass = after_coin(atoms.log_ratio, probability), atoms.mass
@@ -76,3 +70,99 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
         outside_q=atoms.outside_q,
         error=atoms.error + 2.0**-50 * (1 + float(np.abs(log_ratio).max(initial=0.0))),
     )
+
+
+_SUMS_TO_ONE = 1e-9
+_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Finite:
+    """A mechanism with finitely many outcomes: their chances with the record, and without it.
+
+    An outcome that is possible in one world only costs an infinite loss there: then no finite ε
+    holds at a δ below its chance. For randomized response, the exponential mechanism,
+    report-noisy-max or the votes of PATE, give the pair of worlds that is worst for the record;
+    that it is the worst is the caller's claim.
+
+    Args:
+        with_record: The chance of each outcome with the record, summing to 1 within 1e-9; what they
+            miss is made up in proportion.
+        without_record: The same without the record, of the same outcomes in the same order.
+
+    Raises:
+        InputError: For chances that are negative or not finite, that do not sum to 1, or that are
+            not as many in both worlds.
+
+    Example:
+        >>> Finite([0.75, 0.25], [0.5, 0.5]).with_record
+        (0.75, 0.25)
+        >>> Finite.randomized_response(1.0986122886681098, 2).with_record
+        (0.75, 0.25)
+    """
+
+    with_record: tuple[float, ...]
+    without_record: tuple[float, ...]
+
+    def __init__(self, with_record: npt.ArrayLike, without_record: npt.ArrayLike) -> None:
+        p = _chances("with_record", with_record)
+        q = _chances("without_record", without_record)
+        if p.size != q.size:
+            raise InputError(
+                f"with_record, without_record: {p.size} and {q.size} outcomes; give the chances of "
+                "the same outcomes in both worlds"
+            )
+        object.__setattr__(self, "with_record", tuple(p.tolist()))
+        object.__setattr__(self, "without_record", tuple(q.tolist()))
+
+    @classmethod
+    def randomized_response(cls, epsilon: float, answers: int = 2) -> Finite:
+        """Return randomized response: the truth with e^ε times the chance of each other answer.
+
+        The pair of two worlds with different true answers; the other answers are one outcome.
+
+        Args:
+            epsilon: Its pure ε, positive and finite.
+            answers: How many answers there are, at least 2.
+
+        Raises:
+            InputError: For values out of bounds.
+        """
+        epsilon = _check.positive("epsilon", epsilon)
+        answers = _check.count("answers", answers, least=2)
+        lie = 1 / (np.exp(epsilon) + answers - 1)
+        rest = [] if answers == 2 else [(answers - 2) * lie]
+        truth = 1 - (answers - 1) * lie
+        return cls([truth, lie, *rest], [lie, truth, *rest])
+
+    def atoms(self) -> Atoms:
+        """Return the pair of the world with the record and the world without."""
+        p, q = np.array(self.with_record), np.array(self.without_record)
+        both = (p > 0) & (q > 0)
+        with np.errstate(over="ignore", divide="ignore"):
+            ratio = p[both] / q[both]
+            far = ~((ratio > 1e-300) & (ratio < 1e300))
+            log_ratio = np.where(far, np.log(p[both]) - np.log(q[both]), np.log(ratio))
+        return Atoms(
+            *gathered(log_ratio, q[both]),
+            only_p=float(p[q == 0].sum()),
+            only_q=float(q[p == 0].sum()),
+            error=8 * _UNIT * (1 + float(np.abs(log_ratio).max(initial=0.0)) + p.size),
+        )
+
+
+def _chances(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    try:
+        chances = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: not numbers; give the chance of each outcome") from None
+    if chances.ndim != 1 or not chances.size:
+        raise InputError(f"{name}: shape {chances.shape}; give one chance an outcome")
+    if not ((chances >= 0) & (chances <= 1)).all():
+        bad = float(chances[~((chances >= 0) & (chances <= 1))][0])
+        raise InputError(f"{name} = {bad!r}: chances must be in [0, 1]")
+    total = float(chances.sum())
+    if not abs(total - 1) <= _SUMS_TO_ONE:
+        raise InputError(f"{name}: sums to {total!r}; chances must sum to 1 within {_SUMS_TO_ONE}")
+    exact = abs(total - 1) <= chances.size * _UNIT * 2
+    return np.asarray(chances if exact else chances / total)

@@ -25,23 +25,7 @@ _NEAR: Final = 1e-9  # how near a few steps come to μ, nearly always
 
 
 def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Bounds:
-    """Return lower ≤ δ(ε) ≤ upper of μ-Gaussian differential privacy; arrays broadcast.
-
-    Args:
-        mu: The shift of the mean in standard deviations, positive.
-        epsilon: Any real number.
-
-    Guarantee:
-        δ lies between the two, rounding included.
-
-    References:
-        Balle and Wang 2018, Theorem 8; Dong, Roth, Su 2022, Corollary 1.
-
-    Example:
-        >>> lower, upper = gaussian_delta(1.0, 1.0)
-        >>> round(float(lower), 12), round(float(upper), 12)
-        (0.126936737507, 0.126936737507)
-    """
+    """Return lower ≤ δ(ε) ≤ upper of μ-Gaussian differential privacy; arrays broadcast."""
     mu, epsilon = np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64)
     with np.errstate(over="ignore"):
         return gaussian_profile(mu / 2, epsilon / mu, epsilon)
@@ -52,20 +36,6 @@ def gaussian_profile(half: npt.ArrayLike, centre: npt.ArrayLike, epsilon: Floats
 
     Computed as φ(a)·(R(a) − R(b)) with Mills ratio R(x) = Φ(−x)/φ(x), a = ε/μ − μ/2 and
     b = ε/μ + μ/2, which loses no digits in the tail.
-
-    Args:
-        half: μ/2.
-        centre: ε/μ.
-        epsilon: ε itself.
-
-    Guarantee:
-        The bounds allow for the rounding of each term and of the exponent; the upper one is at
-        least 1e-300.
-
-    Example:
-        >>> bounds = gaussian_profile(0.5, 1.0, np.float64(1.0))
-        >>> bool(bounds.lower < 0.126936737507 < bounds.upper + 1e-12)
-        True
     """
     half = np.minimum(half, _FARTHEST)
     centre = np.clip(centre, -_FARTHEST, _FARTHEST)
@@ -89,17 +59,6 @@ def gaussian_epsilon_above(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the least ε found with which μ-Gaussian differential privacy is (ε, δ)-DP.
 
     0 where mu is 0 or δ(0) ≤ delta. Arrays broadcast.
-
-    Args:
-        mu: In [0, ∞).
-        delta: In (0, 1).
-
-    Guarantee:
-        (ε, δ)-DP holds at what is returned.
-
-    Example:
-        >>> round(float(gaussian_epsilon_above(1.0, 1e-5)), 6)
-        4.377178
     """
     mu, some, delta = _shift(mu, delta)
     found, _ = narrowed(
@@ -116,17 +75,6 @@ def gaussian_epsilon_below(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the largest ε found with which μ-Gaussian differential privacy is not (ε, δ)-DP, or 0.
 
     For lower bounds. Arrays broadcast.
-
-    Args:
-        mu: In [0, ∞).
-        delta: In (0, 1).
-
-    Guarantee:
-        (ε, δ)-DP fails at what is returned, unless that is 0.
-
-    Example:
-        >>> float(gaussian_epsilon_below(1.0, 1e-5)) <= float(gaussian_epsilon_above(1.0, 1e-5))
-        True
     """
     mu, some, delta = _shift(mu, delta)
     found, _ = narrowed(
@@ -142,17 +90,6 @@ def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the largest μ found with which μ-Gaussian differential privacy is (ε, δ)-DP.
 
     Arrays broadcast.
-
-    Args:
-        epsilon: In (0, ∞).
-        delta: In (0, 1).
-
-    Guarantee:
-        (ε, δ)-DP holds at what is returned.
-
-    Example:
-        >>> round(float(gaussian_mu_below(1.0, 1e-5)), 6)
-        0.268051
     """
     epsilon, delta = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)

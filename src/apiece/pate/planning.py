@@ -23,7 +23,7 @@ from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, InputError
-from apiece.filters import gaussian_mu
+from apiece.filters.convert import gaussian_mu
 from apiece.pate.strategies import Seats, Voters, require_people, voters_named
 from apiece.plan import BoundPlan, Plan, Reference, Stage
 

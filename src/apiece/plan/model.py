@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from apiece import _check, _json
 from apiece._types import Floats, Integers, Json
-from apiece.accounting import GaussianSummary, PrivacyCurve, gaussian_summary, privacy_curve
+from apiece.accounting import PrivacyCurve, privacy_curve
+from apiece.accounting.slack import GaussianSummary, gaussian_summary
 from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Consents
 from apiece.errors import InputError, unknown
 from apiece.mechanisms import Mechanism

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from apiece import accounting
 from apiece._types import Floats, Integers
-from apiece.accounting import Bounds, Excess, PrivacyCurve, excesses, privacy_curve, upper_epsilons
+from apiece.accounting import Bounds, Excess, PrivacyCurve, privacy_curve
+from apiece.accounting.batch import upper_epsilons
+from apiece.accounting.divergence import excesses
 from apiece.budgets import BudgetGroups, Consents
 from apiece.errors import VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled

@@ -14,7 +14,8 @@ from apiece import _check
 from apiece._types import Json, Mask
 from apiece.accounting import gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
-from apiece.filters import Costs, gaussian_mu
+from apiece.filters import Costs
+from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.features import Features, features

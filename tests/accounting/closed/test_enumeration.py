@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from apiece import privacy_curve
 from apiece._types import Floats
+from apiece.accounting import exact as closed
 from apiece.accounting.choose import choose
-from apiece.accounting.closed import forms as closed
 from apiece.accounting.lattice.profile import composition
 from apiece.cli import group
 from apiece.errors import RangeError, UnsupportedError
@@ -25,8 +25,8 @@ from apiece.mechanisms import (
     Repeated,
     Sampled,
     flatten,
-    to_dict,
 )
+from apiece.mechanisms.algebra import to_dict
 
 World = tuple[Floats, Floats]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apiece._types import Floats
 from apiece.accounting import Bounds
-from apiece.accounting.closed import forms as closed
+from apiece.accounting import exact as closed
 
 laws = settings(max_examples=150, derandomize=True, deadline=None)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.closed.gaussian import GaussianProfile, NothingReleased, mu, rho
+from apiece.accounting.exact import GaussianProfile, NothingReleased, mu, rho
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from apiece.accounting import privacy_curve
-from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.closed.single import OneStep
+from apiece.accounting.exact import GaussianProfile, OneStep
 from apiece.mechanisms import Laplace, Sampled
 
 EPSILON, DELTA = np.array([0.0, 0.3, 2.0]), np.array([0.05, 1e-4, 1e-9])

@@ -9,10 +9,10 @@ import pytest
 
 from apiece._types import Floats
 from apiece.accounting.contour.integral import Aim, contour
-from apiece.accounting.contour.windows import cut, whole
+from apiece.accounting.contour.moments import cut, whole
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition
-from apiece.numerics import UNIT
+from apiece.numerics.rounding import UNIT
 
 Z, Q, TIMES, DELTA = 3.0, 0.1, 400, 1e-6
 

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from apiece._types import Floats
 from apiece.accounting import epsilons
-from apiece.accounting.accuracy import Accuracy
+from apiece.accounting.bounds import Accuracy
 from apiece.accounting.contour.profile import SampledGaussians, delta_bounds, epsilon_bounds
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition

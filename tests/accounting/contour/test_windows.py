@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from apiece._types import Floats
-from apiece.accounting.contour.windows import cut, whole
+from apiece.accounting.contour.moments import cut, whole
 
 Z, Q, TIMES, DELTA, REACH = 0.7, 0.03, 40.0, 1e-6, 8.0
 

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from apiece._types import Floats
-from apiece.accounting import privacy_curve
-from apiece.accounting.accuracy import DEFAULT
-from apiece.accounting.bounds import Bounds
-from apiece.accounting.closed import forms as closed
-from apiece.accounting.closed.single import OneStep
-from apiece.accounting.lattice.coins import run_pair
+from apiece.accounting import Bounds, privacy_curve
+from apiece.accounting import exact as closed
+from apiece.accounting.bounds import DEFAULT
+from apiece.accounting.exact import OneStep
 from apiece.accounting.lattice.pairs import GaussianPair
-from apiece.accounting.lattice.profile import Composition
+from apiece.accounting.lattice.profile import Composition, run_pair
 from apiece.errors import RangeError
 from apiece.mechanisms import Composed, Finite, Gaussian, Laplace, Mechanism, Repeated, Sampled
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from apiece.accounting.lattice.convolution import TooLongError, moment, side, tail, tilt_part
-from apiece.accounting.lattice.masses import Jump, Lattice
-from apiece.numerics import UNIT
+from apiece.accounting.lattice.discretise import Jump, Lattice
+from apiece.numerics.rounding import UNIT
 
 STEP, TIMES = 0.3, 5
 MASS = np.array([0.3, 0.45, 0.2, 0.05])

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.lattice.dominated import discretise
-from apiece.accounting.lattice.masses import Lattice
+from apiece.accounting.lattice.discretise import Lattice, discretise
 from apiece.accounting.lattice.pairs import AtomsPair
 
 TIMES = 3

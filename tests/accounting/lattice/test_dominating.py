@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.closed.forms import log_ratio
-from apiece.accounting.lattice.dominating import (
+from apiece.accounting.exact import log_ratio
+from apiece.accounting.lattice.discretise import (
     aligned,
     cells,
     cut,

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.lattice.estimates import (
+from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair
+from apiece.accounting.lattice.settings import (
     cumulant,
     gaps,
     quietest_tilt,
@@ -13,7 +14,6 @@ from apiece.accounting.lattice.estimates import (
     spread,
     view,
 )
-from apiece.accounting.lattice.pairs import GaussianPair, LaplacePair
 
 Z, TIMES = 5.0, 30
 LEAVES = ((GaussianPair(Z), TIMES),)

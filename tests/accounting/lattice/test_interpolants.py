@@ -5,8 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.lattice.convolution import Tail
-from apiece.accounting.lattice.interpolants import Attempt, Attempts, Line, above_line, below_line
+from apiece.accounting.lattice.convolution import (
+    Attempt,
+    Attempts,
+    Line,
+    Tail,
+    above_line,
+    below_line,
+)
 
 EPSILON = 0.1 * np.arange(30)
 

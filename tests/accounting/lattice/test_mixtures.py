@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from apiece.accounting.lattice.mixtures import mixture_pair
-from apiece.accounting.lattice.pairs import GaussianPair
+from apiece.accounting.lattice.pairs import GaussianPair, mixture_pair
 from apiece.errors import RangeError
 from apiece.mechanisms import MixtureOfGaussians
 

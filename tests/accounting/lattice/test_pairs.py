@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from apiece._types import Bounds
-from apiece.accounting.lattice.dominated import discretise
+from apiece.accounting.lattice.discretise import discretise
 from apiece.accounting.lattice.pairs import (
     AtomsPair,
     GaussianPair,

@@ -8,12 +8,11 @@ import numpy.typing as npt
 import pytest
 from scipy import integrate
 
-from apiece.accounting.accuracy import DEFAULT, Accuracy
-from apiece.accounting.bounds import Bounds
+from apiece.accounting import Bounds
+from apiece.accounting import exact as closed
+from apiece.accounting.bounds import DEFAULT, Accuracy
 from apiece.accounting.choose import choose
-from apiece.accounting.closed import forms as closed
-from apiece.accounting.closed.gaussian import GaussianProfile
-from apiece.accounting.closed.single import OneStep
+from apiece.accounting.exact import GaussianProfile, OneStep
 from apiece.accounting.lattice.pairs import GaussianPair, Pair
 from apiece.accounting.lattice.profile import Composition
 from apiece.errors import InputError, RangeError

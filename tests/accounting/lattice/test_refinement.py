@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apiece.accounting.accuracy import DEFAULT
-from apiece.accounting.closed.gaussian import GaussianProfile
+from apiece.accounting.bounds import DEFAULT
+from apiece.accounting.exact import GaussianProfile
 from apiece.accounting.lattice.pairs import GaussianPair
-from apiece.accounting.lattice.refinement import refined
+from apiece.accounting.lattice.profile import refined
 from apiece.errors import RangeError
 
 DELTAS = np.array([1e-5, 1e-6, 1e-7])

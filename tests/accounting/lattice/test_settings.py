@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apiece.accounting.accuracy import DEFAULT
-from apiece.accounting.closed.gaussian import GaussianProfile
+from apiece.accounting.bounds import DEFAULT
+from apiece.accounting.exact import GaussianProfile
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.settings import log_delta, settings_for
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.accounting.renyi import divergences as renyi
+from apiece.accounting import renyi as renyi
 
 precise = settings(max_examples=25, derandomize=True, deadline=None)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apiece.accounting import epsilons, privacy_curve
-from apiece.accounting.renyi import profile as rdp
+from apiece.accounting import renyi as rdp
 from apiece.errors import InputError, UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
 

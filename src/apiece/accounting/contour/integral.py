@@ -37,13 +37,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats
-from apiece.accounting.accuracy import Accuracy
+from apiece._types import Bounds, Floats
 from apiece.accounting.arrays import Places
-from apiece.accounting.bounds import Bounds
+from apiece.accounting.bounds import Accuracy
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
 from apiece.accounting.truncation import Remainder, log_conversion
-from apiece.numerics import UNIT
+from apiece.numerics.rounding import UNIT
 
 _FREQUENCIES = np.geomspace(3.0, 4000.0, 26)
 _TOO_MUCH = 1e-3  # of δ, that may be left out

@@ -20,14 +20,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from scipy.special import ndtri_exp
 
-from apiece._types import Floats, Mask
-from apiece.accounting.accuracy import DEFAULT, Accuracy
+from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.arrays import Places, runs
-from apiece.accounting.bounds import Bounds, nothing_known, tightest
+from apiece.accounting.bounds import DEFAULT, Accuracy, nothing_known, tightest
 from apiece.accounting.contour.integral import Aim, Contour, contour
-from apiece.accounting.contour.moments import nodes_needed
-from apiece.accounting.contour.windows import OUTSIDE, cut, whole
-from apiece.numerics import LARGEST_LOG_RATIO, UNIT
+from apiece.accounting.contour.moments import OUTSIDE, cut, nodes_needed, whole
+from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 
 _COUNTS = (40, 56, 80, 112, 160, 224, 320, 448, 640)  # of nodes
 _ANGLE = 0.6  # at which so many are chosen

@@ -1,1 +1,0 @@
-"""Exact answers: formulas for one step and for plain Gaussians, sums over few atoms."""

@@ -1,0 +1,399 @@
+"""One step, behind a coin or without: exact, by a change of variables in the step's own formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from apiece._types import Bounds, Floats
+from apiece.accounting.bounds import invert
+from apiece.errors import UnsupportedError
+from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, flatten
+from apiece.mechanisms.algebra import NormalForm, atoms_of
+from apiece.numerics.gaussian import gaussian_profile
+from apiece.numerics.rounding import UNIT, after_coin
+
+_ROUNDING = 2.0**-49  # eight units in the last place: erfcx, ndtr and exp are good to a few
+_ULPS = 2.0**-50  # what a few operations on an argument can move it, relative to its terms
+_FAR = 1e300  # beyond it 1 is nothing beside (e^ε − 1)/q
+_SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound never goes under it
+
+
+def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
+    """Return δ(ε) of N(1, z²) against N(0, z²) for any real ε, the same in both directions.
+
+    Source: Balle and Wang 2018, Theorem 8; Kaiser et al. 2026 Def. 2.
+    """
+    with np.errstate(over="ignore"):
+        return gaussian_profile(0.5 / noise_multiplier, epsilon * noise_multiplier, epsilon)
+
+
+def laplace(scale: float, epsilon: Floats) -> Bounds:
+    """Return δ(ε) of Laplace(1, b) against Laplace(0, b), real ε, the same in both directions.
+
+    δ(ε) = 1 − e^{(ε − 1/b)/2} where |ε| ≤ 1/b, 1 − e^ε below and 0 above, which is the largest of
+    all three everywhere. The bounds allow for the rounding of the exponent.
+    """
+    pure = 1 / scale
+    spread = _ULPS * (np.abs(epsilon) + pure)
+    exponents = ((epsilon - pure) / 2, epsilon)
+    lower = -np.expm1(np.minimum(np.minimum(*exponents) + spread, 0.0))
+    upper = -np.expm1(np.minimum(np.minimum(*exponents) - spread, 0.0))
+    past = epsilon > pure * (1 + _ULPS)
+    return _widened(lower, np.where(past, 0.0, upper))
+
+
+def sampled_remove(
+    inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats
+) -> Bounds:
+    """Return the remove direction, ((1−q)Q + qP against Q), from the inner profile of P against Q.
+
+    δ_q(ε) = q·δ(log(1 + (e^ε − 1)/q)) where e^ε > 1 − q, and 1 − e^ε below.
+
+    inner: bounds on δ at any real ε. Source: Balle, Barthe, Gaboardi 2018, Theorem 2.
+    """
+    log_ratio, spread = _before_coin(epsilon, probability)
+    flat = log_ratio == -np.inf
+    log_ratio, spread = np.where(flat, 0.0, log_ratio), np.where(flat, 0.0, spread)
+    trivial = -np.expm1(np.minimum(epsilon, 0.0))
+    return _widened(
+        np.where(flat, trivial, probability * inner(log_ratio + spread).lower),
+        np.where(flat, trivial, probability * inner(log_ratio - spread).upper),
+    )
+
+
+def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats) -> Bounds:
+    """Return the add direction, (Q against (1−q)Q + qP), from the inner profile of Q against P.
+
+    With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
+    """
+    taken = (1 - probability) * np.expm1(np.minimum(epsilon, 700.0))
+    start = math.log(probability) + epsilon
+    ends = []
+    for end, sign in ((0, -1), (1, 1)):  # the profile grows with the share
+        share = probability - taken + sign * _ULPS * (probability + np.abs(taken))
+        none = share <= 0
+        log_share = np.log(np.where(none, 1.0, share))
+        spread = _ULPS * (abs(math.log(probability)) + np.abs(epsilon) + np.abs(log_share))
+        value = inner(np.where(none, 0.0, start - log_share - sign * spread))[end]
+        ends.append(np.where(none, 0.0, share * value))
+    return _widened(*ends)
+
+
+def log_ratio(rho: float, probability: float) -> float:
+    """Return log(1 − q + q·e^ρ), as `after_coin`: the loss, behind a coin, of a loss ρ."""
+    if probability == 1:
+        return rho
+    if rho < 700 and (more := probability * math.expm1(rho)) >= -0.5:
+        return math.log1p(more)
+    return float(after_coin(rho, probability))
+
+
+def _before_coin(epsilon: Floats, probability: float) -> tuple[Floats, Floats]:
+    """Return log(1 + (e^ε − 1)/q), −∞ where there is none, and a bound on its error."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        excess = np.expm1(epsilon) / probability
+        flat, far = excess <= -1, excess > _FAR
+        near = np.log1p(excess)
+        parts = np.log(-np.expm1(-np.abs(epsilon))), -math.log(probability)
+        log_ratio = np.where(flat, -np.inf, np.where(far, epsilon + parts[0] + parts[1], near))
+        sizes = np.abs(epsilon) + np.abs(parts[0]) + abs(parts[1])
+        sizes = np.where(far, sizes, np.abs(excess) / (1 + excess))
+        return log_ratio, _ULPS * (sizes + np.abs(log_ratio))
+
+
+def _widened(lower: Floats, upper: Floats) -> Bounds:
+    """Allow for the rounding of the last products."""
+    low = np.maximum(lower * (1 - _ROUNDING) - _SMALLEST, 0.0)
+    return Bounds(low, np.clip(upper * (1 + _ROUNDING), _SMALLEST, 1.0))
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """The profile of one step behind a coin, from the closed form of the step."""
+
+    noise_multiplier: float
+    probability: float
+    form: Callable[[float, Floats], Bounds] = gaussian
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound the larger of both directions."""
+
+        def inner(log_ratio: Floats) -> Bounds:
+            return self.form(self.noise_multiplier, log_ratio)
+
+        one = sampled_remove(inner, self.probability, epsilon)
+        other = sampled_add(inner, self.probability, epsilon)
+        return Bounds(np.maximum(one.lower, other.lower), np.maximum(one.upper, other.upper))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) by inverting the closed form."""
+        return invert(self.delta, delta)
+
+
+@dataclass(frozen=True)
+class GaussianProfile:
+    """The profile of one Gaussian, exact up to rounding; the same in both directions."""
+
+    noise_multiplier: float
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε) in closed form."""
+        return gaussian(self.noise_multiplier, epsilon)
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) by inverting the closed form."""
+        return invert(self.delta, delta)
+
+
+@dataclass(frozen=True)
+class NothingReleased:
+    """The profile of a mechanism that never sees the record: δ(ε) = 0 for ε ≥ 0."""
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Return 0."""
+        return Bounds(np.zeros(epsilon.shape), np.zeros(epsilon.shape))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Return 0."""
+        return Bounds(np.zeros(delta.shape), np.zeros(delta.shape))
+
+
+def mu(mechanism: Mechanism) -> float:
+    """Return the exact μ of a composition of plain Gaussians: the root of Σ 1/z²."""
+    steps = flatten(mechanism)
+    for step, _ in steps:
+        if not isinstance(step, Gaussian):
+            raise UnsupportedError(
+                f"method 'gdp': {step!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
+            )
+    # flattening has merged all plain Gaussians into one
+    return sum(1 / step.noise_multiplier for step, _ in steps if isinstance(step, Gaussian))
+
+
+def rho(mechanism: Mechanism) -> float:
+    """Return the exact ρ of zero-concentrated DP, μ²/2; raise as `mu` does."""
+    return mu(mechanism) ** 2 / 2
+
+
+@dataclass(frozen=True, slots=True)
+class PureProfile:
+    """What holds of any mechanism none of whose losses exceeds `most`: (most, 0)-DP, no more."""
+
+    most: float
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Return 0 from the largest loss on, at most 1 below."""
+        return Bounds(np.zeros(epsilon.shape), np.where(epsilon >= self.most, 0.0, 1.0))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Return 0 and the largest loss."""
+        return Bounds(np.zeros(delta.shape), np.full(delta.shape, self.most))
+
+
+def pure(steps: NormalForm) -> PureProfile | None:
+    """Return the profile of pure ε of a composition, None where its losses have no bound."""
+    for step, _ in steps:  # asked of each of a plan's thousands of mechanisms
+        if isinstance(step.mechanism if isinstance(step, Sampled) else step, Gaussian):
+            return None
+    least, most = _log_ratios(steps)
+    largest = max(-least, most)
+    return PureProfile(largest) if largest < math.inf else None
+
+
+def _log_ratios(steps: NormalForm) -> tuple[float, float]:
+    """Return numbers between which all log-ratios of a composition lie, rounded outward."""
+    each = [(_of_step(step), times) for step, times in steps]
+    least, most = (sum(times * ends[end] for ends, times in each) for end in (0, 1))
+    exact = len(each) == 1 and each[0][1] == 1
+    return _outward(least, most, 0 if exact else 16 + len(each))
+
+
+def _of_step(step: Mechanism) -> tuple[float, float]:
+    match step:
+        case Laplace(scale):
+            end = 1 / scale
+            if not (end == math.inf or Fraction(end) * Fraction(scale) >= 1):
+                end = math.nextafter(end, math.inf)  # the quotient was rounded down
+            return -end, end
+        case Sampled(inner, q):
+            least, most = (float(after_coin(end, q)) for end in _log_ratios(flatten(inner)))
+            return _outward(least, most, 16)
+    atoms = atoms_of(step)
+    if atoms is None or atoms.outside_p or atoms.outside_q:
+        return -math.inf, math.inf
+    least, most = float(atoms.log_ratio.min(initial=0.0)), float(atoms.log_ratio.max(initial=0.0))
+    return (
+        -math.inf if atoms.only_q else least - atoms.error,
+        math.inf if atoms.only_p else most + atoms.error,
+    )
+
+
+def _outward(least: float, most: float, operations: int) -> tuple[float, float]:
+    """Allow for the rounding of some operations; 0 stays 0."""
+    return least * (1 + operations * UNIT), most * (1 + operations * UNIT)
+
+
+_AT_ONCE = 1 << 20  # numbers in an array
+_MOST = 1 << 16  # distinct losses that are enumerated
+_LEAST_MASS = 1e-40  # masses below it in both worlds are left out
+_SAME = 2.0**-44  # losses nearer than this, relative to the largest, are one
+
+
+class Outcomes(NamedTuple):
+    """A pair (P, Q) as `Atoms`, each outcome's loss with its mass in both worlds."""
+
+    loss: Floats
+    p: Floats
+    q: Floats
+    only_p: float
+    only_q: float
+    outside_p: float
+    outside_q: float
+    error: float
+
+    @classmethod
+    def of(cls, atoms: Atoms) -> Outcomes:
+        """Return the outcomes of one step."""
+        root = np.exp(atoms.log_ratio / 2)  # its square may be past the range where a mass is tiny
+        return cls(atoms.log_ratio, atoms.mass * root * root, atoms.mass, *atoms[2:])
+
+    def behind(self, coin: float) -> Outcomes:
+        """Return those of ((1 − q)Q + qP, Q); an outcome of Q alone then has a finite loss."""
+        loss = after_coin(np.append(self.loss, -np.inf), coin)
+        q = np.append(self.q, self.only_q)
+        p = (1 - coin) * q + coin * np.append(self.p, 0.0)
+        rounding = 2.0**-50 * (1 + float(np.abs(loss).max()))
+        outside_p = (1 - coin) * self.outside_q + coin * self.outside_p
+        masses = coin * self.only_p, 0.0, outside_p, self.outside_q
+        return Outcomes(loss, p, q, *masses, self.error + rounding)
+
+
+@dataclass(frozen=True, eq=False)
+class DiscreteProfile:
+    """The profile of a pair on atoms, exact up to rounding and what they leave out."""
+
+    outcomes: Outcomes
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound the larger of both directions."""
+        loss, p, q, only_p, only_q, outside_p, outside_q, error = self.outcomes
+        remove = _excess(loss, p, only_p, error, epsilon)
+        add = _excess(-loss, q, only_q, error, epsilon)
+        lower = np.maximum(remove.lower, add.lower)
+        upper = np.maximum(remove.upper + outside_p, add.upper + outside_q)
+        slack = 4 * UNIT
+        return Bounds(lower * (1 - slack), np.minimum(upper * (1 + slack), 1.0))
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ) by inverting the sum."""
+        return invert(self.delta, delta)
+
+
+def _excess(loss: Floats, mass: Floats, only: float, error: float, epsilon: Floats) -> Bounds:
+    """Bound `only` + Σ mass·(1 − e^{ε − ℓ})₊ over atoms with losses ℓ, all known to `error`."""
+    low, high = np.empty(epsilon.size), np.empty(epsilon.size)
+    rows = max(_AT_ONCE // max(loss.size, 1), 1)
+    for start in range(0, epsilon.size, rows):
+        part = slice(start, start + rows)
+        gap = epsilon[part, None] - loss
+        spread = error + 4 * UNIT * (1 + np.abs(epsilon[part]))
+        value = np.where(gap < 0, -np.expm1(np.minimum(gap, 0.0)) * mass, 0.0).sum(axis=1)
+        near = np.where(gap < spread[:, None], mass, 0.0).sum(axis=1)
+        slack = (error + loss.size * UNIT) * value + 2 * spread * near
+        low[part], high[part] = np.maximum(value - slack, 0.0), value + slack
+    return Bounds(low + only * max(1 - error, 0.0), high + only * (1 + error))
+
+
+def enumerated(steps: NormalForm) -> DiscreteProfile | None:
+    """Return the profile of discrete steps; None where one is not discrete, or atoms are many."""
+    outcomes = _composed(steps)
+    return None if outcomes is None else DiscreteProfile(outcomes)
+
+
+def _composed(steps: NormalForm) -> Outcomes | None:
+    """Return the outcomes of a composition; None where a step is not discrete, or they are many."""
+    total: Outcomes | None = None
+    for step, times in steps:
+        one = _outcomes_of(step)
+        power = None if one is None else _power(one, times)
+        total = power if total is None or power is None else _product(total, power)
+        if total is None:
+            return None
+    return total
+
+
+def _outcomes_of(step: Mechanism) -> Outcomes | None:
+    atoms = atoms_of(step)
+    if atoms is not None:
+        return Outcomes.of(atoms)
+    match step:
+        case Sampled(inner, probability):
+            whole = _composed(flatten(inner))
+            return None if whole is None else _gathered(whole.behind(probability))
+    return None
+
+
+def _power(outcomes: Outcomes, times: int) -> Outcomes | None:
+    """Return the outcomes of `times` equal steps, by squaring."""
+    result, base = None, outcomes
+    while True:
+        if times & 1:
+            result = base if result is None else _product(result, base)
+            if result is None:
+                return None
+        times >>= 1
+        if not times:
+            return result
+        squared = _product(base, base)
+        if squared is None:
+            return None
+        base = squared
+
+
+def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:
+    if one.loss.size * other.loss.size > _AT_ONCE:
+        return None
+    return _gathered(
+        Outcomes(
+            np.add.outer(one.loss, other.loss).ravel(),
+            np.multiply.outer(one.p, other.p).ravel(),
+            np.multiply.outer(one.q, other.q).ravel(),
+            only_p=_either(one.only_p, other.only_p),
+            only_q=_either(one.only_q, other.only_q),
+            outside_p=one.outside_p + other.outside_p,
+            outside_q=one.outside_q + other.outside_q,
+            error=one.error + other.error + 8 * UNIT,
+        )
+    )
+
+
+def _gathered(outcomes: Outcomes) -> Outcomes | None:
+    """Return outcomes with nearly equal losses counted together; None where they are many."""
+    loss, p, q = outcomes[:3]
+    faint = np.maximum(p, q) < _LEAST_MASS
+    lost = _LEAST_MASS * int(faint.sum())
+    kept = loss[~faint]
+    grid = _SAME * float(np.abs(kept).max(initial=1.0))
+    number, index = np.unique(np.round(kept / grid), return_inverse=True)
+    if number.size > _MOST:
+        return None
+    p, q = (np.bincount(index, m[~faint], number.size).astype(np.float64) for m in (p, q))
+    return outcomes._replace(
+        loss=np.asarray(number * grid, dtype=np.float64),
+        p=p,
+        q=q,
+        outside_p=outcomes.outside_p + lost,
+        outside_q=outcomes.outside_q + lost,
+        error=outcomes.error + grid + UNIT * kept.size,
+    )
+
+
+def _either(first: float, second: float) -> float:
+    """Return the chance of either of two independent events, to the relative error of both."""
+    return first + (1 - first) * second

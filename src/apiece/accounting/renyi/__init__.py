@@ -1,1 +1,0 @@
-"""Upper bounds by Rényi divergences, which add up under composition."""

@@ -1,0 +1,183 @@
+"""A sum plus Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from apiece import _check
+from apiece.errors import RangeError
+from apiece.mechanisms.atoms import Atoms, gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """A sum over records plus Gaussian noise, seen from one record.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise over the record's ℓ2 bound; positive,
+            finite.
+
+    Raises:
+        InputError: Where it is not.
+
+    References:
+        Dwork and Roth 2014, App. A; Kaiser et al. 2026, Def. 2.
+
+    Example:
+        >>> Gaussian(1.5)
+        Gaussian(noise_multiplier=1.5)
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "noise_multiplier", _check.positive("noise_multiplier", self.noise_multiplier)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace:
+    """A sum over records plus Laplace noise, seen from one record. Pure ε = 1/noise_multiplier.
+
+    Args:
+        noise_multiplier: The Laplace scale over the record's ℓ1 bound; positive, finite.
+
+    Raises:
+        InputError: Where it is not.
+
+    Example:
+        >>> Laplace(2.0)
+        Laplace(noise_multiplier=2.0)
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "noise_multiplier", _check.positive("noise_multiplier", self.noise_multiplier)
+        )
+
+
+_MOST = 10**6
+_LARGEST_LOSS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace:
+    """A count plus discrete Laplace noise, seen from one record: P(X = x) ∝ e^{−|x|/scale}.
+
+    Pure ε = sensitivity/scale. The law is log-concave, so the largest move is the worst; for a
+    vector of counts compose one mechanism a coordinate. The continuous Laplace mechanism does not
+    cover this one: at some ε its δ is smaller.
+
+    Args:
+        scale: In units of the count, positive, finite.
+        sensitivity: By how much one record can move the count, a whole number of at least 1.
+
+    Raises:
+        InputError: For values out of bounds.
+        RangeError: For a sensitivity above 10⁶ or above 600·scale.
+
+    References:
+        Ghosh, Roughgarden, Sundararajan 2012 (the geometric mechanism).
+
+    Example:
+        >>> DiscreteLaplace(2.0)
+        DiscreteLaplace(scale=2.0, sensitivity=1)
+    """
+
+    scale: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        scale = _check.positive("scale", self.scale)
+        sensitivity = _check.count("sensitivity", self.sensitivity)
+        if not (sensitivity <= _MOST and sensitivity / scale <= _LARGEST_LOSS):
+            raise RangeError(
+                f"sensitivity = {sensitivity} at scale = {scale:g}: past the numerical range; must "
+                f"be at most {_MOST} and {_LARGEST_LOSS:g} times the scale; use more noise"
+            )
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "sensitivity", sensitivity)
+
+    def atoms(self) -> Atoms:
+        """Return the pair of the world with the record and the world without.
+
+        Up to 0 and from the sensitivity on the ratio is constant; between them it has a step a
+        number.
+        """
+        shift, decay = self.sensitivity, 1 / self.scale
+        total = 1 + math.exp(-decay)
+        between = np.arange(1, shift)
+        inside = np.exp(-between * decay) * (-math.expm1(-decay) / total)
+        log_ratio = np.linspace(-shift * decay, shift * decay, shift + 1, dtype=np.float64)
+        mass = np.concatenate(([1 / total], inside, [math.exp(-shift * decay) / total]))
+        return Atoms(*gathered(log_ratio, mass), error=2.0**-49 * (1 + shift * decay))
+
+
+_REACH = 17.0  # standard deviations; the tails beyond are below 1e-62
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """A count plus discrete Gaussian noise, seen from one record: P(X = x) ∝ e^{−x²/(2·scale²)}.
+
+    The law is log-concave, so the largest move is the worst; for a vector of counts compose one
+    mechanism a coordinate. The continuous Gaussian mechanism does not cover this one: at some ε its
+    δ is smaller.
+
+    Args:
+        scale: In units of the count, positive, finite; nearly the standard deviation unless small.
+        sensitivity: By how much one record can move the count, a whole number of at least 1.
+
+    Raises:
+        InputError: For values out of bounds.
+        RangeError: Where the noise spans more than 10⁶ numbers or losses are past the numerical
+            range.
+
+    References:
+        Canonne, Kamath, Steinke 2020.
+
+    Example:
+        >>> DiscreteGaussian(2.0)
+        DiscreteGaussian(scale=2.0, sensitivity=1)
+    """
+
+    scale: float
+    sensitivity: int = 1
+
+    def __post_init__(self) -> None:
+        scale = _check.positive("scale", self.scale)
+        sensitivity = _check.count("sensitivity", self.sensitivity)
+        reach = _REACH * scale + sensitivity + 1
+        if not (reach <= _MOST and reach * sensitivity / scale**2 <= _LARGEST_LOSS):
+            raise RangeError(
+                f"scale = {scale:g} at sensitivity = {sensitivity}: past the numerical range; the "
+                f"noise may span {_MOST} numbers and losses up to {_LARGEST_LOSS:g}"
+            )
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "sensitivity", sensitivity)
+
+    def atoms(self) -> Atoms:
+        """Return the pair of the world with the record and the world without, cut in the tails.
+
+        A discrete Gaussian's tails are below the normal bound e^{−x²/(2·scale²)} a side.
+        """
+        shift, variance = self.sensitivity, self.scale**2
+        reach = math.ceil(_REACH * self.scale)
+        x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
+        weight = np.exp(-(x**2) / (2 * variance))
+        mass = weight / weight.sum()
+        tail = 2 * math.exp(-((reach + 1) ** 2) / (2 * variance))
+        largest = (reach + shift) ** 2 / (2 * variance)
+        return Atoms(
+            (2 * x * shift - shift**2) / (2 * variance),
+            mass,
+            outside_p=tail,
+            outside_q=tail,
+            error=2.0**-50 * (4 + 2 * largest) + tail,
+        )
