@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from apiece import accounting
 from apiece._types import Floats
 from apiece.accounting import privacy_curve
+from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.bounds import DEFAULT
 from apiece.errors import BudgetError, InputError, OptionError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
@@ -73,9 +74,9 @@ def agree_with_their_own(z: Floats, q: Floats, steps: Floats, delta: Floats) -> 
     """Check every entry of an array against the same entry asked alone, in two orders."""
     columns = np.broadcast_arrays(z, q, steps, delta)
     names = ("noise_multiplier", "sampling_probability", "steps", "delta")
-    found = accounting.upper_epsilons(**dict(zip(names, columns, strict=True)))
+    found = upper_epsilons(**dict(zip(names, columns, strict=True)))
     backwards = [column[::-1] for column in columns]
-    again = accounting.upper_epsilons(**dict(zip(names, backwards, strict=True)))
+    again = upper_epsilons(**dict(zip(names, backwards, strict=True)))
     np.testing.assert_allclose(again[::-1], found, rtol=1e-9, atol=0)
     for entry, upper in zip(zip(*columns, strict=True), found, strict=True):
         alone = accounting.epsilons(**dict(zip(names, entry, strict=True)))
@@ -119,7 +120,7 @@ def test_many_budgets_of_one_mechanism_share_a_curve() -> None:
     """Never below any of a thousand answers, and at most 0.1 % above."""
     delta = np.geomspace(1e-13, 0.3, 1000)
     steps = {"noise_multiplier": 1.1, "sampling_probability": 0.02, "steps": 500}
-    found = accounting.upper_epsilons(**steps, delta=delta)
+    found = upper_epsilons(**steps, delta=delta)
     lower, upper = accounting.epsilons(**steps, delta=delta[::40])
     assert (lower <= found[::40]).all()
     assert (found[::40] <= upper + 1e-3 * np.maximum(upper, 0.01)).all()

@@ -7,6 +7,7 @@ import pytest
 
 from apiece import accounting
 from apiece.accounting import PrivacyCurve, choose, privacy_curve
+from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.choose import METHODS
 from apiece.accounting.exact import GaussianProfile
 from apiece.errors import BudgetError, InputError, RangeError, UnsupportedError
@@ -87,7 +88,7 @@ def test_all_routes_agree() -> None:
     z, q, steps = np.array([0.8, 1.5]), np.array([0.01, 0.05]), np.array([300, 50])
     columns = {"noise_multiplier": z, "sampling_probability": q, "steps": steps}
     together = accounting.epsilons(**columns, delta=1e-6)  # type: ignore[arg-type]
-    records = accounting.upper_epsilons(**columns, delta=1e-6)  # type: ignore[arg-type]
+    records = upper_epsilons(**columns, delta=1e-6)  # type: ignore[arg-type]
     for k in range(2):
         mechanism = Repeated(Sampled(Gaussian(z[k]), q[k]), int(steps[k]))
         alone = privacy_curve(mechanism).epsilon(1e-6)

@@ -170,8 +170,8 @@ PLANTS: dict[str, tuple[Any, str, str, str, int]] = {
         16,
     ),
     "either of two steps": (
-        exact._either,
-        "(1 - first) * second",
+        exact._product,
+        "(1 - one.only_p) * other.only_p",
         "0.0",
         "discrete",
         60,

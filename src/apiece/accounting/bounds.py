@@ -39,8 +39,20 @@ class Profile(Protocol):
         """
 
 
+class Inverted:
+    """A profile whose ε(δ) is found by inverting its δ(ε)."""
+
+    def delta(self, epsilon: Floats) -> Bounds:
+        """Bound δ(ε)."""
+        raise NotImplementedError
+
+    def epsilon(self, delta: Floats) -> Bounds:
+        """Bound ε(δ)."""
+        return invert(self.delta, delta)
+
+
 class Answer(NamedTuple):
-    """What one evaluator makes of a mechanism, which evaluator that is, and why it was asked."""
+    """One evaluator's profile of a mechanism, its name, and why it was asked."""
 
     evaluator: str
     why: str

@@ -27,8 +27,32 @@ from apiece.numerics.roots import log_room, safe_end
 _ROUNDS, _NODES = 5, 12  # of the search for the ε that bounds a power best
 
 
+class _Spent:
+    """The question that every kind of budget asks of a curve."""
+
+    __slots__ = ()
+
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return an upper bound on what a mechanism spends of the budget.
+
+        Args:
+            curve: Of the mechanism that spends.
+
+        Raises:
+            RangeError: Past the numerical range.
+            UnsupportedError: By `MuBudget`, for anything but plain Gaussians.
+
+        Guarantee:
+            Never below the exact value.
+        """
+        return self._spent(curve)
+
+    def _spent(self, curve: PrivacyCurve) -> float:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class EpsilonBudget:
+class EpsilonBudget(_Spent):
     """ε at a given δ.
 
     Attributes:
@@ -55,23 +79,12 @@ class EpsilonBudget:
         """The ε that may be spent."""
         return float(self.epsilon)
 
-    def spent(self, curve: PrivacyCurve) -> float:
-        """Return an upper bound on ε(δ).
-
-        Args:
-            curve: Of the mechanism that spends.
-
-        Raises:
-            RangeError: Where no finite ε is known to hold.
-
-        Guarantee:
-            Never below the exact value.
-        """
+    def _spent(self, curve: PrivacyCurve) -> float:
         return float(curve.epsilon(self.delta).upper)
 
 
 @dataclass(frozen=True, slots=True)
-class AdvantageBudget:
+class AdvantageBudget(_Spent):
     """The greatest TPR − FPR of any membership test.
 
     Attributes:
@@ -90,23 +103,12 @@ class AdvantageBudget:
     def __post_init__(self) -> None:
         _check.probability("advantage", self.limit, low_open=True, high_open=True)
 
-    def spent(self, curve: PrivacyCurve) -> float:
-        """Return an upper bound on the advantage.
-
-        Args:
-            curve: Of the mechanism that spends.
-
-        Raises:
-            RangeError: Past the numerical range.
-
-        Guarantee:
-            Never below the exact value.
-        """
+    def _spent(self, curve: PrivacyCurve) -> float:
         return float(curve.advantage().upper)
 
 
 @dataclass(frozen=True, slots=True)
-class PowerBudget:
+class PowerBudget(_Spent):
     """The greatest true-positive rate of any membership test at one false-positive rate.
 
     Attributes:
@@ -125,33 +127,18 @@ class PowerBudget:
     false_positive_rate: float
 
     def __post_init__(self) -> None:
-        _check.probability("true_positive_rate", self.limit, low_open=True, high_open=True)
-        _check.probability(
-            "false_positive_rate", self.false_positive_rate, low_open=True, high_open=True
-        )
+        for name, rate in (("true", self.limit), ("false", self.false_positive_rate)):
+            _check.probability(f"{name}_positive_rate", rate, low_open=True, high_open=True)
         if not self.limit > self.false_positive_rate:
             raise InputError(
                 f"true_positive_rate = {self.limit!r}: must be above the false-positive rate "
                 f"{self.false_positive_rate!r}, which blind guessing reaches"
             )
 
-    def spent(self, curve: PrivacyCurve) -> float:
-        """Return an upper bound on the true-positive rate, close where it is at most the limit.
-
-        It is the least of δ(ε) + e^ε·α and 1 − e^(−ε)(1 − δ(ε) − α) over those ε alone at which
-        either can be within the limit: one or two of the regions of a profile instead of all.
-
-        Args:
-            curve: Of the mechanism that spends.
-
-        Raises:
-            RangeError: Past the numerical range.
-
-        Guarantee:
-            Never below the exact value.
-        """
-        alpha, best = self.false_positive_rate, 1.0
-        low = 0.0
+    def _spent(self, curve: PrivacyCurve) -> float:
+        # The power is the least of δ(ε) + e^ε·α and 1 − e^{−ε}(1 − δ(ε) − α). Only those ε are
+        # looked at where either can be within the limit: one or two regions of a profile, not all.
+        alpha, best, low = self.false_positive_rate, 1.0, 0.0
         high = max(math.log(self.limit / alpha), math.log((1 - alpha) / (1 - self.limit)))
         for _ in range(_ROUNDS):
             epsilon = np.linspace(low, high, _NODES)
@@ -163,7 +150,7 @@ class PowerBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class MuBudget:
+class MuBudget(_Spent):
     """μ of Gaussian differential privacy; for compositions of plain Gaussians only.
 
     Attributes:
@@ -185,20 +172,12 @@ class MuBudget:
     def __post_init__(self) -> None:
         _check.positive("mu", self.limit)
 
-    def spent(self, curve: PrivacyCurve) -> float:
-        """Return μ, which is exact.
-
-        Args:
-            curve: Of the mechanism that spends.
-
-        Raises:
-            UnsupportedError: For anything but plain Gaussians.
-        """
+    def _spent(self, curve: PrivacyCurve) -> float:
         return mu(curve.mechanism or Composed())
 
 
 @dataclass(frozen=True, slots=True)
-class ExcessBudget:
+class ExcessBudget(_Spent):
     """Forward Δ-divergence from a baseline: how much more vulnerable than promised.
 
     Attributes:
@@ -209,8 +188,6 @@ class ExcessBudget:
         InputError: For a limit outside.
 
     Example:
-        >>> from apiece.accounting import privacy_curve
-        >>> from apiece.mechanisms import Gaussian
         >>> ExcessBudget(0.1, privacy_curve(Gaussian(2.0))).limit
         0.1
     """
@@ -221,18 +198,7 @@ class ExcessBudget:
     def __post_init__(self) -> None:
         _check.probability("excess", self.limit, low_open=True, high_open=True)
 
-    def spent(self, curve: PrivacyCurve) -> float:
-        """Return an upper bound on Δ(baseline ‖ curve).
-
-        Args:
-            curve: Of the mechanism that spends.
-
-        Raises:
-            RangeError: Past the numerical range.
-
-        Guarantee:
-            Never below the exact value; see `excess`.
-        """
+    def _spent(self, curve: PrivacyCurve) -> float:
         return float(excess(self.baseline, curve).forward.upper)
 
 
@@ -255,17 +221,15 @@ class Calibration:
         achieved: An upper bound there on what is spent of the budget, at most `limit`.
         limit: The budget.
         saturated: Whether the budget cannot be spent in full, within 1 % (or twenty times the
-            precision): the parameter's range or the accountant's numerical range ends, or what is
-            spent jumps there. A number of steps is saturated where one of both ranges ends.
+            precision): the parameter's range or the accountant's ends, or what is spent jumps. A
+            number of steps is saturated where one of both ranges ends.
         mechanism: The whole mechanism, from which all of it can be recomputed.
 
     Guarantee:
         `achieved` was evaluated at `value`, not interpolated.
 
     Example:
-        >>> from apiece.accounting import EpsilonBudget
-        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1,
-        ...                   method="gdp")
+        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
         >>> found.parameter, found.saturated
         ('noise_multiplier', False)
     """
@@ -309,9 +273,7 @@ def calibrate(
         An upper bound on what is spent at the value returned was found within the budget.
 
     Example:
-        >>> from apiece.accounting import EpsilonBudget
-        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1,
-        ...                   method="gdp")
+        >>> found = calibrate(EpsilonBudget(1.0, 1e-5), sampling_probability=1.0, steps=1)
         >>> round(found.value, 4), found.achieved <= 1.0
         (3.7306, True)
     """
@@ -358,11 +320,11 @@ def _guess(budget: Budget, z: float | None, q: float | None, steps: int | None) 
             mu = float(ndtri(limit) - ndtri(rate))
         case _:
             return 0.0
-    if steps is None:
-        return 0.0
-    if z is None and q is not None:
+    # In the limit the losses are those of a Gaussian with μ² = q²·T·(e^{1/z²} − 1).
+    if z is None and q is not None and steps is not None:
         return -0.5 * math.log(math.log1p((mu / q) ** 2 / steps))
-    assert z is not None
+    if z is None or steps is None:
+        return 0.0
     return math.log(mu / math.sqrt(steps * math.expm1(min(1 / z**2, 600.0))))
 
 
@@ -395,11 +357,9 @@ def _search(
 
 
 def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:
-    """Return the largest whole number within the limit, what it spends, and whether that is known.
-
-    Along lines in the logarithms, with bisections between; beyond the accountant's numerical range
-    nothing is sought closely.
-    """
+    """Return the largest whole number within the limit, its cost, and whether a range ends."""
+    # Along lines in the logarithms, with bisections between; beyond the accountant's numerical
+    # range nothing is sought closely.
     low, at_low, rise = 0, 0.0, 1.0
     high, at_high = _MOST_STEPS + 1, math.inf
     n = 1
@@ -423,14 +383,7 @@ def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, f
 
 
 def _between(
-    low: int,
-    at_low: float,
-    high: int,
-    at_high: float,
-    limit: float,
-    rise: float,
-    *,
-    bisect: bool,
+    low: int, at_low: float, high: int, at_high: float, limit: float, rise: float, *, bisect: bool
 ) -> int:
     """Return the number to look at next, between one within the limit and one beyond it."""
     if high > _MOST_STEPS:  # beyond, for all that is known: a little past where the line leads

@@ -46,7 +46,7 @@ from apiece.accounting.contour.profile import (
     epsilon_curves,
 )
 from apiece.accounting.curve import PrivacyCurve, short
-from apiece.accounting.exact import GaussianProfile, NothingReleased, OneStep, enumerated, pure
+from apiece.accounting.exact import GaussianProfile, OneStep, PureProfile, enumerated, pure
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.renyi import renyi
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
@@ -55,7 +55,7 @@ from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
 def _nothing(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
-    return None if steps else NothingReleased()
+    return None if steps else PureProfile(0.0)
 
 
 def _gaussian(steps: NormalForm, accuracy: Accuracy) -> Profile | None:

@@ -12,15 +12,7 @@ import numpy as np
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.bounds import pieces
 from apiece.accounting.curve import PrivacyCurve, deltas
-from apiece.mechanisms import (
-    Composed,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    Repeated,
-    Sampled,
-    flatten,
-)
+from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
 
 _PAD = 1e-14  # rounding of differences of numbers of at most 1
 _START = np.concatenate(([-1e-3, 0.0], np.geomspace(1e-3, 40.0, 24)))
@@ -156,8 +148,9 @@ class _Pair:
     def excess(self) -> Excess:
         """Return what is known."""
         (forward, _), (backward, _) = self._gaps
-        forward = _capped(forward, _nearby(self.curve, self.baseline))
-        backward = _capped(backward, _nearby(self.baseline, self.curve))
+        near, far = _nearby(self.curve, self.baseline), _nearby(self.baseline, self.curve)
+        forward = Bounds(*(min(end, near) for end in forward))
+        backward = Bounds(*(min(end, far) for end in backward))
         symmetric = Bounds(max(forward.lower, backward.lower), max(forward.upper, backward.upper))
         return Excess(forward, backward, symmetric)
 
@@ -171,17 +164,11 @@ def _look(pairs: Sequence[_Pair], at: Callable[[_Pair], Floats]) -> None:
         pair.learn(added, ours, theirs)
 
 
-def _capped(bounds: Bounds, cap: float) -> Bounds:
-    return Bounds(min(bounds.lower, cap), min(bounds.upper, cap))
-
-
 def _nearby(curve: PrivacyCurve, than: PrivacyCurve) -> float:
-    """Bound Δ(than ‖ curve) for two mechanisms of one shape by how far their parameters are.
-
-    With Q the same in both and P moved by τ in total variation, δ̃(ε) − δ(ε) is at most τ in one
-    direction and e^ε·τ in the other, so Δ ≤ τ. Parameters that reveal less cost nothing. This
-    is what makes Δ vanish where two plans differ by the rounding of a division.
-    """
+    """Bound Δ(than ‖ curve) for two mechanisms of one shape by how far their parameters are."""
+    # With Q the same in both and P moved by τ in total variation, δ̃(ε) − δ(ε) is at most τ in one
+    # direction and e^ε·τ in the other, so Δ ≤ τ. Parameters that reveal less cost nothing. So Δ
+    # vanishes where two plans differ by the rounding of a division.
     if curve.mechanism is None or than.mechanism is None:
         return math.inf
     left, right = flatten(curve.mechanism), flatten(than.mechanism)
@@ -214,10 +201,7 @@ def _moved(step: Mechanism, other: Mechanism) -> float:
 
 
 def _largest_gap(nodes: Floats, top: Bounds, bottom: Bounds, left: float) -> tuple[Bounds, Mask]:
-    """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark the intervals that leave it open.
-
-    left: what may be left open.
-    """
+    """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark what leaves over `left` open."""
     weight = 2 + np.expm1(nodes)
     least = max(0.0, float(((top.lower - bottom.upper) / weight)[1:].max()) - _PAD)
     ceilings = _ceilings(np.expm1(nodes), top.upper, bottom)
@@ -233,12 +217,10 @@ def _largest_gap(nodes: Floats, top: Bounds, bottom: Bounds, left: float) -> tup
 
 
 def _ceilings(x: Floats, top: Floats, bottom: Bounds) -> Floats:
-    """Return, for each interval from x[1:-1] to x[2:], a bound on (top − bottom)/(2 + x) on it.
-
-    x = e^ε − 1, in which both functions are convex and decreasing. On an interval the numerator
-    is a chord minus the larger of two lines; divided by 2 + x each part is monotone, so the
-    largest value is at an end or where the lines cross.
-    """
+    """Return, for each interval from x[1:-1] to x[2:], a bound on (top − bottom)/(2 + x) on it."""
+    # Both functions are convex and decreasing in x = e^ε − 1. On an interval the numerator is a
+    # chord minus the larger of two lines; divided by 2 + x each part is monotone, so the largest
+    # value is at an end or where the lines cross.
     left, right = x[1:-1], x[2:]
     width = right - left
     low, high = bottom.lower, bottom.upper

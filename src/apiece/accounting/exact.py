@@ -1,4 +1,9 @@
-"""One step, behind a coin or without: exact, by a change of variables in the step's own formula."""
+"""Exact answers: formulas for one step and for plain Gaussians, sums over few atoms, pure ε.
+
+A profile in closed form is inverted for ε(δ). Discrete mechanisms are enumerated, compositions and
+coins before them too, as long as they have few distinct losses; beyond, the lattice takes them.
+Where no loss is larger than some number, that is an upper bound on ε at every δ.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from apiece._types import Bounds, Floats
-from apiece.accounting.bounds import invert
+from apiece.accounting.bounds import Inverted
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Atoms, Gaussian, Laplace, Mechanism, Sampled, flatten
 from apiece.mechanisms.algebra import NormalForm, atoms_of
@@ -25,38 +30,31 @@ _SMALLEST = 1e-300  # below it the exponential loses digits; an upper bound neve
 
 
 def gaussian(noise_multiplier: float, epsilon: Floats) -> Bounds:
-    """Return δ(ε) of N(1, z²) against N(0, z²) for any real ε, the same in both directions.
-
-    Source: Balle and Wang 2018, Theorem 8; Kaiser et al. 2026 Def. 2.
-    """
+    """Return δ(ε) of N(1, z²) against N(0, z²) for any real ε, the same in both directions."""
+    # Balle and Wang 2018, Theorem 8, with μ = 1/z.
     with np.errstate(over="ignore"):
         return gaussian_profile(0.5 / noise_multiplier, epsilon * noise_multiplier, epsilon)
 
 
 def laplace(scale: float, epsilon: Floats) -> Bounds:
-    """Return δ(ε) of Laplace(1, b) against Laplace(0, b), real ε, the same in both directions.
-
-    δ(ε) = 1 − e^{(ε − 1/b)/2} where |ε| ≤ 1/b, 1 − e^ε below and 0 above, which is the largest of
-    all three everywhere. The bounds allow for the rounding of the exponent.
-    """
-    pure = 1 / scale
-    spread = _ULPS * (np.abs(epsilon) + pure)
-    exponents = ((epsilon - pure) / 2, epsilon)
-    lower = -np.expm1(np.minimum(np.minimum(*exponents) + spread, 0.0))
-    upper = -np.expm1(np.minimum(np.minimum(*exponents) - spread, 0.0))
-    past = epsilon > pure * (1 + _ULPS)
+    """Return δ(ε) of Laplace(1, b) against Laplace(0, b), real ε, the same in both directions."""
+    # δ is 1 − e^{(ε − 1/b)/2} where |ε| ≤ 1/b, 1 − e^ε below and 0 above: everywhere the largest
+    # of all three. `spread` bounds what rounding does to the exponent.
+    end = 1 / scale
+    spread = _ULPS * (np.abs(epsilon) + end)
+    exponent = np.minimum((epsilon - end) / 2, epsilon)
+    lower = -np.expm1(np.minimum(exponent + spread, 0.0))
+    upper = -np.expm1(np.minimum(exponent - spread, 0.0))
+    past = epsilon > end * (1 + _ULPS)
     return _widened(lower, np.where(past, 0.0, upper))
 
 
 def sampled_remove(
     inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats
 ) -> Bounds:
-    """Return the remove direction, ((1−q)Q + qP against Q), from the inner profile of P against Q.
-
-    δ_q(ε) = q·δ(log(1 + (e^ε − 1)/q)) where e^ε > 1 − q, and 1 − e^ε below.
-
-    inner: bounds on δ at any real ε. Source: Balle, Barthe, Gaboardi 2018, Theorem 2.
-    """
+    """Return the remove direction, (1−q)Q + qP against Q, from the profile of P against Q."""
+    # δ_q(ε) = q·δ(log(1 + (e^ε − 1)/q)) where e^ε > 1 − q, and 1 − e^ε below: Balle, Barthe,
+    # Gaboardi 2018, Theorem 2. δ falls, so its lower end is asked to the right of the argument.
     log_ratio, spread = _before_coin(epsilon, probability)
     flat = log_ratio == -np.inf
     log_ratio, spread = np.where(flat, 0.0, log_ratio), np.where(flat, 0.0, spread)
@@ -68,10 +66,8 @@ def sampled_remove(
 
 
 def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats) -> Bounds:
-    """Return the add direction, (Q against (1−q)Q + qP), from the inner profile of Q against P.
-
-    With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
-    """
+    """Return the add direction, Q against (1−q)Q + qP, from the profile of Q against P."""
+    # With s = 1 − (1 − q)·e^ε: δ_q(ε) = s·δ(log(q·e^ε/s)) where s > 0, and 0 above.
     taken = (1 - probability) * np.expm1(np.minimum(epsilon, 700.0))
     start = math.log(probability) + epsilon
     ends = []
@@ -86,7 +82,7 @@ def sampled_add(inner: Callable[[Floats], Bounds], probability: float, epsilon: 
 
 
 def log_ratio(rho: float, probability: float) -> float:
-    """Return log(1 − q + q·e^ρ), as `after_coin`: the loss, behind a coin, of a loss ρ."""
+    """Return log(1 − q + q·e^ρ), as `after_coin`, quickly for one number."""
     if probability == 1:
         return rho
     if rho < 700 and (more := probability * math.expm1(rho)) >= -0.5:
@@ -100,6 +96,7 @@ def _before_coin(epsilon: Floats, probability: float) -> tuple[Floats, Floats]:
         excess = np.expm1(epsilon) / probability
         flat, far = excess <= -1, excess > _FAR
         near = np.log1p(excess)
+        # Where (e^ε − 1)/q is past the range: log(e^ε − 1) − log q = ε + log(1 − e^{−ε}) − log q.
         parts = np.log(-np.expm1(-np.abs(epsilon))), -math.log(probability)
         log_ratio = np.where(flat, -np.inf, np.where(far, epsilon + parts[0] + parts[1], near))
         sizes = np.abs(epsilon) + np.abs(parts[0]) + abs(parts[1])
@@ -114,7 +111,7 @@ def _widened(lower: Floats, upper: Floats) -> Bounds:
 
 
 @dataclass(frozen=True)
-class OneStep:
+class OneStep(Inverted):
     """The profile of one step behind a coin, from the closed form of the step."""
 
     noise_multiplier: float
@@ -131,13 +128,9 @@ class OneStep:
         other = sampled_add(inner, self.probability, epsilon)
         return Bounds(np.maximum(one.lower, other.lower), np.maximum(one.upper, other.upper))
 
-    def epsilon(self, delta: Floats) -> Bounds:
-        """Bound ε(δ) by inverting the closed form."""
-        return invert(self.delta, delta)
-
 
 @dataclass(frozen=True)
-class GaussianProfile:
+class GaussianProfile(Inverted):
     """The profile of one Gaussian, exact up to rounding; the same in both directions."""
 
     noise_multiplier: float
@@ -145,23 +138,6 @@ class GaussianProfile:
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε) in closed form."""
         return gaussian(self.noise_multiplier, epsilon)
-
-    def epsilon(self, delta: Floats) -> Bounds:
-        """Bound ε(δ) by inverting the closed form."""
-        return invert(self.delta, delta)
-
-
-@dataclass(frozen=True)
-class NothingReleased:
-    """The profile of a mechanism that never sees the record: δ(ε) = 0 for ε ≥ 0."""
-
-    def delta(self, epsilon: Floats) -> Bounds:
-        """Return 0."""
-        return Bounds(np.zeros(epsilon.shape), np.zeros(epsilon.shape))
-
-    def epsilon(self, delta: Floats) -> Bounds:
-        """Return 0."""
-        return Bounds(np.zeros(delta.shape), np.zeros(delta.shape))
 
 
 def mu(mechanism: Mechanism) -> float:
@@ -172,18 +148,13 @@ def mu(mechanism: Mechanism) -> float:
             raise UnsupportedError(
                 f"method 'gdp': {step!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
             )
-    # flattening has merged all plain Gaussians into one
+    # Flattening has merged all plain Gaussians into one (Dong, Roth, Su 2022, Corollary 3.3).
     return sum(1 / step.noise_multiplier for step, _ in steps if isinstance(step, Gaussian))
-
-
-def rho(mechanism: Mechanism) -> float:
-    """Return the exact ρ of zero-concentrated DP, μ²/2; raise as `mu` does."""
-    return mu(mechanism) ** 2 / 2
 
 
 @dataclass(frozen=True, slots=True)
 class PureProfile:
-    """What holds of any mechanism none of whose losses exceeds `most`: (most, 0)-DP, no more."""
+    """The profile of any mechanism none of whose losses exceeds `most`: (most, 0)-DP, no more."""
 
     most: float
 
@@ -208,6 +179,7 @@ def pure(steps: NormalForm) -> PureProfile | None:
 
 def _log_ratios(steps: NormalForm) -> tuple[float, float]:
     """Return numbers between which all log-ratios of a composition lie, rounded outward."""
+    # Those of independent steps add up, and so do their ends.
     each = [(_of_step(step), times) for step, times in steps]
     least, most = (sum(times * ends[end] for ends, times in each) for end in (0, 1))
     exact = len(each) == 1 and each[0][1] == 1
@@ -215,6 +187,7 @@ def _log_ratios(steps: NormalForm) -> tuple[float, float]:
 
 
 def _of_step(step: Mechanism) -> tuple[float, float]:
+    """Return numbers between which all log-ratios of one step lie; infinite where unknown."""
     match step:
         case Laplace(scale):
             end = 1 / scale
@@ -275,7 +248,7 @@ class Outcomes(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class DiscreteProfile:
+class DiscreteProfile(Inverted):
     """The profile of a pair on atoms, exact up to rounding and what they leave out."""
 
     outcomes: Outcomes
@@ -290,10 +263,6 @@ class DiscreteProfile:
         slack = 4 * UNIT
         return Bounds(lower * (1 - slack), np.minimum(upper * (1 + slack), 1.0))
 
-    def epsilon(self, delta: Floats) -> Bounds:
-        """Bound ε(δ) by inverting the sum."""
-        return invert(self.delta, delta)
-
 
 def _excess(loss: Floats, mass: Floats, only: float, error: float, epsilon: Floats) -> Bounds:
     """Bound `only` + Σ mass·(1 − e^{ε − ℓ})₊ over atoms with losses ℓ, all known to `error`."""
@@ -304,6 +273,7 @@ def _excess(loss: Floats, mass: Floats, only: float, error: float, epsilon: Floa
         gap = epsilon[part, None] - loss
         spread = error + 4 * UNIT * (1 + np.abs(epsilon[part]))
         value = np.where(gap < 0, -np.expm1(np.minimum(gap, 0.0)) * mass, 0.0).sum(axis=1)
+        # A loss that is off by `spread` moves its term by as much, near the kink at ε too.
         near = np.where(gap < spread[:, None], mass, 0.0).sum(axis=1)
         slack = (error + loss.size * UNIT) * value + 2 * spread * near
         low[part], high[part] = np.maximum(value - slack, 0.0), value + slack
@@ -320,43 +290,32 @@ def _composed(steps: NormalForm) -> Outcomes | None:
     """Return the outcomes of a composition; None where a step is not discrete, or they are many."""
     total: Outcomes | None = None
     for step, times in steps:
-        one = _outcomes_of(step)
-        power = None if one is None else _power(one, times)
+        if (atoms := atoms_of(step)) is not None:
+            base: Outcomes | None = Outcomes.of(atoms)
+        elif isinstance(step, Sampled) and (whole := _composed(flatten(step.mechanism))):
+            base = _gathered(whole.behind(step.probability))
+        else:
+            return None
+        power: Outcomes | None = None
+        while base is not None:  # by squaring
+            if times & 1:
+                power = base if power is None else _product(power, base)
+                if power is None:
+                    return None
+            times >>= 1
+            if not times:
+                break
+            base = _product(base, base)
+        else:
+            return None
         total = power if total is None or power is None else _product(total, power)
         if total is None:
             return None
     return total
 
 
-def _outcomes_of(step: Mechanism) -> Outcomes | None:
-    atoms = atoms_of(step)
-    if atoms is not None:
-        return Outcomes.of(atoms)
-    match step:
-        case Sampled(inner, probability):
-            whole = _composed(flatten(inner))
-            return None if whole is None else _gathered(whole.behind(probability))
-    return None
-
-
-def _power(outcomes: Outcomes, times: int) -> Outcomes | None:
-    """Return the outcomes of `times` equal steps, by squaring."""
-    result, base = None, outcomes
-    while True:
-        if times & 1:
-            result = base if result is None else _product(result, base)
-            if result is None:
-                return None
-        times >>= 1
-        if not times:
-            return result
-        squared = _product(base, base)
-        if squared is None:
-            return None
-        base = squared
-
-
 def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:
+    """Return the outcomes of two independent parts: losses add up, masses multiply."""
     if one.loss.size * other.loss.size > _AT_ONCE:
         return None
     return _gathered(
@@ -364,8 +323,8 @@ def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:
             np.add.outer(one.loss, other.loss).ravel(),
             np.multiply.outer(one.p, other.p).ravel(),
             np.multiply.outer(one.q, other.q).ravel(),
-            only_p=_either(one.only_p, other.only_p),
-            only_q=_either(one.only_q, other.only_q),
+            only_p=one.only_p + (1 - one.only_p) * other.only_p,  # either of two events
+            only_q=one.only_q + (1 - one.only_q) * other.only_q,
             outside_p=one.outside_p + other.outside_p,
             outside_q=one.outside_q + other.outside_q,
             error=one.error + other.error + 8 * UNIT,
@@ -376,6 +335,7 @@ def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:
 def _gathered(outcomes: Outcomes) -> Outcomes | None:
     """Return outcomes with nearly equal losses counted together; None where they are many."""
     loss, p, q = outcomes[:3]
+    # What is left out goes into `outside`, and rounding a loss to the grid into `error`.
     faint = np.maximum(p, q) < _LEAST_MASS
     lost = _LEAST_MASS * int(faint.sum())
     kept = loss[~faint]
@@ -392,8 +352,3 @@ def _gathered(outcomes: Outcomes) -> Outcomes | None:
         outside_q=outcomes.outside_q + lost,
         error=outcomes.error + grid + UNIT * kept.size,
     )
-
-
-def _either(first: float, second: float) -> float:
-    """Return the chance of either of two independent events, to the relative error of both."""
-    return first + (1 - first) * second

@@ -23,15 +23,7 @@ from apiece.accounting.choose import privacy_curve
 from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.exact import pure
 from apiece.errors import InputError, RangeError
-from apiece.mechanisms import (
-    Composed,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    Repeated,
-    Sampled,
-    flatten,
-)
+from apiece.mechanisms import Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled, flatten
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.numerics.roots import geometric, narrowed
 from apiece.numerics.rounding import UNIT
@@ -109,7 +101,7 @@ def _of_tail(epsilon: Floats, log_tail: Floats) -> Floats:
     from scipy.special import log_ndtr, ndtri_exp
 
     with np.errstate(all="ignore"):
-        # its quantile, widened until it is seen to be past
+        # The quantile is good to a few units only: it is widened until it is seen to be past.
         tail = log_tail * (1 + 8 * UNIT) - 8 * UNIT
         half = -ndtri_exp(tail)
         for _ in range(4):
@@ -145,11 +137,7 @@ def gaussian_of_bounded_range(eta: npt.ArrayLike) -> Floats:
 
 
 def gaussian_with_slack(curve: PrivacyCurve, slack: npt.ArrayLike) -> Bounds:
-    """Return the least μ with δ(ε) ≤ s + (1−s)·G(ε) for all ε ≥ 0, G the profile of μ.
-
-    G is the profile of N(0, 1) against N(μ, 1), and s the slack. What has this μ and s costs an
-    account (μ², s), and such costs add up under full adaptivity.
-    """
+    """Return the least μ with δ(ε) ≤ s + (1−s)·G(ε) for all ε ≥ 0, s the slack, G μ's profile."""
     asked = np.asarray(slack, dtype=np.float64)
     if not ((asked >= 0) & (asked < 1)).all():
         raise InputError(f"slack = {slack!r}: must be in [0, 1)")
@@ -175,8 +163,8 @@ class GaussianSummary:
 def gaussian_summary(curve: PrivacyCurve, slack: float) -> GaussianSummary:
     """Return the Gaussian with a slack that stands for a mechanism, and its regret.
 
-    The regret is the largest (s + (1−s)·G(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0: the Δ-divergence of the
-    mechanism from what it is said to be.
+    The regret is the Δ-divergence of the mechanism from what it is said to be: the largest
+    (s + (1−s)·G(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0.
     """
     mu = float(gaussian_with_slack(curve, slack).upper)
     if not mu < math.inf:
@@ -202,13 +190,10 @@ class _Looks(NamedTuple):
         """Return these and what the curve says at other ε."""
         found = curve.delta(epsilon)
         added = (epsilon, np.asarray(found.lower), np.asarray(found.upper))
-        return _Looks(*map(np.concatenate, zip(self, added, strict=True))).sorted()
-
-    def sorted(self) -> _Looks:
-        """Return them in order of ε, as profiles that fall."""
-        order = np.argsort(self.epsilon, kind="stable")
-        epsilon, lower, upper = (column[order] for column in self)
-        return _Looks(epsilon, lower, np.minimum.accumulate(upper))
+        columns = list(map(np.concatenate, zip(self, added, strict=True)))
+        order = np.argsort(columns[0], kind="stable")
+        at, lower, upper = (column[order] for column in columns)
+        return _Looks(at, lower, np.minimum.accumulate(upper))  # profiles fall
 
 
 def _searched(curve: PrivacyCurve, slacks: Floats) -> Bounds:
@@ -263,6 +248,8 @@ def _between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
     """Return in which intervals δ is surely at most s + (1−s)·G: (slacks, intervals)."""
     from scipy.special import log_ndtr, ndtr, ndtri_exp
 
+    # In t = e^ε the chord of δ and the line s + (1−s)·(Φ(μ−c) − t·Φ(−c)) are both straight, so the
+    # line is above the chord between two nodes if it is at both.
     (left, right), (high, low) = (
         (column[:-1], column[1:]) for column in (looks.epsilon, looks.upper)
     )
@@ -276,6 +263,7 @@ def _between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
         good = np.ones(cut.shape, dtype=bool)
         for epsilon, delta in ((left, high), (right, low)):
             other = np.exp(epsilon + log_other)
+            # what rounding of each tail's argument and exponent can move the line by, relative
             wrong = told * (1 + (mu - cut) ** 2) + other * (1 + epsilon + np.abs(log_other))
             line = slack + (1 - slack) * (told - other) - _ROUNDING * (slack + wrong)
             good &= delta * (1 + _ROUNDING) <= line
@@ -306,10 +294,8 @@ def _too_little(slacks: Floats, looks: _Looks) -> Floats:
 
 
 def _without_slack(mechanism: Mechanism) -> float:
-    """Return a μ that is safe without any slack, ∞ where none is known: step by step, no discount.
-
-    A coin only takes away, and Gaussians of μ and μ' compose to one of √(μ² + μ'²).
-    """
+    """Return a μ that is safe without any slack, from its steps; ∞ where none is known."""
+    # A coin only takes away, and Gaussians of μ and μ' compose to one of √(μ² + μ'²).
     total, steps = 0.0, flatten(mechanism)
     for step, times in steps:
         inner = step.mechanism if isinstance(step, Sampled) else step

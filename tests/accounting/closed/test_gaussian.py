@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from apiece.accounting.exact import GaussianProfile, NothingReleased, mu, rho
+from apiece.accounting.exact import GaussianProfile, PureProfile, mu
 from apiece.errors import UnsupportedError
 from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated
 
@@ -13,7 +13,6 @@ from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated
 def test_mu_is_the_root_of_the_sum_of_squares() -> None:
     both = Composed(Repeated(Gaussian(3.0), 7), Gaussian(0.5))
     assert mu(both) == pytest.approx(math.sqrt(7 / 9 + 4))
-    assert rho(both) == pytest.approx((7 / 9 + 4) / 2)
     assert mu(Composed()) == 0
     with pytest.raises(UnsupportedError, match="Laplace"):
         mu(Composed(Gaussian(1.0), Laplace(1.0)))
@@ -28,6 +27,6 @@ def test_epsilon_inverts_delta() -> None:
 
 
 def test_nothing_released_is_nothing_known() -> None:
-    nothing = NothingReleased()
+    nothing = PureProfile(0.0)
     assert nothing.delta(np.zeros(2)).upper.tolist() == [0, 0]
     assert nothing.epsilon(np.array([1e-9])).upper.tolist() == [0]
