@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from apiece.assignment import Uniform, assign
 from apiece.budgets import Budgets
-from apiece.filters import gaussian_epsilon
+from apiece.numerics.gaussian import gaussian_epsilon_above
 from apiece.reporting.plots import partial_sensitivity_histograms, partial_sensitivity_maps, save
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.sensitivity import ModelLoss, partial_sensitivity
@@ -85,7 +85,7 @@ def train(kind: str, seed: int) -> nn.Sequential:
 def plan() -> Any:
     """Return the plan whose full-batch noise multiplier is NOISE_MULTIPLIER."""
     steps, n = STEPS["DP-SGD"], 2 * PER_CLASS
-    epsilon = float(gaussian_epsilon(np.sqrt(steps) / NOISE_MULTIPLIER, DELTA))
+    epsilon = float(gaussian_epsilon_above(np.sqrt(steps) / NOISE_MULTIPLIER, DELTA))
     return assign(
         Budgets([epsilon] * n, DELTA),
         Uniform(),
@@ -175,7 +175,8 @@ def run(seeds: int) -> dict[str, Any]:
     """Return all results as JSON types; the histograms of the first seed alone."""
     every = [one_seed(seed) for seed in range(seeds)]
     stage = plan().stages[0]
-    promise = float(gaussian_epsilon(np.sqrt(stage.steps) * CLIP_NORM / stage.noise_stddev, DELTA))
+    mu = np.sqrt(stage.steps) * CLIP_NORM / stage.noise_stddev
+    promise = float(gaussian_epsilon_above(mu, DELTA))
     return {
         "epsilon": promise,
         "delta": DELTA,

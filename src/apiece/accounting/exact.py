@@ -53,8 +53,8 @@ def sampled_remove(
     inner: Callable[[Floats], Bounds], probability: float, epsilon: Floats
 ) -> Bounds:
     """Return the remove direction, (1−q)Q + qP against Q, from the profile of P against Q."""
-    # δ_q(ε) = q·δ(log(1 + (e^ε − 1)/q)) where e^ε > 1 − q, and 1 − e^ε below: Balle, Barthe,
-    # Gaboardi 2018, Theorem 2. δ falls, so its lower end is asked to the right of the argument.
+    # Where e^ε > 1 − q: δ_q(ε) = q·δ(log(1 + (e^ε − 1)/q)); 1 − e^ε below. See Theorem 2 of
+    # Balle, Barthe, Gaboardi 2018. δ falls: its lower end is asked to the right of the argument.
     log_ratio, spread = _before_coin(epsilon, probability)
     flat = log_ratio == -np.inf
     log_ratio, spread = np.where(flat, 0.0, log_ratio), np.where(flat, 0.0, spread)

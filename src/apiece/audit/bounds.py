@@ -14,7 +14,8 @@ from scipy import special, stats
 from apiece import _check
 from apiece._types import Floats, Integers
 from apiece.errors import DataError, unknown
-from apiece.numerics import gaussian_epsilon_below, last_true
+from apiece.numerics.gaussian import gaussian_epsilon_below
+from apiece.numerics.roots import last_true
 
 SPLIT_SEED = 20260101
 """The halves of a split depend on this and on the number of scores, never on their values."""

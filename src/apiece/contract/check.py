@@ -30,7 +30,7 @@ from apiece.errors import (
     UnsupportedError,
     VerificationError,
 )
-from apiece.numerics import log_room, safe_end
+from apiece.numerics.roots import log_room, safe_end
 from apiece.plan import PUBLIC, BoundPlan, Plan, Reference, Verification, excess_of
 
 MOST = 500
