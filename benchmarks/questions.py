@@ -30,7 +30,8 @@ from apiece.accounting import (
     noise_multipliers,
     privacy_curve,
 )
-from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign, noise_over_signal
+from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
+from apiece.assignment.front import noise_over_signal
 from apiece.budgets import Budgets
 from apiece.contract import enforce
 from apiece.mechanisms import MixtureOfGaussians, Repeated, Sampled

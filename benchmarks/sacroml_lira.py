@@ -27,7 +27,8 @@ from apiece.audit import Pool, ShadowJob, ShadowScores, biregular, lira, train_s
 from apiece.audit.membership import roc
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
-from apiece.datasets import PACKAGED, encode, encode_labels, load, packaged_schema
+from apiece.datasets import PACKAGED, load, packaged_schema
+from apiece.datasets.encode import encode, encode_labels
 from apiece.training.stacked import StackedMlp
 
 Floats = npt.NDArray[np.float64]

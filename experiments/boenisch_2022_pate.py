@@ -25,12 +25,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from pictures import idx_folder
 from torch import Tensor, nn
 from torch.nn import functional
 
 from apiece.assignment import Sample, assign
 from apiece.budgets import Budgets
-from apiece.datasets import encode, encode_labels, idx_folder, load, packaged_schema
+from apiece.datasets import load, packaged_schema
+from apiece.datasets.encode import encode, encode_labels
 from apiece.pate import Lessons, plan_votes
 from apiece.pate.asking import ask
 from apiece.pate.lessons import learn, said

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pictures import idx_folder
 from torch import nn
 
 from apiece.datasets import load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
-from apiece.datasets.idx import idx_folder
 
 HIDDEN = 32
 HELD_OUT = 1 / 6  # of the training records, for choosing settings

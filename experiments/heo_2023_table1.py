@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from feldman_2021_data import fixed_layer
+from pictures import idx_folder
 from torch import nn
 
 from apiece.assignment import (
     AdaPDP,
     Hybrid,
     JorgensenSampling,
-    PublishedAdaPDP,
-    PublishedRounds,
     Rounds,
     Sample,
     Scale,
@@ -35,7 +34,6 @@ from apiece.assignment import (
     assign,
 )
 from apiece.budgets.populations import exponential_skew
-from apiece.datasets import idx_folder
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval
 from apiece.training import Trainer
 
@@ -59,8 +57,8 @@ def strategy(name: str, seed: int) -> Any:
         "uniform": lambda: Uniform("strictest"), "threshold": Threshold, "sample": Sample,
         "scale": Scale, "hybrid": lambda: Hybrid(0.02), "sampling": JorgensenSampling,
         "rounds": lambda: Rounds(**loss), "adapdp": AdaPDP,
-        "published rounds": lambda: PublishedRounds(seed=seed, **loss),
-        "published adapdp": lambda: PublishedAdaPDP(seed=seed),
+        "published rounds": lambda: Rounds(charging="joined", seed=seed, **loss),
+        "published adapdp": lambda: AdaPDP(charging="joined", seed=seed),
     }  # fmt: skip
     return made[kind]()
 

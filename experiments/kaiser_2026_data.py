@@ -12,16 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pictures import cifar_parquet, idx_folder
 
-from apiece.datasets import (
-    PACKAGED,
-    cifar_parquet,
-    encode,
-    encode_labels,
-    idx_folder,
-    load,
-    packaged_schema,
-)
+from apiece.datasets import PACKAGED, load, packaged_schema
+from apiece.datasets.encode import encode, encode_labels
 from apiece.errors import DataError
 
 DATA = Path(os.environ.get("APIECE_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -14,20 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from pictures import Images, cifar_parquet, idx_folder
 
 from apiece.assignment import Hybrid, Sample, Scale, Threshold, Uniform
 from apiece.budgets import Budgets
 from apiece.budgets.populations import exponential_skew, three_groups
-from apiece.datasets import (
-    Images,
-    Numeric,
-    cifar_parquet,
-    encode,
-    encode_labels,
-    idx_folder,
-    load,
-    packaged_schema,
-)
+from apiece.datasets import Numeric, load, packaged_schema
+from apiece.datasets.encode import encode, encode_labels
 from apiece.recipes import Recipe, outputs_of, soft_bins
 from apiece.recipes import unit as at_norm_one
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval, signed

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 from feldman_2021_data import fixed_layer
+from pictures import idx_folder
 from torch.nn.functional import one_hot
 
 from apiece.assignment import Hybrid, Sample, Scale, Threshold, Uniform, assign
 from apiece.budgets.populations import per_class
-from apiece.datasets import idx_folder
 from apiece.plan import BoundPlan
 from apiece.recipes import loss_ordered_weights
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval

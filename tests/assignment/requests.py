@@ -238,7 +238,7 @@ def infeasible(some: Case) -> bool:
         case JorgensenSampling(threshold=float(tau)):
             joins = np.minimum(np.expm1(epsilon) / math.expm1(tau), 1.0)
             return bool(joins.sum() < some.batch)
-        case Rounds() | AdaPDP():
+        case Rounds():
             # no Rényi bound is known for a coin before a run; one group has no coin
             coins = some.method == "rdp" and np.unique(epsilon).size > 1
             return coins or some.steps < some.strategy.rounds

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from apiece.assignment import Sample, Threshold, assign, compare, noise_over_signal
+from apiece.assignment import Sample, Threshold, assign, compare
+from apiece.assignment.front import noise_over_signal
 from apiece.budgets import Budgets
 from apiece.errors import InputError
 

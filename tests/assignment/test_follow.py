@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from apiece.assignment import follow
-from apiece.assignment.follow import COARSE, Follow
 from apiece.assignment.request import Request
-from apiece.assignment.solve import rates
+from apiece.assignment.solve import COARSE, Follow, rates
 from apiece.budgets import Budgets
 
 REQUEST = Request(Budgets([0.5, 1.0, 60.0], 1e-5), 3, 1.0, 1.0)
@@ -30,7 +28,7 @@ def test_what_was_found_is_remembered_and_guides(monkeypatch: pytest.MonkeyPatch
         asked.append(given[-2])
         return rates(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(follow, "rates", counted)
+    monkeypatch.setattr("apiece.assignment.solve.rates", counted)
     followed = Follow(REQUEST, EPSILON, DELTA, SHARE)
     first = followed.at(1.0)
     assert followed.at(1.0) is first

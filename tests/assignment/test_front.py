@@ -12,8 +12,8 @@ from apiece.assignment import (
     Strategy,
     Uniform,
     assign,
-    strategy_named,
 )
+from apiece.assignment.front import strategy_named
 from apiece.budgets import Budgets
 from apiece.contract import enforce
 from apiece.errors import InputError, OptionError

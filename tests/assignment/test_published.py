@@ -4,17 +4,18 @@ import math
 
 import pytest
 
-from apiece.assignment import PublishedAdaPDP, PublishedRounds, Strategy
-from apiece.assignment.published import paths
+from apiece.assignment import AdaPDP, Rounds
+from apiece.assignment.rounds import paths
 from apiece.plan import Plan
 
 from .plans import plan_of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [PublishedRounds(), PublishedAdaPDP()], ids=repr)
-def test_published_rounds_exceed_and_say_so(strategy: Strategy) -> None:
-    plan = plan_of(strategy)
+@pytest.mark.parametrize("strategy", [Rounds, AdaPDP])
+def test_published_rounds_exceed_and_say_so(strategy: type[Rounds]) -> None:
+    plan = plan_of(strategy(charging="joined"))
+    assert plan.strategy == f"published_{strategy.name}"
     verification = plan.verify()
     assert not plan.releasable
     assert "worst path" in plan.objections[0]

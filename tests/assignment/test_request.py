@@ -15,7 +15,7 @@ from apiece.assignment import (
 )
 from apiece.assignment.request import BACK, Request
 from apiece.budgets import Budgets
-from apiece.plan import UNSPENT
+from apiece.plan.parts import UNSPENT
 
 
 def unspent(

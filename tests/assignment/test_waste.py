@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from apiece.assignment.waste import best_threshold, participation
+from apiece.assignment.jorgensen import best_threshold, participation
 
 
 def test_participation_does_not_overflow() -> None:

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from apiece import Budgets, Uniform, assign
-from apiece.audit import by_person, one_a_person, one_run
+from apiece.audit import one_run
+from apiece.budgets import Units
 from apiece.errors import DataError
 from apiece.training import Trainer, clip_and_sum, sums
 
@@ -16,26 +17,26 @@ WHOSE = np.array(["c", "a", "c", "b", "a", "c"])
 
 def test_a_score_is_the_mean_over_the_rows() -> None:
     scores = np.array([[1.0, 2, 3, 4, 5, 8], [0, 0, 0, 1, 0, 0]])
-    ids, found = by_person(scores, WHOSE)
-    assert ids.tolist() == ["a", "b", "c"]
+    units, found = Units.of(WHOSE), Units.of(WHOSE).mean(scores)
+    assert units.ids.tolist() == ["a", "b", "c"]
     np.testing.assert_allclose(found, [[3.5, 4, 4], [0, 1, 0]])
 
 
 def test_what_all_rows_share_is_one_a_person() -> None:
     split = np.array([[1, 0, 1, 1, 0, 1], [0, 1, 0, 1, 1, 0]], bool)
     np.testing.assert_array_equal(
-        one_a_person("included", split, WHOSE), [[False, True, True], [True, True, False]]
+        Units.of(WHOSE).once(split, "included"), [[False, True, True], [True, True, False]]
     )
     split[1, 2] = True
-    with pytest.raises(DataError, match=r"included: differs .* \(1 such persons\)"):
-        one_a_person("included", split, WHOSE)
+    with pytest.raises(DataError, match=r"included: rows of one person differ \(1 of 3 persons\)"):
+        Units.of(WHOSE).once(split, "included")
 
 
 @pytest.mark.parametrize("whose", [[1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], [None, 1, 2]])
 def test_what_are_no_ids_is_refused(whose) -> None:
-    for of in (lambda: by_person([1, 2, 3], whose), lambda: one_a_person("x", [1, 2, 3], whose)):
+    for of in (Units.mean, lambda units, values: units.once(values, "x")):
         with pytest.raises(DataError, match="people"):
-            of()
+            of(Units.of(whose), [1, 2, 3])
 
 
 # The self-audit: canaries are persons with a coordinate of the model each, as in a gradient audit,
@@ -65,8 +66,9 @@ def shown(seed: int) -> float:
     ).fit()
     with torch.no_grad():
         losses = model(torch.from_numpy(whose))[:, 0].numpy()
-    ids, scores = by_person(-losses, whose)
-    assert ids.tolist() == list(range(CANARIES))
+    units = Units.of(whose)
+    scores = units.mean(-losses)
+    assert units.ids.tolist() == list(range(CANARIES))
     return max(one_run(scores, coins, delta=DELTA, method=m).epsilon for m in ("dp", "gdp"))
 
 

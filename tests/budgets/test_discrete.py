@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from fractions import Fraction
 
-from apiece.budgets import discrete
+from apiece.budgets import release
 
 
 def chi_square(sample: list[int], weight: dict[int, float]) -> float:
@@ -20,9 +20,9 @@ def chi_square(sample: list[int], weight: dict[int, float]) -> float:
 def test_discrete_noise_has_its_distribution() -> None:
     below = random.Random(7).randrange
     size = 4000
-    gaussian = [discrete.gaussian(Fraction(9, 4), below) for _ in range(size)]
+    gaussian = [release.discrete_gaussian(Fraction(9, 4), below) for _ in range(size)]
     normal = {x: math.exp(-(x**2) / 4.5) for x in range(-12, 13)}
-    laplace = [discrete.laplace(Fraction(3, 2), below) for _ in range(size)]
+    laplace = [release.discrete_laplace(Fraction(3, 2), below) for _ in range(size)]
     double = {x: math.exp(-abs(x) / 1.5) for x in range(-25, 26)}
     # about 11 and 15 cells: 99.99 % points are 37 and 45
     assert chi_square(gaussian, normal) < 45

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from apiece.budgets import Budgets, cap_note, doubts, doubts_of_values, refuse_absurd
+from apiece.budgets import Budgets
+from apiece.budgets.groups import cap_note, doubts, doubts_of_values, refuse_absurd
 from apiece.errors import BudgetError
 
 

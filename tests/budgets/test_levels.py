@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from apiece import Budgets, assign
-from apiece.assignment import PublishedRounds, assign_levels
-from apiece.budgets import BudgetLevels, levels
+from apiece.assignment import Rounds, assign_levels
+from apiece.budgets import BudgetLevels
 from apiece.errors import BudgetError, DataError, InputError, UnsupportedError
 
 
@@ -28,7 +28,9 @@ def people(seed: int, size: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_levels_are_the_groups(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "ROWS", 7)  # so that rows of a level lie in many parts
+    monkeypatch.setattr(
+        "apiece.budgets.groups.ROWS", 7
+    )  # so that rows of a level lie in many parts
     frame = people(seed, 100)
     frame.to_parquet(tmp_path / "p.parquet")
     asked = {
@@ -64,7 +66,7 @@ def test_what_needs_each_record_is_refused() -> None:
     found = BudgetLevels(Budgets([1.0, 2.0], 1e-5).groups)
     settings = {"steps": 4, "expected_batch_size": 1, "clip_norm": 1.0}
     with pytest.raises(UnsupportedError, match="needs Budgets"):
-        assign_levels(found, PublishedRounds(), **settings)  # type: ignore[arg-type]
+        assign_levels(found, Rounds(charging="joined"), **settings)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="give BudgetLevels"):
         assign_levels(Budgets([1.0], 1e-5), "scale", **settings)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from apiece.assignment import Scale, assign
-from apiece.budgets import BudgetHistogram, Budgets, discrete, release_histogram
+from apiece.budgets import BudgetHistogram, Budgets, release, release_histogram
 from apiece.budgets.release import gaussian_variance
 from apiece.errors import BudgetError, InfeasibleError, InputError
 
@@ -18,13 +18,13 @@ from apiece.errors import BudgetError, InfeasibleError, InputError
 def test_gaussian_variance_keeps_epsilon_and_delta() -> None:
     for epsilon, delta in ((0.5, 1e-6), (2.0, 1e-8)):
         variance = gaussian_variance(epsilon, delta)
-        assert discrete.gaussian_delta(variance, epsilon) <= delta
-        assert discrete.gaussian_delta(variance * Fraction(9, 10), epsilon) > delta
+        assert release.discrete_gaussian_delta(variance, epsilon) <= delta
+        assert release.discrete_gaussian_delta(variance * Fraction(9, 10), epsilon) > delta
     # a wide discrete Gaussian is the continuous one: Kaiser et al. 2026 Def. 2
     z = 4.0
     phi = lambda x: 0.5 * math.erfc(-x / math.sqrt(2))  # noqa: E731
     exact = phi(0.5 / z - 0.5 * z) - math.exp(0.5) * phi(-0.5 / z - 0.5 * z)
-    assert discrete.gaussian_delta(Fraction(16), 0.5) == pytest.approx(exact, rel=0.05)
+    assert release.discrete_gaussian_delta(Fraction(16), 0.5) == pytest.approx(exact, rel=0.05)
 
 
 def test_no_record_gets_more_than_it_asked() -> None:

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from apiece.budgets import release as module
 from apiece.budgets import release_rows_per_person
-from apiece.budgets import row_limit as module
 from apiece.errors import BudgetError, InfeasibleError, InputError
 
 LEVELS = [1, 2, 5, 10]

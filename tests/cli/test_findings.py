@@ -111,8 +111,8 @@ def test_canaries_may_be_persons_with_many_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"included": [1, 0, 1]}, "column 'included': differs between the rows of one person"),
-        ({"who": ["a", "b", "a"]}, "column 'who': differs"),
+        ({"included": [1, 0, 1]}, "column 'included': rows of one person differ"),
+        ({"who": ["a", "b", "a"]}, "column 'who': rows of one person differ"),
         ({"person": ["p", "", "q"]}, "column 'person', row 2: empty (1 such rows)"),
         ({"score": [1.0, None, 2.0]}, "not a number"),
         ({"included": ["yes", "yes", "no"]}, "0 or 1"),

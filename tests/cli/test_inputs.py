@@ -19,7 +19,7 @@ from apiece.cli._command import (
     table_options,
     warn,
 )
-from apiece.datasets import PLAIN
+from apiece.datasets.tables import PLAIN
 from apiece.errors import DataError, InputError
 
 group = st.tuples(

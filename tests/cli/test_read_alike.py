@@ -7,7 +7,7 @@ import pytest
 
 from apiece.budgets import Budgets
 from apiece.cli import run
-from apiece.datasets import Dialect
+from apiece.datasets.tables import Dialect
 from apiece.errors import ApieceError
 from apiece.jobs import job_from_dict, read_people
 from apiece.ledger import Ledger

@@ -6,7 +6,7 @@ from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.contract.exposure import exposure, worst
 from apiece.errors import InputError
-from apiece.plan import excess_of
+from apiece.plan.verification import excess_of
 
 PLAN = assign(
     Budgets([1.0] * 90 + [8.0] * 10, 1e-5), "sample", steps=10, expected_batch_size=20, clip_norm=1

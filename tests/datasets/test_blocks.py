@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import UnclearLineError, blocks, read_batches
-from apiece.datasets.lines import cell_text, line_cells
+from apiece.datasets import blocks
+from apiece.datasets.blocks import UnclearLineError, cell_text, line_cells, read_batches
 
 NAMES = ["a", "b", "c"]
 ATOMS = [

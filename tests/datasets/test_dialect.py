@@ -2,7 +2,7 @@
 
 import pytest
 
-from apiece.datasets import PLAIN, Dialect
+from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import DataError
 
 

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import (
-    Categorical,
-    Feature,
-    Numeric,
+from apiece.datasets import Categorical, Numeric
+from apiece.datasets.encode import (
     encode,
     encode_labels,
+    encode_numbers,
+    feature_names,
+    scale,
+    unscale,
 )
-from apiece.datasets.encode import encode_numbers, feature_names, scale, unscale
+from apiece.datasets.schema import Feature
 from apiece.errors import DataError
 
 ROWS = st.lists(

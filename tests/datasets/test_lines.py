@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from apiece.datasets import UnclearLineError, header_cells, read_batches
+from apiece.datasets.blocks import UnclearLineError, header_cells, read_batches
 from apiece.errors import DataError
 
 NAMES = ["id", "age"]

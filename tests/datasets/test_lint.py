@@ -2,8 +2,9 @@
 
 import pytest
 
-from apiece.datasets import PACKAGED, Categorical, Column, Numeric, Schema, Skip, lint, load
+from apiece.datasets import PACKAGED, Categorical, Numeric, Schema, Skip, load
 from apiece.datasets import packaged_schema as packaged
+from apiece.datasets.schema import Column, lint
 
 
 def said(columns: dict[str, Column], names: list[str] | None = None, **taken: str) -> list[str]:

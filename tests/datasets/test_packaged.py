@@ -6,15 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apiece.datasets import (
-    PACKAGED,
-    Categorical,
-    Numeric,
-    encode,
-    encode_labels,
-    load,
-    packaged_schema,
-)
+from apiece.datasets import PACKAGED, Categorical, Numeric, load, packaged_schema
+from apiece.datasets.encode import encode, encode_labels
 from apiece.datasets.packaged import matching
 from apiece.errors import OptionError
 

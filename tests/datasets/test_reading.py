@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.budgets import Budgets
-from apiece.datasets import Dialect, as_numbers, read_header, read_table, texts
+from apiece.datasets import read_table
+from apiece.datasets.cells import as_numbers, texts
+from apiece.datasets.tables import Dialect, read_header
 from apiece.errors import BudgetError, DataError
 
 

@@ -8,13 +8,13 @@ import pytest
 from apiece.datasets import (
     PACKAGED,
     Categorical,
-    Column,
     Numeric,
     Schema,
     Skip,
     packaged_schema,
     read_schema,
 )
+from apiece.datasets.schema import Column
 from apiece.errors import DataError
 
 BAD_SCHEMAS: dict[str, tuple[str, str]] = {

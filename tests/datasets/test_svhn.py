@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apiece.datasets import svhn_mat
 from apiece.errors import DataError
 
-from .image_files import PIXELS
+from .image_files import PIXELS, pictures
 
 
 def test_svhn(tmp_path: Path) -> None:
@@ -16,12 +15,12 @@ def test_svhn(tmp_path: Path) -> None:
 
     labels = np.array([[10], [1], [2], [3], [10]], dtype=np.uint8)
     savemat(tmp_path / "t.mat", {"X": PIXELS.transpose(2, 3, 1, 0), "y": labels})
-    found = svhn_mat(tmp_path / "t.mat")
+    found = pictures.svhn_mat(tmp_path / "t.mat")
     assert (found.pixels == PIXELS).all()
     assert found.labels.tolist() == [0, 1, 2, 3, 0]
     (tmp_path / "bad.mat").write_bytes(b"MATLAB 5.0, or so it says" * 9)
     with pytest.raises(DataError, match="SVHN"):
-        svhn_mat(tmp_path / "bad.mat")
+        pictures.svhn_mat(tmp_path / "bad.mat")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +37,6 @@ def test_what_holds_something_else_is_refused(content: dict[str, object], tmp_pa
 
     savemat(tmp_path / "t.mat", content)
     with pytest.raises(DataError, match=r"t\.mat: (X is|not an SVHN file)"):
-        svhn_mat(tmp_path / "t.mat")
+        pictures.svhn_mat(tmp_path / "t.mat")
     with pytest.raises(DataError, match="not an SVHN file"):
-        svhn_mat(tmp_path / "none.mat")
+        pictures.svhn_mat(tmp_path / "none.mat")

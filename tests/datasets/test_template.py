@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import (
-    Schema,
-    read_header,
-    read_schema,
-    template,
-)
+from apiece.datasets import Schema, read_schema
+from apiece.datasets.schema import template
+from apiece.datasets.tables import read_header
 from apiece.errors import DataError
 
 

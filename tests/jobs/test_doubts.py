@@ -5,7 +5,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from apiece.datasets import Categorical, Date, Feature, Numeric, encode
+from apiece.datasets import Categorical, Date, Numeric
+from apiece.datasets.encode import encode
+from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
 from apiece.jobs import job_from_dict
 from apiece.jobs.people import of_rows, refuse_too_wide, refuse_unread, roles

@@ -20,7 +20,7 @@ from apiece import contract
 from apiece.accounting import excess, noise_multipliers, privacy_curve
 from apiece.assignment import (
     Hybrid,
-    PublishedRounds,
+    Rounds,
     Sample,
     Scale,
     Threshold,
@@ -33,10 +33,10 @@ from apiece.budgets import (
     BudgetHistogram,
     BudgetLevels,
     Budgets,
-    Consents,
     release,
     release_histogram,
 )
+from apiece.budgets.records import Consents
 from apiece.errors import ApieceError, InputError
 from apiece.pate import plan_votes
 from apiece.plan import BoundPlan, Plan, model, verification
@@ -93,7 +93,7 @@ PATHS: dict[str, Path] = {
     "hybrid": by(Hybrid()),
     "hybrid with a bound for all": by(Hybrid(0.1)),
     "hybrid without a bound": by(Hybrid(1.0)),
-    "with revealed coins": by(PublishedRounds(1)),
+    "with revealed coins": by(Rounds(1, charging="joined")),
     "enforced": lambda budgets: contract.enforce(budgets, **SETTINGS),  # type: ignore[arg-type]
     "enforced with a bound for all": lambda budgets: contract.enforce(
         budgets, excess=0.2, **SETTINGS  # type: ignore[arg-type]

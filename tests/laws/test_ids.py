@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from apiece import _check
 from apiece.adapters.fitting import ids_of
 from apiece.assignment import assign
-from apiece.audit import by_person
 from apiece.audit.records import join
-from apiece.budgets import Budgets, Ownership, Units, ids_column
+from apiece.budgets import Budgets, Ownership, Units
+from apiece.budgets.frames import ids_column
 from apiece.datasets import read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter, read_id
@@ -165,7 +165,7 @@ PATHS: dict[str, Callable[..., Ids]] = {
     "owners": lambda ids: Ownership([[one] for one in ids]).owner.tolist(),
     "pairs": lambda ids: Ownership.from_pairs(range(len(ids)), ids).owner.tolist(),
     "estimators": lambda ids: list(ids_of(ids, len(ids))),
-    "audit": lambda ids: by_person(np.arange(len(ids)), ids)[1].tolist(),
+    "audit": lambda ids: Units.of(ids).mean(np.arange(len(ids))).tolist(),
     "query": by_query,
 }
 

@@ -9,7 +9,7 @@ from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import DataError, VerificationError
 from apiece.plan import Plan
-from apiece.plan.claims import SLACK, Claims
+from apiece.plan.serial import SLACK, Claims
 
 BUDGETS = Budgets([1.0] * 60 + [3.0] * 40, 1e-5, excess=1.0)
 PLAN: Plan = assign(BUDGETS, "scale", steps=8, expected_batch_size=20, clip_norm=1.0).public()
@@ -26,10 +26,14 @@ TRUE = Claims(
 )
 
 
+def require(claims: Claims, plan: Plan) -> None:
+    claims.require(plan, lambda: plan.epsilon_spent, lambda: plan.measures)
+
+
 def test_what_is_true_is_accepted_and_what_is_absent_claims_nothing() -> None:
-    TRUE.require(PLAN)
+    require(TRUE, PLAN)
     columns = {f.name: None for f in fields(Claims) if f.name not in ("steps", "releasable")}
-    replace(TRUE, **columns).require(PLAN)
+    require(replace(TRUE, **columns), PLAN)
 
 
 @pytest.mark.parametrize(
@@ -40,18 +44,18 @@ def test_each_column_is_held_against_the_plan(name: str, off: float) -> None:
     column = list(getattr(TRUE, name))
     column[1] += off * max(1.0, column[1])
     with pytest.raises(DataError, match=f"claims {name} = "):
-        replace(TRUE, **{name: column}).require(PLAN)
+        require(replace(TRUE, **{name: column}), PLAN)
 
 
 def test_steps_and_objections() -> None:
     with pytest.raises(DataError, match="steps = 9"):
-        replace(TRUE, steps=9).require(PLAN)
+        require(replace(TRUE, steps=9), PLAN)
     with pytest.raises(DataError, match="releasable is False"):
-        replace(TRUE, releasable=False).require(PLAN)
+        require(replace(TRUE, releasable=False), PLAN)
 
 
 def test_a_promise_that_is_not_kept_is_found_without_any_claim() -> None:
     loud = replace(PLAN, stages=(replace(PLAN.stages[0], noise_stddev=0.9),))
     columns = {f.name: None for f in fields(Claims) if f.name not in ("steps", "releasable")}
     with pytest.raises(VerificationError):
-        replace(TRUE, **columns).require(loud)
+        require(replace(TRUE, **columns), loud)

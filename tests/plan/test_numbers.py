@@ -10,7 +10,7 @@ from apiece.budgets import Budgets
 from apiece.errors import InputError
 from apiece.mechanisms import Composed, Gaussian, Repeated, Sampled
 from apiece.plan import Plan, Stage
-from apiece.plan.numbers import mechanism_of, own_reference, require_fit, steps_of
+from apiece.plan.parts import mechanism_of, own_reference
 
 BUDGETS = Budgets([1.0] * 60 + [3.0] * 40, 1e-5)
 PLAN: Plan = assign(BUDGETS, "scale", steps=8, expected_batch_size=20, clip_norm=1.0).public()
@@ -20,7 +20,7 @@ FIRST = PLAN.stages[0]
 def test_stages_are_composed_and_those_without_the_group_left_out() -> None:
     only_weak = Stage(3, 8.0, 2.0, np.array([0.0, 0.2]), np.array([1.0, 1.0]))
     both = replace(PLAN, stages=(FIRST, only_weak))
-    assert steps_of(both) == 11
+    assert both.steps == 11
     assert mechanism_of(both, 0) == mechanism_of(PLAN, 0)
     own = Repeated(Sampled(Gaussian(2.0), 0.2), 3)
     assert mechanism_of(both, 1) == Composed(mechanism_of(PLAN, 1), own)
@@ -53,4 +53,3 @@ def test_the_reference_of_a_plan_that_nobody_requested_is_its_mean_rate() -> Non
 def test_what_does_not_fit_is_named(stages: tuple[Stage, ...], says: str) -> None:
     with pytest.raises(InputError, match=says):
         replace(PLAN, stages=stages)
-    require_fit(PLAN)

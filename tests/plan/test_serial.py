@@ -18,8 +18,6 @@ from apiece.assignment import (
     AdaPDP,
     Hybrid,
     JorgensenSampling,
-    PublishedAdaPDP,
-    PublishedRounds,
     Rounds,
     Sample,
     Scale,
@@ -32,7 +30,7 @@ from apiece.assignment import (
 from apiece.budgets import Budgets
 from apiece.errors import ApieceError, DataError, InputError, VerificationError
 from apiece.plan import BoundPlan, Plan, Reference, serial
-from apiece.plan.claims import Claims
+from apiece.plan.serial import Claims
 from apiece.training import Trainer
 
 BOUND, STEPS, BATCH, SIZE = 0.02, 6, 8.0, 40
@@ -49,8 +47,8 @@ STRATEGIES: dict[str, Strategy] = {
     "jorgensen": JorgensenSampling(),
     "rounds": Rounds(2),
     "adapdp": AdaPDP(2),
-    "published rounds": PublishedRounds(2),
-    "published adapdp": PublishedAdaPDP(2),
+    "published rounds": Rounds(2, charging="joined"),
+    "published adapdp": AdaPDP(2, charging="joined"),
 }
 Path = tuple[Any, ...]
 
@@ -250,7 +248,7 @@ def test_a_file_does_not_choose_what_it_is_measured_against(
     if name == "weak":
         with pytest.raises(DataError, match=r"reference = .* in 1 steps, .* give 0\.2 in 1"):
             Plan.from_dict(made)
-        monkeypatch.setattr("apiece.plan.claims._require_own_reference", lambda plan: None)
+        monkeypatch.setattr("apiece.plan.serial._require_own_reference", lambda plan: None)
     bounds = [group["excess_bound"] for group in made["groups"]]
     people = Budgets(EPSILON, 1e-4, excess=np.where(EPSILON < 2, *bounds))
     if name == "weak":
@@ -273,7 +271,7 @@ def test_people_are_not_bound_to_a_group_that_is_public() -> None:
 
 def test_the_harness_finds_what_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: files believed as they are, as they once were."""
-    monkeypatch.setattr(Claims, "require", lambda self, plan: None)
+    monkeypatch.setattr(Claims, "require", lambda self, *plan: None)
     monkeypatch.setattr(Plan, "require", lambda self: None)
     with pytest.raises(AssertionError, match="spends more"):
         search("loosest", np.random.default_rng(5), 0)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from apiece.datasets import read_batches
+from apiece.datasets.blocks import read_batches
 from apiece.errors import DataError, InputError
 from apiece.queries import Schema, cells, register, sources, spark
 

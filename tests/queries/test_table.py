@@ -17,7 +17,7 @@ import random_worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import read_batches
+from apiece.datasets.blocks import read_batches
 from apiece.errors import DataError, InputError, OptionError
 from apiece.queries import Schema, Session, parse, reading, register, scratch, sources
 from apiece.queries import table as table_module

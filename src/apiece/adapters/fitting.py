@@ -21,17 +21,11 @@ from apiece import _check
 from apiece._types import Integers
 from apiece.adapters.account import Account
 from apiece.assignment import assign
-from apiece.budgets import Budgets, doubts
-from apiece.datasets import (
-    Categorical,
-    Date,
-    Feature,
-    Numeric,
-    Schema,
-    Skip,
-    encode,
-    read_schema,
-)
+from apiece.budgets import Budgets
+from apiece.budgets.groups import doubts
+from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
+from apiece.datasets.encode import encode
+from apiece.datasets.schema import Feature
 from apiece.errors import (
     BudgetError,
     DataError,

@@ -3,27 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from apiece._text import per_cent
+from apiece._types import Json
 from apiece.assignment.hybrid import Hybrid
 from apiece.assignment.jorgensen import JorgensenSampling
-from apiece.assignment.nearest import out_of_range
-from apiece.assignment.published import PublishedAdaPDP, PublishedRounds
 from apiece.assignment.request import Request, Strategy
-from apiece.assignment.rounds import AdaPDP, Rounds
+from apiece.assignment.rounds import AdaPDP, PublishedAdaPDP, PublishedRounds, Rounds
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
 from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.budgets import BudgetLevels, Budgets
-from apiece.errors import InfeasibleError, InputError, RangeError, unknown
-from apiece.plan import UNSPENT, BoundPlan, Plan
+from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedError, unknown
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import UNSPENT
+
+
+def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:
+    """Return a message that names the extreme group and the nearest cap on ε found feasible.
+
+    Caps are halved from the largest ε down, until the strategy can plan under one.
+    """
+    groups = request.groups
+    top = int(np.argmax(groups.epsilon))
+    cap, least = float(groups.epsilon[top]) / 2, float(groups.epsilon.min())
+    begin = f"strategy {strategy.name}: {reason.partition(';')[0]}; "
+    while cap > least:
+        try:
+            lower = dataclasses.replace(request, budgets=request.budgets.at_most(cap))
+            plan = strategy.plan(lower)
+            feasible = bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
+        except (RangeError, InfeasibleError):
+            feasible = False
+        if feasible:
+            return begin + (
+                f"group {groups.name[top]} asks epsilon = {groups.epsilon[top]:g}, about {cap:g} "
+                f"can be planned for; lower it, with budgets.at_most({cap:g})"
+            )
+        cap /= 2
+    low = int(np.argmin(groups.delta))
+    return begin + (
+        f"group {groups.name[low]} asks epsilon = {groups.epsilon[low]:g} at delta = "
+        f"{groups.delta[low]:g}; ask for a larger delta or another strategy"
+    )
+
 
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
@@ -193,15 +223,6 @@ def unspent_notes(plan: Plan) -> list[str]:
     """Return a note a group that spends less than 95 % of what it asked, least first.
 
     Of more than 64 such groups the last note says how many there are beside those named.
-
-    Args:
-        plan: Any plan.
-
-    Example:
-        >>> asked = Budgets([1.0] * 50 + [60.0] * 50, 1e-5)
-        >>> plan = assign(asked, "uniform", steps=5, expected_batch_size=20, clip_norm=1.0)
-        >>> unspent_notes(plan)
-        ['group epsilon=60 spends 1.7 % of the epsilon = 60 that it asked']
     """
     share, groups = plan.spent_share, plan.budget_groups
     below = np.flatnonzero(share < UNSPENT)
@@ -220,20 +241,7 @@ def unspent_notes(plan: Plan) -> list[str]:
 
 
 def strategy_named(name: str, **options: object) -> Strategy:
-    """Return the strategy called `name` with these options.
-
-    Args:
-        name: One of `STRATEGIES`.
-        **options: What its class takes.
-
-    Raises:
-        OptionError: For a name or an option that there is not, with the nearest one; what the class
-            raises.
-
-    Example:
-        >>> strategy_named("sample", noise="strictest")
-        Sample(noise='strictest')
-    """
+    """Return the strategy called `name` with these options."""
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
     known = [field.name for field in dataclasses.fields(cast(Any, STRATEGIES[name]))]
@@ -241,3 +249,105 @@ def strategy_named(name: str, **options: object) -> Strategy:
         if option not in known:
             raise unknown(f"option of strategy {name}", option, known)
     return STRATEGIES[name](**options)
+
+
+COMPARED = ("uniform", "scale", "sample", "threshold")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What one strategy makes of budgets; public numbers alone.
+
+    Attributes:
+        strategy: Its name.
+        noise_over_signal: The noise's standard deviation over the expected sum of a step if every
+            record clips, a root mean square over steps; less is better.
+        unspent: The share of records whose group spends less than 95 % of the ε it asked.
+        excess: The largest Δ of a group towards more vulnerable; None where it is not computed.
+        objection: Why the plan must not be released, or why there is none; None for a sound plan.
+
+    Example:
+        >>> Compared("scale", 0.02, 0.0, 0.01, None).strategy
+        'scale'
+    """
+
+    strategy: str
+    noise_over_signal: float | None
+    unspent: float | None
+    excess: float | None
+    objection: str | None
+
+    def to_dict(self) -> Json:
+        """Return it as JSON types."""
+        return asdict(self)
+
+
+def compare(
+    budgets: Budgets,
+    strategies: Sequence[Strategy | str] = COMPARED,
+    *,
+    steps: int,
+    expected_batch_size: float,
+    clip_norm: float = 1.0,
+    method: str = "pld",
+) -> tuple[Compared, ...]:
+    """Return what each strategy makes of the same budgets, in the order given.
+
+    A plan is made and verified for each, and none is run: it costs nobody anything.
+
+    Args:
+        budgets: What everyone asked for.
+        strategies: Names or strategies, as for `assign`.
+        steps: How many updates.
+        expected_batch_size: Of each.
+        clip_norm: The mean bound on a record's gradient.
+        method: Of accounting.
+
+    Raises:
+        InputError: As `assign` does, but for a strategy that cannot meet the request: what it says
+            is in `objection`.
+
+    Example:
+        >>> budgets = Budgets([1.0] * 300 + [4.0] * 300, 1e-5)
+        >>> uniform, scale = compare(budgets, COMPARED[:2], steps=50, expected_batch_size=60)
+        >>> scale.noise_over_signal < uniform.noise_over_signal
+        True
+    """
+    found = []
+    for strategy in strategies:
+        try:
+            plan = assign(
+                budgets,
+                strategy,
+                steps=steps,
+                expected_batch_size=expected_batch_size,
+                clip_norm=clip_norm,
+                method=method,
+            )
+        except (InfeasibleError, UnsupportedError) as error:
+            name = strategy if isinstance(strategy, str) else strategy.name
+            found.append(Compared(name, None, None, None, str(error)))
+        else:
+            found.append(_compared(plan))
+    return tuple(found)
+
+
+def _compared(plan: Plan) -> Compared:
+    records = plan.budget_groups.records
+    forward = plan.measures.forward
+    return Compared(
+        strategy=plan.strategy,
+        noise_over_signal=noise_over_signal(plan),
+        unspent=float(records @ (plan.spent_share < UNSPENT) / records.sum()),
+        excess=None if forward is None else float(forward.max()),
+        objection=plan.objections[0] if plan.objections else None,
+    )
+
+
+def noise_over_signal(plan: Plan) -> float:
+    """Return S / Σ q_i·c_i, a root mean square over steps: less is better."""
+    records, squares = plan.budget_groups.records, 0.0
+    for stage in plan.stages:
+        signal = float(records @ (stage.chances() * stage.clip_norm))
+        squares += stage.steps * (stage.noise_stddev / signal) ** 2
+    return float(np.sqrt(squares / plan.steps))

@@ -13,12 +13,12 @@ from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import excesses
-from apiece.assignment.follow import Follow
 from apiece.assignment.request import Request
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
 from apiece.assignment.solve import (
     ROUND,
+    Follow,
     crossing,
     few_groups,
     harmonic_noise,

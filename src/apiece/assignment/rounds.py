@@ -1,38 +1,45 @@
-"""Rounds and AdaPDP: a threshold and a coin a round, with every round paid for by everyone."""
+"""Rounds and AdaPDP: a threshold and a coin a round; paid for by everyone, or as published."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats
 from apiece.accounting import privacy_curve
-from apiece.assignment.jorgensen import inner_rate
+from apiece.assignment.jorgensen import best_threshold, check_loss, inner_rate, participation
 from apiece.assignment.request import Request
-from apiece.assignment.solve import crossing, noise_for
-from apiece.assignment.waste import best_threshold, check_loss, participation
-from apiece.errors import InfeasibleError, unknown
-from apiece.plan import Plan, Stage
+from apiece.assignment.solve import crossing, few_groups, noise_for
+from apiece.budgets import BudgetGroups, Budgets
+from apiece.errors import InfeasibleError, UnsupportedError, unknown
+from apiece.mechanisms import Composed, Mechanism
+from apiece.plan import BoundPlan, Plan, Stage
+from apiece.plan.parts import COMBINE
 
 PACES = ("even", "greedy")
+CHARGING = ("everyone", "joined")
 LEVELS = 12  # distinct chances of joining a round
 UNSPENT = "this strategy spends in full only the budget that binds first; of what each group allows"
+OBJECTION = (
+    "as published, a record is charged only for rounds that it joined, so its coins are revealed "
+    "and it may try again: the guarantee is that of its worst path, and thresholds and batch "
+    "normalisers depend on realised coins"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """PDP-SGD, sound: one model, several rounds, each with its threshold τ_R and its coins.
+    """PDP-SGD: one model, several rounds, each with its threshold τ_R and its coins.
 
     In each round a record joins with π = (e^r − 1)/(e^τ − 1), r its offer, by a coin that stays
     secret. Its budget is charged the amplified cost min(r, τ) whether it joined or not, so the
-    whole schedule is known before training. Heo et al. 2023 charges only those who joined, which
-    reveals the coins and lets the others try again, so that the true ε exceeds the one asked: see
-    `PublishedRounds`.
+    whole schedule is known before training.
 
     The noise of all rounds is lowered by one factor until the first group's budget is used up. The
     other groups do not spend all they allow: a round has one noise for all, a record above its τ
@@ -49,33 +56,53 @@ class Rounds:
         loss: How thresholds are chosen: the weight, in [0, 1], of budgets that stay out, or
             "adaptive".
         pace: "even" offers each round an equal part of what a record has left, "greedy" all of it,
-            as in Heo et al. 2023.
+            as in Heo et al. 2023 and always with charging="joined".
+        combine: "continue" trains one model through all rounds, "average" one a round, from
+            scratch, and averages their outputs, weighted by τ_R times the number of records
+            expected to join.
+        charging: "everyone", or "joined" as Heo et al. 2023 states it: for comparison only, never
+            for release. Coins are then tossed when the plan is made, and its groups are the budget
+            groups split by which rounds their records joined.
+        seed: Of those coins, a whole number from 0 on.
 
     Raises:
         InputError: For options out of bounds.
 
     Guarantee:
         Each group's ε of the composition over all rounds, with their coins, is at most what it
-        asked.
+        asked. With charging="joined" what is stated for each group is that of the worst path of its
+        budget, with the coins revealed; it exceeds what was asked, and `plan.objections` says so.
 
     References:
-        Heo et al. 2023, Algorithm 1.
+        Heo et al. 2023, Algorithm 1; B.2 and Algorithm 2, after Niu et al. 2021, for "average".
 
     Example:
         >>> from apiece import Budgets, assign
         >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
-        >>> plan = assign(asked, Rounds(2), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> settings = {"steps": 10, "expected_batch_size": 10, "clip_norm": 1.0}
+        >>> plan = assign(asked, Rounds(2), **settings)
         >>> len(plan.stages), plan.verify().ok
         (2, True)
+        >>> assign(asked, Rounds(2, charging="joined"), **settings).releasable
+        False
     """
 
     name: ClassVar[str] = "rounds"
     rounds: int = 4
     loss: float | str = 0.7
     pace: str = "even"
+    combine: str = "continue"
+    charging: str = "everyone"
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_options(self)
+        put = object.__setattr__
+        put(self, "rounds", _check.count("rounds", self.rounds))
+        put(self, "loss", check_loss("loss", self.loss))
+        put(self, "seed", _check.count("seed", self.seed, least=0))
+        for option, known in (("pace", PACES), ("combine", COMBINE), ("charging", CHARGING)):
+            if getattr(self, option) not in known:
+                raise unknown(option, getattr(self, option), known)
 
     def plan(self, request: Request) -> Plan:
         """Return the plan with a stage a round.
@@ -85,23 +112,28 @@ class Rounds:
 
         Raises:
             InfeasibleError: For fewer steps than rounds.
+            UnsupportedError: With charging="joined", for more than 500 groups, and for levels.
         """
-        return _plan(self, request, combine="continue")
+        if self.charging == "joined":
+            return _published(self, request)
+        plan = request.plan(self.name, schedule(self, request), combine=self.combine)
+        plan = _with_least_noise(plan, request.target)
+        spent = zip(request.groups.name, plan.epsilon_spent / request.groups.epsilon, strict=True)
+        note = ", ".join(f"{name} {100 * share:.1f} %" for name, share in spent)
+        return replace(plan, notes=(f"{UNSPENT}: {note}",))
 
 
 @dataclass(frozen=True, slots=True)
-class AdaPDP:
-    """AdaPDP on DP-SGD, sound: a model a round from scratch, outputs averaged.
-
-    The weight of a round's model is τ_R times the number of records expected to join it.
+class AdaPDP(Rounds):
+    """AdaPDP on DP-SGD: `Rounds` with a model a round and other defaults.
 
     Attributes:
         rounds: As for `Rounds`, and so the following.
         loss: How thresholds are chosen.
         pace: "even" or "greedy".
-
-    Raises:
-        InputError: For options out of bounds.
+        combine: "average".
+        charging: "everyone" or "joined".
+        seed: Of coins that are tossed beforehand.
 
     Guarantee:
         As for `Rounds`.
@@ -120,70 +152,52 @@ class AdaPDP:
     name: ClassVar[str] = "adapdp"
     rounds: int = 3
     loss: float | str = 0.2
-    pace: str = "even"
-
-    def __post_init__(self) -> None:
-        _check_options(self)
-
-    def plan(self, request: Request) -> Plan:
-        """Return the plan with a stage, and a model, a round.
-
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            InfeasibleError: For fewer steps than rounds.
-        """
-        return _plan(self, request, combine="average")
+    combine: str = "average"
 
 
-def _check_options(strategy: Rounds | AdaPDP) -> None:
-    object.__setattr__(strategy, "rounds", _check.count("rounds", strategy.rounds))
-    object.__setattr__(strategy, "loss", check_loss("loss", strategy.loss))
-    if strategy.pace not in PACES:
-        raise unknown("pace", strategy.pace, PACES)
+@dataclass(frozen=True, slots=True)
+class PublishedRounds(Rounds):
+    """`Rounds` by the name under which the command line has its published form."""
+
+    name: ClassVar[str] = "published_rounds"
+    charging: str = "joined"
 
 
-def _plan(strategy: Rounds | AdaPDP, request: Request, combine: str) -> Plan:
-    stages = schedule(strategy, request)
-    groups = request.groups
-    plan = request.plan(strategy.name, stages, combine=combine)
-    plan = _with_least_noise(plan, request.target)
-    spent = plan.epsilon_spent / groups.epsilon
-    note = ", ".join(
-        f"{name} {100 * share:.1f} %" for name, share in zip(groups.name, spent, strict=True)
-    )
-    return dataclasses.replace(plan, notes=(f"{UNSPENT}: {note}",))
+@dataclass(frozen=True, slots=True)
+class PublishedAdaPDP(AdaPDP):
+    """`AdaPDP` by the name under which the command line has its published form."""
+
+    name: ClassVar[str] = "published_adapdp"
+    charging: str = "joined"
 
 
-def schedule(strategy: Rounds | AdaPDP, request: Request) -> tuple[Stage, ...]:
+def schedule(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
     """Return the rounds with noise for each round's own threshold.
 
     Fewer of them, of more steps each, where budgets are used up or those left are no batch.
     """
     split_steps(request.steps, strategy.rounds)
     for rounds in range(strategy.rounds, 1, -1):
-        stages = _schedule(dataclasses.replace(strategy, rounds=rounds), request)
+        stages = _schedule(replace(strategy, rounds=rounds), request)
         if len(stages) == rounds:
             return stages
-    return _schedule(dataclasses.replace(strategy, rounds=1), request)
+    return _schedule(replace(strategy, rounds=1), request)
 
 
-def _schedule(strategy: Rounds | AdaPDP, request: Request) -> tuple[Stage, ...]:
+def _schedule(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
     """Return the rounds for as long as budgets and people last."""
-    groups = request.groups
-    remaining = at_levels(groups.epsilon)
-    steps = split_steps(request.steps, strategy.rounds)
-    stages = []
-    for turn, count in enumerate(steps):
+    groups, batch = request.groups, request.expected_batch_size
+    remaining, stages = at_levels(groups.epsilon), []
+    for turn, steps in enumerate(split_steps(request.steps, strategy.rounds)):
         left = remaining > 1e-9 * groups.epsilon
-        if turn and groups.records[left].sum() < request.expected_batch_size:
+        if turn and groups.records[left].sum() < batch:
             break
         offer = remaining / (strategy.rounds - turn) if strategy.pace == "even" else remaining
         offer = np.where(left, offer, 0.0)
-        least = request.expected_batch_size
-        tau = best_threshold(offer, groups.records, strategy.loss, least=least)
-        stages.append(stage_at(request, offer, tau, count))
+        tau = best_threshold(offer, groups.records, strategy.loss, least=batch)
+        joins = participation(offer, tau)
+        size, q = float(joins @ groups.records), inner_rate(request, joins)
+        stages.append(_round(request, tau, steps, q, joins, size, batch))
         remaining = np.maximum(remaining - np.minimum(offer, tau), 0.0)
     return tuple(stages)
 
@@ -201,14 +215,7 @@ def at_levels(epsilon: Floats) -> Floats:
     return np.asarray(levels[np.searchsorted(levels, epsilon, side="right") - 1])
 
 
-def stage_at(request: Request, offer: Floats, tau: float, steps: int) -> Stage:
-    """Return one round at τ, with noise for (τ, the smallest δ)."""
-    joins = participation(offer, tau)
-    size, q = float(joins @ request.groups.records), inner_rate(request, joins)
-    return round_of(request, tau, steps, q, joins, size, request.expected_batch_size)
-
-
-def round_of(
+def _round(
     request: Request, tau: float, steps: int, q: float, joins: Floats, size: float, batch: float
 ) -> Stage:
     """Return one round at τ for `size` records, with noise for (τ, the smallest δ)."""
@@ -237,36 +244,138 @@ def split_steps(steps: int, rounds: int) -> list[int]:
 
 def _with_least_noise(plan: Plan, target: Floats) -> Plan:
     """Return `plan` with the noise of all stages times the least factor that keeps each promise."""
+
+    def scaled(factor: float) -> Plan:
+        stages = (replace(s, noise_stddev=s.noise_stddev * factor) for s in plan.stages)
+        return replace(plan, stages=tuple(stages))
+
     factor = 1.0
     for _ in range(len(plan.budget_groups) + 1):
-        scaled = scaled_noise(plan, factor)
-        ratio = scaled.epsilon_spent / target
+        found = scaled(factor)
+        ratio = found.epsilon_spent / target
         binding = int(np.argmax(ratio))
         if 1 - 2e-3 <= ratio[binding] <= 1:
-            return scaled
-        # with noise far below 1, as here at times, ε falls with its square
-        factor = _factor_for(
-            plan, binding, float(target[binding]), factor * math.sqrt(ratio[binding])
+            return found
+        asked, delta = float(target[binding]), float(plan.budget_groups.delta[binding])
+
+        def room(x: float, group: int = binding, asked: float = asked, at: float = delta) -> float:
+            curve = privacy_curve(scaled(x).mechanism_for(group), method=plan.method)
+            return float(np.log(asked * (1 - 5e-4) / max(float(curve.epsilon(at).upper), 1e-300)))
+
+        # With noise far below 1, as here at times, ε falls with its square.
+        guess = factor * math.sqrt(ratio[binding])
+        factor = crossing(room, guess, 0.05, 16.0, tolerance=1e-3)
+    return scaled(factor * (1 + 1e-3))
+
+
+def _published(strategy: Rounds, request: Request) -> BoundPlan:
+    """Return the plan of the rounds that these coins give, with what its worst paths spend.
+
+    The coins are tossed here, because thresholds, noise and normalisers of later rounds depend on
+    them.
+    """
+    name = strategy.name.removeprefix("published_")
+    few_groups(request, f"published_{name}")
+    if not isinstance(request.budgets, Budgets):
+        raise UnsupportedError(
+            f"strategy published_{name}: tosses each record's coins, so it needs Budgets, not "
+            "levels"
         )
-    return scaled_noise(plan, factor * (1 + 1e-3))
-
-
-def scaled_noise(plan: Plan, factor: float) -> Plan:
-    """Return `plan` with every stage's noise times `factor`."""
-    stages = tuple(
-        dataclasses.replace(stage, noise_stddev=stage.noise_stddev * factor)
-        for stage in plan.stages
+    groups, index = request.groups, request.budgets.group_index
+    generator = np.random.default_rng(strategy.seed)
+    remaining = request.budgets.epsilon.copy()
+    rounds: list[tuple[float, int, int]] = []  # τ, steps, how many joined
+    joined = np.zeros((request.records, strategy.rounds), dtype=bool)
+    for turn, steps in enumerate(split_steps(request.steps, strategy.rounds)):
+        if not remaining.max() > 1e-9:
+            break
+        values, counts = np.unique(remaining, return_counts=True)
+        tau = best_threshold(values, counts, strategy.loss)
+        chance = np.where(remaining > 0, participation(remaining, tau), 0.0)
+        joined[:, turn] = generator.random(request.records) < chance
+        size = int(joined[:, turn].sum())
+        if size == 0:
+            break
+        rounds.append((tau, steps, size))
+        remaining = np.where(joined[:, turn], np.maximum(remaining - tau, 0.0), remaining)
+    key = np.concatenate((index[:, None], joined[:, : len(rounds)]), axis=1)
+    patterns, place, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    stages = []
+    for (tau, steps, size), joins in zip(rounds, patterns[:, 1:].astype(float).T, strict=True):
+        q = min(1.0, request.expected_batch_size / size)
+        stages.append(_round(request, tau, steps, q, joins, size, q * size))
+    origin, taus = patterns[:, 0].astype(np.int64), [tau for tau, _, _ in rounds]
+    worst = {g: _worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()}
+    return BoundPlan(
+        strategy=f"published_{name}",
+        clip_norm=request.clip_norm,
+        budget_groups=BudgetGroups(
+            name=np.array([_name(groups.name[p[0]], p[1:]) for p in patterns]),
+            epsilon=groups.epsilon[origin],
+            delta=groups.delta[origin],
+            excess=None if groups.excess is None else groups.excess[origin],
+            records=counts,
+        ),
+        stages=tuple(stages),
+        group_index=place.reshape(-1),
+        consents=request.budgets.consents,
+        method=request.method,
+        combine=strategy.combine,
+        objections=(OBJECTION,),
+        reference=request.reference,
+        worst_paths=np.array([worst[g] for g in origin.tolist()]),
     )
-    return dataclasses.replace(plan, stages=stages)
 
 
-def _factor_for(plan: Plan, group: int, target: float, guess: float) -> float:
-    """Return the least factor at which `group` spends at most `target`; about `guess`."""
-    delta = float(plan.budget_groups.delta[group])
+def _name(name: str, joined: npt.NDArray[np.int64]) -> str:
+    turns = ",".join(str(turn + 1) for turn in np.flatnonzero(joined))
+    return f"{name} joined {turns or 'none'}"
 
-    def room(factor: float) -> float:
-        mechanism = scaled_noise(plan, factor).mechanism_for(group)
-        spent = privacy_curve(mechanism, method=plan.method).epsilon(delta).upper
-        return float(np.log(target * (1 - 5e-4) / max(float(spent), 1e-300)))
 
-    return crossing(room, guess, 0.05, 16.0, tolerance=1e-3)
+def paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:
+    """Return every way in which a record's coins can fall: which rounds it joins.
+
+    Who has at least τ left joins for certain; who has nothing left never joins.
+
+    >>> list(paths(0.5, [2.0, 2.0]))
+    [(True, False), (False, True), (False, False)]
+    """
+    if not taus:
+        yield ()
+        return
+    if epsilon > 0:
+        yield from ((True, *rest) for rest in paths(max(epsilon - taus[0], 0.0), taus[1:]))
+    if epsilon < taus[0]:
+        yield from ((False, *rest) for rest in paths(epsilon, taus[1:]))
+
+
+def _worst_path(
+    request: Request, stages: list[Stage], taus: list[float], group: int
+) -> tuple[bool, ...]:
+    """Return the path that costs most, by branch and bound: RDP bounds what PLD will find."""
+    epsilon, delta = float(request.groups.epsilon[group]), float(request.groups.delta[group])
+    every = set(paths(epsilon, taus))
+    # A path that joins a subset of another's rounds costs no more.
+    maximal = [p for p in every if not any(p != o and _joined(p) <= _joined(o) for o in every)]
+
+    def cost(path: tuple[bool, ...], method: str) -> float:
+        taken = (stage for stage, on in zip(stages, path, strict=True) if on)
+        parts = [replace(stage, participation=None).mechanism(0) for stage in taken]
+        mechanism: Mechanism = Composed(*(part for part in parts if part is not None))
+        return float(privacy_curve(mechanism, method=method).epsilon(delta).upper)
+
+    bounds = sorted(((cost(path, "rdp"), path) for path in maximal), reverse=True)
+    if request.method == "rdp":
+        return bounds[0][1]
+    best, worst = -1.0, bounds[0][1]
+    for bound, path in bounds:
+        if bound <= best:
+            break
+        if (exact := cost(path, request.method)) > best:
+            best, worst = exact, path
+    return worst
+
+
+def _joined(path: tuple[bool, ...]) -> set[int]:
+    """Return the rounds that a path joins."""
+    return {turn for turn, joined in enumerate(path) if joined}

@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from apiece._types import Floats
-from apiece.assignment.follow import Follow
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
 from apiece.assignment.request import Request
 from apiece.assignment.solve import (
     ROUND,
+    Follow,
     crossing,
     harmonic_noise,
     loosest,

@@ -22,7 +22,7 @@ from apiece.audit.membership import (
     rmia,
     roc_by_group,
 )
-from apiece.audit.records import ShadowScores, by_person, one_a_person
+from apiece.audit.records import ShadowScores
 from apiece.audit.splits import biregular, one_plan
 
 if TYPE_CHECKING:
@@ -42,12 +42,10 @@ __all__ = [
     "Trend",
     "UpdateRule",
     "biregular",
-    "by_person",
     "jonckheere_terpstra",
     "lira",
     "loss_scores",
     "lower_bound",
-    "one_a_person",
     "one_plan",
     "one_run",
     "one_run_by_group",

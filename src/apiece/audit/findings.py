@@ -15,8 +15,9 @@ from scipy import special, stats
 from apiece._types import Floats, Json
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
 from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc_by_group
-from apiece.audit.records import ShadowScores, by_person, one_a_person
+from apiece.audit.records import ShadowScores
 from apiece.audit.splits import check_half_full
+from apiece.budgets import Units
 from apiece.errors import DataError, InputError
 
 
@@ -426,14 +427,17 @@ class Side:
             people: (n,), the id of each row's person, where persons are the units.
 
         Raises:
-            DataError: As `by_person`, and where a person is in two groups.
+            DataError: As `Units`, and where a person is in two groups.
         """
         scores = loss_scores(np.asarray(confidences, dtype=np.float64).ravel())
         names = None if groups is None else np.asarray(groups)
         if people is None:
             return cls(scores, names)
-        ids, means = by_person(scores, people)
-        return cls(means, None if names is None else one_a_person("groups", names, people), ids)
+        units = Units.of(people)
+        own = None if names is None else units.once(names, "groups")
+        # To first order a step along a person's clipped sum changes the sum of their rows' losses
+        # most; the mean says the same, and does not grow with how many rows somebody has.
+        return cls(units.mean(scores), own, units.ids)
 
 
 def audit_scores(

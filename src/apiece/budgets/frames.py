@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats
-from apiece.datasets import PLAIN, Dialect, as_numbers, column, read_table, texts
+from apiece.datasets import read_table
+from apiece.datasets.cells import as_numbers, column, texts
+from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, DataError
 
 if TYPE_CHECKING:
@@ -48,27 +50,7 @@ def budget_column(
     decimal: str = ".",
     no_limit_cap: float | None = None,
 ) -> Floats:
-    """Return a column of ε, δ or Δ̄ as floats, each row read by itself.
-
-    Args:
-        table: With texts or numbers as cells.
-        name: Of the column.
-        role: "epsilon", "delta" or "excess".
-        below: Values must be in (0, below); "excess" may be 0 and `below` itself.
-        decimal: The mark in texts that are numbers.
-        no_limit_cap: What "no limit", "unlimited" and infinite numbers are read as; None refuses
-            them.
-
-    Raises:
-        DataError: Where there is no such column.
-        BudgetError: With the first row that holds something else.
-
-    Example:
-        >>> import pandas as pd
-        >>> table = pd.DataFrame({"consent": ["1,5", "2"]})
-        >>> budget_column(table, "consent", "epsilon", below=math.inf, decimal=",").tolist()
-        [1.5, 2.0]
-    """
+    """Return a column of ε, δ or Δ̄ as floats, each row read by itself."""
     cells = texts(column(table, name, role))
     values = as_numbers(cells, decimal)
     free = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
@@ -88,19 +70,7 @@ def budget_column(
 
 
 def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
-    """Return `epsilon`, or where it is infinite the steward's cap.
-
-    Args:
-        epsilon: A number or a text.
-        no_limit_cap: The cap, positive and finite; None for none.
-
-    Raises:
-        BudgetError: Where ε is infinite and there is no cap, or one out of bounds.
-
-    Example:
-        >>> capped(float("inf"), 8.0), capped(2.0, 8.0)
-        (8.0, 2.0)
-    """
+    """Return `epsilon`, or where it is infinite the steward's cap."""
     if epsilon != math.inf:
         return epsilon
     if no_limit_cap is None:
@@ -109,20 +79,7 @@ def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
 
 
 def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
-    """Return a column of ids: whole numbers where they are stored as such, else texts.
-
-    Args:
-        table: The table.
-        name: Of the column.
-
-    Raises:
-        DataError: For an empty id, one that occurs twice, and a column that is not there.
-
-    Example:
-        >>> import pandas as pd
-        >>> ids_column(pd.DataFrame({"who": ["007", "7"]}), "who").tolist()
-        ['007', '7']
-    """
+    """Return a column of ids: whole numbers where they are stored as such, else texts."""
     cells = column(table, name, "ids")
     found = _filled(
         cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out"
@@ -132,20 +89,7 @@ def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
 
 
 def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
-    """Return a column of persons' ids, as texts; a person may have many rows.
-
-    Args:
-        table: The table.
-        name: Of the column.
-
-    Raises:
-        DataError: For an empty id, and a column that is not there.
-
-    Example:
-        >>> import pandas as pd
-        >>> person_column(pd.DataFrame({"who": [7, 8, 7]}), "who").tolist()
-        ['7', '8', '7']
-    """
+    """Return a column of persons' ids, as texts; a person may have many rows."""
     remedy = "give every row its person's id, or leave the row out"
     return _filled(column(table, name, "person"), f"person column {name!r}", remedy)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.errors import BudgetError
+from apiece.budgets.frames import budget_column
+from apiece.errors import BudgetError, DataError
 
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
 
@@ -125,3 +130,200 @@ def names_of(
         if len(set(names)) == len(names):
             break
     return np.array(names)
+
+
+LARGE = 10.0  # from here on a promise is weak (Ponomareva et al. 2023)
+ABSURD = 1000.0
+FEW_RECORDS = 100
+SMALL_GROUP = 10  # people in a group of fewer can be told from the plan
+
+
+def refuse_absurd(epsilon: float) -> float:
+    """Return `epsilon`, unless it is so large that it promises nothing."""
+    if ABSURD < epsilon < math.inf:
+        raise BudgetError(
+            f"epsilon = {epsilon:g}: above {ABSURD:g} it promises nothing; where people set no "
+            "limit, write inf and name the number that it is read as, as in --no-limit-cap 8"
+        )
+    return epsilon
+
+
+def doubts(groups: BudgetGroups) -> list[str]:
+    """Return what looks like a mistake in budgets that are allowed, one line each.
+
+    Only what a plan shows as well is looked at: the groups, their budgets and sizes.
+    """
+    return [*doubts_of_values(groups), *_doubts_of_sizes(groups)]
+
+
+def doubts_of_values(groups: BudgetGroups) -> list[str]:
+    """Return those of `doubts` that are about the largest ε and δ, not about sizes of groups."""
+    largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
+    records = int(groups.records.sum())
+    found = []
+    if largest > LARGE:
+        found.append(
+            f"the largest epsilon is {largest:g}; above {LARGE:g} a promise is weak: if these are "
+            "percent, divide by 100"
+        )
+    if delta * records >= 1:
+        found.append(
+            f"delta = {delta:g} is at least 1/n = {1 / records:.3g} for n = {records} records: "
+            "publishing one person in n at random would keep it; give "
+            f"{10 ** math.floor(math.log10(0.1 / records)):g} or less"
+        )
+    return found
+
+
+def _doubts_of_sizes(groups: BudgetGroups) -> list[str]:
+    records, smallest = int(groups.records.sum()), int(groups.records.min())
+    found = []
+    if records < FEW_RECORDS:
+        found.append(
+            f"{records} records: noise that hides one of so few hides what they have in common; "
+            f"expect nothing useful of fewer than {FEW_RECORDS}"
+        )
+    if smallest < SMALL_GROUP:
+        small = int((groups.records < SMALL_GROUP).sum())
+        found.append(
+            f"{small} of {len(groups)} groups have fewer than {SMALL_GROUP} records, the smallest "
+            f"{smallest}: plan and report name their budgets, which tells who they are; round "
+            "budgets down to fewer distinct values"
+        )
+    return found
+
+
+def cap_note(no_limit_cap: float) -> str:
+    """Return the sentence by which a plan states what "no limit" was read as."""
+    return f"whoever set no limit is promised epsilon = {no_limit_cap:g}, a cap set by the steward"
+
+
+ROWS: Final = 2**20  # read together
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLevels:
+    """The distinct budgets of many records and how many have each; no record by itself.
+
+    What `assign_levels` makes a plan from where the records are too many to hold. Memory follows
+    the number of levels. The counts are data about people, as a plan made from them is where
+    groups are small.
+
+    Args:
+        groups: The levels, strictest first.
+
+    Example:
+        >>> from apiece import Budgets
+        >>> levels = BudgetLevels(Budgets([1.0, 2.0, 1.0], 1e-5).groups)
+        >>> len(levels), levels.groups.records.tolist()
+        (3, [2, 1])
+    """
+
+    groups: BudgetGroups
+
+    def __len__(self) -> int:
+        return int(self.groups.records.sum())
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        epsilon: str,
+        delta: str | float,
+        excess: str | float | None = None,
+        no_limit_cap: float | None = None,
+    ) -> BudgetLevels:
+        """Return the levels of a Parquet file with one row a record, read some rows at a time.
+
+        Args:
+            path: Of the file.
+            epsilon: Name of the column of ε.
+            delta: Name of a column, or one number for all.
+            excess: Name of a column, or one number for all.
+            no_limit_cap: The ε that "no limit" and inf are read as; None refuses them.
+
+        Returns:
+            The same groups as of `Budgets.from_frame` without labels.
+
+        Raises:
+            DataError: For a file that cannot be read or has no rows, and a missing column.
+            BudgetError: For a cell that is no budget.
+
+        Example:
+            >>> import tempfile, pandas as pd
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     people = pd.DataFrame({"consent": [2.0, 1.0, 2.0]})
+            ...     people.to_parquet(f"{folder}/people.parquet")
+            ...     BudgetLevels.from_parquet(f"{folder}/people.parquet", epsilon="consent",
+            ...                               delta=1e-5)
+            BudgetLevels(groups=BudgetGroups(3 records in 2 groups))
+        """
+        names = [name for name in (epsilon, delta, excess) if isinstance(name, str)]
+        table, counts = _counted(Path(path), list(dict.fromkeys(names)))
+
+        def values(given: str | float, role: str, below: float) -> Floats:
+            if not isinstance(given, str):
+                return np.full(counts.size, given)
+            try:
+                return budget_column(table, given, role, below=below, no_limit_cap=no_limit_cap)
+            except BudgetError as error:  # its rows are levels here
+                raise BudgetError(f"{path}: " + re.sub(r", row \d+", "", str(error))) from None
+
+        columns = [values(epsilon, "epsilon", np.inf), values(delta, "delta", 1.0)]
+        if excess is not None:
+            columns.append(values(excess, "excess", 1.0))
+        return cls._of(columns, counts)
+
+    def at_most(self, epsilon: float) -> BudgetLevels:
+        """Return these levels with every ε above `epsilon` lowered to it.
+
+        Args:
+            epsilon: The cap, positive and finite.
+
+        Raises:
+            BudgetError: Where it is not.
+        """
+        cap, of = _check.positive("epsilon", epsilon, error=BudgetError), self.groups
+        columns = [np.minimum(of.epsilon, cap), of.delta]
+        return self._of(columns + ([] if of.excess is None else [of.excess]), of.records)
+
+    @classmethod
+    def _of(cls, columns: list[Floats], counts: Integers) -> BudgetLevels:
+        """Return the levels of rows that may be equal: ε, δ and Δ̄ if asked, `counts` times each."""
+        found, at = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        records = np.zeros(len(found), dtype=np.int64)
+        np.add.at(records, at.reshape(-1), counts)
+        eps, dlt, *more = (found[:, k].copy() for k in range(len(columns)))
+        exc = more[0] if more else None
+        return cls(BudgetGroups(names_of(eps, dlt, exc, None), eps, dlt, exc, records))
+
+
+def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:
+    """Return the distinct rows of these columns as a pandas table, and how often each occurs."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        missing = [name for name in names if name not in file.schema_arrow.names]
+        if missing:
+            raise DataError(
+                f"{path}: no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
+            )
+        found = None
+        for batch in file.iter_batches(batch_size=ROWS, columns=names):
+            rows = pa.Table.from_batches([batch])
+            count = pa.array(np.ones(rows.num_rows, dtype=np.int64))
+            rows = rows.append_column("number of rows", count)
+            rows = rows if found is None else pa.concat_tables([found, rows])
+            found = rows.group_by(names).aggregate([("number of rows", "sum")])
+            found = found.rename_columns([*names, "number of rows"])
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise DataError(f"{path}: cannot be read ({reason}); give a Parquet file") from None
+    if found is None or not found.num_rows:
+        raise DataError(f"{path}: it has no rows; give one row a record")
+    counts = found.column("number of rows").to_numpy()
+    table = found.select(names).to_pandas(ignore_metadata=True, integer_object_nulls=True)
+    return table, counts

@@ -15,7 +15,7 @@ from apiece._types import Floats, Integers, Mask
 from apiece.budgets.frames import budget_column, ids_column, read_frame
 from apiece.budgets.groups import BudgetGroups, excess_array, names_of
 from apiece.budgets.units import Units
-from apiece.datasets import PLAIN, Dialect
+from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import BudgetError, InputError
 
 BOUNDS = ("epsilon", "delta", "excess")
@@ -24,21 +24,7 @@ COLUMNS = (*BOUNDS, "ids", "labels")
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Consents:
-    """What each of some records allows at most: data about people, for a plan of these records.
-
-    Attributes:
-        ids: Of the records.
-        epsilon: Of each.
-        delta: Of each.
-        excess: Δ̄ of each; 1 where no bound was asked.
-
-    Raises:
-        BudgetError: For columns of different lengths.
-
-    Example:
-        >>> Budgets([1.0, 3.0], 1e-5).consents.excess.tolist()
-        [1.0, 1.0]
-    """
+    """What each of some records allows at most: data about people, for a plan of these records."""
 
     ids: npt.NDArray[Any]
     epsilon: Floats
@@ -63,33 +49,16 @@ class Consents:
         return int(self.ids.size)
 
     def taken(self, which: npt.NDArray[Any]) -> Consents:
-        """Return those of some of the records, maybe of none.
-
-        Args:
-            which: A mask, or positions.
-        """
+        """Return those of some of the records, maybe of none."""
         columns = (self.ids, self.epsilon, self.delta, self.excess)
         return Consents(*(each[which] for each in columns))
 
     def named(self, ids: npt.NDArray[Any]) -> Consents:
-        """Return the same of records that are called by other ids.
-
-        Args:
-            ids: In the same order.
-        """
+        """Return the same of records that are called by other ids."""
         return Consents(ids, self.epsilon, self.delta, self.excess)
 
     def narrowed(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
-        """Return, of each record, the least of what stands here and of what `budgets` say.
-
-        Args:
-            budgets: Joined by id; of these records at least.
-            added: Which of these records may be missing, where the budgets are those of all the
-                others and of nobody else: a plan has added them.
-
-        Raises:
-            InputError: Where one of the records is missing.
-        """
+        """Return, of each record, the least of what stands here and of what `budgets` say."""
         order = np.argsort(budgets.ids, kind="stable")
         found = np.searchsorted(budgets.ids, self.ids, sorter=order)
         place = order[np.minimum(found, len(budgets) - 1)]

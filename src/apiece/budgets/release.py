@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,11 +15,75 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers
-from apiece.budgets import discrete
 from apiece.budgets.groups import excess_array
 from apiece.budgets.records import Budgets
-from apiece.errors import BudgetError, InfeasibleError, unknown
+from apiece.errors import BudgetError, InfeasibleError, InputError, unknown
 from apiece.numerics.roots import geometric, narrowed
+
+ROUNDING = 1e-13  # of a sum of probabilities in floating point
+Below = Callable[[int], int]
+"""Returns a uniform integer in [0, n); `secrets.randbelow` where the noise is for a release."""
+
+
+def bernoulli_exp(gamma: Fraction, below: Below = secrets.randbelow) -> bool:
+    """Return True with probability e^−γ, exactly; γ ≥ 0."""
+    while gamma > 1:
+        if not _bernoulli_exp_unit(Fraction(1), below):
+            return False
+        gamma -= 1
+    return _bernoulli_exp_unit(gamma, below)
+
+
+def _bernoulli_exp_unit(gamma: Fraction, below: Below) -> bool:
+    turn = 1
+    while below(gamma.denominator * turn) < gamma.numerator:
+        turn += 1
+    return turn % 2 == 1
+
+
+def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:
+    """Return an integer x with probability proportional to e^(−|x|/scale), exactly."""
+    top, bottom = scale.numerator, scale.denominator
+    while True:
+        part = below(top)
+        if not bernoulli_exp(Fraction(part, top), below):
+            continue
+        whole = 0
+        while bernoulli_exp(Fraction(1), below):
+            whole += 1
+        size = (part + top * whole) // bottom
+        negative = below(2) == 1
+        if not (negative and size == 0):
+            return -size if negative else size
+
+
+def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> int:
+    """Return an integer x with probability proportional to e^(−x²/(2·variance)), exactly."""
+    scale = math.isqrt(variance.numerator // variance.denominator) + 1
+    while True:
+        candidate = discrete_laplace(Fraction(scale), below)
+        distance = abs(candidate) - variance / scale
+        if bernoulli_exp(distance * distance / (2 * variance), below):
+            return candidate
+
+
+def discrete_gaussian_delta(variance: Fraction, epsilon: float) -> float:
+    """Return an upper bound on δ(ε) of adding this noise to a count of sensitivity 1.
+
+    δ(ε) = P[X > εσ² − 1/2] − e^ε·P[X > εσ² + 1/2]. Source: Theorem 7.
+    """
+    variance_float = float(variance)
+    reach = math.ceil(40 * math.sqrt(variance_float)) + 2
+    weights = {x: math.exp(-(x * x) / (2 * variance_float)) for x in range(-reach, reach + 1)}
+    total = math.fsum(weights.values())
+
+    def above(threshold: float) -> float:
+        return math.fsum(w for x, w in weights.items() if x > threshold) / total
+
+    edge = epsilon * variance_float
+    delta = above(edge - 0.5) - math.exp(epsilon) * above(edge + 0.5)
+    return max(delta, 0.0) + ROUNDING
+
 
 NOISES = ("gaussian", "laplace")
 LARGEST = 500.0  # ε; a larger one is kept by the noise for this, and e^ε stays a number
@@ -106,7 +171,7 @@ def release_histogram(
     delta: float | None = None,
     level_excess: npt.ArrayLike | None = None,
     noise: str = "gaussian",
-    below: discrete.Below = secrets.randbelow,
+    below: Below = secrets.randbelow,
 ) -> BudgetHistogram:
     """Return the counts of records at each public level of ε, with discrete noise.
 
@@ -152,13 +217,13 @@ def release_histogram(
     at = _levels(levels, level_delta, level_excess)
     if noise == "laplace":
         spent_delta = 0.0
-        draw = functools.partial(discrete.laplace, laplace_scale(cost), below)
+        draw = functools.partial(discrete_laplace, laplace_scale(cost), below)
     else:
         if delta is None:
             raise BudgetError("delta: missing; discrete Gaussian noise needs one")
         spent_delta = float(_check.positive_array("delta", delta, below=1, error=BudgetError))
         variance = gaussian_variance(cost, spent_delta)
-        draw = functools.partial(discrete.gaussian, variance, below)
+        draw = functools.partial(discrete_gaussian, variance, below)
     exact = np.bincount(_place(budgets, *at) + 1, minlength=at[0].size + 1)[1:]
     counts = np.array([int(count) + draw() for count in exact], dtype=np.int64)
     return BudgetHistogram(*at, np.maximum(counts, 0), cost, spent_delta, noise)
@@ -173,12 +238,12 @@ def laplace_scale(epsilon: float) -> Fraction:
 
 def gaussian_variance(epsilon: float, delta: float) -> Fraction:
     """Return a variance of discrete Gaussian noise, to 1 %, that keeps (ε, δ) on a count."""
-    if not delta > 2 * discrete.ROUNDING:
+    if not delta > 2 * ROUNDING:
         raise _too_small(epsilon, delta)
     epsilon = min(epsilon, LARGEST)
 
     def enough(variance: float) -> bool:
-        return discrete.gaussian_delta(Fraction(variance), epsilon) <= delta
+        return discrete_gaussian_delta(Fraction(variance), epsilon) <= delta
 
     low, high = 1e-3, 1.0
     while not enough(high):
@@ -190,7 +255,7 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
         lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
     )
     variance = Fraction(float(found)).limit_denominator(10**6) + Fraction(1, 10**6)
-    while discrete.gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
+    while discrete_gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
         variance += variance / 100
     return variance
 
@@ -230,3 +295,80 @@ def _place(budgets: Budgets, epsilon: Floats, delta: Floats, excess: Floats | No
         fits = (allows.epsilon >= epsilon[level]) & (allows.delta >= delta[level])
         index[fits & (allows.excess >= bounds[level])] = level
     return index
+
+
+def release_rows_per_person(
+    rows: npt.ArrayLike,
+    levels: npt.ArrayLike,
+    *,
+    epsilon: float,
+    share: float = 0.9,
+    below: Below = secrets.randbelow,
+) -> int:
+    """Return a number of rows that about a share of the persons do not exceed, to be made public.
+
+    Each person is counted once, at the least level that is not below their number of rows, or at
+    the last; every count gets discrete Laplace noise. What the release costs comes on top of what a
+    plan spends: lower everyone's ε by it before the plan is made.
+
+    Args:
+        rows: (P,), how many rows each person has: data about them.
+        levels: Increasing whole numbers, chosen without looking at the rows.
+        epsilon: The guarantee of the release.
+        share: Of the persons, in (0, 1).
+        below: Where randomness comes from: the system's cryptographic generator, unless a test
+            replaces it.
+
+    Returns:
+        One of the levels.
+
+    Raises:
+        BudgetError: For an ε that is not positive, or too small for a count to say anything.
+        InputError: For levels that are not increasing or not positive, numbers of rows below 1, and
+            a share out of bounds.
+        InfeasibleError: Where no released count is positive.
+
+    Guarantee:
+        (ε, 0)-DP under add/remove of a person with all their rows: one count moves by 1, and
+        nothing else does.
+
+    References:
+        Canonne, Kamath, Steinke 2020 (discrete noise).
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> rows = random.integers(1, 7, 4000)
+        >>> release_rows_per_person(rows, [1, 2, 5, 10], epsilon=0.1, share=0.7)
+        5
+        >>> from apiece import Budgets
+        >>> budgets = Budgets([2.0] * 4000, 1e-5)
+        >>> plan_from = budgets.lowered_to(budgets.epsilon - 0.1)
+    """
+    cost = _check.positive("epsilon", epsilon, error=BudgetError)
+    part = _check.probability("share", share, low_open=True, high_open=True)
+    exact = _counted(rows, _whole("levels", levels))
+    scale = laplace_scale(cost)
+    counts = [max(count + discrete_laplace(scale, below), 0) for count in exact.tolist()]
+    total = sum(counts)
+    if not total:
+        raise InfeasibleError(
+            "rows_per_person: every released count is 0; release it with a larger epsilon or "
+            "fewer levels"
+        )
+    reached = np.flatnonzero(np.cumsum(counts) >= part * total)[0]
+    return int(np.asarray(levels)[reached])
+
+
+def _counted(rows: npt.ArrayLike, levels: Integers) -> Integers:
+    """Return how many persons there are at each level; each person is in one count."""
+    if (np.diff(levels) <= 0).any():
+        raise InputError("levels: must increase; give each once, the least first")
+    place = np.searchsorted(levels, _whole("rows", rows))
+    return np.bincount(np.minimum(place, levels.size - 1), minlength=levels.size)
+
+
+def _whole(name: str, values: npt.ArrayLike) -> Integers:
+    found = np.asarray(values)
+    if found.ndim != 1 or not found.size or found.dtype.kind not in "iu" or found.min() < 1:
+        raise InputError(f"{name}: must be a list of whole numbers of at least 1")
+    return found.astype(np.int64)

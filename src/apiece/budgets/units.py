@@ -228,31 +228,6 @@ class Units:
         return values
 
 
-class Persons(Units):
-    """Units by the column of their ids: an older name of `Units.of_column`.
-
-    Args:
-        ids: As of `Units`.
-        owner: As of `Units`.
-        most: As of `Units`.
-
-    Example:
-        >>> import pandas as pd
-        >>> len(Persons.of(pd.DataFrame({"who": ["bob", "ann", "bob"]}), "who"))
-        2
-    """
-
-    @classmethod
-    def of(cls, table: Any, name: Any = None) -> Any:
-        """Return the units of a table.
-
-        Args:
-            table: As of `Units.of_column`.
-            name: As of `Units.of_column`.
-        """
-        return Units.of_column(table, name)
-
-
 def _positions(ids: npt.NDArray[Any], people: npt.NDArray[Any]) -> Integers:
     """Return where in `ids` each row's unit stands."""
     if people.dtype.kind != ids.dtype.kind:

@@ -19,7 +19,7 @@ from apiece.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from apiece._types import Flags
-    from apiece.datasets import Dialect
+    from apiece.datasets.tables import Dialect
 
 WIDTH = 80  # of a terminal
 LEAST = 12  # characters of a first column that is cut
@@ -168,7 +168,7 @@ def gone(old: str, remedy: str) -> Callable[[Any], Any]:
 
 def dialect_from(flags: Flags) -> Dialect:
     """Return how a CSV file is written, by the flags of `table_options`."""
-    from apiece.datasets import Dialect
+    from apiece.datasets.tables import Dialect
 
     return Dialect(**{name: flags[name] for name in DIALECT if flags[name] is not None})
 

@@ -13,7 +13,7 @@ from apiece.errors import DataError, InputError, UnsupportedError, unknown
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
-    from apiece.datasets import Dialect
+    from apiece.datasets.tables import Dialect
     from apiece.jobs import Records
     from apiece.jobs.people import People
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ class Canaries:
 
     def columns(self, path: Path, names: list[str]) -> Any:
         """Return these columns of a file; raise `DataError` for one that it lacks."""
-        from apiece.datasets import PLAIN, column, is_parquet, read_table
+        from apiece.datasets import read_table
+        from apiece.datasets.cells import column
+        from apiece.datasets.tables import PLAIN, is_parquet
 
         mixed = self.coins is not None and is_parquet(self.coins) != is_parquet(self.canaries)
         table = read_table(path, PLAIN if mixed and is_parquet(path) else self.dialect)
@@ -128,10 +130,10 @@ def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
 
     With --coins, the two files are joined by id, whatever the order of their rows.
     """
-    from apiece.audit import by_person, one_a_person
     from apiece.audit.records import join
-    from apiece.budgets import ids_column, person_column
-    from apiece.datasets import texts
+    from apiece.budgets import Units
+    from apiece.budgets.frames import ids_column, person_column
+    from apiece.datasets.cells import texts
 
     coined, person, coins, key = given.coined, given.person, given.coins, given.key
     wanted = [given.score, *(coined if coins is None else []), *([key] if key else [])]
@@ -141,11 +143,10 @@ def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
     ids: Any = read(table, key).astype(str) if key else None
     values = [texts(table[name]).astype(str) for name in coined] if coins is None else []
     if person is not None:
-        whose = ids
-        ids, scores = by_person(scores, whose)
+        units = Units.of(ids)
+        ids, scores = units.ids, units.mean(scores)
         values = [
-            one_a_person(f"column {name!r}", own, whose)
-            for name, own in zip(coined, values, strict=False)
+            units.once(own, f"column {name!r}") for name, own in zip(coined, values, strict=False)
         ]
     if coins is not None and key is not None:
         other = given.columns(coins, [key, *coined])
@@ -167,7 +168,7 @@ def _coins(name: str, values: Any) -> Any:
 def _score_column(table: Any, given: Canaries) -> Any:
     import numpy as np
 
-    from apiece.datasets import as_numbers, texts
+    from apiece.datasets.cells import as_numbers, texts
 
     cells = texts(table[given.score])
     scores = as_numbers(cells, given.dialect.decimal)

@@ -74,8 +74,9 @@ def _exposures(decoys: list[float], shares: list[float] | None, flags: Flags) ->
     import numpy as np
 
     from apiece import _check
-    from apiece.assignment import strategy_named
-    from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
+    from apiece.assignment.front import strategy_named
+    from apiece.budgets import Budgets
+    from apiece.budgets.groups import doubts_of_values, refuse_absurd
     from apiece.contract import budget_manipulation, collusion
 
     size = _check.count("--records", flags["records"], least=2)

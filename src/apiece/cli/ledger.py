@@ -108,7 +108,8 @@ def init(
     batches. Those in which a record joins few steps need more of it: --like PLAN finds how much
     lets a plan's promises cost the least, for each person's ε.
     """
-    from apiece.budgets import Budgets, cap_note, doubts_of_values
+    from apiece.budgets import Budgets
+    from apiece.budgets.groups import cap_note, doubts_of_values
 
     budgets, found = None, []
     if slack is not None and like is not None:
@@ -237,7 +238,7 @@ def charge(
 
 def _people_of(ledger: Ledger, data: Path, person: str, written: Any) -> Any:
     """Return the ids of a table's people, as the ledger writes them."""
-    from apiece.budgets import person_column
+    from apiece.budgets.frames import person_column
     from apiece.datasets import read_table
     from apiece.ledger import read_id
 

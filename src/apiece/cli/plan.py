@@ -12,15 +12,11 @@ import click
 
 from apiece._files import PLAN, write
 from apiece._text import plain, rounded_up
-from apiece.assignment import (
-    COMPARED,
-    STRATEGIES,
-    Compared,
-    assign,
-    compare,
-    strategy_named,
-)
-from apiece.budgets import Budgets, cap_note, capped, doubts, refuse_absurd
+from apiece.assignment import STRATEGIES, Compared, assign, compare
+from apiece.assignment.front import COMPARED, strategy_named
+from apiece.budgets import Budgets
+from apiece.budgets.frames import capped
+from apiece.budgets.groups import cap_note, doubts, refuse_absurd
 from apiece.cli._command import (
     DIALECT,
     Command,
@@ -38,7 +34,8 @@ from apiece.cli._command import (
     warn,
 )
 from apiece.errors import InputError
-from apiece.plan import UNSPENT, Plan
+from apiece.plan import Plan
+from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json

@@ -10,8 +10,9 @@ import click
 import numpy as np
 
 from apiece._files import FIGURE
-from apiece.assignment import strategy_named
-from apiece.budgets import Budgets, doubts_of_values, refuse_absurd
+from apiece.assignment.front import strategy_named
+from apiece.budgets import Budgets
+from apiece.budgets.groups import doubts_of_values, refuse_absurd
 from apiece.cli._command import Bar, Command, Output, echo, parse_option, warn
 from apiece.contract.exposure import RiskTable, risk_table
 from apiece.errors import InputError

@@ -58,7 +58,11 @@ def command(
     declared and not in the table, names and values that differ in case alone, an id or a budget as
     a feature, markers of missing values among the values.
     """
-    from apiece.datasets import PACKAGED, read_header, require, schema_text, template
+    from apiece.datasets import PACKAGED
+    from apiece.datasets.cells import require
+    from apiece.datasets.packaged import schema_text
+    from apiece.datasets.schema import template
+    from apiece.datasets.tables import read_header
 
     if check is None and as_json:
         raise InputError("--json: a template is TOML; give it with --check")
@@ -88,7 +92,8 @@ def _put(text: str, out: Path | None) -> None:
 
 
 def _doubts(path: Path, names: list[str], taken: dict[str, str]) -> list[str]:
-    from apiece.datasets import lint, read_schema
+    from apiece.datasets import read_schema
+    from apiece.datasets.schema import lint
 
     schema = read_schema(path)
     label = next(iter(taken))

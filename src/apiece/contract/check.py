@@ -13,15 +13,8 @@ import numpy as np
 from apiece import _check
 from apiece._types import Json
 from apiece.accounting import privacy_curve
-from apiece.assignment import (
-    Hybrid,
-    Sample,
-    Scale,
-    Strategy,
-    assign,
-    noise_over_signal,
-    unspent_notes,
-)
+from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
+from apiece.assignment.front import noise_over_signal, unspent_notes
 from apiece.budgets import Budgets
 from apiece.errors import (
     BudgetError,
@@ -31,7 +24,9 @@ from apiece.errors import (
     VerificationError,
 )
 from apiece.numerics.roots import log_room, safe_end
-from apiece.plan import PUBLIC, BoundPlan, Plan, Reference, Verification, excess_of
+from apiece.plan import BoundPlan, Plan, Reference, Verification
+from apiece.plan.parts import PUBLIC
+from apiece.plan.verification import excess_of
 
 MOST = 500
 

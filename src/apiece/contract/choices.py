@@ -17,10 +17,12 @@ from apiece import _check
 from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
-from apiece.budgets import Budgets, refuse_absurd
+from apiece.budgets import Budgets
+from apiece.budgets.groups import refuse_absurd
 from apiece.contract.explain import PEOPLE, Explanation, count_up, explain
 from apiece.errors import BudgetError, InputError
-from apiece.plan import BoundPlan, Reference, excess_of
+from apiece.plan import BoundPlan, Reference
+from apiece.plan.verification import excess_of
 
 MOST = 6  # budgets on offer; people choose among few
 

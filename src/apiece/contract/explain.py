@@ -14,7 +14,7 @@ from apiece._text import plain, shown
 from apiece._types import Floats, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.curve import RELATION
-from apiece.budgets import refuse_absurd
+from apiece.budgets.groups import refuse_absurd
 from apiece.errors import BudgetError
 from apiece.mechanisms import Finite
 

@@ -15,7 +15,8 @@ from apiece.accounting import Bounds
 from apiece.assignment import Sample, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
-from apiece.plan import BoundPlan, Plan, excess_of
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.verification import excess_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

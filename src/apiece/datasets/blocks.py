@@ -7,6 +7,7 @@ of them reads a line changes nothing for it, and nothing for any other line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
@@ -15,7 +16,67 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Integers, Mask
-from apiece.datasets.lines import UnclearLineError, cell_text, line_cells
+from apiece.errors import DataError
+
+_FIELD: Final = rb'(?:"(?:[^"]|"")*+"|[^",]*+)'
+_LINE: Final = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+")
+_SPLIT: Final = re.compile(rb'(?:^|,)("(?:[^"]|"")*+"|[^",]*+)')
+# Control characters and halves of surrogate pairs: not in ids, not in texts, not in groups.
+UNREADABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class UnclearLineError(Exception):
+    """A line that does not show where its record ends."""
+
+
+def header_cells(line: bytes) -> list[str]:
+    r"""Return the names of the columns."""
+    try:
+        cells = line_cells(line.removeprefix(b"\xef\xbb\xbf"))
+    except UnclearLineError:
+        cells = []
+    names = [decoded(cell) for cell in cells]
+    if not names or None in names:  # to pass over one would give its cells to the next name
+        raise DataError("its first line is not a header; give comma-separated names in UTF-8")
+    return [str(name) for name in names]
+
+
+def line_cells(line: bytes) -> list[bytes]:
+    """Return the cells of one line, none of an empty one. Raises `UnclearLineError`."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if not line:
+        return []
+    if b"\r" in line or b"\n" in line:
+        raise UnclearLineError
+    if b'"' not in line:
+        return line.split(b",")
+    if not _LINE.fullmatch(line):
+        raise UnclearLineError
+    return [_unquoted(match[1]) for match in _SPLIT.finditer(line)]
+
+
+def _unquoted(field: bytes) -> bytes:
+    return field[1:-1].replace(b'""', b'"') if field.startswith(b'"') else field
+
+
+def decoded(cell: bytes) -> str | None:
+    """Return bytes as text, or None where they are not UTF-8."""
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def cell_text(cell: bytes) -> str | None:
+    r"""Return a cell as text: None where it is empty, not UTF-8, or beyond ASCII and not plain.
+
+    What is not plain within ASCII is left to whoever says what kind of cell it should be.
+    """
+    text = decoded(cell) or None
+    if text is not None and not text.isascii() and UNREADABLE.search(text):
+        return None
+    return text
+
 
 BLOCK: Final = 1 << 22  # bytes
 _LF, _CR, _COMMA, _QUOTE = b'\n\r,"'
@@ -45,30 +106,7 @@ class _Lines:
 def read_batches(
     file: BinaryIO, names: Sequence[str], wanted: Sequence[str], log: Log, *, block: int = BLOCK
 ) -> Iterator[Any]:
-    r"""Yield the wanted columns of the lines after the header, a block at a time, as Arrow text.
-
-    Args:
-        file: Binary, at the line after the header.
-        names: Those in the header.
-        wanted: Some of them.
-        log: Told of every line with too few or too many cells, in order.
-        block: How many bytes are read at a time.
-
-    Returns:
-        Record batches; none where no line is left.
-
-    Raises:
-        UnclearLineError: With the number of the first line that does not show where its record
-            ends.
-
-    Example:
-        >>> import io
-        >>> lines = io.BytesIO(b"ann,7\nbob\n")
-        >>> [batch] = read_batches(lines, ["person", "age"], ["age"], print)
-        line 3: 1 fields, not 2; left out
-        >>> batch["age"].to_pylist()
-        ['7']
-    """
+    r"""Yield the wanted columns of the lines after the header, a block at a time, as Arrow text."""
     import pyarrow as pa
 
     places = [names.index(name) for name in wanted]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,21 +24,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
 def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
-    """Return the column `name` of a table.
-
-    Args:
-        frame: The table.
-        name: Of the column.
-        role: What the column is for, for the message.
-
-    Raises:
-        DataError: Where there is none, naming its role and the nearest column.
-
-    Example:
-        >>> import pandas as pd
-        >>> column(pd.DataFrame({"age": [7]}), "age", "label").tolist()
-        [7]
-    """
+    """Return the column `name` of a table."""
     require(name, [str(c) for c in frame.columns], role)
     found: pd.Series[Any] = frame[name]
     if found.ndim != 1:
@@ -45,19 +33,7 @@ def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
 
 
 def require(name: str, names: Sequence[str], role: str) -> None:
-    """Raise where `name` is not among `names`.
-
-    Args:
-        name: Of a column.
-        names: Those that are there.
-        role: What the column is for, for the message.
-
-    Raises:
-        DataError: With the nearest name.
-
-    Example:
-        >>> require("age", ["age", "city"], "label")
-    """
+    """Raise where `name` is not among `names`."""
     if name in names:
         return
     # Where a file has no header, the names are the first person's row: none but a near one is told,
@@ -72,16 +48,7 @@ def require(name: str, names: Sequence[str], role: str) -> None:
 
 
 def texts(cells: pd.Series[Any]) -> Texts:
-    """Return cells as stripped texts; a null is the empty text, a whole number has no point.
-
-    Args:
-        cells: Of any types.
-
-    Example:
-        >>> import pandas as pd
-        >>> texts(pd.Series([" a", None])).tolist(), texts(pd.Series([7.0, None])).tolist()
-        (['a', ''], ['7', ''])
-    """
+    """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
     import pandas as pd
 
     if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_integer_dtype(cells):
@@ -94,16 +61,7 @@ def texts(cells: pd.Series[Any]) -> Texts:
 
 
 def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
-    """Return texts as floats, NaN for what is no number; "inf" is one.
-
-    Args:
-        cells: Texts.
-        decimal: "." or ",".
-
-    Example:
-        >>> as_numbers(np.array(["1,5", "2", "1.5", "x"], dtype=object), ",").tolist()
-        [1.5, 2.0, nan, nan]
-    """
+    """Return texts as floats, NaN for what is no number; "inf" is one."""
     return np.array([_number(cell, decimal) for cell in cells.tolist()], dtype=np.float64)
 
 
@@ -122,14 +80,6 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return each cell's position in `values`, −1 where it is none of them.
 
     A cell that is the same number written another way ("1.0" for "1") counts as that value.
-
-    Args:
-        cells: Texts.
-        values: Texts, each once.
-
-    Example:
-        >>> positions(np.array(["1.0", "2", "x"], dtype=object), ["1", "2"]).tolist()
-        [0, 1, -1]
     """
     import pandas as pd
 
@@ -148,3 +98,126 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
 def _plain_number(cell: str) -> str:
     value = _number(cell, ".")
     return str(int(value)) if value.is_integer() else cell
+
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+# What reads alike everywhere and at any time: no names of months, no years of two digits.
+_DIRECTIVES = "YmdjHMSfz"
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A column of dates known to lie in [lower, upper]: one feature, by days.
+
+    Args:
+        lower: What earlier dates are clipped to; a date, or a text as "1900-01-31".
+        upper: What later dates are clipped to.
+        format: How texts are written, as for `strptime`: %Y, %m, %d, %j, %H, %M, %S, %f, %z. Cells
+            that a Parquet file declares as dates or times need none.
+        missing: Texts that stand for no value.
+
+    Raises:
+        DataError: For ends that are no dates or in no order, and a format without a year of four
+            digits or that reads otherwise in another place.
+
+    Example:
+        >>> Date("1900-01-01", "2010-12-31", format="%d.%m.%Y").lower.year
+        1900
+    """
+
+    lower: datetime.date
+    upper: datetime.date
+    format: str = "%Y-%m-%d"
+    missing: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        lower: datetime.date | str,
+        upper: datetime.date | str,
+        format: str = "%Y-%m-%d",  # noqa: A002
+        missing: tuple[str, ...] = (),
+    ) -> None:
+        put = object.__setattr__
+        put(self, "lower", _date("lower", lower))
+        put(self, "upper", _date("upper", upper))
+        put(self, "format", _format(format))
+        put(self, "missing", tuple(missing))
+        if not self.lower < self.upper:
+            raise DataError(f"lower = {self.lower} must be before upper = {self.upper}")
+
+    @property
+    def days(self) -> tuple[float, float]:
+        """The ends, in days since 1970."""
+        return _days(_at(self.lower)), _days(_at(self.upper))
+
+
+def days_of(cells: pd.Series[Any], kind: Date, texts: list[str]) -> Floats:
+    """Return cells in days since 1970, NaN for what is no date in the declared format."""
+    import pandas as pd
+
+    if pd.api.types.is_datetime64_any_dtype(cells):
+        known: dict[Any, float] = {}
+        return np.array([_known(cell, known) for cell in cells.tolist()], dtype=np.float64)
+    read: dict[str, float] = {}
+    found = [
+        _of_date(cell) if isinstance(cell, datetime.date) else _of_text(text, kind.format, read)
+        for cell, text in zip(cells.tolist(), texts, strict=True)
+    ]
+    return np.array(found, dtype=np.float64)
+
+
+def _known(cell: Any, read: dict[Any, float]) -> float:
+    if cell not in read:
+        read[cell] = _of_date(cell)
+    return read[cell]
+
+
+def _of_date(cell: Any) -> float:
+    """Return the days of a date or a time; NaN for pandas' "not a time"."""
+    if cell != cell:
+        return math.nan
+    return _days(cell if isinstance(cell, datetime.datetime) else _at(cell))
+
+
+def _of_text(text: str, form: str, read: dict[str, float]) -> float:
+    if text not in read:
+        try:
+            read[text] = _days(datetime.datetime.strptime(text, form))
+        except (ValueError, OverflowError):
+            read[text] = math.nan
+    return read[text]
+
+
+def _days(time: datetime.datetime) -> float:
+    if time.tzinfo is not None:
+        time = time.astimezone(datetime.UTC).replace(tzinfo=None)
+    return (time - _EPOCH) / datetime.timedelta(days=1)
+
+
+def _at(day: datetime.date) -> datetime.datetime:
+    return datetime.datetime(day.year, day.month, day.day)
+
+
+def _date(end: str, value: Any) -> datetime.date:
+    if isinstance(value, str):
+        try:
+            return datetime.date.fromisoformat(value)
+        except ValueError:
+            pass
+    elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    raise DataError(f"{end} = {value!r}: is no date; give one as in {end} = 1900-01-31")
+
+
+def _format(value: Any) -> str:
+    if not isinstance(value, str) or "%Y" not in value.replace("%%", ""):
+        raise DataError(
+            f'format = {value!r}: must have a year of four digits, %Y, as in format = "%d.%m.%Y"'
+        )
+    for directive in re.findall("%(.?)", value.replace("%%", "")):
+        if not directive or directive not in _DIRECTIVES:
+            raise DataError(
+                f"format = {value!r}: %{directive} is not taken, as it may read otherwise in "
+                f"another place; give one of {', '.join('%' + d for d in _DIRECTIVES)}"
+            )
+    return value

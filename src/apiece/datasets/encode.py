@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from apiece.datasets.cells import as_numbers, column, positions, texts
-from apiece.datasets.dates import Date, days_of
+from apiece.datasets.cells import Date, as_numbers, column, days_of, positions, texts
 from apiece.datasets.schema import Categorical, Feature, Numeric
 from apiece.errors import DataError
 
@@ -26,22 +25,7 @@ Features = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded:
-    """Features in [-1, 1], their names, and which rows are faulty; data about people.
-
-    Attributes:
-        features: (n, d). A row in `faulty` is NaN throughout: training skips it, and only it.
-        names: Of the d features.
-        faulty: (n,).
-        unread: Column → how many cells are neither readable nor a declared missing marker.
-        outside: Column of numbers or dates → how many lie outside its range and are clipped.
-
-    Example:
-        >>> import pandas as pd
-        >>> table = pd.DataFrame({"age": ["50", "x"]})
-        >>> found = encode(table, {"age": Numeric(0.0, 100.0)})
-        >>> found.faulty.tolist(), found.unread
-        ([False, True], {'age': 1})
-    """
+    """Features in [-1, 1], their names, and which rows are faulty; data about people."""
 
     features: Features
     names: tuple[str, ...]
@@ -51,15 +35,7 @@ class Encoded:
 
 
 def feature_names(columns: Mapping[str, Feature]) -> tuple[str, ...]:
-    """Return the names of the features that `encode` makes from `columns`, in order.
-
-    Args:
-        columns: Name → declaration.
-
-    Example:
-        >>> feature_names({"age": Numeric(0.0, 100.0), "city": Categorical(("Bonn", "Köln"))})
-        ('age', 'city=Bonn', 'city=Köln')
-    """
+    """Return the names of the features that `encode` makes from `columns`, in order."""
     names: list[str] = []
     for name, kind in columns.items():
         if isinstance(kind, Categorical):
@@ -78,24 +54,6 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     one of dates; a categorical one an indicator a value; declared missing markers one more
     indicator. A cell that should be a number or a date and is none, or is infinite, and no
     declared marker, makes its row faulty.
-
-    Args:
-        frame: The table.
-        columns: Name → declaration.
-        decimal: The mark in texts that are numbers.
-
-    Raises:
-        DataError: For a declared column that the table lacks.
-
-    Guarantee:
-        Each row's features depend on that row and the declarations alone.
-
-    Example:
-        >>> import pandas as pd
-        >>> table = pd.DataFrame({"age": ["50", "200"], "city": ["Bonn", "Rome"]})
-        >>> columns = {"age": Numeric(0.0, 100.0), "city": Categorical(("Bonn", "Köln"))}
-        >>> encode(table, columns).features.tolist()
-        [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
     blocks: list[Features] = []
     faulty = np.zeros(len(frame), dtype=np.bool_)
@@ -129,16 +87,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
 
 
 def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
-    """Return `values` clipped to the declared range and scaled to [-1, 1].
-
-    Args:
-        values: Of the column.
-        kind: Its declaration.
-
-    Example:
-        >>> scale(np.array([0.0, 5.0, 99.0]), Numeric(0, 10)).tolist()
-        [-1.0, 0.0, 1.0]
-    """
+    """Return `values` clipped to the declared range and scaled to [-1, 1]."""
     clipped = np.clip(values, kind.lower, kind.upper) - kind.lower
     width = kind.upper - kind.lower
     share = np.log1p(clipped) / np.log1p(width) if kind.scale == "log" else clipped / width
@@ -146,16 +95,7 @@ def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.floa
 
 
 def unscale(scaled: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
-    """Return the values in the declared range that `scale` gives `scaled` for.
-
-    Args:
-        scaled: What lies outside [-1, 1] is taken for the nearest end.
-        kind: The declaration.
-
-    Example:
-        >>> unscale(np.array([-1.0, 0.0, 7.0]), Numeric(0, 10)).tolist()
-        [0.0, 5.0, 10.0]
-    """
+    """Return the values in the declared range that `scale` gives `scaled` for."""
     share = (np.clip(scaled, -1, 1) + 1) / 2
     width = kind.upper - kind.lower
     return kind.lower + (
@@ -166,21 +106,7 @@ def unscale(scaled: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.fl
 def encode_labels(
     frame: pd.DataFrame, label: str, classes: tuple[str, ...]
 ) -> npt.NDArray[np.int64]:
-    """Return each row's position in the declared `classes`.
-
-    Args:
-        frame: The table.
-        label: Name of the column.
-        classes: As declared.
-
-    Raises:
-        DataError: For a label that is not declared, with its row.
-
-    Example:
-        >>> import pandas as pd
-        >>> encode_labels(pd.DataFrame({"y": ["no", "yes"]}), "y", ("no", "yes")).tolist()
-        [0, 1]
-    """
+    """Return each row's position in the declared `classes`."""
     cells = texts(column(frame, label, "label"))
     codes = positions(cells, classes)
     bad = np.flatnonzero(codes < 0)
@@ -198,21 +124,7 @@ def encode_labels(
 def encode_numbers(
     frame: pd.DataFrame, label: str, *, decimal: str = "."
 ) -> npt.NDArray[np.float64]:
-    """Return each row's number in the label column, as it is.
-
-    Args:
-        frame: The table.
-        label: Name of the column.
-        decimal: The mark in texts that are numbers.
-
-    Raises:
-        DataError: For a cell that is no finite number, with its row.
-
-    Example:
-        >>> import pandas as pd
-        >>> encode_numbers(pd.DataFrame({"pay": ["1.5", "20"]}), "pay").tolist()
-        [1.5, 20.0]
-    """
+    """Return each row's number in the label column, as it is."""
     cells = texts(column(frame, label, "label"))
     values = as_numbers(cells, decimal)
     bad = np.flatnonzero(~np.isfinite(values))

@@ -77,18 +77,7 @@ def packaged_schema(name: str) -> Schema:
 
 
 def schema_text(name: str) -> str:
-    """Return the TOML text of a packaged schema, comments included.
-
-    Args:
-        name: Of the table.
-
-    Raises:
-        OptionError: For another name.
-
-    Example:
-        >>> "[columns.risk]" in schema_text("german")
-        True
-    """
+    """Return the TOML text of a packaged schema, comments included."""
     describe(name)
     return (resources.files(__package__) / "data" / f"{name}.toml").read_text(encoding="utf-8")
 
@@ -98,16 +87,6 @@ def matching(columns: list[str], label: str) -> tuple[Schema, dict[str, str]] | 
 
     Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
     the packaged one. None where no schema fits.
-
-    Args:
-        columns: Names of a table's columns.
-        label: Name of the label's column.
-
-    Example:
-        >>> matching(["age", "income"], "income") is None
-        True
-        >>> matching(list(load("german").columns), "risk")[0].name
-        'german'
     """
     given = {_plain(name): name for name in columns}
     for name, packaged in PACKAGED.items():

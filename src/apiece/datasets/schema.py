@@ -31,15 +31,18 @@ for it. So every range, category and missing-value marker is declared here, in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import tomli_w
+
 from apiece import _check
 from apiece._json import read_toml
 from apiece._types import Json
-from apiece.datasets.dates import Date
+from apiece.datasets.cells import Date
 from apiece.errors import DataError, unknown
 
 
@@ -319,3 +322,144 @@ def _column_dict(column: Column) -> Json:
             return {"kind": "categorical", "values": list(values), "missing": list(missing)}
         case Skip():
             return {"kind": "skip"}
+
+
+_INTRO = """\
+# Public schema of {name}: fill in every line marked '?', then pass it with --schema.
+# Written from the names in the file's header{types}; no row was read.
+# Give only what you know without looking at the people in this table: a questionnaire's codes, an
+# official code list, a plausible range. Ranges and categories taken from the rows themselves would
+# leak them, and no epsilon would account for that.
+#   kind = "numeric"      lower, upper; scale = "log" for long tails
+#   kind = "categorical"  values = [...]
+#   kind = "date"         lower = 1900-01-01, upper; format = "%d.%m.%Y" of texts
+#   kind = "skip"         not used
+# missing = [""] is proposed for cells that may be empty: they get a feature of their own. Add
+# other markers ("?", "NA"). A row whose number or date cannot be read is left out of training.
+"""
+
+
+def template(name: str, header: dict[str, str | None], *, label: str, but: Collection[str]) -> str:
+    """Return a TOML schema with one entry for each column of `header`, blanks marked '?'."""
+    typed = any(header.values())
+    parts = [_INTRO.format(name=name, types=" and its storage types" if typed else "")]
+    for column, kind in header.items():
+        if column not in but:
+            parts.append(_entry(column, "label" if column == label else kind))
+    return "\n".join(parts)
+
+
+def _entry(column: str, kind: str | None) -> str:
+    head = tomli_w.dumps({"columns": {column: {}}}).rstrip()
+    if kind == "label":
+        note = "  # the label: two classes or more, or numeric with a range"
+        return f'{head}{note}\nkind = "categorical"\nvalues = ["?", "?"]\n'
+    stored = "" if kind is None else f"  # stored as {kind}"
+    return f'{head}{stored}\n{_lines(kind)}missing = [""]\n'
+
+
+def _lines(kind: str | None) -> str:
+    """Return the declaration for a column that is stored so."""
+    if kind is None:
+        return 'kind = "?"\n'
+    if kind.startswith(("int", "uint", "float", "double", "half", "decimal")):
+        return 'kind = "numeric"\nlower = "?"\nupper = "?"\n'
+    if kind.startswith(("date", "timestamp")):
+        return 'kind = "date"\nlower = "?"\nupper = "?"\n'
+    if kind.startswith("bool"):
+        return 'kind = "categorical"\nvalues = ["True", "False"]\n'
+    return 'kind = "categorical"\nvalues = ["?"]\n'
+
+
+MANY_VALUES = 1000
+_SHOWN = 8
+_LIKE_IDS = re.compile(r"(^|[_ ])(ids?|uu?id|guid|ssn|e-?mail)$|^(person|patient|user|name)$", re.I)
+_LIKE_BUDGETS = re.compile(r"epsilon|budget|consent|privacy", re.I)
+_MARKERS = {"", "?", "na", "n/a", "nan", "null", "missing"}
+
+
+def lint(
+    schema: Schema,
+    names: Sequence[str],
+    *,
+    taken: Mapping[str, str],
+    records: int | None = None,
+) -> list[str]:
+    """Return what looks like a mistake, one line each."""
+    found = [*_of_names(schema, names, taken), *_of_roles(schema, taken)]
+    for name, kind in schema.columns.items():
+        if isinstance(kind, Skip) or name in taken:
+            continue
+        found += _of_feature_name(name)
+        if isinstance(kind, Categorical):
+            found += _of_values(name, kind, records)
+    return found
+
+
+def _of_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) -> Iterator[str]:
+    declared = schema.columns
+    absent = [n for n, kind in declared.items() if n not in names and not isinstance(kind, Skip)]
+    free = {name.casefold(): name for name in names if name not in declared and name not in taken}
+    for name in absent:
+        near = free.pop(name.casefold(), None)
+        hint = "" if near is None else f"; it has {near!r}: case matters"
+        yield f"schema {schema.name} declares {name!r}, which is not in the table{hint}"
+    unused = [name for name in names if name in free.values()]
+    if unused:
+        yield (
+            f"not in schema {schema.name} and so not used: "
+            f"{', '.join(map(repr, unused[:_SHOWN]))}{', …' * (len(unused) > _SHOWN)}; declare "
+            'them, kind = "skip" where that is meant'
+        )
+    for first, second in _alike(list(declared)):
+        yield f"schema {schema.name}: the columns {first!r} and {second!r} differ in case alone"
+
+
+def _of_roles(schema: Schema, taken: Mapping[str, str]) -> Iterator[str]:
+    for name, role in taken.items():
+        if role != "label" and not isinstance(schema.columns.get(name, Skip()), Skip):
+            yield (
+                f"schema {schema.name} declares {name!r} as a feature, but it is the {role} column "
+                'and is left out; declare it kind = "skip"'
+            )
+
+
+def _of_feature_name(name: str) -> Iterator[str]:
+    if _LIKE_IDS.search(name):
+        yield (
+            f"feature {name!r} looks like an id, and would be learned from; pass --ids {name}, or "
+            f'--person {name} where a person has several rows, or declare it kind = "skip"'
+        )
+    elif _LIKE_BUDGETS.search(name):
+        yield (
+            f"feature {name!r} looks like a budget, and would be learned from; pass it as "
+            '--epsilon or --delta, or declare it kind = "skip"'
+        )
+
+
+def _of_values(name: str, kind: Categorical, records: int | None) -> Iterator[str]:
+    for first, second in _alike(kind.values):
+        yield (
+            f"feature {name!r}: the values {first!r} and {second!r} differ in case alone; list "
+            "one, or mend the cells"
+        )
+    for value in kind.values:
+        if value.casefold() in _MARKERS:
+            yield (
+                f"feature {name!r}: its value {value!r} looks like a marker of missing values; "
+                "declare it under missing"
+            )
+    if records is not None and len(kind.values) > min(MANY_VALUES, records):
+        yield (
+            f"feature {name!r}: {len(kind.values)} declared values for {records} records; most are "
+            'too rare to learn from under noise: merge them, or declare it kind = "skip"'
+        )
+
+
+def _alike(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that differ in case alone, each with the first of its kind."""
+    first: dict[str, str] = {}
+    for text in texts:
+        known = first.setdefault(text.casefold(), text)
+        if known != text:
+            yield known, text

@@ -13,19 +13,60 @@ named, and says how it is written (`dialect`).
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
 import lzma
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apiece.datasets.dialect import PLAIN, Dialect
 from apiece.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    r"""What separates cells, what marks decimals, and the encoding of a text table.
+
+    Parquet files say all of this themselves.
+    """
+
+    separator: str | None = None
+    decimal: str = "."
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        for name in ("separator", "decimal", "encoding"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "separator" and value is None):
+                raise DataError(f"{name} = {value!r}: must be a text; put it in quotes")
+        if self.separator is not None:
+            plain = _NAMED.get(self.separator, self.separator)
+            if len(plain) != 1 or plain.isalnum() or plain in "\"'\r\n.+- ":
+                raise DataError(
+                    f"separator = {self.separator!r}: must be one character such as ',', ';' "
+                    "or 'tab'"
+                )
+            object.__setattr__(self, "separator", plain)
+        if self.decimal not in (".", ","):
+            raise DataError(f"decimal = {self.decimal!r}: must be '.' or ','")
+        try:
+            "".encode(codecs.lookup(self.encoding).name)
+        except (LookupError, ValueError):
+            raise DataError(
+                f"encoding = {self.encoding!r}: unknown; give utf-8, latin-1, cp1252 or utf-16"
+            ) from None
+
+
+PLAIN = Dialect()
+
 
 _PARQUET = (".parquet", ".pq")
 _PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
@@ -88,22 +129,6 @@ def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | N
     r"""Return the names of the columns, with the storage type where the file's header has one.
 
     A CSV's first line and a Parquet file's schema are looked at, and no row.
-
-    Args:
-        path: Of the file.
-        dialect: As for `read_table`.
-
-    Raises:
-        DataError: For a file that cannot be read, a separator of a Parquet file, and a header that
-            is none.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder, "people.csv")
-        ...     _ = path.write_text("age,city\n7,Bonn\n")
-        ...     read_header(path)
-        {'age': None, 'city': None}
     """
     path = Path(path)
     if is_parquet(path):
@@ -114,15 +139,7 @@ def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | N
 
 
 def is_parquet(path: str | Path) -> bool:
-    """Whether a file's name says that it is Parquet: it ends in .parquet or .pq.
-
-    Args:
-        path: Of the file.
-
-    Example:
-        >>> is_parquet("people.parquet"), is_parquet("people.csv")
-        (True, False)
-    """
+    """Whether a file's name says that it is Parquet: it ends in .parquet or .pq."""
     return Path(path).suffix.lower() in _PARQUET
 
 

@@ -52,7 +52,8 @@ from typing import Any
 
 from apiece._json import read_toml
 from apiece._types import Json
-from apiece.datasets import PACKAGED, PLAIN, Dialect, is_parquet
+from apiece.datasets import PACKAGED
+from apiece.datasets.tables import PLAIN, Dialect, is_parquet
 from apiece.errors import InputError, unknown
 from apiece.jobs.settings import (
     Share,

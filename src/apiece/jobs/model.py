@@ -18,16 +18,9 @@ from torch import nn
 
 from apiece import _json
 from apiece._types import Floats, Json
-from apiece.datasets import (
-    Categorical,
-    Feature,
-    Numeric,
-    Schema,
-    encode,
-    feature_names,
-    scale,
-    unscale,
-)
+from apiece.datasets import Categorical, Numeric, Schema
+from apiece.datasets.encode import encode, feature_names, scale, unscale
+from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
 from apiece.jobs.people import Records
 from apiece.jobs.trained import (

@@ -12,30 +12,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats, Integers, Mask
-from apiece.budgets import Budgets, Persons, budget_column, capped, ids_column
-from apiece.budgets import doubts as budget_doubts
+from apiece._types import Floats, Mask
+from apiece.budgets import Budgets, Units
+from apiece.budgets.frames import budget_column, capped, ids_column
+from apiece.budgets.groups import doubts as budget_doubts
 from apiece.datasets import (
     PACKAGED,
     Categorical,
     Date,
-    Encoded,
-    Feature,
     Numeric,
     Schema,
     Skip,
-    column,
-    encode,
-    encode_labels,
-    encode_numbers,
-    lint,
     load,
-    matching,
     packaged_schema,
     read_schema,
     read_table,
-    texts,
 )
+from apiece.datasets.cells import column, texts
+from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
+from apiece.datasets.packaged import matching
+from apiece.datasets.schema import Feature, lint
 from apiece.errors import BudgetError, DataError, InputError
 from apiece.jobs.config import BudgetColumns, Data, Job
 
@@ -161,42 +157,40 @@ _PARTS = {"train": True, "training": True, "test": False, "testing": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Units:
-    """The records or persons of a job.
+class Roster:
+    """The records or persons of a job, and the table that says what each of them has once.
 
     Attributes:
         size: How many.
-        ids: (U,), of the units; None for records without.
-        owner: (n,), the unit of each row of the data; None where each row is one.
+        ids: (U,), of the records or persons; None for records without.
+        units: Whose each row of the data is; None where each row is a record.
         table: What says budgets and split.
         decimal: Its decimal mark.
-        stated: The persons of that table's rows, in the order of `ids`; None where each of its rows
-            is a unit, in order.
+        stated: Whose each row of that table is, in the order of `ids`; None where each of its rows
+            is a record, in order.
     """
 
     size: int
     ids: npt.NDArray[np.str_] | None
-    owner: Integers | None
+    units: Units | None
     table: pd.DataFrame
     decimal: str
-    stated: Persons | None
+    stated: Units | None
 
     def rows(self, chosen: Mask) -> Mask:
         """Return which rows of the data are of the chosen units."""
-        return chosen if self.owner is None else chosen[self.owner]
+        return chosen if self.units is None else chosen[self.units.owner]
 
     def people(self, rows: Mask) -> npt.NDArray[np.str_] | None:
         """Return the person of each of these rows; None where each row is a record."""
-        if self.owner is None or self.ids is None:
-            return None
-        return self.ids[self.owner[rows]]
+        return None if self.units is None else self.units.ids[self.units.owner[rows]]
 
     def once(self, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
         """Return what each unit has, (U,), from what each row of `table` says."""
         return values if self.stated is None else self.stated.once(values, what)
 
 
-def read_units(frame: pd.DataFrame, data: Data) -> Units:
+def read_units(frame: pd.DataFrame, data: Data) -> Roster:
     """Return the units of the data in `frame`.
 
     Args:
@@ -217,15 +211,15 @@ def read_units(frame: pd.DataFrame, data: Data) -> Units:
     decimal = data.dialect_of(data.source).decimal
     if data.person is None:
         ids = None if data.ids is None else _record_ids(frame, data.ids)
-        return Units(len(frame), ids, None, frame, decimal, None)
-    persons = Persons.of(frame, data.person)
+        return Roster(len(frame), ids, None, frame, decimal, None)
+    units = Units.of_column(frame, data.person)
     if data.people is None:
-        return Units(len(persons), persons.ids, persons.owner, frame, decimal, persons)
+        return Roster(len(units), units.ids, units, frame, decimal, units)
     dialect = data.dialect_of(data.people)
     table = read_table(data.people, dialect)
-    stated = Persons.of(table, data.person)
-    persons.require_same(stated, here=data.source, there=data.people)
-    return Units(len(persons), persons.ids, persons.owner, table, dialect.decimal, stated)
+    stated = Units.of_column(table, data.person)
+    units.require_same(stated, here=data.source, there=data.people)
+    return Roster(len(units), units.ids, units, table, dialect.decimal, stated)
 
 
 def _record_ids(frame: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
@@ -240,7 +234,7 @@ def _record_ids(frame: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
         ) from None
 
 
-def split(units: Units, data: Data, seed: int | None) -> Mask:
+def split(units: Roster, data: Data, seed: int | None) -> Mask:
     """Return the units that are trained on: by the split column, or by one coin a unit.
 
     Args:
@@ -269,7 +263,7 @@ def split(units: Units, data: Data, seed: int | None) -> Mask:
     return trained
 
 
-def declared_public(units: Units, held: Mask, share: float, seed: int | None) -> Mask:
+def declared_public(units: Roster, held: Mask, share: float, seed: int | None) -> Mask:
     """Return which of the held-out units are declared public, by one coin a unit.
 
     Args:
@@ -292,7 +286,7 @@ def declared_public(units: Units, held: Mask, share: float, seed: int | None) ->
     return public
 
 
-def _declared(units: Units, name: str) -> Mask:
+def _declared(units: Roster, name: str) -> Mask:
     parts = texts(column(units.table, name, "split"))
     bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]
     if bad:
@@ -309,7 +303,7 @@ def _coins(ids: npt.NDArray[np.str_], key: bytes) -> Floats:
     return np.frombuffer(b"".join(words), dtype="<u8") / 2.0**64
 
 
-def budgets(units: Units, asked: BudgetColumns, trained: Mask) -> Budgets:
+def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
     """Return the budgets of the trained units; every row that states one is checked first.
 
     Args:

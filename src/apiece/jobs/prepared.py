@@ -12,7 +12,7 @@ from pathlib import Path
 
 from apiece._files import Kind, append, write
 from apiece.assignment import assign, schedule_noise
-from apiece.budgets import cap_note
+from apiece.budgets.groups import cap_note
 from apiece.errors import DataError, StateError, UnsupportedError
 from apiece.jobs.config import Job, read_job
 from apiece.jobs.people import People, read_people

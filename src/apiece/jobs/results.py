@@ -18,7 +18,7 @@ import numpy as np
 from apiece import _json
 from apiece._types import Json
 from apiece.accounting import privacy_curve
-from apiece.budgets import capped
+from apiece.budgets.frames import capped
 from apiece.contract import explain
 from apiece.errors import DataError, StateError
 from apiece.jobs.config import Job, read_job

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats, Json, Mask
-from apiece.budgets import LARGE, SMALL_GROUP, cap_note
+from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
 

@@ -8,26 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from html import escape
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check, _json
+from apiece._text import per_cent, plain, rounded_up
 from apiece._types import Floats, Integers, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.slack import GaussianSummary, gaussian_summary
-from apiece.budgets import BudgetGroups, BudgetHistogram, Budgets, Consents
-from apiece.errors import InputError, unknown
+from apiece.budgets import BudgetHistogram, Budgets
+from apiece.budgets.groups import SMALL_GROUP
+from apiece.budgets.records import Consents
+from apiece.errors import InputError
 from apiece.mechanisms import Mechanism
-from apiece.plan import page, serial
-from apiece.plan.group import Group, groups_of
-from apiece.plan.numbers import PUBLIC, mechanism_of, own_reference, require_fit, steps_of
-from apiece.plan.reference import Reference
-from apiece.plan.schedule import Schedule
-from apiece.plan.stage import Stage
+from apiece.plan import serial
+from apiece.plan.parts import (
+    PUBLIC,
+    UNSPENT,
+    Group,
+    Numbers,
+    Stage,
+    frozen,
+    groups_of,
+    mechanism_of,
+)
 from apiece.plan.verification import (
     Asked,
     Measures,
@@ -38,14 +48,12 @@ from apiece.plan.verification import (
     verify,
 )
 
-RELATION = "add_remove"
-COMBINE = ("continue", "average")
-COUNTS = ("exact", "released")
-UNITS = ("record", "person")
+_SHOWN = 20  # groups in a notebook's table
+_COLUMNS = ("group", "records", "ε asked", "δ", "ε spent", "sampling", "clip norm", "noise")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
+class Plan(Numbers):
     """What will be done to every record, decided before training and frozen.
 
     Public numbers alone: nothing in it says who is where. Of the same budgets it is the same,
@@ -92,43 +100,6 @@ class Plan:
         True
     """
 
-    strategy: str
-    clip_norm: float
-    budget_groups: BudgetGroups
-    stages: tuple[Stage, ...]
-    relation: str = RELATION
-    method: str = "pld"
-    combine: str = "continue"
-    objections: tuple[str, ...] = ()
-    worst_paths: npt.NDArray[np.bool_] | None = None
-    counts: str = "exact"
-    notes: tuple[str, ...] = ()
-    learning_rate: Schedule | None = None
-    reference: Reference | None = None
-    unit: str = "record"
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise unknown("unit", self.unit, UNITS)
-        if self.relation != RELATION:
-            raise unknown("relation", self.relation, [RELATION])
-        if self.counts not in COUNTS:
-            raise unknown("counts", self.counts, COUNTS)
-        if self.combine not in COMBINE:
-            raise unknown("combine", self.combine, COMBINE)
-        put = object.__setattr__
-        put(self, "stages", tuple(self.stages))
-        put(self, "objections", tuple(map(str, self.objections)))
-        put(self, "notes", tuple(map(str, self.notes)))
-        put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
-        size = (len(self.budget_groups),)
-        if self.worst_paths is not None:
-            shape = (*size, len(self.stages))
-            put(self, "worst_paths", _frozen("worst_paths", self.worst_paths, bool, shape))
-        require_fit(self)
-        if self.reference is None:
-            put(self, "reference", own_reference(self))
-
     def __repr__(self) -> str:
         """Return what is public and short: nothing of who is where."""
         many = f"{self.records} {self.unit}s in {len(self.budget_groups)} groups"
@@ -136,17 +107,26 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the table of groups for a notebook; of small ones only how many there are."""
-        return page.html(self, self.groups, self.epsilon_spent)
+        spent = zip(self.groups, self.epsilon_spent, strict=True)
+        large = [(group, e) for group, e in spent if group.records >= SMALL_GROUP]
+        notes = [f"{self.records:,} records, {self.steps:,} steps; ε spent is an upper bound, "]
+        notes[0] += "add/remove."
+        if small := len(self.groups) - len(large):
+            notes.append(f"{small} groups of fewer than {SMALL_GROUP} records are not shown.")
+        if len(large) > _SHOWN:
+            notes.append(f"{len(large) - _SHOWN} more groups are not shown.")
+        notes += [f"Not for release: {objection}" for objection in self.objections]
+        rows = [_row("td", _cells(group, epsilon)) for group, epsilon in large[:_SHOWN]]
+        return (
+            f"<table><caption>{escape(plain(self.strategy))}</caption>"
+            f"<thead>{_row('th', _COLUMNS)}</thead><tbody>{''.join(rows)}</tbody></table>"
+            + "".join(f"<p>{escape(plain(note))}</p>" for note in notes)
+        )
 
     @property
     def records(self) -> int:
         """How many records the plan is for."""
         return int(self.budget_groups.records.sum())
-
-    @property
-    def steps(self) -> int:
-        """How many updates in total."""
-        return steps_of(self)
 
     @property
     def releasable(self) -> bool:
@@ -371,7 +351,7 @@ class Plan:
         """
         arguments, claims = serial.read(data)
         plan = cls(**arguments)
-        claims.require(plan)
+        claims.require(plan, lambda: plan.epsilon_spent, lambda: plan.measures)
         return plan
 
     @classmethod
@@ -438,7 +418,7 @@ class BoundPlan(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        index = _frozen("group_index", self.group_index, np.int64, (len(self.consents),))
+        index = frozen("group_index", self.group_index, np.int64, (len(self.consents),))
         object.__setattr__(self, "group_index", index)
         if index.size and not 0 <= index.min() <= index.max() < len(self.budget_groups):
             raise InputError(f"group_index: must be in [0, {len(self.budget_groups)})")
@@ -488,11 +468,18 @@ def _changed(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
     return made
 
 
-def _frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    array = np.asarray(values, dtype=dtype)
-    if array.shape != shape:
-        raise InputError(f"{name}: shape {array.shape}, must be {shape} to fit the plan")
-    if array.flags.writeable:
-        array = array.copy()
-        array.flags.writeable = False
-    return array
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(plain(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _cells(group: Group, spent: float) -> list[str]:
+    share, stage = spent / group.epsilon, group.stages[0]
+    numbers = (stage.sampling_probability, stage.clip_norm, stage.noise_multiplier)
+    return [
+        group.name,
+        f"{group.records:,}",
+        f"{group.epsilon:g}",
+        f"{group.delta:g}",
+        rounded_up(spent) + (f" ({per_cent(share)})" if share < UNSPENT else ""),
+        *([f"{x:.4g}" for x in numbers] if len(group.stages) == 1 else ["by stage"] * 3),
+    ]

@@ -1,98 +1,128 @@
-"""A plan as JSON types and back."""
+"""A plan as JSON types and back; what a file says beside parameters is compared, not believed."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from apiece import _json
-from apiece._types import Json
+from apiece._types import Floats, Json
 from apiece.budgets import BudgetGroups
-from apiece.errors import DataError
-from apiece.plan.claims import Claims
-from apiece.plan.numbers import UNSPENT, Numbers, steps_of
-from apiece.plan.reference import Reference
-from apiece.plan.schedule import Schedule
-from apiece.plan.stage import Stage
-from apiece.plan.verification import Measures
+from apiece.errors import ApieceError, DataError, RangeError
+from apiece.plan.parts import UNSPENT, Numbers, Reference, Schedule, Stage, own_reference
+from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
+# What two builds of one accountant may differ by: relative for ε, absolute for the others.
+SLACK = 1e-6
 MOST_STEPS, MOST_RECORDS = 10**9, 10**12
-_MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
-_number, _numbers = _json.number, _json.listed(_json.number)
-_steps, _records = _json.whole(MOST_STEPS), _json.whole(MOST_RECORDS)
+Column = list[float | None] | None
 
 
-def _object(**readers: _json.Reader[Any]) -> _json.Reader[Json]:
-    return lambda value, where: _json.fields(value, where, readers)
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The derived fields of a plan's JSON: totals, quotients and measures, a column a field.
+
+    Measures may be absent, or null as in a plan of many groups; what is there is compared.
+    """
+
+    steps: int
+    releasable: bool
+    noise_multiplier: Column
+    epsilon_spent: Column
+    advantage: Column
+    excess: Column
+    excess_forward: Column
+    excess_backward: Column
+
+    def require(
+        self, plan: Numbers, spent: Callable[[], Floats], measures: Callable[[], Measures]
+    ) -> None:
+        """Raise unless `plan`, recomputed from its own numbers, is as claimed.
+
+        `DataError` where a field is not what the parameters give; `VerificationError` where a
+        plan without objections does not keep what it promises. Advantage and excess take a curve
+        a group: they are compared where the budgets have bounds on the excess, which then rest on
+        the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
+        """
+        releasable = not plan.objections
+        if self.steps != plan.steps:
+            raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
+        if self.releasable != releasable:
+            raise DataError(
+                f"plan: releasable is {self.releasable}, with {len(plan.objections)} objections; "
+                "give what to_json wrote"
+            )
+        if plan.worst_paths is not None and releasable:
+            raise DataError("plan: its coins are revealed, so it has objections; none is given")
+        try:
+            with np.errstate(all="ignore"):  # a bound that is no number keeps no promise
+                self._compare(plan, spent, measures)
+        except ApieceError:
+            raise
+        except (ArithmeticError, ValueError) as error:
+            raise RangeError(
+                f"plan: its numbers are past the accountant's range ({error}); make the plan again"
+            ) from None
+
+    def _compare(
+        self, plan: Numbers, spent: Callable[[], Floats], measures: Callable[[], Measures]
+    ) -> None:
+        releasable, stage = not plan.objections, plan.stages[0]
+        self._same(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
+        epsilon, delta, bound = strictest(plan.budget_groups)
+        if releasable:  # bounds on the excess are verified before a release, by `Plan.require`
+            verify(plan, spent(), (epsilon, delta, np.ones_like(bound)), measures).require()
+        self._same(plan, "epsilon_spent", spent())
+        if releasable and (bound < 1).any():
+            _require_own_reference(plan)
+        if plan.budget_groups.excess is not None and len(plan.budget_groups) <= MEASURED:
+            risks = measures()
+            self._same(plan, "advantage", risks.advantage)
+            self._same(plan, "excess", risks.excess)
+            self._same(plan, "excess_forward", risks.forward)
+            self._same(plan, "excess_backward", risks.backward)
+
+    def _same(self, plan: Numbers, name: str, own: Any) -> None:
+        """Raise unless a claimed column is the plan's own; an absent one claims nothing."""
+        claimed: Column = getattr(self, name)
+        if claimed is None or all(value is None for value in claimed):
+            return
+        given = np.array([np.nan if value is None else value for value in claimed])
+        good = np.abs(given - own) <= SLACK * np.maximum(np.abs(own), 1.0)
+        if not good.all():
+            g = int(np.argmin(good))
+            raise DataError(
+                f"plan: group {plan.budget_groups.name[g]} claims {name} = {given[g]:g}, but its "
+                f"parameters give {own[g]:g}; give what to_json wrote, or make the plan again"
+            )
 
 
-def _stage_in(value: Any, where: str) -> Json:
-    required = {
-        "steps": _steps,
-        "expected_batch_size": _number,
-        "noise_stddev": _number,
-        "weight": _number,
-        "sampling_probability": _numbers,
-        "clip_norm": _numbers,
-    }
-    return _json.fields(value, where, required, {"participation": _numbers})
-
-
-def _as_is(value: Any, where: str) -> Any:
-    return value  # groups are read by column
-
-
-_TOP: dict[str, _json.Reader[Any]] = {
-    "strategy": _json.text,
-    "relation": _json.text,
-    "method": _json.text,
-    "steps": _steps,
-    "clip_norm": _number,
-    "reference": _object(sampling_probability=_number, steps=_steps),
-    "releasable": _json.flag,
-    "objections": _json.listed(_json.text),
-    "counts": _json.text,
-    "notes": _json.listed(_json.text),
-    "groups": _as_is,
-}
-_TOP_OPTIONAL: dict[str, _json.Reader[Any]] = {
-    "expected_batch_size": _number,
-    "noise_stddev": _number,
-    "combine": _json.text,
-    "stages": _json.listed(_stage_in),
-    "unit": _json.text,
-    "learning_rate": _object(points=_json.listed(_numbers), between=_json.text),
-}
-_GROUP: dict[str, _json.Reader[Any]] = {
-    "name": _json.text,
-    "records": _records,
-    "epsilon": _number,
-    "delta": _number,
-}
-_GROUP_SINGLE: dict[str, _json.Reader[Any]] = {
-    "sampling_probability": _number,
-    "clip_norm": _number,
-    "noise_multiplier": _number,
-}
-_GROUP_OPTIONAL: dict[str, _json.Reader[Any]] = {
-    "excess_bound": _number,
-    "spent_share": _number,
-    "saturated": _json.flag,
-    **{name: _json.maybe(_number) for name in _MEASURES},
-}
+def _require_own_reference(plan: Numbers) -> None:
+    """Raise `DataError` unless the reference, on which bounds rest, is that of what will be run."""
+    own, given = own_reference(plan), plan.reference
+    assert given is not None  # set when the plan was made
+    off = abs(given.sampling_probability - own.sampling_probability)
+    if given.steps != own.steps or not off <= SLACK * own.sampling_probability:
+        raise DataError(
+            f"plan: reference = {given.sampling_probability:g} in {given.steps} steps, on which "
+            f"the bounds on the excess rest, but its batch size and records give "
+            f"{own.sampling_probability:g} in {own.steps}; make the plan again"
+        )
 
 
 def parameters(plan: Numbers) -> Json:
     """Return budgets and parameters; a single stage's fields lie at the top level."""
+    assert plan.reference is not None  # set when the plan was made
     top: Json = {
         "strategy": plan.strategy,
         "relation": plan.relation,
         "method": plan.method,
-        "steps": steps_of(plan),
+        "steps": plan.steps,
         "clip_norm": plan.clip_norm,
-        "reference": _reference(plan),
+        "reference": asdict(plan.reference),
         "releasable": not plan.objections,
         "objections": list(plan.objections),
         "counts": plan.counts,
@@ -103,21 +133,26 @@ def parameters(plan: Numbers) -> Json:
     if plan.learning_rate is not None:
         points = [list(point) for point in plan.learning_rate.points]
         top["learning_rate"] = {"points": points, "between": plan.learning_rate.between}
-    columns = _budget_columns(plan)
+    budgets, stage = plan.budget_groups, plan.stages[0]
+    columns = {name: getattr(budgets, name) for name in ("name", "records", "epsilon", "delta")}
+    if budgets.excess is not None:
+        columns["excess_bound"] = budgets.excess
     if len(plan.stages) == 1 and plan.worst_paths is None:
-        stage = plan.stages[0]
-        top |= {
-            "expected_batch_size": stage.expected_batch_size,
-            "noise_stddev": stage.noise_stddev,
-        }
+        top["expected_batch_size"] = stage.expected_batch_size
+        top["noise_stddev"] = stage.noise_stddev
         columns |= _stage_columns(stage)
-        columns["noise_multiplier"] = (stage.noise_stddev / stage.clip_norm).tolist()
+        columns["noise_multiplier"] = stage.noise_stddev / stage.clip_norm
     else:
         top["combine"] = plan.combine
-        top["stages"] = [_stage(stage) for stage in plan.stages]
+        numbers = ("steps", "expected_batch_size", "noise_stddev", "weight")
+        top["stages"] = [
+            {name: getattr(stage, name) for name in numbers}
+            | {name: column.tolist() for name, column in _stage_columns(stage).items()}
+            for stage in plan.stages
+        ]
     if plan.worst_paths is not None:
-        columns["worst_path"] = plan.worst_paths.tolist()
-    return top | {"groups": _rows(columns)}
+        columns["worst_path"] = plan.worst_paths
+    return top | {"groups": _rows({name: column.tolist() for name, column in columns.items()})}
 
 
 def with_measures(plan: Numbers, measures: Measures) -> Json:
@@ -143,53 +178,86 @@ def with_measures(plan: Numbers, measures: Measures) -> Json:
     return data
 
 
-def _reference(plan: Numbers) -> Json:
-    assert plan.reference is not None  # set when the plan was made
-    return dataclasses.asdict(plan.reference)
-
-
-def _budget_columns(plan: Numbers) -> dict[str, list[Any]]:
-    budgets = plan.budget_groups
-    columns = {
-        "name": budgets.name.tolist(),
-        "records": budgets.records.tolist(),
-        "epsilon": budgets.epsilon.tolist(),
-        "delta": budgets.delta.tolist(),
-    }
-    if budgets.excess is not None:
-        columns["excess_bound"] = budgets.excess.tolist()
-    return columns
-
-
-def _stage_columns(stage: Stage) -> dict[str, list[Any]]:
-    columns = {
-        "sampling_probability": stage.sampling_probability.tolist(),
-        "clip_norm": stage.clip_norm.tolist(),
-    }
+def _stage_columns(stage: Stage) -> dict[str, Floats]:
+    columns = {"sampling_probability": stage.sampling_probability, "clip_norm": stage.clip_norm}
     if stage.participation is not None:
-        columns["participation"] = stage.participation.tolist()
+        columns["participation"] = stage.participation
     return columns
-
-
-def _stage(stage: Stage) -> Json:
-    return {
-        "steps": stage.steps,
-        "expected_batch_size": stage.expected_batch_size,
-        "noise_stddev": stage.noise_stddev,
-        "weight": stage.weight,
-        **_stage_columns(stage),
-    }
 
 
 def _rows(columns: dict[str, list[Any]]) -> list[Json]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+_MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
+_number, _numbers = _json.number, _json.listed(_json.number)
+_steps = _json.whole(MOST_STEPS)
+Readers = dict[str, _json.Reader[Any]]
+
+
+def _object(required: Readers, optional: Readers | None = None) -> _json.Reader[Json]:
+    return lambda value, where: _json.fields(value, where, required, optional or {})
+
+
+def _as_is(value: Any, where: str) -> Any:
+    return value  # groups are read by column
+
+
+_ONE_STAGE: Readers = {"expected_batch_size": _number, "noise_stddev": _number}
+_STAGE = _object(
+    {
+        **_ONE_STAGE,
+        "steps": _steps,
+        "weight": _number,
+        "sampling_probability": _numbers,
+        "clip_norm": _numbers,
+    },
+    {"participation": _numbers},
+)
+_TOP: Readers = {
+    "strategy": _json.text,
+    "relation": _json.text,
+    "method": _json.text,
+    "steps": _steps,
+    "clip_norm": _number,
+    "reference": _object({"sampling_probability": _number, "steps": _steps}),
+    "releasable": _json.flag,
+    "objections": _json.listed(_json.text),
+    "counts": _json.text,
+    "notes": _json.listed(_json.text),
+    "groups": _as_is,
+}
+_TOP_OPTIONAL: Readers = {
+    **_ONE_STAGE,
+    "combine": _json.text,
+    "stages": _json.listed(_STAGE),
+    "unit": _json.text,
+    "learning_rate": _object({"points": _json.listed(_numbers), "between": _json.text}),
+}
+_GROUP: Readers = {
+    "name": _json.text,
+    "records": _json.whole(MOST_RECORDS),
+    "epsilon": _number,
+    "delta": _number,
+}
+_GROUP_SINGLE: Readers = dict.fromkeys(
+    ("sampling_probability", "clip_norm", "noise_multiplier"), _number
+)
+_GROUP_OPTIONAL: Readers = {
+    "excess_bound": _number,
+    "spent_share": _number,
+    "saturated": _json.flag,
+    **dict.fromkeys(_MEASURES, _json.maybe(_number)),
+}
+
+
 def _columns(groups: Any, single: bool) -> dict[str, list[Any]]:
     """Return each field of the groups as a column; all groups must have the same fields."""
     readers = _GROUP | (_GROUP_SINGLE if single else {})
-    more = {"participation": _number} if single else {"worst_path": _json.listed(_json.flag)}
-    rows = _json.listed(lambda value, where: value)(groups, "plan.groups")
+    more: Readers = (
+        {"participation": _number} if single else {"worst_path": _json.listed(_json.flag)}
+    )
+    rows = _json.listed(_as_is)(groups, "plan.groups")
     if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
         raise DataError(
             "plan.groups: must be objects with the same fields, at least one; "
@@ -211,23 +279,15 @@ def read(data: Any) -> tuple[Json, Claims]:
     """
     top = _json.fields(data, "plan", _TOP, _TOP_OPTIONAL)
     single = "stages" not in top
-    for name in ("expected_batch_size", "noise_stddev") if single else ("combine",):
+    for name in _ONE_STAGE if single else ("combine",):
         if name not in top:
             raise DataError(f"plan: field {name!r} is missing; give what to_json wrote")
     columns = _columns(top["groups"], single)
-    if single:
-        stages = [
-            Stage(
-                steps=top["steps"],
-                expected_batch_size=top["expected_batch_size"],
-                noise_stddev=top["noise_stddev"],
-                sampling_probability=np.array(columns["sampling_probability"]),
-                clip_norm=np.array(columns["clip_norm"]),
-                participation=_array(columns.get("participation")),
-            )
-        ]
-    else:
-        stages = [Stage(**stage) for stage in top["stages"]]
+    stages = top.get("stages")
+    if stages is None:
+        shared = {name: top[name] for name in ("steps", *_ONE_STAGE)}
+        of_groups = ("sampling_probability", "clip_norm", "participation")
+        stages = [shared | {name: _array(columns.get(name)) for name in of_groups}]
     rate = top.get("learning_rate")
     arguments = {
         **{name: top[name] for name in ("strategy", "relation", "method", "clip_norm", "counts")},
@@ -237,7 +297,7 @@ def read(data: Any) -> tuple[Json, Claims]:
         "unit": top.get("unit", "record"),
         "reference": Reference(**top["reference"]),
         "learning_rate": None if rate is None else Schedule(**rate),
-        "stages": tuple(stages),
+        "stages": tuple(Stage(**stage) for stage in stages),
         "worst_paths": _array(columns.get("worst_path")),
         "budget_groups": BudgetGroups(
             name=np.array(columns["name"], dtype=str),

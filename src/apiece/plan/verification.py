@@ -15,14 +15,14 @@ from apiece._types import Floats, Integers
 from apiece.accounting import Bounds, Excess, PrivacyCurve, privacy_curve
 from apiece.accounting.batch import upper_epsilons
 from apiece.accounting.divergence import excesses
-from apiece.budgets import BudgetGroups, Consents
+from apiece.budgets import BudgetGroups
+from apiece.budgets.records import Consents
 from apiece.errors import VerificationError
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
-from apiece.plan.numbers import Numbers, mechanism_of
-from apiece.plan.stage import Stage
+from apiece.plan.parts import Numbers, Reference, Stage, mechanism_of, sampled_steps
 
-MEASURED = 64
-QUICK = 32
+MEASURED = 64  # groups up to which a plan says what each risks
+QUICK = 32  # distinct mechanisms from which on no curves are made
 ULP = 2.0**-52
 Budget: TypeAlias = tuple[float, float]  # ε and δ
 Asked: TypeAlias = tuple[Floats, Floats, Floats]  # the strictest ε, δ and Δ̄, one entry a group
@@ -34,25 +34,6 @@ class Measures:
 
     The last three are by PLD; they are None in a plan of more than 64 groups, where they would take
     long.
-
-    Attributes:
-        epsilon_spent: ε at the group's own δ, by the plan's method.
-        advantage: The largest TPR − FPR of a membership test.
-        forward: Δ towards more vulnerable than the uniform mechanism of the same (ε, δ).
-        backward: Δ towards less vulnerable.
-
-    Guarantee:
-        Each is an upper bound.
-
-    References:
-        Kaiser et al. 2026, Def. 8.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
-        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
-        >>> plan.measures.epsilon_spent.round(2).tolist(), plan.measures.forward.tolist()
-        ([1.0, 3.0], [0.0, 0.0])
     """
 
     epsilon_spent: Floats
@@ -142,12 +123,11 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
     """Return what `plan` spends, which is known, and risks."""
     if len(plan.budget_groups) > MEASURED:
         return Measures(spent, None, None, None)
-    curves = _curves(plan, "pld")
+    curves = _curves(plan)
     advantage = np.array([curve.advantage().upper for curve in curves])
-    apart = _excesses_of(plan, {g: (curve, None) for g, curve in enumerate(curves)})
-    forward = np.array([found.forward.upper for found in apart])
-    backward = np.array([found.backward.upper for found in apart])
-    return Measures(spent, advantage, forward, backward)
+    each = _excesses_of(plan, {g: (curve, None) for g, curve in enumerate(curves)})
+    forward = np.array([one.forward.upper for one in each])
+    return Measures(spent, advantage, forward, np.array([one.backward.upper for one in each]))
 
 
 def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mechanism:
@@ -159,19 +139,17 @@ def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mech
     reference, own = plan.reference, plan.budget_groups
     assert reference is not None  # set when the plan was made
     epsilon, delta = (own.epsilon[group], own.delta[group]) if asked is None else asked
-    budget = float(epsilon), float(delta)
-    z = _noise(*budget, reference.sampling_probability, reference.steps, plan.method)
-    return reference.mechanism(z)
+    return reference.mechanism(_noise(float(epsilon), float(delta), reference, plan.method))
 
 
 @lru_cache(maxsize=1024)
-def _noise(epsilon: float, delta: float, probability: float, steps: int, method: str) -> float:
+def _noise(epsilon: float, delta: float, reference: Reference, method: str) -> float:
     """Return the noise multiplier of a baseline, which plans of the same people share."""
     z = accounting.noise_multipliers(
         epsilon=epsilon,
         delta=delta,
-        sampling_probability=probability,
-        steps=steps,
+        sampling_probability=reference.sampling_probability,
+        steps=reference.steps,
         method=method,
     )
     return float(z)
@@ -188,22 +166,6 @@ def excess_of(
     """Return Δ between a group's baseline and its own curve; 0 where they are the same.
 
     The baseline is the plan's reference with the noise that spends (ε, δ).
-
-    Args:
-        plan: The plan's numbers.
-        group: A position.
-        curve: The group's own.
-        asked: ε and δ of the baseline; None for the group's own.
-
-    References:
-        Kaiser et al. 2026, Def. 8.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
-        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
-        >>> excess_of(plan, 0, plan.curve(0)).forward.upper
-        0.0
     """
     return _excesses_of(plan, {group: (curve, asked)})[0]
 
@@ -249,7 +211,7 @@ def verify(
     narrower = (epsilon < own.epsilon) | (delta < own.delta)
     again = (bound < 1) & (narrower if measured is not None else True)
     forward = np.full(len(own), np.nan) if measured is None else measured.copy()
-    curves = _curves(plan, "pld") if again.any() else []
+    curves = _curves(plan) if again.any() else []
     some = np.flatnonzero(again).tolist()
     allowed = {g: (curves[g], (float(epsilon[g]), float(delta[g]))) for g in some}
     forward[some] = [each.forward.upper for each in _excesses_of(plan, allowed)]
@@ -264,16 +226,23 @@ def spending(plan: Numbers, method: str) -> Floats:
     should be: an upper bound as good as the curve's, in a fraction of the time.
     """
     delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
-    first, members = _distinct(plan)
+    distinct = _distinct(plan)
     if len(plan.stages) == 1 and plan.worst_paths is None:
         stage = plan.stages[0]
         if stage.participation is not None:
-            return _spending_by_coin(plan, stage, method)
-        if first.size >= QUICK:
-            return _spending_of(plan, stage, method)
-
-    for g, same in zip(first, members, strict=True):
-        curve = privacy_curve(mechanism_of(plan, int(g)), method=method)
+            return _spending_by_coin(plan, stage, stage.participation, method)
+        if len(distinct) >= QUICK:
+            joins = stage.sampling_probability > 0
+            spent[joins] = upper_epsilons(
+                noise_multiplier=stage.noise_stddev / stage.clip_norm[joins],
+                sampling_probability=stage.sampling_probability[joins],
+                steps=np.full(int(joins.sum()), stage.steps),
+                delta=delta[joins],
+                method=method,
+            )
+            return spent
+    for same in distinct:
+        curve = privacy_curve(mechanism_of(plan, int(same[0])), method=method)
         spent[same] = _at_each(curve, delta[same])
     return spent
 
@@ -284,26 +253,21 @@ def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
     return np.asarray(curve.epsilon(distinct).upper)[place.reshape(delta.shape)]
 
 
-def _spending_by_coin(plan: Numbers, stage: Stage, method: str) -> Floats:
+def _spending_by_coin(plan: Numbers, stage: Stage, joins: Floats, method: str) -> Floats:
     """Return `spending` of a stage that records join by a coin: one curve for all coins.
 
     A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
     joins it with chance π; so whatever accounts for the run accounts for the coin. Source: Balle,
     Barthe, Gaboardi 2018; for the add direction docs/plans.md.
     """
-    assert stage.participation is not None
-    spent, delta, joins = (
-        np.zeros(len(plan.budget_groups)),
-        plan.budget_groups.delta,
-        stage.participation,
-    )
-    pays = (stage.sampling_probability > 0) & (delta < joins)
+    delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
+    # Who joins with a chance of at most δ is covered by δ alone.
+    pays = np.flatnonzero((stage.sampling_probability > 0) & (delta < joins))
     runs = np.stack([stage.sampling_probability, stage.clip_norm], axis=1)[pays]
     distinct, place = np.unique(runs, axis=0, return_inverse=True)
     for number, (q, clip) in enumerate(distinct.tolist()):
-        here = np.flatnonzero(pays)[place.reshape(-1) == number]
-        step: Mechanism = Gaussian(stage.noise_stddev / clip)
-        run = Repeated(step if q == 1 else Sampled(step, q), stage.steps)
+        here = pays[place.reshape(-1) == number]
+        run = sampled_steps(stage.noise_stddev / clip, q, stage.steps)
         inner = _at_each(privacy_curve(run, method=method), delta[here] / joins[here] * (1 - ULP))
         spent[here] = amplified(inner, joins[here])
     return spent
@@ -321,23 +285,8 @@ def amplified(epsilon: Floats, joins: Floats) -> Floats:
     return np.asarray(np.where(epsilon < 1, small, large) * (1 + 64 * ULP))
 
 
-def _spending_of(plan: Numbers, stage: Stage, method: str) -> Floats:
-    """Return `spending` of a plan of one stage without coins."""
-    spent = np.zeros(len(plan.budget_groups))
-    takes_part = stage.sampling_probability > 0
-    size = int(takes_part.sum())
-    spent[takes_part] = upper_epsilons(
-        noise_multiplier=stage.noise_stddev / stage.clip_norm[takes_part],
-        sampling_probability=stage.sampling_probability[takes_part],
-        steps=np.full(size, stage.steps),
-        delta=plan.budget_groups.delta[takes_part],
-        method=method,
-    )
-    return spent
-
-
-def _distinct(plan: Numbers) -> tuple[npt.NDArray[np.intp], list[npt.NDArray[np.intp]]]:
-    """Return one group of each distinct mechanism, and the groups that share it."""
+def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:
+    """Return the groups that share a mechanism, for each distinct one."""
     columns: list[npt.NDArray[Any]] = []
     for stage in plan.stages:
         columns += [stage.sampling_probability, stage.clip_norm]
@@ -345,21 +294,18 @@ def _distinct(plan: Numbers) -> tuple[npt.NDArray[np.intp], list[npt.NDArray[np.
     if plan.worst_paths is not None:
         columns += list(plan.worst_paths.T)
     order = np.lexsort(columns)
-    new = np.zeros(order.size, dtype=bool)
-    new[0] = True
+    new = np.zeros(order.size - 1, dtype=bool)
     for column in columns:
-        ordered = column[order]
-        new[1:] |= ordered[1:] != ordered[:-1]
-    members = np.split(order, np.flatnonzero(new)[1:])
-    return order[new], members
+        new |= np.diff(column[order]) != 0
+    return np.split(order, np.flatnonzero(new) + 1)
 
 
-def _curves(plan: Numbers, method: str) -> list[PrivacyCurve]:
-    """Return each group's curve; equal mechanisms share one."""
+def _curves(plan: Numbers) -> list[PrivacyCurve]:
+    """Return each group's curve by PLD; equal mechanisms share one."""
     curves: dict[int, PrivacyCurve] = {}
-    for g, same in zip(*_distinct(plan), strict=True):
-        curve = privacy_curve(mechanism_of(plan, int(g)), method=method)
-        curves |= {int(member): curve for member in same}
+    for same in _distinct(plan):
+        curve = privacy_curve(mechanism_of(plan, int(same[0])), method="pld")
+        curves |= dict.fromkeys(same.tolist(), curve)
     return [curves[g] for g in range(len(plan.budget_groups))]
 
 

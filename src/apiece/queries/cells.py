@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from apiece.datasets import UNREADABLE, cell_text
+from apiece.datasets.blocks import UNREADABLE, cell_text
 from apiece.errors import UnsupportedError
 
 _EXACT: Final = Context(prec=400)

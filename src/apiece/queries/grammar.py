@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from apiece.datasets import UNREADABLE
+from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import InputError, OptionError, unknown
 from apiece.queries.conditions import Compare, Condition, Joined, Literal, Missing, Negated
 

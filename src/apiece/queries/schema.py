@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from apiece import _check
-from apiece.datasets import UNREADABLE
+from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import DataError, InputError, unknown
 from apiece.queries.cells import text_of
 

@@ -15,7 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
-from apiece.datasets import header_cells, read_batches
+from apiece.datasets.blocks import header_cells, read_batches
 from apiece.errors import DataError, InputError
 from apiece.queries import cells
 

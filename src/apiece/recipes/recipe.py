@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from apiece import _check
 from apiece._json import read_toml
 from apiece._types import Json
-from apiece.assignment import assign, strategy_named
+from apiece.assignment import assign
+from apiece.assignment.front import strategy_named
 from apiece.budgets import Budgets
 from apiece.errors import InputError, unknown
 from apiece.plan import BoundPlan

@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
 from apiece._text import per_cent, plain
-from apiece.plan import UNSPENT
+from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
     from apiece.jobs import Interval, Promise, Release, Run

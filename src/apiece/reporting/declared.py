@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from apiece._version import __version__
 from apiece.errors import InputError
-from apiece.plan import RELATION, Plan
+from apiece.plan import Plan
+from apiece.plan.parts import RELATION
 
 if TYPE_CHECKING:
     from apiece.audit import Findings

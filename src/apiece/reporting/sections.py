@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from apiece._types import Json
-from apiece.budgets import SMALL_GROUP
+from apiece.budgets.groups import SMALL_GROUP
 from apiece.contract import explain
 from apiece.jobs import totalled
 from apiece.reporting import figures

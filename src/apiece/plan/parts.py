@@ -1,0 +1,406 @@
+"""The parts of a plan: stages, a schedule, a reference, groups, and the numbers that hold them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from apiece import _check
+from apiece._types import Floats, Mask
+from apiece.budgets import BudgetGroups
+from apiece.errors import InputError, unknown
+from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+
+RELATION = "add_remove"
+COMBINE = ("continue", "average")
+COUNTS = ("exact", "released")
+UNITS = ("record", "person")
+BETWEEN = ("hold", "linear", "cosine", "exponential")
+PUBLIC = "public"  # the group of records that a plan adds to those who asked
+UNSPENT = 0.95  # the share of its ε below which a group is said to spend less than it asked
+
+
+def sampled_steps(noise_multiplier: float, probability: float, steps: int) -> Repeated:
+    """Return steps with Gaussian noise, each of which a record joins with this probability."""
+    step = Gaussian(noise_multiplier)
+    return Repeated(step if probability == 1 else Sampled(step, probability), steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The uniform mechanism that `excess` is measured against: its rate and number of steps.
+
+    Its noise is the one that spends a record's own (ε, δ). Nothing in it moves with what others
+    ask: not the batch size that a plan arrives at, not the records that it leaves out or adds.
+
+    Attributes:
+        sampling_probability: In (0, 1]: the batch size that was *requested* over the number of
+            records that it was requested for.
+        steps: As requested.
+
+    Raises:
+        InputError: For values out of bounds.
+
+    References:
+        Kaiser et al. 2026, Def. 8.
+
+    Example:
+        >>> Reference(1.0, 5).mechanism(2.0)
+        Repeated(mechanism=Gaussian(noise_multiplier=2.0), times=5)
+    """
+
+    sampling_probability: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        q = _check.probability("sampling_probability", self.sampling_probability, low_open=True)
+        object.__setattr__(self, "sampling_probability", q)
+        object.__setattr__(self, "steps", _check.count("steps", self.steps))
+
+    def mechanism(self, noise_multiplier: float) -> Mechanism:
+        """Return the uniform mechanism with this noise.
+
+        Args:
+            noise_multiplier: Above 0.
+        """
+        return sampled_steps(noise_multiplier, self.sampling_probability, self.steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """`steps` updates with the same parameters; arrays have one entry a budget group.
+
+    The arrays are read-only copies.
+
+    Attributes:
+        steps: The number of updates, at least 1.
+        expected_batch_size: What a summed gradient is divided by: the sum of all records' chances
+            to be in a batch.
+        noise_stddev: The standard deviation of the noise on the sum of clipped gradients.
+        sampling_probability: A record's chance of joining a step, in [0, 1]; a group with 0 takes
+            no part.
+        clip_norm: The bound on a record's ℓ2 gradient norm.
+        participation: Each record's chance of joining the stage at all, by one secret coin a stage;
+            None where every record takes part.
+        weight: Of this stage's model, where outputs of the stages' models are averaged.
+
+    Raises:
+        InputError: For values out of bounds and for arrays of different lengths.
+
+    Example:
+        >>> stage = Stage(10, 10.0, 2.0, [0.1, 0.1], [0.7, 1.3])
+        >>> round(stage.mechanism(0).mechanism.mechanism.noise_multiplier, 2)
+        2.86
+    """
+
+    steps: int
+    expected_batch_size: float
+    noise_stddev: float
+    sampling_probability: Floats = field(repr=False)
+    clip_norm: Floats = field(repr=False)
+    participation: Floats | None = field(default=None, repr=False)
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "steps", _check.count("steps", self.steps))
+        for name in ("expected_batch_size", "noise_stddev", "weight"):
+            put(self, name, _check.positive(name, getattr(self, name)))
+        put(self, "clip_norm", _check.positive_array("clip_norm", self.clip_norm))
+        put(self, "sampling_probability", _chances("sampling_probability", self))
+        if self.participation is not None:
+            put(self, "participation", _chances("participation", self))
+
+    def mechanism(self, group: int) -> Mechanism | None:
+        """Return what this stage does to a record of `group`; None where it takes no part.
+
+        Args:
+            group: A position.
+        """
+        q, joins = float(self.sampling_probability[group]), self.joins(group)
+        if q == 0 or joins == 0:
+            return None
+        run = sampled_steps(self.noise_stddev / float(self.clip_norm[group]), q, self.steps)
+        return run if joins == 1 else Sampled(run, joins)
+
+    def joins(self, group: int) -> float:
+        """Return the chance that a record of `group` joins the stage.
+
+        Args:
+            group: A position.
+        """
+        return 1.0 if self.participation is None else float(self.participation[group])
+
+    def chances(self) -> Floats:
+        """Return each group's chance that a record of it is in a given batch."""
+        joins = 1.0 if self.participation is None else self.participation
+        return np.asarray(self.sampling_probability * joins)
+
+
+def _chances(name: str, stage: Stage) -> Floats:
+    array: npt.NDArray[Any] = np.array(getattr(stage, name), dtype=np.float64)
+    if array.shape != stage.clip_norm.shape or array.ndim != 1 or array.size == 0:
+        raise InputError(
+            f"{name}: shape {array.shape}, clip_norm has {stage.clip_norm.shape}; give one entry "
+            "a budget group to both"
+        )
+    good = (array >= 0) & (array <= 1)
+    if not good.all():
+        where = int(np.flatnonzero(~good)[0])
+        raise InputError(f"{name}[{where}] = {float(array[where])!r}: must be in [0, 1]")
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A factor for every step: fixed points, and a way to go from each to the next.
+
+    Before the first and after the last point the factor stays. It depends on the number of the step
+    and on nothing else.
+
+    Attributes:
+        points: (step, factor) pairs, steps rising from 0 or later, factors at least 0 and finite.
+        between: "hold" keeps each point's factor up to the next, "linear" and "cosine" (half a
+            wave) go over to it, "exponential" does so by a constant ratio.
+
+    Raises:
+        InputError: For no points, steps that do not rise and factors out of bounds.
+
+    Example:
+        >>> warm_up_and_down = Schedule(((0, 0.0), (10, 1.0), (110, 0.0)))
+        >>> [warm_up_and_down.at(step) for step in (0, 5, 10, 60, 200)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
+        >>> Schedule(((0, 1.0), (100, 0.1)), between="hold").at(99)
+        1.0
+    """
+
+    points: tuple[tuple[int, float], ...]
+    between: str = "linear"
+
+    def __post_init__(self) -> None:
+        if self.between not in BETWEEN:
+            raise unknown("between", self.between, BETWEEN)
+        try:
+            pairs = [(step, factor) for step, factor in self.points]
+        except (TypeError, ValueError):
+            raise InputError(f"points = {self.points!r}: must be (step, factor) pairs") from None
+        points = tuple(
+            (_check.count("step", step, least=0), _check.finite("factor", factor))
+            for step, factor in pairs
+        )
+        object.__setattr__(self, "points", points)
+        steps = [step for step, _ in points]
+        if not steps or any(not a < b for a, b in itertools.pairwise(steps)):
+            raise InputError(f"points: at steps {steps}; give at least one, in rising order")
+        for step, factor in points:
+            if not factor >= 0 or (self.between == "exponential" and factor == 0):
+                raise InputError(
+                    f"points: factor {factor!r} at step {step} must be at least 0, and above 0 "
+                    "for an exponential schedule"
+                )
+
+    def at(self, step: int) -> float:
+        """Return the factor of a step.
+
+        Args:
+            step: Counted from 0.
+        """
+        after = bisect_right(self.points, step, key=lambda point: point[0])
+        if after in (0, len(self.points)):
+            return self.points[max(after - 1, 0)][1]
+        (start, first), (end, last) = self.points[after - 1 : after + 1]
+        share = (step - start) / (end - start)
+        if self.between == "hold":
+            return first
+        if self.between == "exponential":
+            return float(first * (last / first) ** share)
+        if self.between == "cosine":
+            share = (1 - math.cos(math.pi * share)) / 2
+        return first + (last - first) * share
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStage:
+    """What one stage does to the records of a group."""
+
+    steps: int
+    sampling_probability: float
+    clip_norm: float
+    noise_multiplier: float
+    participation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One budget group of a plan: how many records, what they asked, what is done to them.
+
+    `sampling_probability`, `clip_norm` and `noise_multiplier` are those of all stages, where these
+    agree, as in a plan of one stage; where they do not, reading one raises `InputError`.
+
+    Attributes:
+        name: As in the budgets.
+        records: How many.
+        epsilon: As asked.
+        delta: As asked.
+        excess: The bound Δ̄ asked, None where none was.
+        stages: In the order of the plan's.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> asked = Budgets([1.0] * 50 + [3.0] * 50, 1e-5)
+        >>> plan = assign(asked, Scale(), steps=10, expected_batch_size=10, clip_norm=1.0)
+        >>> [(group.epsilon, group.sampling_probability) for group in plan.groups]
+        [(1.0, 0.1), (3.0, 0.1)]
+    """
+
+    name: str
+    records: int
+    epsilon: float
+    delta: float
+    excess: float | None
+    stages: tuple[GroupStage, ...]
+
+    @property
+    def sampling_probability(self) -> float:
+        """The chance of joining a step."""
+        return self._common("sampling_probability")
+
+    @property
+    def clip_norm(self) -> float:
+        """The bound on a record's gradient norm."""
+        return self._common("clip_norm")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise over the clip norm."""
+        return self._common("noise_multiplier")
+
+    def _common(self, name: str) -> float:
+        values = [float(getattr(stage, name)) for stage in self.stages]
+        if any(value != values[0] for value in values):
+            raise InputError(
+                f"group {self.name}: {name} differs between its stages; read group.stages[i].{name}"
+            )
+        return values[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Numbers:
+    """The public numbers of a `Plan`, where they are described, checked against one another."""
+
+    strategy: str
+    clip_norm: float
+    budget_groups: BudgetGroups
+    stages: tuple[Stage, ...]
+    relation: str = RELATION
+    method: str = "pld"
+    combine: str = "continue"
+    objections: tuple[str, ...] = ()
+    worst_paths: Mask | None = None
+    counts: str = "exact"
+    notes: tuple[str, ...] = ()
+    learning_rate: Schedule | None = None
+    reference: Reference | None = None
+    unit: str = "record"
+
+    def __post_init__(self) -> None:
+        known = {"unit": UNITS, "relation": (RELATION,), "counts": COUNTS, "combine": COMBINE}
+        for name, words in known.items():
+            if getattr(self, name) not in words:
+                raise unknown(name, getattr(self, name), words)
+        put = object.__setattr__
+        put(self, "stages", tuple(self.stages))
+        put(self, "objections", tuple(map(str, self.objections)))
+        put(self, "notes", tuple(map(str, self.notes)))
+        put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
+        if self.worst_paths is not None:
+            shape = (len(self.budget_groups), len(self.stages))
+            put(self, "worst_paths", frozen("worst_paths", self.worst_paths, bool, shape))
+        self._require_fit()
+        if self.reference is None:
+            put(self, "reference", own_reference(self))
+
+    @property
+    def steps(self) -> int:
+        """How many updates in total."""
+        return sum(stage.steps for stage in self.stages)
+
+    def _require_fit(self) -> None:
+        """Raise where the stages do not fit the groups, or a batch size its rates."""
+        if not self.stages:
+            raise InputError("plan: no stages; give at least one")
+        for s, stage in enumerate(self.stages):
+            size, batch = len(self.budget_groups), stage.expected_batch_size
+            if stage.clip_norm.shape != (size,):
+                raise InputError(f"stage {s}: arrays of {stage.clip_norm.size} for {size} groups")
+            total = float(stage.chances() @ self.budget_groups.records)
+            if not abs(total - batch) <= 1e-6 * batch:
+                raise InputError(
+                    f"stage {s}: expected_batch_size = {batch!r}, but the sampling probabilities "
+                    f"sum to {total!r}; they must agree"
+                )
+
+
+def frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return `values` as a read-only array; raise `InputError` for another shape."""
+    array = np.asarray(values, dtype=dtype)
+    if array.shape != shape:
+        raise InputError(f"{name}: shape {array.shape}, must be {shape} to fit the plan")
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
+def mechanism_of(plan: Numbers, group: int) -> Mechanism:
+    """Return what is done to a record of `group`; see `Plan.mechanism_for`."""
+    taken = list(plan.stages)
+    if plan.worst_paths is not None:
+        taken = [stage for s, stage in enumerate(plan.stages) if plan.worst_paths[group, s]]
+        taken = [replace(stage, participation=None) for stage in taken]
+    parts = [m for stage in taken if (m := stage.mechanism(group)) is not None]
+    return parts[0] if len(parts) == 1 else Composed(*parts)
+
+
+def own_reference(plan: Numbers) -> Reference:
+    """Return the reference of a plan that nobody requested: its own mean rate.
+
+    Of those who asked: public records join in the batch size that was requested for the others.
+    """
+    groups = plan.budget_groups
+    asked = groups.records[groups.name != PUBLIC]
+    records = int((asked if asked.size else groups.records).sum())
+    joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
+    return Reference(min(1.0, joined / plan.steps / records), plan.steps)
+
+
+def groups_of(plan: Numbers) -> tuple[Group, ...]:
+    """Return the groups of `plan`, in the order of every per-group array."""
+    budgets = plan.budget_groups
+    return tuple(
+        Group(
+            name=str(budgets.name[g]),
+            records=int(budgets.records[g]),
+            epsilon=float(budgets.epsilon[g]),
+            delta=float(budgets.delta[g]),
+            excess=None if budgets.excess is None else float(budgets.excess[g]),
+            stages=tuple(
+                GroupStage(
+                    steps=stage.steps,
+                    sampling_probability=float(stage.sampling_probability[g]),
+                    clip_norm=float(stage.clip_norm[g]),
+                    noise_multiplier=stage.noise_stddev / float(stage.clip_norm[g]),
+                    participation=stage.joins(g),
+                )
+                for stage in plan.stages
+            ),
+        )
+        for g in range(len(budgets))
+    )
