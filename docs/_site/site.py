@@ -1,22 +1,9 @@
-"""What the site needs beyond its settings: links that stay inside, and sections by their names."""
+"""Sections of docstrings by the names that griffe knows."""
 
 import re
 from typing import Any
 
 import griffe
-
-UPWARD = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)[^)]*\)")
-
-
-def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Show links to files that are no part of the site as their text."""
-    depth = page.file.src_uri.count("/")
-
-    def shown(match: re.Match[str]) -> str:
-        outside = match[2].count("/") > depth
-        return f"`{match[1].strip('`')}`" if outside else match[0]
-
-    return UPWARD.sub(shown, markdown)
 
 
 class Sections(griffe.Extension):
