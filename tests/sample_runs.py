@@ -5,8 +5,9 @@ from functools import cache
 
 from apiece.assignment import assign
 from apiece.budgets import Budgets
-from apiece.jobs import Facts, Run, Trained
+from apiece.jobs import Run
 from apiece.jobs.results import Total
+from apiece.jobs.trained import Facts, Trained
 from apiece.plan import Plan
 
 SETTINGS = {

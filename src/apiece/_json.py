@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import reprlib
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from apiece._types import Json
-from apiece.errors import DataError
+from apiece.errors import DataError, InputError
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], T]
@@ -47,7 +49,7 @@ def read_toml(path: str | Path, what: str) -> Json:
     return found
 
 
-def _refuse_zeros(value: Any) -> None:
+def _refuse_zeros(value: object) -> None:
     match value:
         case str() if "\0" in value:
             raise ValueError(f"{reprlib.repr(value)} has a zero byte in it")
@@ -80,10 +82,10 @@ def _finite(text: str) -> float:
 
 
 def fields(
-    value: Any,
+    value: object,
     where: str,
-    readers: Mapping[str, Reader[Any]],
-    optional: Mapping[str, Reader[Any]] | None = None,
+    readers: Mapping[str, Reader[object]],
+    optional: Mapping[str, Reader[object]] | None = None,
 ) -> Json:
     """Return an object's fields, each by its reader: all of `readers`, any of `optional`, no other.
 
@@ -101,10 +103,79 @@ def fields(
     }
 
 
-def number(value: Any, where: str) -> float:
+def readers_of(kind: type) -> dict[str, Reader[object]]:
+    """Return the reader of each field of a dataclass, by its type."""
+    return {
+        name: reader_of(hint) for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
+
+
+def reader_of(kind: Any) -> Reader[object]:
+    """Return the reader of values of a type: of a dataclass by its fields.
+
+    Annotated[type, reader] has a reader of its own; a whole number is at most 10^12.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        own: Reader[object] = args[1]
+        return own
+    if NoneType in args:
+        return maybe(reader_of(args[0]))
+    if origin is tuple and args[1] is Ellipsis:
+        each = listed(reader_of(args[0]))
+        return lambda value, where: tuple(each(value, where))
+    if origin is tuple:
+        return _pair(*map(reader_of, args))
+    if origin is Mapping:
+        part = reader_of(args[1])
+        return lambda value, where: fields(value, where, dict.fromkeys(_keys(value), part))
+    if dataclasses.is_dataclass(kind):
+        return _made(kind, readers_of(kind))  # type: ignore[arg-type]
+    return {str: text, bool: flag, int: whole(10**12), float: number, Any: as_is}[kind]
+
+
+def _keys(value: object) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, dict) else ()
+
+
+def _pair(first: Reader[object], second: Reader[object]) -> Reader[tuple[Any, Any]]:
+    def read(value: object, where: str) -> tuple[Any, Any]:
+        if not isinstance(value, list) or len(value) != 2:
+            raise _wrong(value, where, "a list of two")
+        return first(value[0], f"{where}[0]"), second(value[1], f"{where}[1]")
+
+    return read
+
+
+def _made(kind: Callable[..., T], readers: Mapping[str, Reader[object]]) -> Reader[T]:
+    def read(value: object, where: str) -> T:
+        found = fields(value, where, readers)
+        try:
+            return kind(**found)
+        except InputError as error:
+            raise DataError(f"{where}: {error}") from None
+
+    return read
+
+
+def plain(value: object) -> Any:
+    """Return a value as JSON and TOML hold it: dataclasses as objects, tuples as lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def as_is(value: object, where: str) -> Any:
+    """Return what is not looked at here."""
+    return value
+
+
+def number(value: object, where: str) -> float:
     """Return a finite number; a Boolean or a text is none."""
     try:
-        found = float(value) if type(value) in (int, float) else math.nan
+        found = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
     except OverflowError:
         found = math.inf
     if not math.isfinite(found):
@@ -112,10 +183,18 @@ def number(value: Any, where: str) -> float:
     return found
 
 
+def share(value: object, where: str) -> float:
+    """Return a number in [0, 1]."""
+    found = number(value, where)
+    if not 0 <= found <= 1:
+        raise _wrong(value, where, "in [0, 1]")
+    return found
+
+
 def whole(most: int) -> Reader[int]:
     """Return a reader of whole numbers from 0 to `most`."""
 
-    def read(value: Any, where: str) -> int:
+    def read(value: object, where: str) -> int:
         if type(value) is not int or not 0 <= value <= most:
             raise _wrong(value, where, f"a whole number of at most {most:g}")
         return value
@@ -123,14 +202,25 @@ def whole(most: int) -> Reader[int]:
     return read
 
 
-def text(value: Any, where: str) -> str:
+def text(value: object, where: str) -> str:
     """Return a text."""
     if not isinstance(value, str):
         raise _wrong(value, where, "a text")
     return value
 
 
-def flag(value: Any, where: str) -> bool:
+def one_of(*known: str) -> Reader[str]:
+    """Return a reader of these texts alone."""
+
+    def read(value: object, where: str) -> str:
+        if value not in known:
+            raise _wrong(value, where, " or ".join(known))
+        return str(value)
+
+    return read
+
+
+def flag(value: object, where: str) -> bool:
     """Return a Boolean; a number or a text is none."""
     if not isinstance(value, bool):
         raise _wrong(value, where, "true or false")
@@ -145,7 +235,7 @@ def maybe(read: Reader[T]) -> Reader[T | None]:
 def listed(read: Reader[T]) -> Reader[list[T]]:
     """Return a reader of lists of what `read` reads."""
 
-    def every(value: Any, where: str) -> list[T]:
+    def every(value: object, where: str) -> list[T]:
         if not isinstance(value, list):
             raise _wrong(value, where, "a list")
         return [read(part, f"{where}[{i}]") for i, part in enumerate(value)]
@@ -153,6 +243,6 @@ def listed(read: Reader[T]) -> Reader[list[T]]:
     return every
 
 
-def _wrong(value: Any, where: str, wanted: str) -> DataError:
+def _wrong(value: object, where: str, wanted: str) -> DataError:
     shown = reprlib.repr(value)
     return DataError(f"{where} = {shown}: must be {wanted}; give what to_json wrote")

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from apiece.errors import StateError
-from apiece.jobs import Run, load_model, prepare_again, read_job, read_people, run
+from apiece.jobs import Run, load_model, prepare_again, read_job, run
+from apiece.jobs.people import read_people
 from apiece.plan import Plan
 from sample_tables import AGE_AND_ANSWER as SCHEMA
 

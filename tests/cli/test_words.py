@@ -1,11 +1,16 @@
 """One word a thing on the command line: every flag of every command is in this list."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from apiece import cli
+from apiece.accounting.choose import METHODS
+from apiece.assignment import STRATEGIES
 
 # What several commands share, and in which words; a flag of one command alone is not listed.
 WORDS = {
@@ -66,3 +71,25 @@ def test_older_words_are_refused_with_the_remedy(
     captured = capsys.readouterr()
     assert f"write {write}" in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_the_help_names_every_strategy_and_method() -> None:
+    """The lists stand in the help as texts, so that it loads nothing."""
+    helps = {(name, o.opts[0]): o.help or "" for name, o in options()}
+    known = [name for name in STRATEGIES if not name.startswith("published")]
+    assert [name for name in known if name not in helps["plan", "--strategy"]] == []
+    assert [name for name in METHODS if name not in helps["account", "--method"]] == []
+    assert [name for name in STRATEGIES if name in helps["train", "--strategy"]]
+
+
+def test_mistakes_in_a_file_are_told_before_torch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[training]\nstepz = 3\n")
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    table = ["--data", "bad.csv", "--label", "c", "--epsilon", "b", "--schema", "none.toml"]
+    for words in (["bad.toml"], table):
+        code = f"import sys; from apiece.cli import run; s = run(['train', *{words!r}]);"
+        code += "print(s, 'torch' in sys.modules)"
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+        )
+        assert out.stdout == "2 False\n", out.stderr

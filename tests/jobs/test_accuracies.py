@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from apiece.jobs import Interval
-from apiece.jobs.trained import Answers, accuracies, share_right
+from apiece.jobs.trained import Interval, Predictions, accuracies, share_right
 
 TRUE = np.array([0, 0, 0, 1, 1, 1, 1, 1])
 SAID = np.array([0, 0, 1, 1, 1, 1, 0, 2])
 
 
-def answers(unit: np.ndarray | None = None) -> Answers:
-    return Answers(SAID, TRUE, np.arange(8) if unit is None else unit)
+def answers(unit: np.ndarray | None = None) -> Predictions:
+    return Predictions(SAID, TRUE, np.arange(8) if unit is None else unit)
 
 
 def test_shares_by_class_and_by_group() -> None:

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import DataError, InputError
-from apiece.jobs import read_people
-from apiece.jobs.people import Records
+from apiece.jobs.people import Records, read_people
 
 from .small import SIZE, job
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from apiece import _check
+from apiece._json import plain
 from apiece.errors import InputError, OptionError
 from apiece.jobs import settings as of
-from apiece.jobs.settings import Share, check, plain, setting, settings_of
+from apiece.jobs.settings import Share, check, setting, settings_of
 from apiece.plan import Schedule
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from apiece.datasets import Numeric
 from apiece.errors import InputError
-from apiece.jobs import Amount, Classes
+from apiece.jobs.model import Amount, Classes
 
 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "a")])

@@ -7,9 +7,10 @@ import torch
 from tests.pate.worlds import CLASSES, people, plan, public
 
 from apiece.errors import StateError
-from apiece.jobs import Records, job_from_dict, prepare, student
+from apiece.jobs import job_from_dict, prepare
+from apiece.jobs.people import Records
 from apiece.jobs.prepared import RunFolder
-from apiece.jobs.running import taught
+from apiece.jobs.running import ModelRun, student, taught
 from apiece.pate import Lessons, teach
 
 DATA = {
@@ -38,14 +39,14 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     prepared = prepare(job_from_dict(DATA, name="first", changes={}), out=tmp_path / "run")
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(StateError, match="make room or mend the folder"):
-        taught(prepared, "weight", 0, None, lambda *_: None, None)  # type: ignore[arg-type]
+        taught(ModelRun(prepared, "weight", 0, None, lambda *_: None, None))  # type: ignore[arg-type]
 
 
 def test_steps_of_teachers_and_student_are_counted_through(tmp_path: Path) -> None:
     prepared = prepare(job_from_dict(DATA, name="first", changes={}), out=tmp_path / "run")
     told: list[tuple[str, int, int, int]] = []
     folder = RunFolder(tmp_path / "run")
-    taught(prepared, "weight", 0, folder, lambda *n: told.append(n), None)
+    taught(ModelRun(prepared, "weight", 0, folder, lambda *n: told.append(n), None))
     assert told == [("weight", 0, s, 4) for s in (1, 2, 3, 4)]
     assert prepared.steps == 4
     assert '"event": "answered"' in (tmp_path / "run" / "log.jsonl").read_text()

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from apiece import _json
 from apiece.assignment import assign
 from apiece.budgets import Budgets
-from apiece.jobs import Promise
+from apiece.jobs.trained import Promise
 from sample_runs import FACTS, sample_plan, trained
 
 
@@ -44,5 +45,5 @@ def test_who_is_where_is_left_behind() -> None:
 
 
 def test_facts_as_json() -> None:
-    assert FACTS.to_dict()["classes"] == ["a", "b"]
+    assert _json.plain(FACTS)["classes"] == ["a", "b"]
     assert sample_plan("scale").records == FACTS.training_records

@@ -85,7 +85,7 @@ HOLDS = {
     "sensitivity.partial.PartialSensitivity": "raw norms zero",
     "datasets.blocks._Lines": "data begin end odd cells commas first",
     "training.batches.Bucket": "records rates",
-    "jobs.running.Charge": "included",
+    "jobs.running.TrainingCharge": "included",
     "training.sums.Brought": "rows owner",
     "training.batches.Draw": "records clip_norms",
     "training.batches.EqualSampler": "clip_norms",
@@ -110,7 +110,9 @@ HOLDS = {
     "jobs.people.Records": "features labels person",
     "jobs.people.Roster": "size ids units table stated",
     "jobs.prepared.Prepared": "people plans",
-    "jobs.trained.Answers": "said true unit",
+    "jobs.running.ModelRun": "prepared charge",
+    "jobs.running._Evaluated": "predictions",
+    "jobs.trained.Predictions": "said true unit",
     "jobs.trained.Facts": "fingerprints",
     "jobs.prepared.Unfinished": "coins",
 }
@@ -121,11 +123,11 @@ PUBLIC = [
     "recipes.leaves.LeafNetwork",
     "recipes.recipe.Recipe",
     "recipes.scattering.Scattering",
-    "reproduce.experiment.Done",
-    "reproduce.experiment.Experiment",
-    "reproduce.experiment.Place",
-    "reproduce.experiment.Table",
-    "reproduce.experiment.Store",
+    "reproduce.Done",
+    "reproduce.Experiment",
+    "reproduce.Place",
+    "reproduce.Table",
+    "reproduce.Store",
     "pate.asking.Kept",
     "pate.lessons.Lessons",
     "pate.planning.Noise",
@@ -205,8 +207,7 @@ PUBLIC = [
     "audit.findings.Rise",
     "audit.findings.Trend",
     "budgets.release.BudgetHistogram",
-    "cli._findings.Canaries",
-    "cli._findings.Asked",
+    "cli.audit.Canaries",
     "cli.account.Case",
     "contract.check.Clause",
     "contract.check.Verdict",
@@ -241,7 +242,6 @@ PUBLIC = [
     "training.processes.Processes",
     "training.callbacks.Spent",
     "jobs.config.Job",
-    "jobs.model.Accuracy",
     "jobs.model.TabularModel",
     "jobs.config.BudgetColumns",
     "jobs.config.Comparison",
@@ -254,7 +254,6 @@ PUBLIC = [
     "jobs.trained.Interval",
     "jobs.results.Run",
     "jobs.results.Total",
-    "jobs.running._Model",
     "jobs.settings.Setting",
     "jobs.settings.Share",
     "jobs.trained.Accuracies",
@@ -278,7 +277,7 @@ EXCUSED = {
     "jobs.config.Data": {"ids", "people"},
     "jobs.trained.Facts": {"features"},
 }
-EXCUSED |= {"cli._findings.Canaries": {"included"}}
+EXCUSED |= {"cli.audit.Canaries": {"included"}}
 EXCUSED |= {"ledger.chain.Last": {"people"}, "ledger.trail.Trail": {"people"}}
 EXCUSED |= {"ledger.trail.Origin": {"people"}}
 EXCUSED |= {"ledger.charging.Everyone": {"people"}}

@@ -17,8 +17,9 @@ import pytest
 from apiece import Budgets, Scale, assign, release_histogram, report
 from apiece.audit import Findings, lower_bound, one_run, roc_by_group
 from apiece.errors import InputError
-from apiece.jobs import Level, Run, job_from_dict, prepare, statement_of
+from apiece.jobs import Run, job_from_dict, prepare, statement_of
 from apiece.jobs import run as run_job
+from apiece.jobs.trained import Level
 from apiece.plan import Plan
 from apiece.reporting import declared as declared_module
 from apiece.reporting import sections as sections_module

@@ -17,8 +17,7 @@ import pytest
 
 from apiece import report
 from apiece.audit import Findings, lower_bound, roc_by_group
-from apiece.jobs import Interval, Level
-from apiece.jobs.trained import Accuracies
+from apiece.jobs.trained import Accuracies, Interval, Level
 from sample_runs import sample_plan, sample_run
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser")) if p), None)

@@ -9,7 +9,8 @@ import pytest
 
 from apiece.assignment import assign
 from apiece.budgets import Budgets
-from apiece.jobs import Promise, Run
+from apiece.jobs import Run
+from apiece.jobs.trained import Promise
 from apiece.reporting import report
 from apiece.reporting.closing import closing_table, gains, spent_text
 from sample_runs import renamed, sample_plan, sample_run, trained

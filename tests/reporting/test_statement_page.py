@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from apiece.errors import UnsupportedError
-from apiece.jobs import Level, statement_of
+from apiece.jobs import statement_of
+from apiece.jobs.trained import Level
 from apiece.reporting import pages as page
 from apiece.reporting.pages import statement_pdf
 from sample_runs import sample_run

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from apiece import Budgets, Sample, assign, report
-from apiece.jobs import Interval, Level
-from apiece.jobs.trained import Accuracies
+from apiece.jobs.trained import Accuracies, Interval, Level
 from apiece.reporting import sections
 from apiece.reporting.declared import subject_of
 from sample_runs import sample_plan, sample_run

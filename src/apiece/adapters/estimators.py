@@ -22,7 +22,8 @@ from apiece.adapters.fitting import (
 )
 from apiece.datasets import Numeric
 from apiece.errors import InputError, unknown
-from apiece.jobs import Amount, Classes, Promise, promises_of
+from apiece.jobs.model import Amount, Classes
+from apiece.jobs.trained import Promise, promises_of
 from apiece.recipes import RECIPES, Recipe, outputs_of
 
 

@@ -34,7 +34,9 @@ from apiece.errors import (
     UnsupportedError,
     unknown,
 )
-from apiece.jobs import Records, Target, build, student
+from apiece.jobs.model import Target, build
+from apiece.jobs.people import Records
+from apiece.jobs.running import student
 from apiece.pate import Lessons, VotePlan, plan_votes
 from apiece.plan import BoundPlan
 from apiece.training import Streams, Trainer

@@ -42,14 +42,13 @@ class CommandFolder(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their verbs."""
-        there = self.list_commands(ctx)
-        known = {name for names in VERBS.values() for name in names}
-        sections = {**VERBS, "More": tuple(name for name in there if name not in known)}
-        width = max(map(len, there))
-        for verb, names in sections.items():
+        names = self.list_commands(ctx)
+        listed = {name for verb in VERBS.values() for name in verb}
+        width = max(map(len, names))
+        for verb, own in {**VERBS, "More": tuple(n for n in names if n not in listed)}.items():
             rows = [
                 (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
-                for name in names
+                for name in own
                 if (command := self.get_command(ctx, name)) is not None
             ]
             if rows:
@@ -102,21 +101,19 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as exit_:
         return int(exit_.exit_code)
     except click.UsageError as error:
-        return _fail(name, f"{error.format_message()} (see {name} --help)", 2)
+        message, status = f"{error.format_message()} (see {name} --help)", 2
     except click.ClickException as error:
-        return _fail(name, error.format_message(), int(error.exit_code))
+        message, status = error.format_message(), int(error.exit_code)
     except ApieceError as error:
-        return _fail(name, str(error), 2 if isinstance(error, InputError) else 1)
+        message, status = str(error), 2 if isinstance(error, InputError) else 1
     except (KeyboardInterrupt, click.Abort) as error:
-        return _fail(name, str(error) or "interrupted", INTERRUPTED)
+        message, status = str(error) or "interrupted", INTERRUPTED
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "apiece":
             raise
-        return _fail(name, f"{error.name} is not installed; pip install 'apiece[all]'", 1)
-    return result if isinstance(result, int) and not isinstance(result, bool) else 0
-
-
-def _fail(name: str, message: str, status: int) -> int:
+        message, status = f"{error.name} is not installed; pip install 'apiece[all]'", 1
+    else:
+        return result if isinstance(result, int) and not isinstance(result, bool) else 0
     echo(plain(f"{name}: {' '.join(message.split())}"), err=True)
     return status
 

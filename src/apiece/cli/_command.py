@@ -1,4 +1,7 @@
-"""What every command holds its arguments to: each is given once, and no output is an input."""
+"""Parts that commands share: options, what they read from them, what they print, and a bar.
+
+Each option of a command is given once, and no output of it is an input.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from apiece._files import Kind, check_output, reading
+from apiece._files import FIGURE, Kind, check_output, reading
 from apiece._text import plain, plain_lines
 from apiece.errors import DataError, InputError
 
@@ -21,41 +24,9 @@ if TYPE_CHECKING:
     from apiece._types import Flags
     from apiece.datasets.tables import Dialect
 
-WIDTH = 80  # of a terminal
-LEAST = 12  # characters of a first column that is cut
-
-
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text as `click.echo` does; control characters in it are shown, not obeyed."""
-    click.echo(plain_lines(text), err=err, nl=nl)
-
-
-def columns(rows: Sequence[Sequence[str]], *, width: int = WIDTH) -> list[str]:
-    """Return rows as a table, the first as its head of one or more lines, with a rule below.
-
-    The first column is cut where the table would be wider than `width`, but for its first letters.
-
-    >>> print("\\n".join(columns([["group", "ε\\nasked"], ["strict", "1"]])))
-                ε
-    group   asked
-    ──────  ─────
-    strict      1
-    """
-    head, *body = rows
-    depth = max(cell.count("\n") for cell in head) + 1
-    tops = [([""] * depth + cell.split("\n"))[-depth:] for cell in head]
-    cells = [[plain(cell) for cell in row] for row in body]
-    widths = [max(map(len, [*tops[i], *(row[i] for row in cells)])) for i in range(len(head))]
-    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), LEAST))
-    ruled = ["─" * w for w in widths]
-    return [_line(line, widths) for line in (*zip(*tops, strict=True), ruled, *cells)]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Return one line of a table: the first cell to the left, and cut, the others to the right."""
-    first = cells[0] if len(cells[0]) <= widths[0] else cells[0][: widths[0] - 1] + "…"
-    rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return "  ".join([first.ljust(widths[0]), *rest]).rstrip()
+T = TypeVar("T")
+Decorator = Callable[[Any], Any]
+PATH = click.Path(path_type=Path)
 
 
 class Output(click.Path):
@@ -89,31 +60,28 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, after its outputs were held against everything else that it is given."""
-        outputs = {
-            param.name: param.type for param in self.params if isinstance(param.type, Output)
-        }
-        others = (
+        given = [(param.type, ctx.params.get(param.name or "")) for param in self.params]
+        inputs = [
             text
-            for param in self.params
-            if not isinstance(param.type, Output | Scratch)
-            for text in _texts(ctx.params.get(param.name or ""))
-        )
+            for kind, value in given
+            if not isinstance(kind, Output | Scratch)
+            for text in _texts(value)
+        ]
         anchor = os.environ.get("APIECE_LEDGER_ANCHOR", "")
-        with reading([path for text in (*others, anchor) for path in files_of(text)]):
-            for name, of in outputs.items():
-                value = ctx.params.get(name or "")
-                if value is not None and of.kind is not None:
-                    check_output(value, of.kind)
+        with reading([path for text in (*inputs, anchor) for path in files_of(text)]):
+            for kind, value in given:
+                if isinstance(kind, Output) and kind.kind is not None and value is not None:
+                    check_output(value, kind.kind)
             return super().invoke(ctx)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of such commands."""
 
     command_class = Command
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """Yield the texts and paths in the value of a parameter."""
     if isinstance(value, str | Path):
         yield str(value)
@@ -122,7 +90,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def files_of(text: str) -> Iterable[Path]:
+def files_of(text: str) -> list[Path]:
     """Return the files that a text may name: itself, and that of an SQLite address."""
     found = [Path(text)] if text else []
     if "://" in text:
@@ -135,35 +103,93 @@ def files_of(text: str) -> Iterable[Path]:
         return []
 
 
-T = TypeVar("T")
-DIALECT = ("separator", "decimal", "encoding")  # the options of `table_options`
+def number_or_name(text: str | None) -> float | str | None:
+    """Return a number, a column's name, or None.
+
+    >>> number_or_name("1e-5"), number_or_name("consent")
+    (1e-05, 'consent')
+    """
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+NUMBER_OR_NAME = click.types.FuncParamType(number_or_name)
+NUMBER_OR_NAME.name = "text"  # as the help calls it
+
+# Options of several commands, each in one wording: what `click.option` takes beside the flag.
+SHARED: dict[str, dict[str, Any]] = {
+    "--json": {"is_flag": True, "help": "Print one JSON document."},
+    "--records": {"type": int, "help": "Number of records."},
+    "--groups": {"help": "Budget groups, as name:epsilon:share,…; shares sum to 1, or are counts."},
+    "--data": {"type": PATH, "help": "CSV or Parquet file."},
+    "--person": {"help": "Column of persons' ids. A person may have several rows."},
+    "--no-limit-cap": {"type": float, "help": "The ε to use where a budget is 'no limit' or inf."},
+    "--batch-size": {"type": float, "help": "Expected batch size."},
+    "--steps": {"type": int, "help": "Number of model updates."},
+    "--clip-norm": {"type": float, "default": 1.0, "help": "Mean clip norm."},
+    "--strategy": {
+        "default": "sample",
+        "help": "How budgets become a plan: uniform, scale, sample, hybrid, threshold, "
+        "sequential, jorgensen, rounds or adapdp.",
+    },
+    "--option": {"multiple": True, "help": "Option of the strategy, as name=value; repeatable."},
+    "--excess": {"type": float, "help": "Bound Δ̄ on everyone's excess risk."},
+    "--figure": {"type": Output(FIGURE), "help": "Draw a figure here (.png, .svg or .pdf)."},
+    "--separator": {"help": "Cell separator of a CSV file: , ; or tab.  [default: ,]"},
+    "--decimal": {"help": "Decimal mark of a CSV file: . or ,  [default: .]"},
+    "--encoding": {"help": "Text encoding of a CSV file.  [default: utf-8]"},
+}
+DIALECT = ("separator", "decimal", "encoding")
+
+
+def option(flag: str, *more: str, **how: Any) -> Decorator:
+    """Return a decorator that adds an option: as `SHARED` has it, but for `how`."""
+    how = SHARED.get(flag, {}) | how
+    names = ("as_json",) if flag == "--json" else more
+    shown = "default" in how and not how.get("is_flag") and how["default"] is not None
+    return click.option(flag, *names, **({"show_default": True} if shown else {}) | how)
 
 
 def table_options(command: Any) -> Any:
     """Add the options that say how a CSV file is written."""
-    for option in (
-        click.option("--encoding", help="Of a CSV file.  [default: utf-8]"),
-        click.option("--decimal", help="Decimal mark in a CSV file: . or ,  [default: .]"),
-        click.option("--separator", help="Of a CSV file's cells: , ; or tab.  [default: ,]"),
-    ):
-        command = option(command)
+    for name in reversed(DIALECT):
+        command = option(f"--{name}")(command)
     return command
 
 
-def renamed(old: str, new: str) -> Callable[[Any], Any]:
+def renamed(old: str, new: str) -> Decorator:
     """Return an option that refuses an older spelling, in a line that says what to write."""
     return gone(old, f"is called {new} in every command; write {new}")
 
 
-def gone(old: str, remedy: str) -> Callable[[Any], Any]:
+def gone(old: str, remedy: str) -> Decorator:
     """Return an option that is refused with a remedy."""
 
-    def refuse(_: click.Context, __: click.Parameter, value: Any) -> None:
+    def refuse(_: click.Context, __: click.Parameter, value: object) -> None:
         if value is not None:
             raise InputError(f"{old}: {remedy}")
 
     name = old.removeprefix("--").replace("-", "_")
     return click.option(old, name, hidden=True, expose_value=False, is_eager=True, callback=refuse)
+
+
+def flag_of(name: str) -> str:
+    """Return the option of a parameter.
+
+    >>> flag_of("batch_size")
+    '--batch-size'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse_given(names: Iterable[str], why: str) -> None:
+    """Raise `InputError` where one of these parameters of the running command was given."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise InputError(f"{flag_of(name)}: {why}")
 
 
 def dialect_from(flags: Flags) -> Dialect:
@@ -193,40 +219,23 @@ def groups_from(text: str) -> list[tuple[str, float, float]]:
     return found
 
 
-def warn(doubts: Iterable[str]) -> None:
-    """Say on stderr, a line each, what was done as asked and looks like a mistake."""
-    for doubt in doubts:
-        echo(f"warning: {plain(doubt)}", err=True)
-
-
-def number_or_name(text: str | None) -> Any:
-    """Return a number, a column's name, or None.
-
-    >>> number_or_name("1e-5"), number_or_name("consent")
-    (1e-05, 'consent')
-    """
-    if text is None:
-        return None
+def numbers_from(flag: str, text: str) -> list[float]:
+    """Return the numbers in `2,4,8`."""
     try:
-        return float(text)
+        return [float(part) for part in text.split(",")]
     except ValueError:
-        return text
+        raise InputError(f"{flag}: {text!r} is not a list of numbers, as in 2,4,8") from None
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file; raise `DataError` where it cannot be read."""
+def parse_option(text: str) -> tuple[str, Any]:
+    """Return the name and the value of `name=value`, the value as JSON where it is."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--option: {text!r} is not name=value, as in noise=strictest")
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give a readable file") from None
-
-
-def refuse_given(names: Iterable[str], why: str) -> None:
-    """Raise `InputError` where one of these parameters of the running command was given."""
-    context = click.get_current_context()
-    for name in names:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise InputError(f"--{name.replace('_', '-')}: {why}")
+        return name.replace("-", "_"), json.loads(value)
+    except json.JSONDecodeError:
+        return name.replace("-", "_"), value
 
 
 def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -243,23 +252,57 @@ def once(flag: str, pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
     return found
 
 
-def parse_option(text: str) -> tuple[str, Any]:
-    """Return the name and the value of `name=value`, the value as JSON where it is."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--option: {text!r} is not name=value, as in noise=strictest")
+def read_text(path: Path) -> str:
+    """Return the text of a file; raise `DataError` where it cannot be read."""
     try:
-        return name.replace("-", "_"), json.loads(value)
-    except json.JSONDecodeError:
-        return name.replace("-", "_"), value
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give a readable file") from None
 
 
-PATIENCE = 2.0
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text as `click.echo` does; control characters in it are shown, not obeyed."""
+    click.echo(plain_lines(text), err=err, nl=nl)
+
+
+def warn(doubts: Iterable[str]) -> None:
+    """Say on stderr, a line each, what was done as asked and looks like a mistake."""
+    for doubt in doubts:
+        echo(f"warning: {plain(doubt)}", err=True)
+
+
+def columns(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
+    """Return rows as a table, the first as its head of one or more lines, with a rule below.
+
+    The first column is to the left, and cut where the table would be wider than `width`, but for
+    its first 12 letters.
+
+    >>> print("\\n".join(columns([["group", "ε\\nasked"], ["strict", "1"]])))
+                ε
+    group   asked
+    ──────  ─────
+    strict      1
+    """
+    head, *body = rows
+    depth = max(cell.count("\n") for cell in head) + 1
+    tops = [([""] * depth + cell.split("\n"))[-depth:] for cell in head]
+    cells = [[plain(cell) for cell in row] for row in body]
+    widths = [max(map(len, [*tops[i], *(row[i] for row in cells)])) for i in range(len(head))]
+    widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 12))
+    lines = []
+    for first, *rest in (*zip(*tops, strict=True), ["─" * w for w in widths], *cells):
+        first = first if len(first) <= widths[0] else first[: widths[0] - 1] + "…"
+        right = (cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *right]).rstrip())
+    return lines
+
+
+PATIENCE = 2.0  # seconds without a bar
 LONGEST = 40  # characters beside the bar, so that all fits 80
 
 
 class Bar:
-    """Counts steps; shows them once the work has lasted `PATIENCE` seconds, if anyone watches."""
+    """A progress bar on stderr: on a terminal alone, and after `PATIENCE` seconds of work."""
 
     def __init__(self, total: int, *, done: int = 0, quiet: bool = False) -> None:
         self.total, self.done = total, done

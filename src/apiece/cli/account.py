@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from apiece import _check, _json
-from apiece._files import FIGURE
 from apiece._text import plain
-from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.accounting.choose import METHODS
-from apiece.accounting.curve import RELATION
-from apiece.cli._command import Bar, Command, Output, echo, read_text, renamed
+from apiece.cli._command import Bar, Command, echo, option, read_text, renamed
 from apiece.errors import ApieceError, InputError
-from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
-from apiece.mechanisms.algebra import from_dict, to_dict
 
 if TYPE_CHECKING:
     from apiece._types import Json
+    from apiece.accounting import PrivacyCurve
+    from apiece.mechanisms import Mechanism
 
 EXAMPLE = """
 \b
@@ -48,14 +42,14 @@ class Case:
     cls=Command, short_help="What a mechanism or a plan costs: ε, δ, advantage.", epilog=EXAMPLE
 )
 @click.argument("source", required=False)
-@click.option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
-@click.option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")
-@click.option("--steps", type=int, help="Number of steps.  [default: 1]")
-@click.option("--delta", type=float, help="δ of the guarantee; a plan's groups have their own.")
-@click.option("--method", default="pld", show_default=True, help=", ".join(METHODS))
-@click.option("--figure", type=Output(FIGURE), help="Draw the curves here (.png, .svg or .pdf).")
+@option("--noise-multiplier", type=float, help="Noise standard deviation over clip norm.")
+@option("--sampling-probability", type=float, help="Chance of joining a step.  [default: 1]")
+@option("--steps", help="Number of steps.  [default: 1]")
+@option("--delta", type=float, help="δ of the guarantee; a plan's groups have their own.")
+@option("--method", default="pld", help="Accounting method: pld, rdp, gdp or best.")
+@option("--figure", help="Draw the curves here (.png, .svg or .pdf).")
 @renamed("--plot", "--figure")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--json")
 def command(
     source: str | None,
     noise_multiplier: float | None,
@@ -76,6 +70,8 @@ def command(
     Every ε is given from below and from above for add/remove adjacency; advantage is an upper
     bound on TPR − FPR of any membership test.
     """
+    from apiece.accounting.curve import RELATION
+
     flags = (noise_multiplier, sampling_probability, steps)
     if source is None:
         cases, many = [_from_flags(*flags, delta)], False
@@ -113,6 +109,9 @@ def _from_flags(
         raise InputError(
             "--noise-multiplier: missing; give it, a plan's file, or - for JSON on stdin"
         )
+    from apiece import _check
+    from apiece.mechanisms import Gaussian, Repeated, Sampled
+
     step: Mechanism = Gaussian(noise_multiplier)
     if probability is not None and probability != 1:
         step = Sampled(step, _check.probability("--sampling-probability", probability))
@@ -121,20 +120,21 @@ def _from_flags(
 
 
 def _from_json(text: str, delta: float | None) -> tuple[list[Case], bool]:
+    from apiece import _json
+    from apiece.mechanisms.algebra import from_dict
+
     data = _json.loads(text, "stdin")
     if not isinstance(data, list):
         return [Case(from_dict(data), _needed(delta))], False
     if not data:
         raise InputError("stdin: an empty list; give at least one mechanism")
-    return list(_listed(data, _needed(delta))), True
-
-
-def _listed(data: Iterable[Any], delta: float) -> Iterator[Case]:
+    cases, one = [], _needed(delta)
     for number, item in enumerate(data):
         try:
-            yield Case(from_dict(item), delta)
+            cases.append(Case(from_dict(item), one))
         except InputError as error:
             raise type(error)(f"stdin: mechanism {number}: {error}") from None
+    return cases, True
 
 
 def _from_plan(path: Path, delta: float | None) -> list[Case]:
@@ -160,6 +160,9 @@ def _needed(delta: float | None) -> float:
 
 
 def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve, Json]:
+    from apiece.accounting import privacy_curve
+    from apiece.mechanisms.algebra import to_dict
+
     try:
         curve = privacy_curve(case.mechanism, method=method)
         epsilon = curve.epsilon(case.delta)
@@ -194,19 +197,18 @@ def _lines(document: Json, curve: PrivacyCurve) -> list[str]:
 
 
 def _rows(documents: list[Json], method: str) -> list[str]:
+    from apiece.accounting.curve import RELATION
+
     head = (
         f"{'':20}  {'asked':>10}  {'epsilon ≥':>12}  {'epsilon ≤':>12}  {'delta':>9}  advantage ≤"
     )
+    asked = [f"{d['epsilon_asked']:.6g}" if "epsilon_asked" in d else "" for d in documents]
     rows = [
-        f"{d.get('name', str(number)):20.20}  {_asked(d):>10}  {d['epsilon']['lower']:12.6g}  "
+        f"{d.get('name', str(number)):20.20}  {asked[number]:>10}  {d['epsilon']['lower']:12.6g}  "
         f"{d['epsilon']['upper']:12.6g}  {d['delta']:9.3g}  {d['advantage']:11.4g}"
         for number, d in enumerate(documents)
     ]
     return [head, *rows, f"relation {RELATION}, method {method}"]
-
-
-def _asked(document: Json) -> str:
-    return f"{document['epsilon_asked']:.6g}" if "epsilon_asked" in document else ""
 
 
 def _draw(path: Path, cases: list[Case], curves: list[PrivacyCurve]) -> None:

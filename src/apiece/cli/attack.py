@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece.cli._command import Command, columns, echo, refuse_given, warn
+from apiece.cli._command import Command, columns, echo, numbers_from, option, refuse_given, warn
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ Example (collusion: a share of the others asks for 2):
 @click.command(
     cls=Command, short_help="How far others' budgets can move one target's risk.", epilog=EXAMPLE
 )
-@click.option("--records", type=int, required=True, help="Number of records.")
-@click.option("--epsilon", type=float, required=True, help="What the target, and honest all, ask.")
-@click.option("--delta", type=float, required=True, help="One δ for all.")
-@click.option("--others", required=True, help="Budgets that the others turn to, as 2,4,8.")
-@click.option("--shares", help="Shares of the others that collude, as 0.2,0.8; all by default.")
-@click.option("--batch-size", type=float, required=True, help="Expected batch size.")
-@click.option("--steps", type=int, required=True, help="Number of updates.")
-@click.option("--clip-norm", type=float, default=1.0, show_default=True, help="Mean clip norm.")
-@click.option("--strategy", default="sample", show_default=True, help="Name of the strategy.")
-@click.option("--excess", type=float, help="Bound Δ̄ on everyone's excess risk, for hybrid.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws the colluders.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--records", required=True)
+@option("--epsilon", type=float, required=True, help="ε of the target and of all honest others.")
+@option("--delta", type=float, required=True, help="δ of everyone.")
+@option("--others", required=True, help="Budgets that the others turn to, as 2,4,8.")
+@option("--shares", help="Shares of the others that collude, as 0.2,0.8.  [default: all]")
+@option("--batch-size", required=True)
+@option("--steps", required=True)
+@option("--clip-norm")
+@option("--strategy")
+@option("--excess", help="Bound Δ̄ on everyone's excess risk; with --strategy hybrid.")
+@option("--seed", type=int, default=0, help="Seed that draws the colluders; with --shares.")
+@option("--json")
 def command(others: str, shares: str | None, as_json: bool, **flags: Any) -> None:
     """Show how far a target's risk moves when the others change what they ask for.
 
@@ -49,25 +49,15 @@ def command(others: str, shares: str | None, as_json: bool, **flags: Any) -> Non
     """
     if shares is None:
         refuse_given(["seed"], "draws who colludes; give --shares too, or leave it out")
-    decoys = _numbers("--others", others)
-    rows = _exposures(decoys, None if shares is None else _numbers("--shares", shares), flags)
+    decoys = numbers_from("--others", others)
+    rows = _exposures(decoys, None if shares is None else numbers_from("--shares", shares), flags)
     document = {
         "attack": "budget manipulation" if shares is None else "collusion",
-        "strategy": flags["strategy"],
-        "records": flags["records"],
-        "epsilon": flags["epsilon"],
-        "delta": flags["delta"],
+        **{name: flags[name] for name in ("strategy", "records", "epsilon", "delta")},
         "relation": rows[0].plan.relation,
         "rows": [row.to_dict() for row in rows],
     }
     echo(json.dumps(document) if as_json else table(document))
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{name}: {text!r} is not a list of numbers, as in 2,4,8") from None
 
 
 def _exposures(decoys: list[float], shares: list[float] | None, flags: Flags) -> list[Exposure]:
@@ -110,11 +100,16 @@ def table(document: Json) -> str:
         f"{document['attack']}, {document['strategy']}: the target of {document['records']} asks "
         f"ε = {document['epsilon']:g} at δ = {document['delta']:g}"
     )
-    names = ["others", "epsilon_spent", "advantage", "excess", "sampling_probability"]
-    names.append("noise_multiplier")
-    heads = ["others", "ε\nspent", "advantage", "excess", "chance\nto join", "noise\nover clip"]
+    heads = {
+        "others": "others",
+        "epsilon_spent": "ε\nspent",
+        "advantage": "advantage",
+        "excess": "excess",
+        "sampling_probability": "chance\nto join",
+        "noise_multiplier": "noise\nover clip",
+    }
     rows = [
-        [row[n] if isinstance(row[n], str) else f"{row[n]:.4g}" for n in names]
+        [row[n] if isinstance(row[n], str) else f"{row[n]:.4g}" for n in heads]
         for row in document["rows"]
     ]
-    return "\n".join([head, "", *columns([heads, *rows])])
+    return "\n".join([head, "", *columns([list(heads.values()), *rows])])

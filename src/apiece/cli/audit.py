@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from apiece._text import plain
-from apiece.cli._command import DIALECT, Command, Output, dialect_from, echo, renamed, table_options
-from apiece.errors import InputError
+from apiece.cli import Interrupted
+from apiece.cli._command import (
+    DIALECT,
+    PATH,
+    Bar,
+    Command,
+    Decorator,
+    Output,
+    dialect_from,
+    echo,
+    option,
+    read_text,
+    renamed,
+    table_options,
+)
+from apiece.errors import DataError, InputError, UnsupportedError, unknown
 
 if TYPE_CHECKING:
-    from apiece.audit import Findings, LowerBound
+    from apiece.audit import Findings, LowerBound, ShadowJob, ShadowScores
+    from apiece.audit.shadows import Mapper
+    from apiece.datasets.tables import Dialect
+    from apiece.jobs.config import Job
+    from apiece.jobs.people import People, Records
 
 EXAMPLE = """
 \b
@@ -26,7 +47,6 @@ Examples:
   apiece audit canaries --canaries scores.csv --coins coins.csv --ids person --group consent
   apiece audit shadows --shadows audits/first/scores.npz
 """
-_PATH = click.Path(path_type=Path)
 FEW_MODELS = 32  # from here on the AUC of scores without signal is within 0.005 of 1/2
 # What an audit is of, by the option that names it; without a sub-command it is told by these.
 NAMED_BY = {
@@ -38,7 +58,7 @@ NAMED_BY = {
 }
 
 
-class Kinds(click.Group):
+class AuditGroup(click.Group):
     """The sub-commands, of which the first option or argument tells which is meant."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -61,7 +81,7 @@ def _kind_of(args: list[str]) -> str:
     return given[0]
 
 
-class Kind(Command):
+class AuditCommand(Command):
     """One kind of audit: an option of another is refused with the kinds that it goes with."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -84,7 +104,9 @@ class Kind(Command):
             ) from None
 
 
-@click.group(short_help="How much a model really leaks, and about whom.", cls=Kinds, epilog=EXAMPLE)
+@click.group(
+    short_help="How much a model really leaks, and about whom.", cls=AuditGroup, epilog=EXAMPLE
+)
 def command() -> None:
     """Audit a run folder, a torch model, scores of many models, canaries of one run, or shadows.
 
@@ -94,130 +116,430 @@ def command() -> None:
     """
 
 
-def _bounds(function: Any) -> Any:
-    confidence = click.option(
-        "--confidence", type=float, default=0.95, show_default=True, help="Of the bounds."
-    )
-    delta = click.option(
-        "--delta", type=float, default=1e-5, show_default=True, help="δ of the bounds."
-    )
-    return delta(confidence(function))
+_delta = option("--delta", type=float, default=1e-5, help="δ of the bounds.")
+_confidence = option("--confidence", type=float, default=0.95, help="Confidence of the bounds.")
+_seed = option("--seed", type=int, default=0, help="Seed of the audit.")
+_variant = option("--variant", default="online", help="Variant of LiRA: online or offline.")
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of the audit.")
-_variant_option = click.option(
-    "--variant", default="online", show_default=True, help="LiRA: online or offline."
-)
+def audit(name: str, short_help: str) -> Decorator:
+    """Return a decorator that makes a kind of audit of a function that returns its findings."""
+
+    def made(function: Any) -> click.Command:
+        def run(as_json: bool, **asked: Any) -> None:
+            found = function(**asked)
+            echo(json.dumps(found.to_dict()) if as_json else text(found))
+
+        run.__doc__ = function.__doc__
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        kind: click.Command = command.command(name, short_help=short_help, cls=AuditCommand)(
+            option("--json")(run)
+        )
+        kind.params.append(kind.params.pop(0))  # --json comes last
+        return kind
+
+    return made
 
 
-def _say(found: Findings, as_json: bool) -> None:
-    echo(json.dumps(found.to_dict()) if as_json else text(found))
-
-
-@command.command("run", short_help="The model in a run folder, by its losses.", cls=Kind)
-@click.argument("run", type=_PATH)
-@_seed_option
-@_bounds
-@_json_option
-def of_run(run: Path, as_json: bool, **asked: Any) -> None:
+@audit("run", "The model in a run folder, by its losses.")
+@click.argument("run", type=PATH)
+@_seed
+@_delta
+@_confidence
+def of_run(run: Path, delta: float, confidence: float, seed: int) -> Findings:
     """Audit the model in a run folder by its loss on those trained on and those held out."""
-    from apiece.cli import _findings
+    import numpy as np
 
-    _say(_findings.of_run(run, **asked), as_json)
+    from apiece.audit.findings import Side, audit_scores
+    from apiece.audit.membership import roc
+    from apiece.audit.stacked_training import model_confidences
+    from apiece.jobs import load_model
+    from apiece.jobs.people import read_people
+
+    job = _job_of(run)
+    if job.run.seed is None and job.data.split_column is None:
+        raise InputError(
+            f"{run}: secret coins decided who was trained on, and a release does not keep them, so "
+            "that members cannot be told from others; train with --split COLUMN, or audit a run "
+            "with --seed"
+        )
+    people = _of_classes(read_people(job))
+    network = load_model(run / "model.pt").network
+
+    def side(records: Records, groups: Any = None) -> Side:
+        good = ~records.faulty
+        found = model_confidences(network, records.features[good], records.labels[good])
+        person = None if records.person is None else records.person[good]
+        return Side.of(found, groups=None if groups is None else groups[good], people=person)
+
+    names = people.budgets.groups.name[people.group_of_rows].astype(str)
+    members, others = side(people.train, names), side(people.test)
+    generator = np.random.default_rng(seed)
+    found = audit_scores(members, others, delta=delta, confidence=confidence, generator=generator)
+    rocs = dict(found.rocs)
+    assert members.groups is not None
+    for name in np.unique(members.groups).tolist():
+        own = members.scores[members.groups == name]
+        truth = np.repeat([True, False], [own.size, others.scores.size])
+        rocs[name] = roc(np.concatenate([own, others.scores]), truth)
+    return replace(found, audit="run folder", rocs=rocs)
 
 
-@command.command("lira", short_help="Shadow models of a run's table (LiRA).", cls=Kind)
-@click.argument("run", type=_PATH)
-@click.option("--models", type=int, default=64, show_default=True, help="How many to train.")
-@click.option("--processes", type=int, default=1, show_default=True, help="That train them.")
-@click.option("--ray", "--cluster", "ray", is_flag=True, help="Train them on a Ray cluster.")
-@click.option("--address", help="Of the Ray cluster; one is started here if not given.")
-@_seed_option
-@click.option(
-    "--out", type=Output(None), help="Folder of the shadow models; resumed if it has some."
-)
-@_variant_option
-@_json_option
-def of_shadow_run(as_json: bool, **flags: Any) -> None:
+def _job_of(run: Path) -> Job:
+    """Return the job of a run folder, of which every file is what its statement is bound to."""
+    from apiece.jobs import Run, read_job
+
+    Run.load(run)
+    return read_job(run / "config.toml")
+
+
+def _of_classes(people: People) -> People:
+    """Return the people of a run; raise `UnsupportedError` where its model predicts a number."""
+    if not people.classes:
+        raise UnsupportedError(
+            f"run: its model predicts the number {people.label!r}, and scores of membership here "
+            "are those of classes; audit scores of your own with --canaries"
+        )
+    return people
+
+
+@audit("lira", "Shadow models of a run's table (LiRA).")
+@click.argument("run", type=PATH)
+@option("--models", type=int, default=64, help="Number of models to train.")
+@option("--processes", type=int, default=1, help="Number of processes that train them.")
+@option("--ray", "--cluster", "ray", is_flag=True, help="Train them on a Ray cluster.")
+@option("--address", help="Address of the Ray cluster.  [default: one that is started here]")
+@_seed
+@option("--out", type=Output(None), help="Folder of shadow models; resumed if it has some.")
+@_variant
+def of_shadow_run(variant: str, out: Path | None, **asked: Any) -> Findings:
     """Train shadow models on a run's table, and attack each by all others (LiRA)."""
-    from apiece.cli import _findings
+    from apiece import _check
+    from apiece.audit.findings import LEAST_MODELS, shadow_findings
+    from apiece.audit.membership import VARIANTS
 
-    _say(_findings.of_shadow_run(_findings.Asked(**flags)), as_json)
+    models = _check.count("models", asked["models"], least=LEAST_MODELS)
+    processes = _check.count("processes", asked["processes"])
+    if asked["ray"] and processes > 1:
+        raise InputError("--processes: are of this machine; with --cluster Ray decides")
+    if asked["address"] is not None and not asked["ray"]:
+        raise InputError("--address: is of a Ray cluster; add --cluster to train there")
+    if variant not in VARIANTS:
+        raise unknown("variant", variant, VARIANTS)
+    job = _shadow_job(asked["run"], models, asked["seed"])
+    mapper = _mapper(processes, asked["address"], ray=asked["ray"])
+    return replace(
+        shadow_findings(_shadow_scores(job, out, mapper), variant=variant),
+        audit="shadow models of a run's table",
+        unit=None if job.pool.people is None else "person",
+        strategy=job.plan.strategy,
+        steps=job.plan.steps,
+    )
 
 
-@command.command("model", short_help="A torch model, by its losses.", cls=Kind)
-@click.option("--model", type=_PATH, required=True, help="Written by torch.export.save (.pt2).")
-@click.option(
+def _shadow_job(run: Path, models: int, seed: int) -> ShadowJob:
+    """Return the shadow models of a run's table; what is wrong is found before training."""
+    import numpy as np
+
+    from apiece.audit.shadows import half_plan, table_job
+    from apiece.jobs.people import read_people
+
+    job = _job_of(run)
+    training, coins = job.training_of(job.training.strategy), job.run.seed
+    people = _of_classes(read_people(job, seed if coins is None else coins))
+    rows, whole, person = ~people.train.faulty, people.budgets, people.train.person
+    budgets = whole.taken(rows if person is None else np.isin(whole.ids, person[rows]))
+    plan = half_plan(
+        budgets,
+        training.strategy,
+        steps=training.steps,
+        expected_batch_size=training.batch_size / 2,
+        clip_norm=training.clip_norm,
+    )
+    most = training.rows_per_person
+    return table_job(
+        people.train.features[rows],
+        people.train.labels[rows],
+        budgets,
+        replace(plan, unit=job.data.unit),
+        models=models,
+        seed=seed,
+        people=None if person is None else person[rows],
+        rows_per_person=most if isinstance(most, int) else None,
+    )
+
+
+def _mapper(count: int, address: str | None, *, ray: bool) -> Mapper:
+    from apiece.audit import processes
+    from apiece.audit.shadows import serially
+
+    if ray:
+        from apiece.adapters import cluster
+
+        return cluster(address)
+    return serially if count == 1 else processes(count)
+
+
+def _shadow_scores(job: ShadowJob, out: Path | None, mapper: Mapper) -> ShadowScores:
+    """Return the scores of all models of `job`; what an earlier call left in `out` is kept."""
+    from apiece.audit import train_shadows
+    from apiece.audit.shadows import claim
+
+    def done() -> int:
+        return 0 if out is None else job.blocks - len(claim(job, out))
+
+    # what Ray says of a worker that died would be part of the answer
+    with Bar(job.blocks, done=done()) as bar, redirect_stdout(sys.stderr):
+        try:
+            scores = train_shadows(
+                job,
+                folder=out,
+                mapper=mapper,
+                progress=lambda at, total: bar.advance(f"block {at} of {total}"),
+            )
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "interrupted; nothing is kept: with --out FOLDER the next call would go on"
+                if out is None
+                else f"interrupted with {done()} of {job.blocks} blocks of models in {out}; the "
+                "same command goes on from there"
+            ) from None
+    if out is not None:
+        scores.save(out / "scores.npz")
+    return scores
+
+
+@audit("model", "A torch model, by its losses.")
+@option("--model", type=PATH, required=True, help="Model, as torch.export.save wrote it (.pt2).")
+@option(
     "--trust-model",
     "trusted",
     is_flag=True,
     help="Load --model though such a file can run any code of its writer's, as you.",
 )
-@click.option("--members", type=_PATH, help=".npz of inputs, targets, maybe groups, people.")
-@click.option("--others", type=_PATH, help="The same, of records not trained on.")
-@_seed_option
-@_bounds
-@_json_option
-def of_model(as_json: bool, **asked: Any) -> None:
+@option(
+    "--members",
+    type=PATH,
+    help="Records trained on: .npz of inputs, targets, maybe groups, people.",
+)
+@option("--others", type=PATH, help="Records not trained on, in the same form.")
+@_seed
+@_delta
+@_confidence
+def of_model(
+    model: Path,
+    members: Path | None,
+    others: Path | None,
+    *,
+    trusted: bool,
+    delta: float,
+    confidence: float,
+    seed: int,
+) -> Findings:
     """Audit a torch model by its loss on those trained on and on others."""
-    from apiece.cli import _findings
+    import numpy as np
 
-    _say(_findings.of_model(**asked), as_json)
+    from apiece.audit.findings import Side, audit_scores
+    from apiece.audit.records import read_arrays
+    from apiece.audit.stacked_training import exported_model, model_confidences
+
+    if members is None or others is None:
+        raise InputError("--members, --others: missing; give the records trained on, and others")
+    network, sides = exported_model(model, trusted=trusted), []
+    for path in (members, others):
+        arrays = read_arrays(path)
+        if not {"inputs", "targets"} <= set(arrays):
+            raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
+        inputs = arrays["inputs"].astype(np.float32)
+        found = model_confidences(network, inputs, arrays["targets"])
+        sides.append(Side.of(found, groups=arrays.get("groups"), people=arrays.get("people")))
+    generator = np.random.default_rng(seed)
+    return audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
 
 
-@command.command("worlds", short_help="Scores of models with and without one record.", cls=Kind)
-@click.option("--scores-in", type=_PATH, help="One score a line, of models with the target.")
-@click.option("--scores-out", type=_PATH, help="One score a line, of models without it.")
-@click.option(
-    "--plan", "plans", type=_PATH, multiple=True, help="Of each world; refused if they differ."
-)
-@_bounds
-@_json_option
-def of_two_worlds(as_json: bool, **asked: Any) -> None:
+@audit("worlds", "Scores of models with and without one record.")
+@option("--scores-in", type=PATH, help="Scores of models with the target, one a line.")
+@option("--scores-out", type=PATH, help="Scores of models without it, one a line.")
+@option("--plan", "plans", type=PATH, multiple=True, help="Plan of each world; they must agree.")
+@_delta
+@_confidence
+def of_two_worlds(
+    scores_in: Path | None,
+    scores_out: Path | None,
+    plans: tuple[Path, ...],
+    *,
+    delta: float,
+    confidence: float,
+) -> Findings:
     """Bound ε from the scores of models trained with and without one record."""
-    from apiece.cli import _findings
+    from apiece.audit import Findings, lower_bound, one_plan
+    from apiece.plan import Plan
 
-    _say(_findings.of_two_worlds(**asked), as_json)
+    if scores_in is None or scores_out is None:
+        missing = "in" if scores_in is None else "out"
+        raise InputError(f"--scores-{missing}: missing; give both files of scores")
+    if plans:
+        one_plan(*(Plan.from_json(read_text(path)) for path in plans))
+    ins, outs = _numbers(scores_in), _numbers(scores_out)
+    bounds = tuple(
+        lower_bound(ins, outs, delta=delta, confidence=confidence, method=method)
+        for method in ("clopper-pearson", "gdp")
+    )
+    return Findings(audit="two worlds", bounds=bounds)
 
 
-@command.command("canaries", short_help="One run, on those included by fair coins.", cls=Kind)
-@click.option(
-    "--canaries", type=_PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
+def _numbers(path: Path) -> list[float]:
+    found = []
+    for at, line in enumerate(read_text(path).split(), start=1):
+        try:
+            found.append(float(line))
+        except ValueError:
+            raise DataError(f"{path}, entry {at} = {line!r}: not a number") from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Where canaries, their coins and their scores stand: files, names of columns, dialect."""
+
+    canaries: Path
+    coins: Path | None
+    id_column: str
+    score: str
+    included: str
+    group: str | None
+    person: str | None
+    dialect: Dialect
+
+    @property
+    def coined(self) -> list[str]:
+        """The columns of what was decided for a canary: the coin, and maybe the group."""
+        return [self.included, *([self.group] if self.group else [])]
+
+    @property
+    def key(self) -> str | None:
+        """The column that says whose a row is, or joins the two files; None where there is none."""
+        return self.id_column if self.person is None and self.coins is not None else self.person
+
+    def columns(self, path: Path, names: list[str]) -> Any:
+        """Return these columns of a file; raise `DataError` for one that it lacks."""
+        from apiece.datasets import read_table
+        from apiece.datasets.cells import column
+        from apiece.datasets.tables import PLAIN, is_parquet
+
+        mixed = self.coins is not None and is_parquet(self.coins) != is_parquet(self.canaries)
+        table = read_table(path, PLAIN if mixed and is_parquet(path) else self.dialect)
+        for name in names:
+            column(table, name, f"{path.name}:")
+        return table[list(dict.fromkeys(names))]
+
+
+@audit("canaries", "One run, on those included by fair coins.")
+@option(
+    "--canaries", type=PATH, required=True, help="CSV or Parquet, one canary a row, of one run."
 )
-@click.option("--coins", type=_PATH, help="CSV or Parquet with who was included, joined by --ids.")
-@click.option("--ids", "id_column", default="id", show_default=True, help="Column for --coins.")
+@option("--coins", type=PATH, help="CSV or Parquet of who was included; joined by --ids.")
+@option("--ids", "id_column", default="id", help="Column of ids that joins --coins.")
 @renamed("--id", "--ids")
-@click.option("--score", default="score", show_default=True, help="Column of --canaries.")
-@click.option(
-    "--included", default="included", show_default=True, help="Column of --canaries or --coins."
-)
-@click.option("--group", help="Column of --canaries or --coins with budget groups.")
-@click.option(
+@option("--score", default="score", help="Column of scores in --canaries.")
+@option("--included", default="included", help="Column of coins in --canaries or --coins.")
+@option("--group", help="Column of budget groups in --canaries or --coins.")
+@option(
     "--person",
-    help="Column of persons' ids, in place of --ids: canaries are persons with many rows.",
+    help="Column of persons' ids, in place of --ids; a canary is a person with many rows.",
 )
 @table_options
-@_bounds
-@_json_option
-def of_canaries(as_json: bool, delta: float, confidence: float, **flags: Any) -> None:
+@_delta
+@_confidence
+def of_canaries(delta: float, confidence: float, **flags: Any) -> Findings:
     """Bound ε from one run, on records or persons that were included by fair coins."""
-    from apiece.cli import _findings
+    import numpy as np
+
+    from apiece.audit import Findings, one_run, one_run_by_group, roc_by_group
 
     dialect = dialect_from({name: flags.pop(name) for name in DIALECT})
-    given = _findings.Canaries(**flags, dialect=dialect)
-    _say(_findings.of_canaries(given, delta=delta, confidence=confidence), as_json)
+    given = Canaries(**flags, dialect=dialect)
+    scores, truth, names = _canaries(given)
+    asked: Any = {"delta": delta, "confidence": confidence}
+    methods = ("dp", "gdp")
+    by_group, groups = {}, np.full(scores.size, "all") if names is None else names
+    if names is not None:
+        each = [one_run_by_group(scores, truth, groups, method=m, **asked) for m in methods]
+        by_group = {name: tuple(bounds[name] for bounds in each) for name in each[0]}
+    return Findings(
+        audit="one run",
+        unit=None if given.person is None else "person",
+        bounds=tuple(one_run(scores, truth, method=m, **asked) for m in methods),
+        bounds_by_group=by_group,
+        rocs=roc_by_group(scores, truth, groups),
+    )
 
 
-@command.command("shadows", short_help="Stored shadow models (LiRA).", cls=Kind)
-@click.option("--shadows", type=_PATH, required=True, help="Scores, as --out/scores.npz.")
-@_variant_option
-@_json_option
-def of_shadows(shadows: Path, variant: str, as_json: bool) -> None:
+def _canaries(given: Canaries) -> tuple[Any, Any, Any]:
+    """Return scores, coins and maybe groups, one a canary; with --person one a person.
+
+    With --coins, the two files are joined by id, whatever the order of their rows.
+    """
+    from apiece.audit.records import join
+    from apiece.budgets import Units
+    from apiece.budgets.frames import ids_column, person_column
+    from apiece.datasets.cells import texts
+
+    coined, person, coins, key = given.coined, given.person, given.coins, given.key
+    wanted = [given.score, *(coined if coins is None else []), *([key] if key else [])]
+    table = given.columns(given.canaries, wanted)
+    scores = _score_column(table, given)
+    read: Any = ids_column if person is None else person_column
+    ids: Any = read(table, key).astype(str) if key else None
+    values = [texts(table[name]).astype(str) for name in coined] if coins is None else []
+    if person is not None:
+        units = Units.of(ids)
+        ids, scores = units.ids, units.mean(scores)
+        values = [
+            units.once(own, f"column {name!r}") for name, own in zip(coined, values, strict=False)
+        ]
+    if coins is not None and key is not None:
+        other = given.columns(coins, [key, *coined])
+        known = ids_column(other, key).astype(str)
+        order = join(str(coins), known, str(given.canaries), ids)
+        values = [texts(other[name]).astype(str)[order] for name in coined]
+    return scores, _coins(given.included, values[0]), values[1] if given.group else None
+
+
+def _coins(name: str, values: Any) -> Any:
+    import numpy as np
+
+    words = np.char.lower(values)
+    if not np.isin(words, ["0", "1", "true", "false"]).all():
+        raise DataError(f"column {name!r}: give 0 or 1, true or false")
+    return np.isin(words, ["1", "true"])
+
+
+def _score_column(table: Any, given: Canaries) -> Any:
+    import numpy as np
+
+    from apiece.datasets.cells import as_numbers, texts
+
+    cells = texts(table[given.score])
+    scores = as_numbers(cells, given.dialect.decimal)
+    bad = np.flatnonzero(np.isnan(scores))
+    if bad.size:
+        raise DataError(
+            f"column {given.score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
+            f"({bad.size} such rows); give every canary a score"
+        )
+    return scores
+
+
+@audit("shadows", "Stored shadow models (LiRA).")
+@option("--shadows", type=PATH, required=True, help="Scores, as --out/scores.npz has them.")
+@_variant
+def of_shadows(shadows: Path, variant: str) -> Findings:
     """Attack each of many stored shadow models by all others (LiRA)."""
-    from apiece.cli import _findings
+    from apiece.audit import ShadowScores
+    from apiece.audit.findings import shadow_findings
 
-    _say(_findings.of_shadows(shadows, variant), as_json)
+    return shadow_findings(ShadowScores.load(shadows), variant=variant)
 
 
 def text(found: Findings) -> str:

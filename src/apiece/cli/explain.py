@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from apiece._files import FIGURE, PAGE
+from apiece._files import PAGE
 from apiece._text import shown
-from apiece.cli._command import Command, Output, echo, groups_from, read_text
+from apiece.cli._command import (
+    PATH,
+    Bar,
+    Command,
+    Output,
+    echo,
+    flag_of,
+    groups_from,
+    option,
+    read_text,
+)
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +36,6 @@ Example:
   apiece explain --groups strict:1:0.34,medium:2:0.43,weak:3:0.23 --records 50000 \\
                  --delta 1e-5 --batch-size 1024 --steps 1465 --excess 0.02 --page choose.html
 """
-PATH = click.Path(path_type=Path)
 BUDGET = ("epsilon", "delta", "mechanism", "plan", "group")
 OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 
@@ -34,21 +43,21 @@ OFFER = ("page", "groups", "records", "delta", "batch_size", "steps", "excess")
 @click.command(
     cls=Command, short_help="What a budget promises a person, in frequencies.", epilog=EXAMPLE
 )
-@click.option("--epsilon", type=float, help="ε of the budget.")
-@click.option("--delta", type=float, help="δ of the budget.")
-@click.option("--mechanism", help="What is run, as JSON; see apiece account --help.")
-@click.option("--plan", type=PATH, help="What is run: a plan's JSON file; with --group.")
-@click.option("--group", help="Name of a group of --plan; its budget is explained.")
-@click.option("--consent", is_flag=True, help="Print a text for a consent form.")
-@click.option("--purpose", help="What the result is for; with --consent.")
-@click.option("--figure", type=Output(FIGURE), help="Draw it here (.png, .svg or .pdf).")
-@click.option("--page", type=Output(PAGE), help="Write the contributor's page here, for --groups.")
-@click.option("--groups", help="Budgets on offer: name:epsilon:share,… as expected.")
-@click.option("--records", type=int, help="How many people are expected; with --groups.")
-@click.option("--batch-size", type=float, help="Expected batch size; with --groups.")
-@click.option("--steps", type=int, help="Number of updates; with --groups.")
-@click.option("--excess", type=float, help="Bound Δ̄ on the excess, for hybrid; with --groups.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--epsilon", type=float, help="ε of the budget.")
+@option("--delta", type=float, help="δ of the budget.")
+@option("--mechanism", help="Mechanism that is run, as JSON; see apiece account --help.")
+@option("--plan", type=PATH, help="JSON file of the plan that is run; with --group.")
+@option("--group", help="Group of --plan whose budget is explained.")
+@option("--consent", is_flag=True, help="Print a text for a consent form.")
+@option("--purpose", help="Purpose of the result; with --consent.")
+@option("--figure")
+@option("--page", type=Output(PAGE), help="Write the contributor's page here; with --groups.")
+@option("--groups", help="Budgets on offer, as name:epsilon:share,… with expected shares.")
+@option("--records", help="Expected number of people; with --groups.")
+@option("--batch-size", help="Expected batch size; with --groups.")
+@option("--steps", help="Number of model updates; with --groups.")
+@option("--excess", help="Bound Δ̄ on the excess risk, for hybrid; with --groups.")
+@option("--json")
 def command(
     consent: bool, purpose: str | None, figure: Path | None, as_json: bool, **flags: Any
 ) -> None:
@@ -85,7 +94,7 @@ def _only(flags: Flags, *names: str) -> Flags:
     """Return the flags of these names; refuse others that are given."""
     for name, value in flags.items():
         if value is not None and name not in names:
-            flag = "--" + name.removeprefix("--").replace("_", "-")
+            flag = flag_of(name.removeprefix("--"))
             with_groups = "groups" in names
             raise InputError(
                 f"{flag}: goes with {'a single budget' if with_groups else '--groups'}; leave "
@@ -96,14 +105,13 @@ def _only(flags: Flags, *names: str) -> Flags:
 
 def _page(flags: Flags, as_json: bool) -> None:
     """Write the contributor's page."""
-    from apiece.cli._command import Bar
     from apiece.contract import choices
     from apiece.reporting.pages import contributor_page
 
     asked = _only(flags, *OFFER)
     for name, value in asked.items():
         if value is None:
-            raise InputError(f"--{name.replace('_', '-')}: missing; --page needs it")
+            raise InputError(f"{flag_of(name)}: missing; --page needs it")
     page = asked["page"]
     with Bar(0) as bar:
 

@@ -14,13 +14,15 @@ from apiece._files import EXPORT
 from apiece._text import plain, shown
 from apiece.cli._command import (
     DIALECT,
-    Group,
+    NUMBER_OR_NAME,
+    PATH,
+    CommandGroup,
     Output,
     columns,
     dialect_from,
     echo,
     gone,
-    number_or_name,
+    option,
     read_text,
     refuse_given,
     renamed,
@@ -30,10 +32,10 @@ from apiece.cli._command import (
 from apiece.errors import AnalysisError, DataError, InputError
 
 if TYPE_CHECKING:
-    from apiece._types import Json
+    from apiece._types import Flags, Json
     from apiece.budgets import Budgets
     from apiece.filters import Costs
-    from apiece.ledger import Head, Ledger, Receipt
+    from apiece.ledger import Ledger, Receipt
 
 EXAMPLE = """
 \b
@@ -45,10 +47,11 @@ Example:
 """
 
 url_argument = click.argument("url", default="sqlite:///people.db")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group(cls=Group, short_help="One account of privacy loss for each person.", epilog=EXAMPLE)
+@click.group(
+    cls=CommandGroup, short_help="One account of privacy loss for each person.", epilog=EXAMPLE
+)
 def command() -> None:
     """Keep one account of privacy loss per person, across trainings and queries.
 
@@ -62,7 +65,7 @@ def _open(url: str, **options: Any) -> Ledger:
     return Ledger.open(url, **options)
 
 
-def _emit(as_json: bool, document: Any, text: str) -> None:
+def _emit(as_json: bool, document: object, text: str) -> None:
     echo(json.dumps(document) if as_json else text)
 
 
@@ -73,32 +76,22 @@ def _emit(as_json: bool, document: Any, text: str) -> None:
 @url_argument
 @gone("--method", "is no more: every ledger charges trainings and queries in one currency")
 @gone("--order", "is no more: every ledger charges trainings and queries in one currency")
-@click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet to enroll from.")
-@click.option("--person", help="Column with the persons' ids, who may have several rows.")
+@option("--data", help="CSV or Parquet file of the people to enroll.")
+@option("--person")
 @renamed("--ids", "--person")
-@click.option("--epsilon", help="Column with each person's ε; with --data.")
-@click.option("--delta", help="One δ for all, or a column; with --data.")
-@click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
-@click.option("--slack", type=float, help="The share of δ for what is no Gaussian; .1 by default.")
-@click.option(
-    "--like", type=click.Path(path_type=Path), help="Or what suits trainings by this plan."
+@option("--epsilon", help="Column of each person's ε; with --data.")
+@option(
+    "--delta",
+    type=NUMBER_OR_NAME,
+    help="One δ for all, or the column of each person's δ; with --data.",
 )
-@click.option("--times", type=int, help="How many of those; with --like, 1 by default.")
+@option("--no-limit-cap")
+@option("--slack", type=float, help="Share of δ to keep for what is no Gaussian.  [default: 0.1]")
+@option("--like", type=PATH, help="Find --slack for trainings by this plan.")
+@option("--times", type=int, help="Number of those trainings; with --like.  [default: 1]")
 @table_options
-@json_option
-def init(
-    url: str,
-    data: Path | None,
-    person: str | None,
-    epsilon: str | None,
-    delta: str | None,
-    no_limit_cap: float | None,
-    slack: float | None,
-    like: Path | None,
-    times: int | None,
-    as_json: bool,
-    **written: Any,
-) -> None:
+@option("--json")
+def init(url: str, data: Path | None, as_json: bool, **flags: Any) -> None:
     """Make a ledger, and open accounts for the people in a table: both, or neither.
 
     On an existing ledger it enrolls who is new and changes budgets that differ; a budget below
@@ -111,30 +104,30 @@ def init(
     from apiece.budgets import Budgets
     from apiece.budgets.groups import cap_note, doubts_of_values
 
-    budgets, found = None, []
-    if slack is not None and like is not None:
+    cap, like, budgets, found = flags["no_limit_cap"], flags["like"], None, []
+    if flags["slack"] is not None and like is not None:
         raise InputError("--slack: --like finds it; give one of the two")
-    if times is not None and like is None:
+    if flags["times"] is not None and like is None:
         raise InputError("--times: of trainings like one; give --like PLAN too")
     if data is None:
-        of_table = ("person", "epsilon", "delta", "no_limit_cap", "slack", "like", *DIALECT)
-        refuse_given(of_table, "of a table of people; give --data too")
-    if data is not None:
-        if person is None or epsilon is None or delta is None:
+        refuse_given(flags, "of a table of people; give --data too")
+    else:
+        if None in (flags["person"], flags["epsilon"], flags["delta"]):
             raise InputError("--data: needs --person, --epsilon and --delta beside it")
         budgets = Budgets.from_frame(
             data,
-            epsilon=epsilon,
-            delta=number_or_name(delta),
-            person=person,
-            no_limit_cap=no_limit_cap,
-            dialect=dialect_from(written),
+            epsilon=flags["epsilon"],
+            delta=flags["delta"],
+            person=flags["person"],
+            no_limit_cap=cap,
+            dialect=dialect_from(flags),
         )
         found = doubts_of_values(budgets.groups)
-    new = _made(url, budgets, slack, like, 1 if times is None else times)
+    times = 1 if flags["times"] is None else flags["times"]
+    new = _made(url, budgets, flags["slack"], like, times)
     warn(found)
-    document = {"enrolled": new, "no_limit_cap": no_limit_cap}
-    note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
+    note = "" if cap is None else f"; {cap_note(cap)}"
+    document = {"enrolled": new, "no_limit_cap": cap}
     _emit(as_json, document, f"ledger with {new} people enrolled{note}")
 
 
@@ -166,7 +159,7 @@ def _made(
 )
 @click.argument("old")
 @click.argument("new")
-@json_option
+@option("--json")
 def migrate(old: str, new: str, as_json: bool) -> None:
     """Copy the ledger OLD, of a version before 5, into NEW, which must not exist.
 
@@ -194,23 +187,15 @@ Examples:
 )
 @click.argument("url")
 @click.argument("source", required=False)
-@click.option("--analysis", required=True, help="A name that no other analysis has.")
-@click.option("--pure", type=float, help="ε of any pure ε-differentially private mechanism.")
-@click.option("--bounded-range", type=float, help="η of an exponential mechanism: its ε.")
-@click.option("--data", type=click.Path(path_type=Path), help="CSV or Parquet: who is in it.")
-@click.option("--person", help="Column with the persons' ids; with --data.")
+@option("--analysis", required=True, help="Name of the analysis; no other has it.")
+@option("--pure", type=float, help="ε of any pure ε-differentially private mechanism.")
+@option("--bounded-range", type=float, help="η of an exponential mechanism, which is its ε.")
+@option("--data", help="CSV or Parquet file of the people who are in the analysis.")
+@option("--person", help="Column of persons' ids; with --data.")
 @table_options
-@json_option
+@option("--json")
 def charge(
-    url: str,
-    source: str | None,
-    analysis: str,
-    pure: float | None,
-    bounded_range: float | None,
-    data: Path | None,
-    person: str | None,
-    as_json: bool,
-    **written: Any,
+    url: str, source: str | None, analysis: str, data: Path | None, as_json: bool, **flags: Any
 ) -> None:
     """Charge everyone, or the people of a table, for an analysis that is made outside of apiece.
 
@@ -224,25 +209,27 @@ def charge(
     """
     from apiece.ledger import reserve_alike
 
-    if person is None and data is not None:
+    if flags["person"] is None and data is not None:
         raise InputError("--data: needs --person beside it")
     if data is None:
         refuse_given(("person", *DIALECT), "of a table of people; give --data too")
     ledger = _open(url, create=False)
-    ids = None if data is None else _people_of(ledger, data, str(person), written)
-    costs, terms = _costs_of(ledger, source, pure, bounded_range)
+    ids = None if data is None else _people_of(ledger, data, flags)
+    costs, terms = _costs_of(ledger, source, flags["pure"], flags["bounded_range"])
     reserve_alike(ledger, analysis, costs, ids, terms=terms)
     document = {"analysis": analysis, "status": ledger.status(analysis, terms)}
     _emit(as_json, document, plain(f"analysis {analysis}: {document['status']}"))
 
 
-def _people_of(ledger: Ledger, data: Path, person: str, written: Any) -> Any:
+def _people_of(ledger: Ledger, data: Path, flags: Flags) -> list[int | str | None]:
     """Return the ids of a table's people, as the ledger writes them."""
     from apiece.budgets.frames import person_column
     from apiece.datasets import read_table
     from apiece.ledger import read_id
 
-    found = dict.fromkeys(person_column(read_table(data, dialect_from(written)), person).tolist())
+    found = dict.fromkeys(
+        person_column(read_table(data, dialect_from(flags)), flags["person"]).tolist()
+    )
     ids = {text: read_id(text, ledger.id_kind) for text in found}
     strange = [text for text, each in ids.items() if each is None]
     if strange:
@@ -283,9 +270,9 @@ def _costs_of(
     epilog="Example: apiece ledger commit people.db --analysis 'median in May' --result 41",
 )
 @click.argument("url")
-@click.option("--analysis", required=True, help="Of an analysis that was charged.")
-@click.option("--result", help="The answer, as JSON, for the ledger to keep.")
-@json_option
+@option("--analysis", required=True, help="Name of an analysis that was charged.")
+@option("--result", help="Answer for the ledger to keep, as JSON.")
+@option("--json")
 def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     """Record that an analysis is being released, and print the result to release.
 
@@ -305,13 +292,11 @@ def commit(url: str, analysis: str, result: str | None, as_json: bool) -> None:
     epilog="Example: apiece ledger status sqlite:///people.db --json",
 )
 @url_argument
-@click.option("--analysis", help="Whether it is reserved or committed; the name of a release.")
-@click.option("--left", is_flag=True, help="How many accounts have how much left. PRIVATE.")
-@click.option(
-    "--noise-stddev", type=float, help="Release --left with this noise, charged as --analysis."
-)
+@option("--analysis", help="Say whether this analysis is reserved or committed.")
+@option("--left", is_flag=True, help="Count the accounts by what they have left. PRIVATE.")
+@option("--noise-stddev", type=float, help="Release --left with this noise, as --analysis.")
 @gone("--person", "is the column of people's ids; for one person, apiece ledger receipt URL ID")
-@json_option
+@option("--json")
 def status(
     url: str, analysis: str | None, left: bool, noise_stddev: float | None, as_json: bool
 ) -> None:
@@ -376,7 +361,7 @@ def _left_text(counts: Json) -> list[str]:
 )
 @click.argument("url")
 @click.argument("person")
-@json_option
+@option("--json")
 def receipt(url: str, person: str, as_json: bool) -> None:
     """Say what PERSON's account was charged, by which analyses: a receipt for that person.
 
@@ -439,7 +424,7 @@ def percent(share: float) -> str:
     short_help="List every entry.", epilog="Example: apiece ledger history sqlite:///people.db"
 )
 @url_argument
-@json_option
+@option("--json")
 def history(url: str, as_json: bool) -> None:
     """List every entry: what was enrolled, reserved and committed, with digests."""
     entries = list(_open(url, create=False).history())
@@ -456,11 +441,15 @@ def history(url: str, as_json: bool) -> None:
     epilog="Example: apiece ledger verify sqlite:///people.db --head 12:9f0c…",
 )
 @url_argument
-@click.option("--head", help="number:digest as `status` printed it, kept outside the database.")
-@json_option
+@option("--head", help="number:digest that `status` printed, kept outside the database.")
+@option("--json")
 def verify(url: str, head: str | None, as_json: bool) -> None:
     """Recompute every digest and balance; exit 1 and name what does not add up."""
-    kept = None if head is None else _head(head)
+    from apiece.ledger import read_head
+
+    kept = None if head is None else read_head(head)
+    if head is not None and kept is None:
+        raise InputError(f"--head: {head!r} is not number:digest with 64 hexadecimal digits")
     found = _open(url, create=False).verify(kept)
     document = {
         "ok": found.ok,
@@ -477,24 +466,15 @@ def verify(url: str, head: str | None, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _head(text: str) -> Head:
-    from apiece.ledger import read_head
-
-    head = read_head(text)
-    if head is None:
-        raise InputError(f"--head: {text!r} is not number:digest with 64 hexadecimal digits")
-    return head
-
-
 @command.command(
     short_help="Write accounts, history or who paid to Parquet.",
     epilog="Example: apiece ledger export sqlite:///people.db --out accounts.parquet",
 )
 @url_argument
-@click.option("--out", type=Output(EXPORT), required=True, help="Parquet file.")
-@click.option("--table", default="accounts", show_default=True, help="accounts, history, or paid.")
-@click.option("--analysis", help="With paid: of which analysis.")
-@json_option
+@option("--out", type=Output(EXPORT), required=True, help="Parquet file to write.")
+@option("--table", default="accounts", help="accounts, history or paid.")
+@option("--analysis", help="Analysis that was paid for; with --table paid.")
+@option("--json")
 def export(url: str, out: Path, table: str, analysis: str | None, as_json: bool) -> None:
     """Write accounts, who paid for an analysis, or the history to a Parquet file.
 

@@ -12,21 +12,19 @@ import click
 
 from apiece._files import PLAN, write
 from apiece._text import plain, rounded_up
-from apiece.assignment import STRATEGIES, Compared, assign, compare
-from apiece.assignment.front import COMPARED, strategy_named
-from apiece.budgets import Budgets
-from apiece.budgets.frames import capped
-from apiece.budgets.groups import cap_note, doubts, refuse_absurd
 from apiece.cli._command import (
     DIALECT,
+    NUMBER_OR_NAME,
+    PATH,
     Command,
     Output,
     columns,
     dialect_from,
     echo,
+    flag_of,
     groups_from,
-    number_or_name,
     once,
+    option,
     parse_option,
     read_text,
     refuse_given,
@@ -34,11 +32,12 @@ from apiece.cli._command import (
     warn,
 )
 from apiece.errors import InputError
-from apiece.plan import Plan
-from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
     from apiece._types import Flags, Json
+    from apiece.assignment import Compared
+    from apiece.budgets import Budgets
+    from apiece.plan import Plan
 
 EXAMPLE = """
 \b
@@ -59,31 +58,31 @@ HEADS = {
 
 
 @click.command(cls=Command, short_help="Turn budgets into a verified plan.", epilog=EXAMPLE)
-@click.option("--records", type=int, help="Number of records; with --groups.")
-@click.option("--groups", help="name:epsilon:share,… with shares that sum to 1, or counts.")
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="CSV or Parquet with a budget column."
+@option("--records", help="Number of records; with --groups.")
+@option("--groups")
+@option("--data", help="CSV or Parquet file with a budget column.")
+@option("--epsilon", help="Budget column; with --data.")
+@option("--delta", type=NUMBER_OR_NAME, help="One δ for all, or the column of each record's δ.")
+@option(
+    "--excess",
+    type=NUMBER_OR_NAME,
+    help="One bound Δ̄ on the excess risk for all, or the column of each record's.",
 )
-@click.option("--epsilon", help="Name of the budget column; with --data.")
-@click.option("--delta", help="One δ for all, or the name of a column.")
-@click.option("--excess", help="One bound Δ̄ on the excess risk for all, or a column's name.")
-@click.option("--ids", help="Name of the column with unique record ids; with --data.")
-@click.option("--person", help="Column of persons' ids, who may have several rows; with --data.")
+@option("--ids", help="Column of unique record ids; with --data.")
+@option("--person", help="Column of persons' ids, who may have several rows; with --data.")
 @table_options
-@click.option("--no-limit-cap", type=float, help="The ε that 'no limit' and inf are read as.")
-@click.option("--batch-size", type=float, help="Expected batch size.")
-@click.option("--steps", type=int, help="Number of updates.")
-@click.option("--clip-norm", type=float, default=1.0, show_default=True, help="Mean clip norm.")
-@click.option("--strategy", default="sample", show_default=True, help=", ".join(STRATEGIES))
-@click.option("--option", multiple=True, help="name=value, an option of the strategy; repeatable.")
-@click.option("--method", default="pld", show_default=True, help="Accounting: pld or rdp.")
-@click.option(
-    "--from", "source", type=click.Path(path_type=Path), help="Read a plan's JSON, verify it."
-)
-@click.option("--gaussian", is_flag=True, help="Each group's μ, with its slack and regret.")
-@click.option("--compare", "compared", is_flag=True, help="A table of several strategies.")
-@click.option("--out", type=Output(PLAN), help="Write the plan's JSON here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--no-limit-cap")
+@option("--batch-size")
+@option("--steps")
+@option("--clip-norm")
+@option("--strategy")
+@option("--option")
+@option("--method", default="pld", help="Accounting method: pld or rdp.")
+@option("--from", "source", type=PATH, help="Read a plan's JSON file and verify it.")
+@option("--gaussian", is_flag=True, help="Print each group's μ, with its slack and regret.")
+@option("--compare", "compared", is_flag=True, help="Compare several strategies in a table.")
+@option("--out", type=Output(PLAN), help="Write the plan's JSON here.")
+@option("--json")
 def command(
     source: Path | None,
     out: Path | None,
@@ -98,6 +97,9 @@ def command(
             raise InputError("--compare: makes several plans; leave --from and --out out")
         _compare(flags, as_json)
         return
+    from apiece.budgets.groups import doubts
+    from apiece.plan import Plan
+
     if source is not None:
         refuse_given(flags, "a plan that is read with --from has its own; leave it out")
         plan = Plan.from_json(read_text(source))
@@ -108,10 +110,8 @@ def command(
         write(out, plan.to_json(indent=2) + "\n", PLAN)
     if gaussian:
         echo(json.dumps(summaries(plan)) if as_json else summary_table(plan))
-    elif as_json:
-        echo(plan.to_json())
     else:
-        echo(table(plan))
+        echo(plan.to_json() if as_json else table(plan))
 
 
 def summaries(plan: Plan) -> Json:
@@ -135,19 +135,31 @@ def summary_table(plan: Plan) -> str:
     return "\n".join(columns(rows))
 
 
+def _asked(flags: Flags) -> tuple[Budgets, Any, Flags]:
+    """Return the budgets, the strategy, and the other arguments of `assign` and `compare`."""
+    from apiece.assignment.front import strategy_named
+    from apiece.budgets.groups import refuse_absurd
+
+    options = once("--option", map(parse_option, flags["option"]))
+    for name in ("delta", "batch_size", "steps"):
+        if flags[name] is None:
+            raise InputError(f"{flag_of(name)}: missing; give it, or --from a plan")
+    budgets = budgets_from(flags)
+    refuse_absurd(float(budgets.epsilon.max()))
+    how = {name: flags[name] for name in ("steps", "clip_norm", "method")}
+    how["expected_batch_size"] = flags["batch_size"]
+    return budgets, strategy_named(flags["strategy"], **options), how
+
+
 def _compare(flags: Flags, as_json: bool) -> None:
     """Print what each strategy makes of the budgets, the given one with its options among them."""
-    budgets = _budgets(flags)
-    given = strategy_named(flags["strategy"], **_options(flags))
+    from apiece.assignment import compare
+    from apiece.assignment.front import COMPARED
+    from apiece.budgets.groups import doubts
+
+    budgets, given, how = _asked(flags)
     strategies = [given if name == given.name else name for name in COMPARED]
-    found = compare(
-        budgets,
-        strategies if given in strategies else [*strategies, given],
-        steps=flags["steps"],
-        expected_batch_size=flags["batch_size"],
-        clip_norm=flags["clip_norm"],
-        method=flags["method"],
-    )
+    found = compare(budgets, strategies if given in strategies else [*strategies, given], **how)
     warn(doubts(budgets.groups))
     if as_json:
         echo(json.dumps({"strategies": [each.to_dict() for each in found]}, allow_nan=False))
@@ -171,29 +183,12 @@ def comparison(found: Sequence[Compared]) -> str:
     return "\n".join([*columns(rows), *([""] if against else []), *map(plain, against)])
 
 
-def _options(flags: Flags) -> Flags:
-    return once("--option", map(parse_option, flags["option"]))
-
-
-def _budgets(flags: Flags) -> Budgets:
-    for name in ("delta", "batch_size", "steps"):
-        if flags[name] is None:
-            raise InputError(f"--{name.replace('_', '-')}: missing; give it, or --from a plan")
-    budgets = budgets_from(flags)
-    refuse_absurd(float(budgets.epsilon.max()))
-    return budgets
-
-
 def _assign(flags: Flags) -> Plan:
-    options, budgets = _options(flags), _budgets(flags)
-    plan = assign(
-        budgets,
-        strategy_named(flags["strategy"], **options),
-        steps=flags["steps"],
-        expected_batch_size=flags["batch_size"],
-        clip_norm=flags["clip_norm"],
-        method=flags["method"],
-    )
+    from apiece.assignment import assign
+    from apiece.budgets.groups import cap_note
+
+    budgets, strategy, how = _asked(flags)
+    plan = assign(budgets, strategy, **how)
     plan = replace(plan, unit="record" if flags["person"] is None else "person")
     cap = flags["no_limit_cap"]
     return plan if cap is None else replace(plan, notes=(*plan.notes, cap_note(cap)))
@@ -201,7 +196,10 @@ def _assign(flags: Flags) -> Plan:
 
 def budgets_from(flags: Flags) -> Budgets:
     """Return the budgets that the flags of a command describe."""
-    delta, excess = number_or_name(flags["delta"]), number_or_name(flags.get("excess"))
+    from apiece.budgets import Budgets
+    from apiece.budgets.frames import capped
+
+    delta, excess, cap = flags["delta"], flags["excess"], flags["no_limit_cap"]
     if flags["data"] is not None:
         if flags["groups"] is not None or flags["records"] is not None:
             raise InputError("--data: budgets are given twice; drop --groups and --records")
@@ -214,7 +212,7 @@ def budgets_from(flags: Flags) -> Budgets:
             ids=flags["ids"],
             person=flags["person"],
             excess=excess,
-            no_limit_cap=flags["no_limit_cap"],
+            no_limit_cap=cap,
             dialect=dialect_from(flags),
         )
     if flags["person"] is not None:
@@ -224,7 +222,6 @@ def budgets_from(flags: Flags) -> Budgets:
         raise InputError("budgets: none given; give --records and --groups, or --data")
     if isinstance(delta, str) or isinstance(excess, str):
         raise InputError(f"--delta, --excess = {delta!r}, {excess!r}: give numbers with --groups")
-    cap = flags["no_limit_cap"]
     groups = [(n, capped(e, cap), share) for n, e, share in groups_from(flags["groups"])]
     budgets = Budgets.from_groups(groups, flags["records"], delta)
     return budgets if excess is None else budgets.bounded(excess)
@@ -233,9 +230,8 @@ def budgets_from(flags: Flags) -> Budgets:
 def table(plan: Plan) -> str:
     """Return the plan as a table for people, 80 columns wide; of many groups the first and last."""
     data = plan.to_dict()
-    groups = data["groups"]
-    single, deltas = "stages" not in data, {group["delta"] for group in groups}
-    names = ["sampling_probability", "clip_norm", "noise_multiplier"] if single else []
+    groups, deltas = data["groups"], {group["delta"] for group in data["groups"]}
+    names = [] if "stages" in data else list(HEADS)[1:]
     names = (["delta"] if len(deltas) > 1 else []) + names
     rows = [_row(group, names) for group in groups]
     if len(rows) > 20:
@@ -243,11 +239,23 @@ def table(plan: Plan) -> str:
     heads = [f"{plan.unit}s", "ε\nasked", "ε\nspent", *(HEADS[name] for name in names)]
     shown = columns([["group", *heads, "advan-\ntage", "excess"], *rows])
     one = f", δ = {groups[0]['delta']:.6g}" if len(deltas) == 1 else ""
-    return "\n".join([*_head(plan, one), "", *shown, *_foot(plan)])
+    many = f"{plan.records} {plan.unit}s, {plan.steps} steps"
+    head = [f"{plan.strategy}: {many}, relation {plan.relation}{one}"]
+    if len(plan.stages) > 1:
+        head.append(f"{len(plan.stages)} stages, combined by: {plan.combine}")
+    else:
+        stage = plan.stages[0]
+        head.append(
+            f"noise stddev {stage.noise_stddev:.6g} on the sum, expected batch size "
+            f"{stage.expected_batch_size:g}"
+        )
+    return "\n".join([*head, "", *shown, *_foot(plan)])
 
 
 def _row(group: Json, names: list[str]) -> list[str]:
     """Return the cells of one group."""
+    from apiece.plan.parts import UNSPENT
+
     asked, spent = budget_cells(group["epsilon"], group["epsilon_spent"])
     broken = group["epsilon_spent"] > group["epsilon"]
     mark = "!" if broken else "*" if group["spent_share"] < UNSPENT else ""
@@ -256,7 +264,7 @@ def _row(group: Json, names: list[str]) -> list[str]:
     return [*cells, _cell(group["advantage"], up=True), _cell(group["excess"], up=True)]
 
 
-def _cell(value: Any, *, up: bool) -> str:
+def _cell(value: object, *, up: bool) -> str:
     """Return a number in four digits, or in three and rounded up where it is an upper bound."""
     if not isinstance(value, float):
         return "–" if value is None else plain(value)
@@ -276,20 +284,9 @@ def budget_cells(asked: float, spent: float) -> tuple[str, str]:
     return asks, spends
 
 
-def _head(plan: Plan, delta: str) -> list[str]:
-    many = f"{plan.records} {plan.unit}s"
-    first = f"{plan.strategy}: {many}, {plan.steps} steps, relation {plan.relation}{delta}"
-    if len(plan.stages) > 1:
-        return [first, f"{len(plan.stages)} stages, combined by: {plan.combine}"]
-    stage = plan.stages[0]
-    return [
-        first,
-        f"noise stddev {stage.noise_stddev:.6g} on the sum, expected batch size "
-        f"{stage.expected_batch_size:g}",
-    ]
-
-
 def _foot(plan: Plan) -> list[str]:
+    from apiece.plan.parts import UNSPENT
+
     notes = ["", *plan.notes] if plan.notes else []
     if (plan.spent_share < UNSPENT).any():
         notes = ["", "* spends less than 95 % of what it asked", *notes]

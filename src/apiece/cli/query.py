@@ -15,7 +15,7 @@ import click
 
 from apiece._files import Kind, append
 from apiece._text import plain
-from apiece.cli._command import Command, Output, Scratch, echo, once
+from apiece.cli._command import Command, Output, Scratch, echo, once, option
 from apiece.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,61 +38,51 @@ Example:
 )
 @click.argument("source")
 @click.argument("query")
-@click.option("--person", required=True, help="Column with the persons' ids.")
-@click.option("--bounds", multiple=True, help="column=LOW:HIGH, declared; repeatable.")
-@click.option("--values", multiple=True, help="column=A,B,…: declared groups; repeatable.")
-@click.option("--kind", "kinds", multiple=True, help="column=numeric, text or date; repeatable.")
-@click.option("--rows-per-person", type=int, default=1, show_default=True, help="At most.")
-@click.option("--epsilon", type=float, required=True, help="Most that the query costs anyone.")
-@click.option(
+@option("--person", required=True, help="Column of persons' ids.")
+@option("--bounds", multiple=True, help="Range of a column, as column=LOW:HIGH; repeatable.")
+@option("--values", multiple=True, help="Groups of a column, as column=A,B,…; repeatable.")
+@option("--kind", "kinds", multiple=True, help="column=numeric, text or date; repeatable.")
+@option("--rows-per-person", type=int, default=1, help="Most rows that one person brings.")
+@option("--epsilon", type=float, required=True, help="ε of the query: the most it costs anyone.")
+@option(
     "--delta",
     type=float,
     required=True,
-    help="The same; 0 for Laplace noise on a count, sum or histogram.",
+    help="δ of the query; 0 for Laplace noise on a count, sum or histogram.",
 )
-@click.option("--ledger", "url", help="Charge this ledger: sqlite:///file.db or postgresql://…")
-@click.option("--analysis", help="Its name in the ledger; repeated, the answer is the recorded.")
-@click.option("--sha256", help="Refuse a SOURCE whose content is another.")
-@click.option(
+@option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
+@option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
+@option("--sha256", help="Digest of SOURCE; any other content is refused.")
+@option(
     "--engine",
     default="duckdb",
-    show_default=True,
-    help="duckdb; spark for one here; spark://HOST:PORT for a cluster.",
+    help="duckdb; spark for Spark on this machine; spark://HOST:PORT for a cluster.",
 )
-@click.option(
+@option(
     "--memory",
     type=float,
-    help="With duckdb: GB of rows in memory, 4 by default; the rest lies in a folder of TMPDIR.",
+    help="GB of rows that duckdb keeps in memory, 4 by default; the rest lies in TMPDIR.",
 )
-@click.option(
+@option(
     "--workspace",
     type=Scratch(path_type=Path, file_okay=False, exists=True),
-    help="With a cluster: a folder that its machines see and only the steward may read.",
+    help="Folder that the cluster's machines see and only the steward may read; with a cluster.",
 )
-@click.option(
+@option(
     "--steward-log",
     type=Output(_LOG),
     help="Add messages about rows to this file; they are not for analysts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--json")
 def command(
     source: str,
     query: str,
-    person: str,
-    bounds: tuple[str, ...],
-    values: tuple[str, ...],
-    kinds: tuple[str, ...],
-    rows_per_person: int,
-    epsilon: float,
-    delta: float,
-    url: str | None,
-    analysis: str | None,
-    sha256: str | None,
     engine: str,
     memory: float | None,
     workspace: Path | None,
     steward_log: Path | None,
     as_json: bool,
+    **flags: Any,
 ) -> None:
     """Answer QUERY over SOURCE (one Parquet or CSV file) with differential privacy.
 
@@ -106,14 +96,14 @@ def command(
     from apiece.ledger import Ledger
     from apiece.queries import Schema, Session
 
-    if analysis is not None and url is None:
+    if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
     schema = Schema(
-        person,
-        bounds=once("--bounds", map(_bounds, bounds)),
-        groups=once("--values", map(_values, values)),
-        rows_per_person=rows_per_person,
-        kinds=once("--kind", map(_kind, kinds)),
+        flags["person"],
+        bounds=once("--bounds", map(_bounds, flags["bounds"])),
+        groups=once("--values", map(_values, flags["values"])),
+        rows_per_person=flags["rows_per_person"],
+        kinds=once("--kind", map(_kind, flags["kinds"])),
     )
     if memory is not None and engine != "duckdb":
         raise InputError("--memory: of duckdb; Spark has settings of its own, leave it out")
@@ -123,12 +113,15 @@ def command(
         raise InputError("--workspace: of Spark; duckdb works in TMPDIR, leave it out")
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
-    ledger = None if url is None else Ledger.open(url, create=False)
+    ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     log = _log(steward_log)
-    held = None if memory is None else math.ceil(memory * 1e9)
-    with _registered(source, schema, engine, held, workspace, log, sha256) as table:
+    how: Any = {"log": log, "fingerprint": flags["sha256"]}
+    with _registered(source, schema, engine, memory, workspace, how) as table:
         answer = Session(table, schema, ledger, log=log).ask(
-            query, epsilon=epsilon, delta=delta, analysis_id=analysis
+            query,
+            epsilon=flags["epsilon"],
+            delta=flags["delta"],
+            analysis_id=flags["analysis"],
         )
     echo(json.dumps(answer.to_dict()) if as_json else _table(answer.to_dict()))
 
@@ -138,16 +131,16 @@ def _registered(
     source: str,
     schema: Schema,
     engine: str,
-    memory: int | None,
+    memory: float | None,
     workspace: Path | None,
-    log: Log,
-    sha256: str | None,
+    how: Any,
 ) -> Iterator[Any]:
     """Register the table with an engine; what it keeps of it is gone afterwards."""
     from apiece.queries import register, register_on_spark, start_spark
 
     if engine == "duckdb":
-        with closing(register(source, schema, log=log, fingerprint=sha256, memory=memory)) as table:
+        held = None if memory is None else math.ceil(memory * 1e9)
+        with closing(register(source, schema, memory=held, **how)) as table:
             yield table
         return
     if engine != "spark" and not engine.startswith("spark://"):
@@ -155,14 +148,8 @@ def _registered(
     if engine != "spark" and workspace is None:
         raise InputError("--engine spark://…: needs --workspace, a folder that its machines see")
     with tempfile.TemporaryDirectory(prefix="apiece-", dir=workspace) as folder:
-        yield register_on_spark(
-            source,
-            schema,
-            spark=start_spark("local[*]" if engine == "spark" else engine),
-            workspace=folder,
-            log=log,
-            fingerprint=sha256,
-        )
+        spark = start_spark("local[*]" if engine == "spark" else engine)
+        yield register_on_spark(source, schema, spark=spark, workspace=folder, **how)
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
@@ -203,18 +190,10 @@ def _kind(text: str) -> tuple[str, str]:
 
 def _log(path: Path | None) -> Log:
     """Return what takes the steward's messages: a file that only its owner can read."""
-
-    def nobody(_message: str) -> None:
-        pass
-
-    def add(message: str) -> None:
-        assert path is not None
-        append(path, json.dumps(message, ensure_ascii=True), _LOG)
-
     if path is None:
-        return nobody
-    add("apiece query")
-    return add
+        return lambda message: None
+    append(path, json.dumps("apiece query"), _LOG)
+    return lambda message: append(path, json.dumps(message, ensure_ascii=True), _LOG)
 
 
 def _table(answer: Json) -> str:

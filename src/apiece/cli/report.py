@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from apiece._files import PAGE, Kind, check_output, write
 from apiece._text import plain
-from apiece.cli._command import Command, Output, echo, read_text
+from apiece.cli._command import PATH, Command, Output, echo, option, read_text
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -33,31 +33,30 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
 @click.command(
     cls=Command, short_help="Write the page or the statement of a run or a plan.", epilog=EXAMPLE
 )
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option(
+@click.argument("source", type=PATH)
+@option(
     "--edition",
     default="internal",
-    show_default=True,
     help="internal: for the steward; public: without anything computed from people.",
 )
-@click.option(
+@option(
     "--level",
     "levels",
     multiple=True,
     metavar="ε:δ",
-    help="A budget that people could choose, for a plan (a run has its config's); repeatable.",
+    help="Budget that people could choose, for a plan (a run has its config's); repeatable.",
 )
-@click.option(
+@option(
     "--statement",
     is_flag=True,
-    help="Write what is promised, for an officer: statement.json and one page, statement.pdf.",
+    help="Write the privacy statement: statement.json, and one page, statement.pdf.",
 )
-@click.option(
+@option(
     "--out",
     type=Output(None),
-    help="The page, or the statement's folder.  [default: in the run folder]",
+    help="File of the page, or folder of the statement.  [default: in the run folder]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--json")
 def command(
     source: Path,
     edition: str,
@@ -90,7 +89,9 @@ def command(
     echo(json.dumps(told) if as_json else f"Open {' and '.join(files)}")
 
 
-def _page(source: Path, edition: str, levels: list[tuple[float, float]], out: Path) -> Any:
+def _page(
+    source: Path, edition: str, levels: list[tuple[float, float]], out: Path
+) -> dict[str, str]:
     from apiece.reporting import report
 
     check_output(out, PAGE)

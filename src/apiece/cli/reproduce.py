@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._command import Bar, Command, Output, Scratch, columns, echo
+from apiece.cli._command import PATH, Bar, Command, Output, Scratch, columns, echo, option
 from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -32,36 +33,33 @@ PAGE = Path("docs") / "results" / "papers.md"
     cls=Command, short_help="A table or figure of a paper, by one command.", epilog=EXAMPLE
 )
 @click.argument("name", required=False)
-@click.option("--list", "as_list", is_flag=True, help="List all, with cost and state.")
-@click.option("--page", "as_page", is_flag=True, help="Write the page of all stored results.")
-@click.option("--seeds", type=int, help="How many.  [default: the experiment's own]")
-@click.option(
-    "--scale", type=float, default=1.0, show_default=True, help="Below 1 for a smaller setting."
+@option("--list", "as_list", is_flag=True, help="List all experiments, with cost and state.")
+@option("--page", "as_page", is_flag=True, help="Write the page of all stored results.")
+@option("--seeds", type=int, help="Number of seeds.  [default: the experiment's own]")
+@option("--scale", type=float, default=1.0, help="Size of the setting; 1 is the paper's.")
+@option(
+    "--only", multiple=True, metavar="KEY=VALUE", help="Run the units that have it; repeatable."
 )
-@click.option("--only", multiple=True, metavar="KEY=VALUE", help="Units that have it; repeatable.")
-@click.option(
+@option(
     "--resume/--again",
     default=True,
-    show_default=True,
     help="Keep stored units and go on from checkpoints, or run the units anew.",
 )
-@click.option(
+@option(
     "--experiments",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("experiments"),
-    show_default=True,
-    help="The folder of experiments, from apiece's repository.",
+    help="Folder of experiments, from apiece's repository.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Data sets.  [default: $APIECE_DATA]")
-@click.option(
+@option("--data", type=PATH, help="Folder of data sets.  [default: $APIECE_DATA]")
+@option(
     "--work",
     type=Scratch(path_type=Path),
     default=Path("runs") / "reproduce",
-    show_default=True,
-    help="Checkpoints and caches.",
+    help="Folder for checkpoints and caches.",
 )
-@click.option("--out", type=Output(None), help="Results.  [default: EXPERIMENTS/results]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--out", type=Output(None), help="Folder of results.  [default: EXPERIMENTS/results]")
+@option("--json")
 def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> None:
     """Run a table or a figure of a paper; each unit's result is stored as soon as it is there.
 
@@ -103,7 +101,7 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
     shown(experiment, done, as_json=flags["as_json"])
 
 
-def chosen(units: Any, only: tuple[str, ...]) -> list[Unit]:
+def chosen(units: Sequence[Unit], only: tuple[str, ...]) -> list[Unit]:
     """Return the units that have all values of --only."""
     found = list(units)
     for text in only:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from apiece._files import FIGURE
-from apiece.assignment.front import strategy_named
-from apiece.budgets import Budgets
-from apiece.budgets.groups import doubts_of_values, refuse_absurd
-from apiece.cli._command import Bar, Command, Output, echo, parse_option, warn
-from apiece.contract.exposure import RiskTable, risk_table
-from apiece.errors import InputError
+from apiece.cli._command import Bar, Command, echo, numbers_from, once, option, parse_option, warn
+
+if TYPE_CHECKING:
+    from apiece.contract.exposure import RiskTable
 
 EXAMPLE = """
 \b
@@ -28,32 +24,39 @@ Example:
 @click.command(
     cls=Command, short_help="A target's risk as the others' choices vary.", epilog=EXAMPLE
 )
-@click.option("--records", type=int, required=True, help="Number of records.")
-@click.option("--epsilon", type=float, required=True, help="What the victim asks.")
-@click.option("--delta", type=float, required=True, help="δ of everyone.")
-@click.option("--batch-size", type=float, required=True, help="Expected batch size.")
-@click.option("--steps", type=int, required=True, help="Number of updates.")
-@click.option("--others", default="1,2,4,8,16,32", show_default=True, help="ε of the others.")
-@click.option("--shares", default="0.2,0.4,0.6,0.8", show_default=True, help="Their shares.")
-@click.option("--strategy", default="sample", show_default=True, help="How plans are made.")
-@click.option("--option", multiple=True, help="name=value, an option of the strategy; repeatable.")
-@click.option("--method", default="pld", show_default=True, help="Accounting: pld or rdp.")
-@click.option("--figure", type=Output(FIGURE), help="Draw it here (.png, .svg or .pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--records", required=True)
+@option("--epsilon", type=float, required=True, help="ε of the victim.")
+@option("--delta", type=float, required=True, help="δ of everyone.")
+@option("--batch-size", required=True)
+@option("--steps", required=True)
+@option("--others", default="1,2,4,8,16,32", help="ε of the others, as 2,8,32.")
+@option("--shares", default="0.2,0.4,0.6,0.8", help="Shares of the others, as 0.2,0.8.")
+@option("--strategy")
+@option("--option")
+@option("--method", default="pld", help="Accounting method: pld or rdp.")
+@option("--figure")
+@option("--json")
 def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
     """Show a victim's advantage and Δ, from plans alone, as the others' choices vary."""
-    options = dict(parse_option(text) for text in flags["option"])
-    others = _numbers("--others", flags["others"])
+    import numpy as np
+
+    from apiece.assignment.front import strategy_named
+    from apiece.budgets import Budgets
+    from apiece.budgets.groups import doubts_of_values, refuse_absurd
+    from apiece.contract.exposure import risk_table
+
+    options = once("--option", map(parse_option, flags["option"]))
+    others = numbers_from("--others", flags["others"])
     for epsilon in (flags["epsilon"], *others):
         refuse_absurd(epsilon)
-    rows = _numbers("--shares", flags["shares"])
+    shares = numbers_from("--shares", flags["shares"])
     strategy = strategy_named(flags["strategy"], **options)
-    with Bar(len(rows) * len(others)) as bar:
+    with Bar(len(shares) * len(others)) as bar:
         table = risk_table(
             records=flags["records"],
             victim_epsilon=flags["epsilon"],
             delta=flags["delta"],
-            shares=rows,
+            shares=shares,
             epsilons=others,
             steps=flags["steps"],
             expected_batch_size=flags["batch_size"],
@@ -69,13 +72,6 @@ def command(as_json: bool, figure: Path | None, **flags: Any) -> None:
 
         save(risk_map(table), figure)
     echo(json.dumps(table.to_dict(), allow_nan=False) if as_json else text_of(table))
-
-
-def _numbers(flag: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{flag} = {text!r}: must be numbers with commas, as in 2,8,32") from None
 
 
 def text_of(table: RiskTable) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from apiece._files import SCHEMA
-from apiece.cli._command import Command, Output, dialect_from, echo, table_options
+from apiece._files import SCHEMA, write
+from apiece.cli._command import PATH, Command, Output, dialect_from, echo, option, table_options
 from apiece.errors import InputError
 
 EXAMPLE = """
@@ -23,22 +23,22 @@ Examples:
 @click.command(
     cls=Command, short_help="A template of a table's public schema, or a check.", epilog=EXAMPLE
 )
-@click.argument("data", type=click.Path(path_type=Path))
-@click.option("--label", required=True, help="Column to predict.")
-@click.option(
+@click.argument("data", type=PATH)
+@option("--label", required=True, help="Column to predict.")
+@option(
     "--skip",
     multiple=True,
-    help="A column that is no feature (budget, id, split); may be given more than once.",
+    help="Column that is no feature (budget, id, split); repeatable.",
 )
 @table_options
-@click.option(
+@option(
     "--check",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="SCHEMA",
-    help="Look for mistakes in a schema that is filled in; nothing is written.",
+    help="Look for mistakes in this schema; nothing is written.",
 )
-@click.option("--json", "as_json", is_flag=True, help="With --check, print one JSON document.")
-@click.option("--out", type=Output(SCHEMA), help="File to write; stdout if not given.")
+@option("--json", help="Print one JSON document; with --check.")
+@option("--out", type=Output(SCHEMA), help="File to write.  [default: standard output]")
 def command(
     data: Path,
     label: str,
@@ -58,10 +58,10 @@ def command(
     declared and not in the table, names and values that differ in case alone, an id or a budget as
     a feature, markers of missing values among the values.
     """
-    from apiece.datasets import PACKAGED
+    from apiece.datasets import PACKAGED, read_schema
     from apiece.datasets.cells import require
     from apiece.datasets.packaged import schema_text
-    from apiece.datasets.schema import template
+    from apiece.datasets.schema import lint, template
     from apiece.datasets.tables import read_header
 
     if check is None and as_json:
@@ -78,32 +78,19 @@ def command(
     if out is not None:
         raise InputError("--check: nothing is written; leave --out out")
     taken = {label: "label"} | dict.fromkeys(skip, "skipped")
-    _say(check, _doubts(check, list(header), taken), as_json)
+    schema = read_schema(check)
+    schema.target(label)
+    schema.features(but=set(taken))
+    doubts = lint(schema, list(header), taken=taken)
+    if as_json:
+        echo(json.dumps({"schema": str(check), "doubts": doubts}))
+    else:
+        echo("\n".join(doubts) or f"{check}: nothing looks like a mistake")
 
 
 def _put(text: str, out: Path | None) -> None:
-    from apiece._files import write
-
     if out is None:
         echo(text, nl=False)
     else:
         write(out, text, SCHEMA)
         echo(f"{out}: fill in what is marked '?', then: --schema {out}", err=True)
-
-
-def _doubts(path: Path, names: list[str], taken: dict[str, str]) -> list[str]:
-    from apiece.datasets import read_schema
-    from apiece.datasets.schema import lint
-
-    schema = read_schema(path)
-    label = next(iter(taken))
-    schema.target(label)
-    schema.features(but=set(taken))
-    return lint(schema, names, taken=taken)
-
-
-def _say(path: Path, doubts: list[str], as_json: bool) -> None:
-    if as_json:
-        echo(json.dumps({"schema": str(path), "doubts": doubts}))
-    else:
-        echo("\n".join(doubts) or f"{path}: nothing looks like a mistake")

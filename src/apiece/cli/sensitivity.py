@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
-from apiece._files import FIGURE
-from apiece.cli._command import Command, Output, echo, once, refuse_given
+from apiece.cli._command import Command, echo, once, option, refuse_given
 from apiece.errors import AttributeRangeError, DataError, InputError
-from apiece.sensitivity import individual_rdp, loss_shares, partial_sensitivity
 
 if TYPE_CHECKING:
     from apiece._types import Json
@@ -34,13 +31,13 @@ Example:
     cls=Command, short_help="Which attribute drives a query's sensitivity.", epilog=EXAMPLE
 )
 @click.argument("expression")
-@click.option("--range", "ranges", multiple=True, help="name=lower:upper; one for each attribute.")
-@click.option("--mean-of", type=int, help="The query is the mean over so many records.")
-@click.option("--at", multiple=True, help="a=1,b=3: a record to evaluate; repeatable.")
-@click.option("--noise-stddev", type=float, help="Gaussian noise on the sum: print the loss.")
-@click.option("--order", type=float, default=2.0, show_default=True, help="Rényi order.")
-@click.option("--figure", type=Output(FIGURE), help="Draw surface and contour (two attributes).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@option("--range", "ranges", multiple=True, help="Range of an attribute, as name=lower:upper.")
+@option("--mean-of", type=int, help="Number of records; the query is the mean over them.")
+@option("--at", multiple=True, help="Record to evaluate, as a=1,b=3; repeatable.")
+@option("--noise-stddev", type=float, help="Gaussian noise on the sum; prints the Rényi loss.")
+@option("--order", type=float, default=2.0, help="Rényi order; with --noise-stddev.")
+@option("--figure", help="Draw surface and contour here, for two attributes.")
+@option("--json")
 def command(
     expression: str,
     ranges: tuple[str, ...],
@@ -75,6 +72,8 @@ def command(
 def describe(query: Query) -> Json:
     """Return what is known of a query without any data, as JSON types; `upper` is null where it
     is not proven."""
+    from apiece.sensitivity import loss_shares, partial_sensitivity
+
     latex = list(query.latex().values())
     partial = partial_sensitivity(query, query.design(DESIGN))
     shares = dict(loss_shares(partial).ranking("all"))
@@ -114,6 +113,8 @@ def _at(query: Query, text: str) -> Json:
             f"--at {text!r}: the query has no attribute {unknown[0]!r}; "
             f"it has {', '.join(query.attributes)}"
         )
+    from apiece.sensitivity import partial_sensitivity
+
     partial = partial_sensitivity(query, values)
     return {
         "record": {name: value[0] for name, value in values.items()},
@@ -126,6 +127,7 @@ def _at(query: Query, text: str) -> Json:
 
 def _loss(answer: Json, noise_stddev: float, order: float) -> Json:
     """Return the Rényi loss of the worst record; null where its sensitivity is not proven."""
+    from apiece.sensitivity import individual_rdp
 
     def rdp(found: Json) -> float | None:
         if found["upper"] is None:
@@ -180,8 +182,11 @@ def _gaussian_line(found: Json) -> str:
 
 
 def _draw(query: Query, path: Path) -> None:
+    import numpy as np
+
     from apiece.reporting import save
     from apiece.reporting.plots import partial_sensitivity_surface
+    from apiece.sensitivity import partial_sensitivity
 
     if len(query.attributes) != 2:
         raise InputError(

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from apiece.cli import Interrupted
-from apiece.cli._command import Bar, Command, echo, number_or_name
+from apiece.cli._command import (
+    NUMBER_OR_NAME,
+    PATH,
+    Bar,
+    Command,
+    echo,
+    flag_of,
+    number_or_name,
+    option,
+)
 from apiece.errors import InputError, OptionError
-from apiece.jobs import Job, Run
-from apiece.jobs.config import PARTS
-from apiece.jobs.results import REPORT
-from apiece.jobs.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from apiece._types import Flags
-    from apiece.jobs import Prepared
+    from apiece.jobs import Job, Prepared, Run
     from apiece.training import PlannedSpending
 
 EXAMPLE = """
@@ -31,46 +36,61 @@ Examples:
 COMPARED = {"dp-sgd": ["uniform", "scale", "sample"], "pate": ["uniform", "upsample", "weight"]}
 
 
-def job_options(command: Any) -> Any:
-    """Add a flag for every setting of a job that has one, in the order of the config."""
-    every = [each for part in PARTS.values() for each in settings_of(part)]
-    for name, how in reversed(every):
-        if how.help is not None:
-            flag = f"--{_flag(name, how)}"
-            option = click.option(
-                flag, name, type=how.kind, multiple=how.repeatable, help=_help(how)
-            )
-            command = option(command)
-    return command
+class TrainCommand(Command):
+    """A command with an option for every setting of a job."""
+
+    _params: list[click.Parameter]
+    _whole: bool
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """All parameters; the settings are loaded when these are first asked for."""
+        if not self._whole:
+            self._whole = True
+            self._params[1:1] = setting_options()  # after CONFIG
+        return self._params
+
+    @params.setter
+    def params(self, own: list[click.Parameter]) -> None:
+        self._params, self._whole = own, False
 
 
-def _flag(name: str, how: Setting) -> str:
-    return (how.flag or name).replace("_", "-")
+def setting_options() -> list[click.Parameter]:
+    """Return an option for every setting of a job that has one, in the order of the config."""
+    from apiece.jobs.config import PARTS
+    from apiece.jobs.settings import settings_of
 
-
-def _help(how: Setting) -> str:
-    default = how.value if how.default is None else how.default
-    shown = f"{default:g}" if isinstance(default, int | float) else default
-    return f"{how.help}  [default: {shown}]" if shown else str(how.help)
+    options: list[click.Parameter] = []
+    for name, how in (each for part in PARTS.values() for each in settings_of(part)):
+        if how.help is None:
+            continue
+        default = how.value if how.default is None else how.default
+        shown = f"{default:g}" if isinstance(default, int | float) else default
+        text = f"{how.help}  [default: {shown}]" if shown else how.help
+        kind: Any = NUMBER_OR_NAME if how.kind is object else how.kind
+        names = [flag_of(how.flag or name), name]
+        options.append(click.Option(names, type=kind, multiple=how.repeatable, help=text))
+    return options
 
 
 @click.command(
-    cls=Command, short_help="Train on a table of people, each at their own budget.", epilog=EXAMPLE
+    cls=TrainCommand,
+    short_help="Train on a table of people, each at their own budget.",
+    epilog=EXAMPLE,
 )
-@click.argument("config", required=False, type=click.Path(path_type=Path))
-@job_options
-@click.option(
+@click.argument("config", required=False, type=PATH)
+@option(
     "--compare",
     is_flag=True,
-    help="Train uniform, scale and sample side by side; with pate upsample and weight.",
+    help="Train uniform, scale and sample; with --method pate uniform, upsample and weight.",
 )
-@click.option(
+@option(
     "--resume",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FOLDER",
-    help="Go on with an interrupted run, in its run folder; takes no other settings.",
+    help="Go on with the interrupted run in this folder; takes no other settings.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
+@option("--json", help="Print the metrics as one JSON document.")
 def command(
     config: Path | None, as_json: bool, compare: bool, resume: Path | None, **flags: Any
 ) -> None:
@@ -79,13 +99,19 @@ def command(
     Everything comes from CONFIG (a TOML file), from options, or both; an option wins. Writes a run
     folder: config.toml, plan.json, model.pt, metrics.json, log.jsonl and report.html.
     """
+    from apiece.jobs.prepared import free_folder, prepare
+    from apiece.jobs.results import REPORT
+
+    if resume is None:
+        job = job_from_flags(config, compare, flags)
+        out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
+        prepared = prepare(job, out=out)
+    else:
+        out = resume
+        prepared = interrupted(out, flags | {"config": config, "compare": compare})
     from apiece.reporting import report
     from apiece.reporting.closing import closing_table
 
-    if resume is None:
-        prepared, out = fresh(config, compare, flags)
-    else:
-        prepared, out = interrupted(resume, flags | {"config": config, "compare": compare}), resume
     begun = time.monotonic()
     found = _run(prepared, out, quiet=as_json)
     report(found).save(out / REPORT)
@@ -99,80 +125,80 @@ def command(
 
 
 def _run(prepared: Prepared, out: Path, *, quiet: bool) -> Run:
-    """Run the job with a bar on the terminal, and say each doubt once it has begun."""
+    """Run the job with a bar on the terminal, and say each doubt once training has begun."""
     from apiece.jobs import run
 
-    job, doubts = prepared.job, _doubts(prepared)
-    spending: dict[str, PlannedSpending] = {}
+    job, spending = prepared.job, _Spending(prepared)
+    doubts = [f"warning: {doubt}" for doubt in prepared.people.warnings]
+    doubts += [f"private, not in the run folder: {note}" for note in prepared.private_notes]
+
+    def tell() -> None:  # not before, so that a refusal stays one line
+        while doubts:
+            echo(doubts.pop(0), err=True)
+
     with Bar(prepared.steps, done=prepared.unfinished.made(), quiet=quiet) as bar:
 
         def watch(strategy: str, repeat: int, step: int, steps: int) -> None:
-            _tell(doubts)
-
-            def text() -> str:
-                planned = _planned(spending, prepared, strategy, step)
-                of = f"{repeat + 1}/{job.compare.seeds}"
-                return f"{strategy} {of} step {step}/{steps}, {planned}"
-
-            bar.advance(text)
+            tell()
+            at = f"{strategy} {repeat + 1}/{job.compare.seeds} step {step}/{steps}"
+            bar.advance(lambda: f"{at}, {spending.at(strategy, step)}")
 
         try:
             found = run(prepared, out=out, watch=watch)
         except KeyboardInterrupt:
-            raise Interrupted(_interrupted(bar, out) + _still_charged(job)) from None
-    _tell(doubts)
+            raise Interrupted(_interrupted(bar, out, job)) from None
+    tell()
     return found
 
 
-def _doubts(prepared: Prepared) -> list[str]:
-    notes = prepared.private_notes
-    return [
-        *(f"warning: {doubt}" for doubt in prepared.people.warnings),
-        *(f"private, not in the run folder: {note}" for note in notes),
-    ]
+class _Spending:
+    """What each model has spent so far by its plan, whatever happened in training."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._of: dict[str, PlannedSpending] = {}
+
+    def at(self, strategy: str, step: int) -> str:
+        """Return it in words."""
+        from apiece.training import PlannedSpending, describe
+
+        plan = self._prepared.plans[strategy]
+        if strategy not in self._of:
+            self._of[strategy] = PlannedSpending(plan)
+        # With PATE steps are lessons: votes are cast between those of teachers and student.
+        spent = self._of[strategy].at(plan.steps if self._prepared.votes else step)
+        return "planned " + ", ".join(map(describe, spent))
 
 
-def _tell(doubts: list[str]) -> None:
-    """Say each doubt once: when training begins, so that a refusal before it stays one line."""
-    while doubts:
-        echo(doubts.pop(0), err=True)
-
-
-def fresh(config: Path | None, compare: bool, flags: Flags) -> tuple[Prepared, Path]:
-    """Return the job of a config and options, checked, and the new run folder for it."""
-    from apiece.jobs import prepare
-    from apiece.jobs.prepared import free_folder
-
-    job = job_from_flags(config, compare, flags)
-    out = Path(job.run.out) if job.run.out else free_folder(Path("runs"), job.name)
-    return prepare(job, out=out), out
+def _interrupted(bar: Bar, out: Path, job: Job) -> str:
+    left = sorted(p.name for p in out.iterdir()) if out.is_dir() else []
+    again = f"apiece train --resume {out}" if "checkpoints" in left else "the same command"
+    charged = (
+        ""
+        if job.run.analysis is None
+        else f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no "
+        "more"
+    )
+    return (
+        f"interrupted after {bar.done} of {bar.total} steps; no model was written and nothing is "
+        f"half-written: {out} holds {', '.join(left) or 'nothing'}; to go on: {again}{charged}"
+    )
 
 
 def interrupted(out: Path, given: Flags) -> Prepared:
     """Return the run that was interrupted in `out`; of all settings only --ledger may be given."""
     from apiece.jobs import prepare_again
+    from apiece.jobs.config import PARTS
+    from apiece.jobs.settings import settings_of
 
     others = [k for k, value in given.items() if k != "ledger" and value not in (None, (), False)]
     if others:
-        flags = {k: _flag(k, how) for part in PARTS.values() for k, how in settings_of(part)}
-        left_out = flags.get(others[0], others[0])
+        flags = {k: how.flag or k for part in PARTS.values() for k, how in settings_of(part)}
+        left_out = flags.get(others[0], others[0]).replace("_", "-")
         raise OptionError(
             f"--resume {out}: goes on with the settings in that folder; leave out {left_out}"
         )
     return prepare_again(out, ledger=given["ledger"])
-
-
-def _planned(
-    spending: dict[str, PlannedSpending], prepared: Prepared, strategy: str, step: int
-) -> str:
-    """Return what a model has spent so far by its plan, whatever happened in training."""
-    from apiece.training import PlannedSpending, describe
-
-    if strategy not in spending:
-        spending[strategy] = PlannedSpending(prepared.plans[strategy])
-    if prepared.votes:  # its steps are lessons: votes are cast between those of the two
-        step = prepared.plans[strategy].steps
-    return "planned " + ", ".join(map(describe, spending[strategy].at(step)))
 
 
 def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
@@ -180,55 +206,21 @@ def job_from_flags(config: Path | None, compare: bool, flags: Flags) -> Job:
     from apiece.jobs import job_from_dict, read_job
 
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
-    if "delta" in changes:
-        changes["delta"] = number_or_name(changes["delta"])
-    if "rows_per_person" in changes:
-        changes["rows_per_person"] = number_or_name(changes["rows_per_person"])
     if "epsilon" in changes:
-        changes["epsilon"] = _column_name(changes["epsilon"])
+        if isinstance(number_or_name(changes["epsilon"]), float):
+            raise InputError(
+                f"--epsilon = {changes['epsilon']}: is a number, but must name the column with "
+                "each record's ε; for one ε for all, add a column that holds it"
+            )
         changes["groups"] = ()
     if compare:
-        changes |= _compared(config, changes)
+        method = changes.get("method", "dp-sgd")
+        if config is not None and "method" not in changes:
+            method = read_job(config, changes | {"strategies": ()}).training.method
+        beside = COMPARED.get(method, [])  # of an unknown one the job is refused
+        own = [changes["strategy"]] if "strategy" in changes else []
+        changes["strategies"] = list(dict.fromkeys([*beside, *own]))
+        changes.setdefault("seeds", 3)
     if config is not None:
         return read_job(config, changes)
-    name = Path(changes.get("source", "run")).stem
-    return job_from_dict({}, name=name, changes=changes)
-
-
-def _compared(config: Path | None, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the strategies that --compare puts side by side, and how often each is trained."""
-    from apiece.jobs import read_job
-
-    method = changes.get("method")
-    if method is None:
-        method = "dp-sgd"
-        if config is not None:
-            method = read_job(config, changes | {"strategies": ()}).training.method
-    beside = COMPARED.get(method, [])  # of an unknown one the job is refused
-    own = changes.get("strategy")
-    more = [] if own is None or own in beside else [own]
-    return {"strategies": [*beside, *more], "seeds": changes.get("seeds", 3)}
-
-
-def _column_name(text: str) -> str:
-    if isinstance(number_or_name(text), float):
-        raise InputError(
-            f"--epsilon = {text}: is a number, but must name the column with each record's ε; "
-            "for one ε for all, add a column that holds it"
-        )
-    return text
-
-
-def _interrupted(bar: Bar, out: Path) -> str:
-    left = sorted(p.name for p in out.iterdir()) if out.is_dir() else []
-    again = f"apiece train --resume {out}" if "checkpoints" in left else "the same command"
-    return (
-        f"interrupted after {bar.done} of {bar.total} steps; no model was written and nothing is "
-        f"half-written: {out} holds {', '.join(left) or 'nothing'}; to go on: {again}"
-    )
-
-
-def _still_charged(job: Job) -> str:
-    if job.run.analysis is None:
-        return ""
-    return f"; the ledger stays charged for it, and --analysis {job.run.analysis!r} charges no more"
+    return job_from_dict({}, name=Path(changes.get("source", "run")).stem, changes=changes)

@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from apiece._json import read_toml
+from apiece._json import plain, read_toml
 from apiece._types import Json
 from apiece.datasets import PACKAGED
 from apiece.datasets.tables import PLAIN, Dialect, is_parquet
@@ -67,7 +67,6 @@ from apiece.jobs.settings import (
     listed,
     method_name,
     natural,
-    plain,
     rows_or_all,
     schedule,
     setting,
@@ -80,7 +79,7 @@ from apiece.jobs.settings import (
 from apiece.plan import Schedule
 
 
-def settings_by_strategy(name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+def settings_by_strategy(name: str, value: object) -> Mapping[str, Mapping[str, Any]]:
     """Return the settings that strategies have of their own, each checked; see `TUNED`."""
     if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
         raise InputError(

@@ -1,4 +1,8 @@
-"""The model of a table: a logistic or linear regression, or with hidden layers a network."""
+"""The model of a table: what it predicts, its network, and its file.
+
+It is a logistic or linear regression, or with hidden layers a network. The rows say nothing that is
+not declared: which classes there are, and from where to where a number can go, are public.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ import torch
 from torch import nn
 
 from apiece import _json
-from apiece._types import Floats, Json
+from apiece._types import Floats, Integers, Json
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.encode import encode, feature_names, scale, unscale
 from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
 from apiece.jobs.people import Records
 from apiece.jobs.trained import (
-    Answers,
     Errors,
+    Predictions,
     errors_of,
     require_same_digest,
     require_sealed,
@@ -40,18 +44,7 @@ LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """One of several declared classes: a score for each, and cross-entropy.
-
-    Args:
-        names: Of the classes, at least two.
-
-    Raises:
-        InputError: For fewer, or one given twice.
-
-    Example:
-        >>> Classes(("no", "yes")).outputs
-        2
-    """
+    """One of several declared classes: a score for each, and cross-entropy."""
 
     names: tuple[str, ...]
 
@@ -69,12 +62,8 @@ class Classes:
         """The cross-entropy of each record, from scores (B, classes) and `encoded` labels."""
         return nn.CrossEntropyLoss(reduction="none")
 
-    def encoded(self, labels: npt.NDArray[np.int64]) -> torch.Tensor:
-        """Return the targets of training.
-
-        Args:
-            labels: (n,) Positions in `names`.
-        """
+    def encoded(self, labels: Integers) -> torch.Tensor:
+        """Return the targets of training, from positions in `names`."""
         return torch.from_numpy(labels)
 
 
@@ -85,15 +74,11 @@ class Amount:
     Training sees the number as a feature is seen: clipped to the range and scaled to [-1, 1]. What
     is predicted is scaled back, and lies in the range.
 
-    Args:
-        declared: The range.
-
-    Example:
-        >>> amount = Amount(Numeric(0.0, 10.0))
-        >>> amount.encoded(np.array([0.0, 5.0, 99.0]))[:, 0].tolist()
-        [-1.0, 0.0, 1.0]
-        >>> amount.decoded(torch.tensor([[0.5], [3.0]])).tolist()
-        [7.5, 10.0]
+    >>> amount = Amount(Numeric(0.0, 10.0))
+    >>> amount.encoded(np.array([0.0, 5.0, 99.0]))[:, 0].tolist()
+    [-1.0, 0.0, 1.0]
+    >>> amount.decoded(torch.tensor([[0.5], [3.0]])).tolist()
+    [7.5, 10.0]
     """
 
     declared: Numeric
@@ -106,69 +91,36 @@ class Amount:
     @property
     def loss(self) -> LossFunction:
         """The squared error of each record, from outputs (B, 1) and `encoded` numbers."""
-        return _squared_error
+        return lambda outputs, targets: (outputs - targets).square().sum(dim=1)
 
     def encoded(self, values: Floats) -> torch.Tensor:
-        """Return the targets of training, (n, 1); NaN where the number is not finite.
-
-        Args:
-            values: (n,).
-        """
+        """Return the targets of training, (n, 1); NaN where the number is not finite."""
         finite = np.where(np.isfinite(values), values, np.nan)
         return torch.from_numpy(scale(finite, self.declared).astype(np.float32)[:, None])
 
     def decoded(self, outputs: torch.Tensor) -> Floats:
-        """Return the numbers that a model's outputs stand for, each in the range.
-
-        Args:
-            outputs: (n, 1).
-        """
+        """Return the numbers that outputs (n, 1) stand for, each in the range."""
         return unscale(outputs[:, 0].double().numpy(), self.declared)
-
-
-def _squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return (outputs - targets).square().sum(dim=1)
 
 
 Target = Classes | Amount
 
 
 def target_of(declared: Categorical | Numeric) -> Target:
-    """Return what is predicted where the label's column is declared so.
-
-    Args:
-        declared: The classes, or the range.
-
-    Example:
-        >>> target_of(Numeric(0.0, 10.0)).outputs
-        1
-    """
+    """Return what is predicted where the label's column is declared so."""
     return Amount(declared) if isinstance(declared, Numeric) else Classes(declared.values)
 
 
 def build(
     features: int, classes: int, hidden: tuple[int, ...], generator: torch.Generator
 ) -> nn.Sequential:
-    """Return a network from `features` numbers to one score a class.
+    """Return a network from `features` numbers to one score a class, with hidden layers of widths.
 
     Without hidden layers it starts at zero, which is where a convex problem may start; with them,
     at He's random weights: independent of data either way.
-
-    Args:
-        features: How many numbers go in.
-        classes: How many come out.
-        hidden: Widths of hidden layers.
-        generator: Of the first weights.
-
-    Example:
-        >>> build(3, 2, (), torch.Generator())
-        Sequential(
-          (0): Linear(in_features=3, out_features=2, bias=True)
-        )
     """
-    widths = (features, *hidden, classes)
     layers: list[nn.Module] = []
-    for inside, outside in pairwise(widths):
+    for inside, outside in pairwise((features, *hidden, classes)):
         layer = nn.Linear(inside, outside)
         nn.init.zeros_(layer.bias)
         if hidden:
@@ -179,31 +131,17 @@ def build(
     return nn.Sequential(*layers[:-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """How often a model is right, as shares of usable rows; None without any.
-
-    by_row: every row counts alike. by_person: every person counts alike, with the share of their
-    rows; None too where rows are of nobody in particular.
-    """
-
-    by_row: float | None
-    by_person: float | None
-
-
 @torch.no_grad()
-def accuracy(model: nn.Module, records: Records) -> Accuracy:
-    """Return how often the class that the model says is right."""
+def answers(model: nn.Module, records: Records) -> Predictions | None:
+    """Return the classes that a model says of usable rows, and those that are so; None of none."""
     usable = ~records.faulty
     if not usable.any():
-        return Accuracy(None, None)
-    scores = model(torch.from_numpy(records.features[usable]))
-    hits = scores.argmax(dim=1).numpy() == records.labels[usable]
-    if records.person is None:
-        return Accuracy(float(hits.mean()), None)
-    _, person = np.unique(records.person[usable], return_inverse=True)
-    shares = np.bincount(person, weights=hits) / np.bincount(person)
-    return Accuracy(float(hits.mean()), float(shares.mean()))
+        return None
+    said = model(torch.from_numpy(records.features[usable])).argmax(dim=1).numpy()
+    unit = np.arange(said.size)
+    if records.person is not None:
+        unit = np.unique(records.person[usable], return_inverse=True)[1]
+    return Predictions(said, records.labels[usable], unit)
 
 
 @torch.no_grad()
@@ -220,20 +158,8 @@ def figure(model: nn.Module, records: Records, target: Categorical | Numeric) ->
     if isinstance(target, Numeric):
         found = errors(model, records, target)
         return None if found is None else found.mean_absolute.value
-    return accuracy(model, records).by_row
-
-
-@torch.no_grad()
-def answers(model: nn.Module, records: Records) -> Answers | None:
-    """Return the classes that a model says of usable rows, and those that are so; None of none."""
-    usable = ~records.faulty
-    if not usable.any():
-        return None
-    said = model(torch.from_numpy(records.features[usable])).argmax(dim=1).numpy()
-    unit = np.arange(said.size)
-    if records.person is not None:
-        unit = np.unique(records.person[usable], return_inverse=True)[1]
-    return Answers(said, records.labels[usable], unit)
+    said = answers(model, records)
+    return None if said is None else said.by_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,10 +220,10 @@ class TabularModel:
         if isinstance(self.target, Numeric):
             numbers = Amount(self.target).decoded(self._outputs(frame))
             return [None if np.isnan(number) else float(number) for number in numbers]
-        found = self.probabilities(frame)
-        faulty = np.isnan(found).any(axis=1)
-        likeliest = np.where(faulty, -1, np.nan_to_num(found).argmax(axis=1))
-        return [None if k < 0 else self.classes[k] for k in likeliest]
+        return [
+            None if np.isnan(row).any() else self.classes[row.argmax()]
+            for row in self.probabilities(frame)
+        ]
 
     @torch.no_grad()
     def _outputs(self, frame: pd.DataFrame) -> torch.Tensor:
@@ -312,7 +238,6 @@ def to_bytes(model: TabularModel) -> bytes:
         "format": "apiece tabular model 1",
         "hidden": widths[:-1],
         "label": model.label,
-        "classes": list(model.classes),
         "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
         "columns": Schema("model", model.columns).to_dict()["columns"],
         "statement": None if model.statement is None else json.dumps(model.statement),
@@ -344,19 +269,20 @@ def load_model(path: str | Path) -> TabularModel:
         ...
         apiece.errors.DataError: runs/none/model.pt: not an apiece model ...
     """
+    path = Path(path)
     try:
-        _check_stored(Path(path))
-        content: Any = torch.load(path, weights_only=True, map_location="cpu")
-        schema = Schema.from_dict({"columns": content["columns"]}, str(path))
-        columns = schema.features(but=set())
-        hidden = tuple(content["hidden"])
-        target, outputs = _target(content, str(path))
-        size = len(feature_names(columns))
+        with zipfile.ZipFile(path) as archive:
+            if any(part.compress_type for part in archive.infolist()):
+                raise ValueError("parts are compressed")  # it may unpack to any size
+        content: Json = torch.load(path, weights_only=True, map_location="cpu")
+        columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
+        declared = Schema.from_dict({"columns": {"label": content["target"]}}, str(path))
+        target, hidden = declared.target("label"), tuple(content["hidden"])
+        size, outputs = len(feature_names(columns)), target_of(target).outputs
         _check_shapes(content["state"], (size, *hidden, outputs))
         network = build(size, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
-        statement = _statement(content, target, str(path))
-        _require_beside(statement, Path(path))
+        statement = _statement(content, target, path)
     except DataError:
         raise
     except Exception as error:  # a damaged file makes torch raise almost anything
@@ -365,55 +291,7 @@ def load_model(path: str | Path) -> TabularModel:
     return TabularModel(network, columns, str(content["label"]), target, statement)
 
 
-def _statement(content: Any, target: Categorical | Numeric, path: str) -> Json | None:
-    """Return the statement in a stored model, if it is of that model; it is its author's word."""
-    text = content.get("statement")
-    if text is None:
-        return None
-    found = require_sealed(_json.loads(str(text), path), path)
-    classes = list(target.values) if isinstance(target, Categorical) else []
-    span = [target.lower, target.upper] if isinstance(target, Numeric) else None
-    parts = {
-        "weights": (weights_digest(content["state"]), found["bound_to"].get("weights")),
-        "label": (content["label"], found["data"]["label"]),
-        "classes": (classes, found["data"]["classes"]),
-        "range": (span, found["data"]["range"]),
-        "columns": (content["columns"], found["data"]["columns"]),
-        "hidden": (content["hidden"], found["mechanism"]["hidden"]),
-    }
-    for name, (own, said) in parts.items():
-        require_same_digest(own, said, name, path)
-    return found
-
-
-def _require_beside(statement: Json | None, path: Path) -> None:
-    """Raise `DataError` where the statement beside a run's model is another than the one in it."""
-    beside = path.with_name("statement.json")
-    if path.name == "model.pt" and beside.exists():
-        said = _json.loads(beside.read_bytes(), str(beside))
-        require_same_digest(statement, said, "the statement in it", str(path))
-
-
-def _target(content: Any, path: str) -> tuple[Categorical | Numeric, int]:
-    """Return what a stored model predicts, and how many numbers it puts out for that."""
-    given = content.get("target")  # models of classes alone had none
-    if given is None:
-        given = {"kind": "categorical", "values": list(content["classes"])}
-    target = Schema.from_dict({"columns": {"label": given}}, path).target("label")
-    return target, target_of(target).outputs
-
-
-def _check_stored(path: Path) -> None:
-    """Raise `DataError` for an archive that unpacks to more than it is."""
-    with zipfile.ZipFile(path) as archive:
-        packed = [part.filename for part in archive.infolist() if part.compress_type]
-    if packed:
-        raise DataError(
-            f"{path}: not an apiece model (parts are compressed); give a run's model.pt"
-        )
-
-
-def _check_shapes(state: Mapping[str, Any], widths: tuple[Any, ...]) -> None:
+def _check_shapes(state: Mapping[str, Any], widths: tuple[int, ...]) -> None:
     """Raise `ValueError` unless the tensors are all there, in full, with the declared widths."""
     for layer, (inside, outside) in enumerate(pairwise(widths)):
         for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
@@ -421,3 +299,28 @@ def _check_shapes(state: Mapping[str, Any], widths: tuple[Any, ...]) -> None:
             full = tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
             if tuple(tensor.shape) != shape or not full or not tensor.is_contiguous():
                 raise ValueError(f"layer {layer + 1}: not of the declared {outside} x {inside}")
+
+
+def _statement(content: Json, target: Categorical | Numeric, path: Path) -> Json | None:
+    """Return the statement in a stored model; it is its author's word.
+
+    Raises `DataError` where it is of another model, or another than statement.json beside it.
+    """
+    found, where = None, str(path)
+    if content.get("statement") is not None:
+        found = require_sealed(_json.loads(str(content["statement"]), where), where)
+        data = found["data"]
+        classes = list(target.values) if isinstance(target, Categorical) else []
+        span = [target.lower, target.upper] if isinstance(target, Numeric) else None
+        weights = weights_digest(content["state"])
+        require_same_digest(weights, found["bound_to"].get("weights"), "weights", where)
+        require_same_digest(content["label"], data["label"], "label", where)
+        require_same_digest(classes, data["classes"], "classes", where)
+        require_same_digest(span, data["range"], "range", where)
+        require_same_digest(content["columns"], data["columns"], "columns", where)
+        require_same_digest(content["hidden"], found["mechanism"]["hidden"], "hidden", where)
+    beside = path.with_name("statement.json")
+    if path.name == "model.pt" and beside.exists():
+        said = _json.loads(beside.read_bytes(), str(beside))
+        require_same_digest(found, said, "the statement in it", where)
+    return found

@@ -1,4 +1,8 @@
-"""People: the table as arrays, split for training and testing, with the budgets of the trained."""
+"""People: the table as arrays, split for training and testing, with the budgets of the trained.
+
+The header, the schema and the number of records are public; what is said of cells is data about
+people, for the steward's eyes only.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece._types import Floats, Mask
-from apiece.budgets import Budgets, Units
+from apiece.budgets import Budgets
 from apiece.budgets.frames import budget_column, capped, ids_column
 from apiece.budgets.groups import doubts as budget_doubts
+from apiece.budgets.units import Units
 from apiece.datasets import (
     PACKAGED,
     Categorical,
@@ -40,6 +45,376 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Feature]
 MOST_BYTES = 2**32  # of features
+_PARTS = {"train": True, "training": True, "test": False, "testing": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Records:
+    """Features (n, d), labels (n,), and whose each row is; a faulty row is NaN throughout.
+
+    labels: positions in the classes, or the numbers to predict. person: (n,), ids of persons with
+    any number of rows; None where each row is a record.
+    """
+
+    features: npt.NDArray[np.float32]
+    labels: npt.NDArray[Any]
+    person: npt.NDArray[np.str_] | None = None
+
+    @property
+    def units(self) -> int:
+        """How many records or persons there are."""
+        return self.labels.size if self.person is None else np.unique(self.person).size
+
+    @property
+    def faulty(self) -> npt.NDArray[np.bool_]:
+        """Which rows cannot be used; how many is data about people."""
+        return np.isnan(self.features[:, 0])
+
+    def without_faulty(self) -> Records:
+        """Return the rows to train on: of each person the usable ones, else one that is faulty.
+
+        A sum over a person's rows is left out whole where one of them is faulty. Which rows stay
+        depends on that person's rows alone; and everyone stays, as the plan counts them. Where each
+        row is a record, all stay.
+        """
+        if self.person is None:
+            return self
+        order = np.lexsort((self.faulty, self.person))
+        first = np.ones(order.size, dtype=bool)
+        first[1:] = self.person[order][1:] != self.person[order][:-1]
+        kept = ~self.faulty
+        kept[order[first]] = True
+        return Records(self.features[kept], self.labels[kept], self.person[kept])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class People:
+    """Training rows with the budgets of their records or persons, test rows, how they are encoded.
+
+    budgets: of the training records, in their order; or of persons, by id. columns: the features',
+    by name. target: the label's declaration. public: (Q, d), encoded rows that are declared public;
+    None without PATE. fingerprints: SHA-256 of each file that was read, by its name; none of
+    packaged ones.
+    """
+
+    train: Records
+    test: Records
+    budgets: Budgets
+    schema: Schema
+    label: str
+    columns: dict[str, Feature]
+    target: Categorical | Numeric
+    warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
+    private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
+    public: npt.NDArray[np.float32] | None = None
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def group_of_rows(self) -> npt.NDArray[np.int64]:
+        """The budget group of each row that is trained on."""
+        group, person = self.budgets.group_index, self.train.person
+        if person is None:
+            return group
+        order = np.argsort(self.budgets.ids)
+        return group[order[np.searchsorted(self.budgets.ids[order], person)]]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The label's values; none of a number."""
+        return self.target.values if isinstance(self.target, Categorical) else ()
+
+
+def read_people(job: Job, coins: int | None = None) -> People:
+    """Return the people of a job's table; every row is encoded by itself and the public schema.
+
+    coins: the seed of the split, where one is drawn; None for the job's own. A person's rows are
+    all trained on or all held out. Raises `DataError` for what the table lacks or what in it cannot
+    be used, `BudgetError` for budgets that cannot be used.
+
+    >>> from apiece.jobs import job_from_dict
+    >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
+    >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
+    >>> read_people(job_from_dict(data, name="first", changes={})).classes
+    ('good', 'bad')
+    """
+    data, seed = job.data, job.run.seed if coins is None else coins
+    dialect = data.dialect_of(data.source)
+    frame = load(data.source) if data.packaged else read_table(data.source, dialect)
+    frame, schema, label = _with_schema(frame, job)
+    target = schema.target(label)
+    taken = roles(job, label)
+    if data.person is not None and not isinstance(schema.columns.get(data.person, Skip()), Skip):
+        raise InputError(
+            f"person column {data.person!r}: schema {schema.name} declares it as a feature, and "
+            'ids are not to be learned from; declare it kind = "skip"'
+        )
+    columns = schema.features(but=set(taken))
+    refuse_too_wide(columns, len(frame))
+    labels: npt.NDArray[Any] = (
+        encode_numbers(frame, label, decimal=dialect.decimal)
+        if isinstance(target, Numeric)
+        else encode_labels(frame, label, target.values)
+    )
+    units = read_units(frame, data)
+    chosen = split(units, data, seed)
+    trained, asked = units.rows(chosen), budgets(units, job.budgets, chosen)
+    tested, share = ~trained, job.pate.public_share
+    if share is not None:
+        tested = tested & ~units.rows(declared_public(units, ~chosen, share, seed))
+    encoded = encode(frame, columns, decimal=dialect.decimal)
+    refuse_unread(frame, columns, encoded, dialect.decimal)
+    public, private = budget_doubts(asked.groups), []
+    if not data.packaged:
+        public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
+        private = of_rows(frame, columns, encoded, with_ids=units.ids is not None)
+    own = () if data.packaged else (data.source, data.people)
+    files = [Path(path) for path in (*own, job.pate.public) if path is not None]
+    people = People(
+        train=Records(encoded.features[trained], labels[trained], units.people(trained)),
+        test=Records(encoded.features[tested], labels[tested], units.people(tested)),
+        budgets=asked,
+        schema=schema,
+        label=label,
+        columns=columns,
+        target=target,
+        warnings=tuple(public),
+        private_warnings=tuple(private),
+        public=_public(job, columns, encoded.features[~trained & ~tested]),
+        fingerprints={path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+    )
+    _check_labels(people)
+    return people
+
+
+def _public(
+    job: Job, columns: dict[str, Feature], declared: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32] | None:
+    """Return the encoded public rows, without faulty ones; None where nothing is asked of them."""
+    if job.training.method != "pate":
+        return None
+    found, path = declared, job.pate.public
+    if path is not None:
+        dialect = job.data.dialect_of(path)
+        found = encode(read_table(path, dialect), columns, decimal=dialect.decimal).features
+    usable = found[~np.isnan(found).any(axis=1)]
+    if len(usable) < job.pate.asked:
+        raise DataError(
+            f"public: {len(usable)} usable rows for {job.pate.asked} questions; ask fewer with "
+            "--questions, or declare more rows public"
+        )
+    return usable
+
+
+def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
+    data = job.data
+    if data.packaged and data.schema is None:
+        return frame, packaged_schema(data.source), data.label or PACKAGED[data.source].label
+    if data.label is None:
+        raise InputError("label: missing; give --label with the name of the column to predict")
+    column(frame, data.label, "label")
+    if data.schema is not None:
+        return frame, read_schema(data.schema), data.label
+    found = matching(list(frame.columns), data.label)
+    if found is None:
+        columns = (job.budgets.epsilon, data.ids, data.person, data.split)
+        skip = "".join(f" --skip {c}" for c in columns if c)
+        raise DataError(
+            f"schema: none given and no packaged one fits {data.source}; ranges and categories "
+            "must be public, not read from people's rows: write a template with "
+            f"`apiece schema {data.source} --label {data.label}{skip} --out schema.toml`, fill it "
+            "in, and pass --schema schema.toml"
+        )
+    schema, names = found
+    own = {plain: given for given, plain in names.items()}
+    label = next(plain for plain in own if own[plain] == data.label)
+    return frame.rename(columns=names), schema, label
+
+
+def _check_labels(people: People) -> None:
+    """Refuse one class only, a test label never seen in training, and no usable record."""
+    usable = people.train.labels[~people.train.faulty]
+    if usable.size == 0:
+        raise DataError("features: every training record has a NaN or infinite feature; mend them")
+    if isinstance(people.target, Numeric):
+        if people.public is not None:
+            raise InputError(
+                f"label column {people.label!r}: is a number, and teachers vote for classes; "
+                "declare it as categories, or leave out --method pate"
+            )
+        return
+    seen = np.unique(people.train.labels)
+    if seen.size < 2:
+        raise DataError(
+            f"label column {people.label!r}: every training record is {people.classes[seen[0]]!r}; "
+            "one class cannot be learned, give at least two"
+        )
+    unseen = np.setdiff1d(people.test.labels, seen)
+    if unseen.size:
+        raise DataError(
+            f"label column {people.label!r}: {people.classes[unseen[0]]!r} is in the test records "
+            "and never in training; drop it or change the split"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Roster:
+    """The units of a job: records, which are rows of the data, or persons with any number of rows.
+
+    What a unit has once, its budget and its part of the split, stands in the data or in a second
+    table of persons.
+
+    size: how many. ids: (U,), of the units; None for records without. units: whose each row of the
+    data is; None where each row is a record. table: what says budgets and split. decimal: its
+    decimal mark. stated: the persons of that table's rows, in the order of `ids`; None where each
+    of its rows is a unit, in order.
+    """
+
+    size: int
+    ids: npt.NDArray[np.str_] | None
+    units: Units | None
+    table: pd.DataFrame
+    decimal: str
+    stated: Units | None
+
+    def rows(self, chosen: Mask) -> Mask:
+        """Return which rows of the data are of the chosen units."""
+        return chosen if self.units is None else chosen[self.units.owner]
+
+    def people(self, rows: Mask) -> npt.NDArray[np.str_] | None:
+        """Return the person of each of these rows; None where each row is a record."""
+        return None if self.units is None else self.units.ids[self.units.owner[rows]]
+
+    def once(self, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+        """Return what each unit has, (U,), from what each row of `table` says."""
+        return values if self.stated is None else self.stated.once(values, what)
+
+
+def read_units(frame: pd.DataFrame, data: Data) -> Roster:
+    """Return the units of the data in `frame`.
+
+    Raises `DataError` for ids that are empty or missing, repeated ids of records, and a table of
+    persons that is not of the persons in the data.
+
+    >>> import pandas as pd
+    >>> visits = pd.DataFrame({"who": ["bob", "ann", "bob"]})
+    >>> units = read_units(visits, Data(source="visits.csv", person="who"))
+    >>> units.ids.tolist(), units.rows(np.array([False, True])).tolist()
+    (['ann', 'bob'], [True, False, True])
+    """
+    table, dialect = frame, data.dialect_of(data.source)
+    if data.person is None:
+        ids = None
+        if data.ids is not None:
+            try:
+                ids = ids_column(frame, data.ids).astype(str)
+            except DataError as error:
+                if "occurs" not in str(error):
+                    raise
+                raise DataError(
+                    f"{error}; or where a person may have several rows, pass --person {data.ids} "
+                    "in place of --ids"
+                ) from None
+        return Roster(len(frame), ids, None, table, dialect.decimal, None)
+    persons = stated = Units.of_column(frame, data.person)
+    if data.people is not None:
+        dialect = data.dialect_of(data.people)
+        table = read_table(data.people, dialect)
+        stated = Units.of_column(table, data.person)
+        persons.require_same(stated, here=data.source, there=data.people)
+    return Roster(len(persons), persons.ids, persons, table, dialect.decimal, stated)
+
+
+def split(units: Roster, data: Data, seed: int | None) -> Mask:
+    """Return the units that are trained on: by the split column, or by one coin a unit.
+
+    seed: of the coins; None for fresh ones. A person's coin is a function of their id and of a key
+    from the seed: nobody else's presence or rows change it. Raises `DataError` for a split column
+    that says something else, or two things of one person, and where nothing is left to train on.
+    """
+    name = data.split_column
+    random = np.random.default_rng(seed)
+    if name is not None:
+        parts = [part.lower() for part in texts(column(units.table, name, "split"))]
+        bad = [row for row, part in enumerate(parts) if part not in _PARTS]
+        if bad:
+            said = str(texts(column(units.table, name, "split"))[bad[0]])
+            raise DataError(
+                f"split column {name!r}, row {bad[0] + 1} = {said!r}: must be 'train' "
+                f"or 'test' ({len(bad)} such rows)"
+            )
+        trained = units.once(np.array([_PARTS[part] for part in parts]), f"split column {name!r}")
+    elif data.person is not None and units.ids is not None:
+        trained = _coins(units.ids, random.bytes(32)) >= data.test_share
+    else:
+        trained = random.random(units.size) >= data.test_share
+    if not trained.any():
+        raise DataError(f"{data.source}: no record is left for training; change the split")
+    return np.asarray(trained)
+
+
+def declared_public(units: Roster, held: Mask, share: float, seed: int | None) -> Mask:
+    """Return which of the held-out units are declared public, by one coin a unit.
+
+    held: (U,), which of them are held out. share: that is declared public. seed: as of `split`.
+    Raises `DataError` where no unit is public.
+    """
+    random = np.random.default_rng(None if seed is None else [seed, 1])
+    coins = random.random(units.size) if units.ids is None else _coins(units.ids, random.bytes(32))
+    public = held & (coins < share)
+    if not public.any():
+        raise DataError(
+            f"public_share = {share:g}: of {int(held.sum())} held-out units none is public; hold "
+            "out more, or give a table of public rows with --public"
+        )
+    return public
+
+
+def _coins(ids: npt.NDArray[np.str_], key: bytes) -> Floats:
+    """Return a uniform number in [0, 1) for each id, a keyed hash of it."""
+    words = [hashlib.blake2b(i.encode(), key=key, digest_size=8).digest() for i in ids.tolist()]
+    return np.frombuffer(b"".join(words), dtype="<u8") / 2.0**64
+
+
+def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
+    """Return the budgets of the trained units; every row that states one is checked first.
+
+    trained: (U,), which of them are trained on. Raises `DataError` for rows of one person that
+    differ, naming nobody; `BudgetError` for what is no budget or none of the declared levels.
+    """
+
+    def values(name: str, role: str, below: float) -> Floats:
+        found = budget_column(
+            units.table,
+            name,
+            role,
+            below=below,
+            decimal=units.decimal,
+            no_limit_cap=asked.no_limit_cap,
+        )
+        odd = found[~np.isin(found, asked.levels)]
+        if role == "epsilon" and asked.levels and odd.size:
+            raise BudgetError(
+                f"epsilon column {name!r}: {odd[0]:g} is none of the declared levels "
+                f"{', '.join(f'{level:g}' for level in asked.levels)} ({odd.size} such rows); mend "
+                "the column, or declare what people could choose"
+            )
+        return units.once(found, f"{role} column {name!r}")[trained]
+
+    delta: npt.ArrayLike = asked.delta
+    if isinstance(asked.delta, str):
+        delta = values(asked.delta, "delta", 1.0)
+    ids = None if units.ids is None else units.ids[trained]
+    if asked.epsilon is not None:
+        return Budgets(values(asked.epsilon, "epsilon", np.inf), delta, ids=ids)
+    rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
+    # Who is in which simulated group is no secret: it is drawn from a fixed seed.
+    simulated = Budgets.from_groups(
+        rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
+    )
+    return Budgets(simulated.epsilon, delta, ids=ids, labels=simulated.labels)
+
+
+# Doubts: what in a table and its schema looks like a mistake.
 
 
 def roles(job: Job, label: str) -> dict[str, str]:
@@ -61,15 +436,6 @@ def roles(job: Job, label: str) -> dict[str, str]:
             )
         found[name] = role
     return found
-
-
-def refuse_person_as_feature(person: str | None, schema: Schema) -> None:
-    """Raise `InputError` where the schema declares the persons' ids as something to learn from."""
-    if person is not None and not isinstance(schema.columns.get(person, Skip()), Skip):
-        raise InputError(
-            f"person column {person!r}: schema {schema.name} declares it as a feature, and ids are "
-            'not to be learned from; declare it kind = "skip"'
-        )
 
 
 def refuse_too_wide(columns: Columns, rows: int) -> None:
@@ -154,445 +520,3 @@ def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
 
 
 _PARTS = {"train": True, "training": True, "test": False, "testing": False}
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Roster:
-    """The records or persons of a job, and the table that says what each of them has once.
-
-    Attributes:
-        size: How many.
-        ids: (U,), of the records or persons; None for records without.
-        units: Whose each row of the data is; None where each row is a record.
-        table: What says budgets and split.
-        decimal: Its decimal mark.
-        stated: Whose each row of that table is, in the order of `ids`; None where each of its rows
-            is a record, in order.
-    """
-
-    size: int
-    ids: npt.NDArray[np.str_] | None
-    units: Units | None
-    table: pd.DataFrame
-    decimal: str
-    stated: Units | None
-
-    def rows(self, chosen: Mask) -> Mask:
-        """Return which rows of the data are of the chosen units."""
-        return chosen if self.units is None else chosen[self.units.owner]
-
-    def people(self, rows: Mask) -> npt.NDArray[np.str_] | None:
-        """Return the person of each of these rows; None where each row is a record."""
-        return None if self.units is None else self.units.ids[self.units.owner[rows]]
-
-    def once(self, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
-        """Return what each unit has, (U,), from what each row of `table` says."""
-        return values if self.stated is None else self.stated.once(values, what)
-
-
-def read_units(frame: pd.DataFrame, data: Data) -> Roster:
-    """Return the units of the data in `frame`.
-
-    Args:
-        frame: The data.
-        data: Its columns, and where a second table of persons is.
-
-    Raises:
-        DataError: For ids that are empty or missing, repeated ids of records, and a table of
-            persons that is not of the persons in the data.
-
-    Example:
-        >>> import pandas as pd
-        >>> visits = pd.DataFrame({"who": ["bob", "ann", "bob"]})
-        >>> units = read_units(visits, Data(source="visits.csv", person="who"))
-        >>> units.ids.tolist(), units.rows(np.array([False, True])).tolist()
-        (['ann', 'bob'], [True, False, True])
-    """
-    decimal = data.dialect_of(data.source).decimal
-    if data.person is None:
-        ids = None if data.ids is None else _record_ids(frame, data.ids)
-        return Roster(len(frame), ids, None, frame, decimal, None)
-    units = Units.of_column(frame, data.person)
-    if data.people is None:
-        return Roster(len(units), units.ids, units, frame, decimal, units)
-    dialect = data.dialect_of(data.people)
-    table = read_table(data.people, dialect)
-    stated = Units.of_column(table, data.person)
-    units.require_same(stated, here=data.source, there=data.people)
-    return Roster(len(units), units.ids, units, table, dialect.decimal, stated)
-
-
-def _record_ids(frame: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
-    try:
-        return ids_column(frame, name).astype(str)
-    except DataError as error:
-        if "occurs" not in str(error):
-            raise
-        raise DataError(
-            f"{error}; or where a person may have several rows, pass --person {name} in place of "
-            "--ids"
-        ) from None
-
-
-def split(units: Roster, data: Data, seed: int | None) -> Mask:
-    """Return the units that are trained on: by the split column, or by one coin a unit.
-
-    Args:
-        units: The units.
-        data: How they are split.
-        seed: Of the coins; None for fresh ones.
-
-    Guarantee:
-        A person's coin is a function of their id and of a key from the seed: nobody else's presence
-        or rows change it.
-
-    Raises:
-        DataError: For a split column that says something else, or two things of one person, and
-            where nothing is left to train on.
-    """
-    name = data.split_column
-    random = np.random.default_rng(seed)
-    if name is not None:
-        trained = _declared(units, name)
-    elif data.person is not None and units.ids is not None:
-        trained = _coins(units.ids, random.bytes(32)) >= data.test_share
-    else:
-        trained = random.random(units.size) >= data.test_share
-    if not trained.any():
-        raise DataError(f"{data.source}: no record is left for training; change the split")
-    return trained
-
-
-def declared_public(units: Roster, held: Mask, share: float, seed: int | None) -> Mask:
-    """Return which of the held-out units are declared public, by one coin a unit.
-
-    Args:
-        units: The units.
-        held: (U,) Which of them are held out.
-        share: That is declared public.
-        seed: Of the coins; None for fresh ones.
-
-    Raises:
-        DataError: Where it leaves no unit public.
-    """
-    random = np.random.default_rng(None if seed is None else [seed, 1])
-    coins = random.random(units.size) if units.ids is None else _coins(units.ids, random.bytes(32))
-    public = held & (coins < share)
-    if not public.any():
-        raise DataError(
-            f"public_share = {share:g}: of {int(held.sum())} held-out units none is public; hold "
-            "out more, or give a table of public rows with --public"
-        )
-    return public
-
-
-def _declared(units: Roster, name: str) -> Mask:
-    parts = texts(column(units.table, name, "split"))
-    bad = [row for row, part in enumerate(parts) if part.lower() not in _PARTS]
-    if bad:
-        raise DataError(
-            f"split column {name!r}, row {bad[0] + 1} = {parts[bad[0]]!r}: must be 'train' "
-            f"or 'test' ({len(bad)} such rows)"
-        )
-    return units.once(np.array([_PARTS[part.lower()] for part in parts]), f"split column {name!r}")
-
-
-def _coins(ids: npt.NDArray[np.str_], key: bytes) -> Floats:
-    """Return a uniform number in [0, 1) for each id, a keyed hash of it."""
-    words = [hashlib.blake2b(i.encode(), key=key, digest_size=8).digest() for i in ids.tolist()]
-    return np.frombuffer(b"".join(words), dtype="<u8") / 2.0**64
-
-
-def budgets(units: Roster, asked: BudgetColumns, trained: Mask) -> Budgets:
-    """Return the budgets of the trained units; every row that states one is checked first.
-
-    Args:
-        units: The units.
-        asked: Where their budgets stand.
-        trained: (U,), which of them are trained on.
-
-    Raises:
-        DataError: For rows of one person that differ, naming nobody.
-        BudgetError: For what is no budget.
-    """
-
-    def values(name: str, role: str, below: float) -> Floats:
-        found = budget_column(
-            units.table,
-            name,
-            role,
-            below=below,
-            decimal=units.decimal,
-            no_limit_cap=asked.no_limit_cap,
-        )
-        if role == "epsilon":
-            _require_declared(name, found, asked.levels)
-        return units.once(found, f"{role} column {name!r}")[trained]
-
-    delta: npt.ArrayLike = asked.delta
-    if isinstance(asked.delta, str):
-        delta = values(asked.delta, "delta", 1.0)
-    ids = None if units.ids is None else units.ids[trained]
-    if asked.epsilon is not None:
-        return Budgets(values(asked.epsilon, "epsilon", np.inf), delta, ids=ids)
-    rows = [(g.name, capped(g.epsilon, asked.no_limit_cap), g.share) for g in asked.groups]
-    # Who is in which simulated group is no secret: it is drawn from a fixed seed.
-    simulated = Budgets.from_groups(
-        rows, int(trained.sum()), 0.5, generator=np.random.default_rng(0)
-    )
-    return Budgets(simulated.epsilon, delta, ids=ids, labels=simulated.labels)
-
-
-def _require_declared(name: str, found: Floats, levels: tuple[float, ...]) -> None:
-    """Raise `BudgetError` where levels are declared and somebody's ε is none of them."""
-    odd = found[~np.isin(found, levels)] if levels else found[:0]
-    if odd.size:
-        raise BudgetError(
-            f"epsilon column {name!r}: {odd[0]:g} is none of the declared levels "
-            f"{', '.join(f'{level:g}' for level in levels)} ({odd.size} such rows); mend the "
-            "column, or declare what people could choose"
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Records:
-    """Features, labels, and whose each row is; a faulty row is NaN throughout.
-
-    Attributes:
-        features: (n, d).
-        labels: (n,), positions in the classes, or the numbers to predict.
-        person: (n,), ids of persons with any number of rows; None where each row is a record.
-
-    Example:
-        >>> bad = np.array([[1.0, 0.0], [np.nan, np.nan]], dtype=np.float32)
-        >>> Records(bad, np.array([0, 1])).faulty.tolist()
-        [False, True]
-    """
-
-    features: npt.NDArray[np.float32]
-    labels: npt.NDArray[Any]
-    person: npt.NDArray[np.str_] | None = None
-
-    @property
-    def units(self) -> int:
-        """How many records or persons there are."""
-        return self.labels.size if self.person is None else np.unique(self.person).size
-
-    @property
-    def faulty(self) -> npt.NDArray[np.bool_]:
-        """Which rows cannot be used; how many is data about people."""
-        return np.isnan(self.features[:, 0])
-
-    def without_faulty(self) -> Records:
-        """Return the rows to train on: of each person the usable ones, else one that is faulty.
-
-        A sum over a person's rows is left out whole where one of them is faulty. Which rows stay
-        depends on that person's rows alone; and everyone stays, as the plan counts them. Where each
-        row is a record, all stay.
-        """
-        if self.person is None:
-            return self
-        order = np.lexsort((self.faulty, self.person))
-        first = np.ones(order.size, dtype=bool)
-        first[1:] = self.person[order][1:] != self.person[order][:-1]
-        kept = ~self.faulty
-        kept[order[first]] = True
-        return Records(self.features[kept], self.labels[kept], self.person[kept])
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class People:
-    """Training rows with the budgets of their records or persons, test rows, how they are encoded.
-
-    Attributes:
-        train: The rows that are trained on.
-        test: Those that are held out.
-        budgets: Of the training records, in their order; or of persons, by id.
-        schema: Of the table.
-        label: The column that is predicted.
-        columns: The features' columns, by name.
-        target: The label's declaration: its classes, or the range of a number.
-        warnings: Of the header, the schema and the groups of budgets.
-        private_warnings: Of the rows: for the steward's eyes only.
-        public: (Q, d) Encoded features of rows that are declared public; None without PATE.
-        fingerprints: SHA-256 of each file that was read, by its name; none of packaged ones.
-
-    Example:
-        >>> from apiece.jobs import job_from_dict
-        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
-        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
-        >>> people = read_people(job_from_dict(data, name="first", changes={"seed": 0}))
-        >>> people.label, len(people.budgets) == len(people.train.labels)
-        ('risk', True)
-    """
-
-    train: Records
-    test: Records
-    budgets: Budgets
-    schema: Schema
-    label: str
-    columns: dict[str, Feature]
-    target: Categorical | Numeric
-    warnings: tuple[str, ...]  # of the header, the schema and the groups of budgets
-    private_warnings: tuple[str, ...]  # of the rows: for the steward's eyes only
-    public: npt.NDArray[np.float32] | None = None
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def group_of_rows(self) -> npt.NDArray[np.int64]:
-        """The budget group of each row that is trained on."""
-        group, person = self.budgets.group_index, self.train.person
-        if person is None:
-            return group
-        order = np.argsort(self.budgets.ids)
-        return group[order[np.searchsorted(self.budgets.ids[order], person)]]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The label's values; none of a number."""
-        return self.target.values if isinstance(self.target, Categorical) else ()
-
-
-def read_people(job: Job, coins: int | None = None) -> People:
-    """Return the people of a job's table; every row is encoded by itself and the public schema.
-
-    Args:
-        job: What to read, and how.
-        coins: The seed of the split, where one is drawn; None for the job's own. A person's rows
-            are all trained on or all held out.
-
-    Raises:
-        DataError: For what the table lacks or what in it cannot be used.
-        BudgetError: For budgets that cannot be used.
-
-    Example:
-        >>> from apiece.jobs import job_from_dict
-        >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
-        >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
-        >>> read_people(job_from_dict(data, name="first", changes={})).classes
-        ('good', 'bad')
-    """
-    data = job.data
-    dialect = data.dialect_of(data.source)
-    frame = load(data.source) if data.packaged else read_table(data.source, dialect)
-    frame, schema, label = _with_schema(frame, job)
-    target = schema.target(label)
-    taken = roles(job, label)
-    refuse_person_as_feature(data.person, schema)
-    columns = schema.features(but=set(taken))
-    refuse_too_wide(columns, len(frame))
-    labels = _labels(frame, label, target, dialect.decimal)
-    units = read_units(frame, data)
-    chosen = split(units, data, job.run.seed if coins is None else coins)
-    trained, asked = units.rows(chosen), budgets(units, job.budgets, chosen)
-    tested, share = ~trained, job.pate.public_share
-    if share is not None:
-        seed = job.run.seed if coins is None else coins
-        tested = tested & ~units.rows(declared_public(units, ~chosen, share, seed))
-    encoded = encode(frame, columns, decimal=dialect.decimal)
-    refuse_unread(frame, columns, encoded, dialect.decimal)
-    open_rows = _public(job, columns, encoded.features[~trained & ~tested])
-    public, private = budget_doubts(asked.groups), []
-    if not data.packaged:
-        public += lint(schema, list(frame.columns), taken=taken, records=len(asked))
-        private = of_rows(frame, columns, encoded, with_ids=units.ids is not None)
-    people = People(
-        fingerprints=_fingerprints(job),
-        train=Records(encoded.features[trained], labels[trained], units.people(trained)),
-        test=Records(encoded.features[tested], labels[tested], units.people(tested)),
-        public=open_rows,
-        budgets=asked,
-        schema=schema,
-        label=label,
-        columns=columns,
-        target=target,
-        warnings=tuple(public),
-        private_warnings=tuple(private),
-    )
-    _check_labels(people)
-    return people
-
-
-def _public(
-    job: Job, columns: dict[str, Feature], declared: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float32] | None:
-    """Return the encoded public rows, without faulty ones; None where nothing is asked of them."""
-    if job.training.method != "pate":
-        return None
-    found, path = declared, job.pate.public
-    if path is not None:
-        dialect = job.data.dialect_of(path)
-        found = encode(read_table(path, dialect), columns, decimal=dialect.decimal).features
-    usable = found[~np.isnan(found).any(axis=1)]
-    if len(usable) < job.pate.asked:
-        raise DataError(
-            f"public: {len(usable)} usable rows for {job.pate.asked} questions; ask fewer with "
-            "--questions, or declare more rows public"
-        )
-    return usable
-
-
-def _fingerprints(job: Job) -> dict[str, str]:
-    data = job.data
-    own = () if data.packaged else (data.source, data.people)
-    paths = [Path(path) for path in (*own, job.pate.public) if path is not None]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
-def _labels(
-    frame: pd.DataFrame, label: str, target: Categorical | Numeric, decimal: str
-) -> npt.NDArray[Any]:
-    if isinstance(target, Numeric):
-        return encode_numbers(frame, label, decimal=decimal)
-    return encode_labels(frame, label, target.values)
-
-
-def _with_schema(frame: pd.DataFrame, job: Job) -> tuple[pd.DataFrame, Schema, str]:
-    data = job.data
-    if data.packaged and data.schema is None:
-        return frame, packaged_schema(data.source), data.label or PACKAGED[data.source].label
-    if data.label is None:
-        raise InputError("label: missing; give --label with the name of the column to predict")
-    column(frame, data.label, "label")
-    if data.schema is not None:
-        return frame, read_schema(data.schema), data.label
-    found = matching(list(frame.columns), data.label)
-    if found is None:
-        columns = (job.budgets.epsilon, data.ids, data.person, data.split)
-        skip = "".join(f" --skip {c}" for c in columns if c)
-        raise DataError(
-            f"schema: none given and no packaged one fits {data.source}; ranges and categories "
-            "must be public, not read from people's rows: write a template with "
-            f"`apiece schema {data.source} --label {data.label}{skip} --out schema.toml`, fill it "
-            "in, and pass --schema schema.toml"
-        )
-    schema, names = found
-    own = {plain: given for given, plain in names.items()}
-    label = next(plain for plain in own if own[plain] == data.label)
-    return frame.rename(columns=names), schema, label
-
-
-def _check_labels(people: People) -> None:
-    """Refuse one class only, a test label never seen in training, and no usable record."""
-    usable = people.train.labels[~people.train.faulty]
-    if usable.size == 0:
-        raise DataError("features: every training record has a NaN or infinite feature; mend them")
-    if isinstance(people.target, Numeric):
-        if people.public is not None:
-            raise InputError(
-                f"label column {people.label!r}: is a number, and teachers vote for classes; "
-                "declare it as categories, or leave out --method pate"
-            )
-        return
-    seen = np.unique(people.train.labels)
-    if seen.size < 2:
-        raise DataError(
-            f"label column {people.label!r}: every training record is {people.classes[seen[0]]!r}; "
-            "one class cannot be learned, give at least two"
-        )
-    unseen = np.setdiff1d(people.test.labels, seen)
-    if unseen.size:
-        raise DataError(
-            f"label column {people.label!r}: {people.classes[unseen[0]]!r} is in the test records "
-            "and never in training; drop it or change the split"
-        )

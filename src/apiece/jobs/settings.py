@@ -2,7 +2,7 @@
 
 # Annotations are kept as types, not as texts: they say how a setting is read.
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from types import NoneType
 from typing import Any, ClassVar, Protocol, get_args, get_origin
 
@@ -11,7 +11,7 @@ from apiece.errors import BudgetError, InputError, unknown
 from apiece.plan import Schedule
 
 # Takes a setting's name and value; returns the value checked and frozen, or raises `InputError`.
-Reader = Callable[[str, Any], Any]
+Reader = Callable[[str, object], Any]
 
 
 class Section(Protocol):
@@ -25,11 +25,11 @@ class Setting:
     """How one setting is read, and the option of `apiece train` that gives it.
 
     read: takes name and value; returns the value checked and frozen, or raises. kind: the type of
-    one value; str where it has several. repeatable: whether it is a list. value: its default; None
-    stands for a setting that is left out, and is not read. help: of the option; a setting without
-    it has none. flag: the option's name, where it is not the field's. default: what the help names
-    as default, where that is not `value`. tuned: whether a strategy in a comparison may have its
-    own.
+    one value; object for a number or a text. repeatable: whether it is a list. value: its default;
+    None stands for a setting that is left out, and is not read. help: of the option; a setting
+    without it has none. flag: the option's name, where it is not the field's. default: what the
+    help names as default, where that is not `value`. tuned: whether a strategy in a comparison may
+    have its own.
     """
 
     read: Reader
@@ -67,10 +67,9 @@ def settings_of(part: Section | type[Section]) -> Iterator[tuple[str, Setting]]:
     for entry in fields(part):
         types = [each for each in get_args(entry.type) if each is not NoneType]
         kind: Any = entry.type
-        if repeatable := get_origin(kind) is tuple:
-            kind = types[0]
-        elif types:
-            kind = types[0] if len(types) == 1 else str
+        repeatable = get_origin(kind) is tuple
+        if types:
+            kind = types[0] if repeatable or len(types) == 1 else object
         read = entry.metadata["read"]
         if read is None:
             read = several(_BY_TYPE[kind]) if repeatable else _BY_TYPE[kind]
@@ -85,15 +84,6 @@ def check(part: Section) -> None:
             object.__setattr__(part, name, how.read(name, value))
 
 
-def plain(value: Any) -> Any:
-    """Return a setting as TOML and JSON hold it."""
-    if isinstance(value, Schedule | Share):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, tuple) else value
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """One group of a simulated population: its name, its ε, and its share of the records."""
@@ -103,21 +93,21 @@ class Share:
     share: float
 
 
-def text(name: str, value: Any) -> str:
+def text(name: str, value: object) -> str:
     """Return a text."""
     if not isinstance(value, str):
         raise InputError(f"{name} = {value!r}: must be a text; put it in quotes")
     return value
 
 
-def yes_or_no(name: str, value: Any) -> bool:
+def yes_or_no(name: str, value: object) -> bool:
     """Return true or false."""
     if not isinstance(value, bool):
         raise InputError(f"{name} = {value!r}: must be true or false")
     return value
 
 
-def listed(name: str, value: Any) -> tuple[Any, ...]:
+def listed(name: str, value: object) -> tuple[Any, ...]:
     """Return a list as a tuple."""
     if not isinstance(value, list | tuple):
         raise InputError(f"{name} = {value!r}: must be a list")
@@ -134,22 +124,22 @@ _BY_TYPE: dict[type, Reader] = {
 }  # fmt: skip
 
 
-def below_one(name: str, value: Any) -> float:
+def below_one(name: str, value: object) -> float:
     """Return a number in [0, 1)."""
     return _check.probability(name, value, high_open=True)
 
 
-def inside_one(name: str, value: Any) -> float:
+def inside_one(name: str, value: object) -> float:
     """Return a number in (0, 1)."""
     return _check.probability(name, value, low_open=True, high_open=True)
 
 
-def natural(name: str, value: Any) -> int:
+def natural(name: str, value: object) -> int:
     """Return a whole number of at least 0."""
     return _check.count(name, value, least=0)
 
 
-def delta_or_column(name: str, value: Any) -> float | str:
+def delta_or_column(name: str, value: object) -> float | str:
     """Return a δ in (0, 1), or the name of a column."""
     if isinstance(value, str):
         return value
@@ -157,7 +147,7 @@ def delta_or_column(name: str, value: Any) -> float | str:
     return float(_check.positive_array(name, number, below=1.0, error=BudgetError))
 
 
-def rows_or_all(name: str, value: Any) -> int | str:
+def rows_or_all(name: str, value: object) -> int | str:
     """Return a whole number of at least 1, or "all"."""
     if value == "all":
         return "all"
@@ -166,7 +156,7 @@ def rows_or_all(name: str, value: Any) -> int | str:
     return _check.count(name, value)
 
 
-def address(name: str, value: Any) -> str:
+def address(name: str, value: object) -> str:
     """Return a ledger's address, after a look before anything repeats it or writes it down."""
     from apiece.ledger import check_address
 
@@ -188,14 +178,14 @@ def strategies_of(method: str) -> Collection[str]:
 METHODS = ("dp-sgd", "pate")
 
 
-def method_name(name: str, value: Any) -> str:
+def method_name(name: str, value: object) -> str:
     """Return the name of a method of training."""
     if text(name, value) not in METHODS:
         raise unknown(name, value, METHODS)
     return str(value)
 
 
-def strategy_name(name: str, value: Any) -> str:
+def strategy_name(name: str, value: object) -> str:
     """Return the name of a strategy of any method."""
     known = {each for method in METHODS for each in strategies_of(method)}
     if text(name, value) not in known:
@@ -203,7 +193,7 @@ def strategy_name(name: str, value: Any) -> str:
     return str(value)
 
 
-def different_levels(name: str, value: Any) -> tuple[float, ...]:
+def different_levels(name: str, value: object) -> tuple[float, ...]:
     """Return several different ε, in order."""
     found = tuple(_check.positive(name, each, error=BudgetError) for each in listed(name, value))
     if len(set(found)) < len(found):
@@ -211,7 +201,7 @@ def different_levels(name: str, value: Any) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-def shares(name: str, value: Any) -> tuple[Share, ...]:
+def shares(name: str, value: object) -> tuple[Share, ...]:
     """Return the groups of a simulated population."""
     groups = listed(name, value)
     for group in groups:
@@ -224,7 +214,7 @@ def shares(name: str, value: Any) -> tuple[Share, ...]:
     )
 
 
-def schedule(name: str, value: Any) -> Schedule:
+def schedule(name: str, value: object) -> Schedule:
     """Return a schedule by step."""
     if isinstance(value, Schedule):
         return value
@@ -239,7 +229,7 @@ def schedule(name: str, value: Any) -> Schedule:
         raise InputError(f"{name}: {error}") from None
 
 
-def held_schedule(name: str, value: Any) -> Schedule:
+def held_schedule(name: str, value: object) -> Schedule:
     """Return a schedule that stays at each point up to the next."""
     found = schedule(name, value)
     if found.between != "hold" and len(found.points) > 1:

@@ -1,4 +1,4 @@
-"""What a run is told by: facts about its table, and for each strategy what it promised and reached.
+"""Facts that a run is told by: its table, its promises, its figures, and what binds its statement.
 
 Nothing here is about one person: no losses or norms, no counts of those who were sampled, no list
 of who has which budget. Figures of held-out people are covered by no ε.
@@ -10,80 +10,95 @@ import hashlib
 import hmac
 import json
 import math
+import re
 import secrets
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats, Json, Mask
+from apiece import _json
+from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
 from apiece.errors import DataError, InputError
+from apiece.jobs.config import Pate, Training
+from apiece.jobs.settings import settings_of
 from apiece.plan import Plan
 
 if TYPE_CHECKING:
     import torch
 
 NORMAL = 1.959964  # of a 95 % interval
+POINTS = 20  # of a learning curve
+_OF_PATE = ("teachers", "questions", "answers", "threshold", "semi_supervised")
+
+
+def _range(value: object, where: str) -> tuple[float, float]:
+    found = _json.listed(_json.number)(value, where)
+    if len(found) != 2 or not found[0] < found[1]:
+        raise DataError(f"{where} = {value!r}: must be a lower and an upper end")
+    return found[0], found[1]
+
+
+def _settings(value: object, where: str) -> Json:
+    whole = _json.whole(10**12)
+    tuned = {name: how.kind for name, how in settings_of(Training) if how.tuned}
+    pate = {name: how.kind for name, how in settings_of(Pate) if name in _OF_PATE}
+    return _json.fields(
+        value,
+        where,
+        {name: whole if kind is int else _json.number for name, kind in tuned.items()},
+        {name: _json.share if kind is float else whole for name, kind in pate.items()},
+    )
+
+
+# Types of fields, each with how a stored value is read.
+Proportion = Annotated[float, _json.share]
+Range = Annotated[tuple[float, float], _range]
+Seed = Annotated[int, _json.whole(2**128)]
+Tuned = Annotated[Mapping[str, float], _settings]
+Unit = Annotated[str, _json.one_of("record", "person")]
+Planned = Annotated[Plan, lambda value, where: Plan.from_dict(value)]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its 95 % interval, by the normal approximation over records or persons.
-
-    Attributes:
-        value: The estimate.
-        lower: End of the interval.
-        upper: The other end.
-
-    Example:
-        >>> Interval(1.0, 0.9, 1.1).upper
-        1.1
-    """
+    """An estimate with its 95 % interval, by the normal approximation over records or persons."""
 
     value: float
     lower: float
     upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.value <= self.upper:
+            raise DataError(
+                f"interval from {self.lower} to {self.upper}: does not hold {self.value}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
     """The errors of one model on held-out rows.
 
-    Attributes:
-        mean_absolute: Mean absolute error, in the target's units.
-        r2: 1 − squared error over that of always saying the rows' mean; at most 1.
-
-    Example:
-        >>> found = errors_of(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))
-        >>> round(found.mean_absolute.value, 3), found.r2.value
-        (0.333, 0.5)
+    mean_absolute: in the target's units. r2: 1 − squared error over that of always saying the rows'
+    mean; at most 1.
     """
 
     mean_absolute: Interval
     r2: Interval
 
-    def to_dict(self) -> Json:
-        """Return the errors as JSON types."""
-        return asdict(self)
-
 
 def errors_of(
-    predicted: Floats, truth: Floats, person: npt.NDArray[Any] | None = None
+    predicted: Floats, truth: Floats, person: npt.NDArray[np.str_] | None = None
 ) -> Errors | None:
-    """Return the errors of predictions; None where they say nothing.
+    """Return the errors of predictions (n,); None where they say nothing.
 
     That is of fewer than two records or persons, of one value for all, and where a model puts out
-    what is no number.
-
-    Args:
-        predicted: (n,).
-        truth: (n,).
-        person: (n,) Whose each row is, so that an interval counts persons; None for records.
+    what is no number. person: (n,), whose each row is, so that an interval counts persons.
     """
     unit = np.arange(truth.size) if person is None else np.unique(person, return_inverse=True)[1]
     centred = (truth - truth.mean()) ** 2 if truth.size else truth
@@ -92,30 +107,20 @@ def errors_of(
     if not np.isfinite(predicted).all():
         return None
     absolute, squared = np.abs(predicted - truth), (predicted - truth) ** 2
-    r2 = 1 - squared.sum() / centred.sum()
+    mean, r2 = float(absolute.mean()), float(1 - squared.sum() / centred.sum())
+    reach = NORMAL * standard_error(absolute - mean, unit)
     # a ratio of two means: its error is, to first order, that of the mean of these parts
-    spread = standard_error(squared - (1 - r2) * centred, unit) / centred.mean()
+    parts = squared - (1 - r2) * centred
+    spread = NORMAL * standard_error(parts, unit) / float(centred.mean())
     return Errors(
-        _interval(
-            float(absolute.mean()), standard_error(absolute - absolute.mean(), unit), least=0.0
-        ),
-        _interval(float(r2), spread, most=1.0),
+        Interval(mean, max(mean - reach, 0.0), mean + reach),
+        Interval(r2, r2 - spread, min(r2 + spread, 1.0)),
     )
 
 
-def standard_error(parts: Floats, unit: npt.NDArray[np.int64]) -> float:
+def standard_error(parts: Floats, unit: Integers) -> float:
     """Return the standard error of a mean over rows whose errors are independent over units."""
     return float(np.sqrt((np.bincount(unit, parts) ** 2).sum()) / parts.size)
-
-
-def _interval(
-    value: float, spread: float, *, least: float = -np.inf, most: float = np.inf
-) -> Interval:
-    half = NORMAL * spread
-    return Interval(value, max(value - half, least), min(value + half, most))
-
-
-POINTS = 20  # of a learning curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,52 +129,50 @@ class Accuracies:
 
     Shares are of rows; intervals count records, or persons where these are the units.
 
-    Attributes:
-        accuracy: On held-out people; None where a number is predicted.
-        by_class: The same for each true class, None for one that no held-out row has.
-        confusion: For each true class the share of its held-out rows that is taken for each class.
-        by_group: Accuracy on those *trained on*, for each budget group of the plan.
-        curve: Held-out accuracy, or mean absolute error of a number, after some of the steps.
-
-    Example:
-        >>> Accuracies(None, (), (), (), ((10, 0.5), (20, 0.75))).curve[-1]
-        (20, 0.75)
+    accuracy: on held-out people; None where a number is predicted. by_class: the same for each true
+    class, None for one that no held-out row has. confusion: for each true class the share of its
+    held-out rows that is taken for each class. by_group: accuracy on those *trained on*, for each
+    budget group of the plan. curve: held-out accuracy, or mean absolute error of a number, after
+    some of the steps.
     """
 
     accuracy: Interval | None
     by_class: tuple[Interval | None, ...]
-    confusion: tuple[tuple[float, ...] | None, ...]
+    confusion: tuple[tuple[Proportion, ...] | None, ...]
     by_group: tuple[Interval | None, ...]
     curve: tuple[tuple[int, float], ...]
 
-    def to_dict(self) -> Json:
-        """Return the figures as JSON types."""
-        found = asdict(self)
-        rows = [None if row is None else list(row) for row in self.confusion]
-        lists = {name: list(found[name]) for name in ("by_class", "by_group")}
-        return found | lists | {"confusion": rows, "curve": [list(point) for point in self.curve]}
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Answers:
+class Predictions:
     """What a model says of rows and what is so. unit: whose each row is."""
 
-    said: npt.NDArray[np.int64]
-    true: npt.NDArray[np.int64]
-    unit: npt.NDArray[np.int64]
+    said: Integers
+    true: Integers
+    unit: Integers
 
-    def share(self, where: Mask | None = None) -> Interval | None:
+    def share(self, where: Mask | slice = slice(None)) -> Interval | None:
         """Return the share that is right, of all rows or of some; None of none."""
-        hits, unit = self.said == self.true, self.unit
-        return share_right(hits if where is None else hits[where], unit if where is None else
-                           unit[where])  # fmt: skip
+        return share_right((self.said == self.true)[where], self.unit[where])
+
+    @property
+    def by_row(self) -> float:
+        """The share that is right: every row counts alike."""
+        return float((self.said == self.true).mean())
+
+    @property
+    def by_person(self) -> float:
+        """The share that is right: every unit counts alike, with the share of its rows."""
+        return float(
+            (np.bincount(self.unit, self.said == self.true) / np.bincount(self.unit)).mean()
+        )
 
 
 def accuracies(
-    held_out: Answers | None,
+    held_out: Predictions | None,
     classes: int,
-    trained_on: Answers,
-    group: npt.NDArray[np.int64],
+    trained_on: Predictions,
+    group: Integers,
     groups: int,
     curve: Mapping[int, float],
 ) -> Accuracies:
@@ -185,32 +188,25 @@ def accuracies(
     return Accuracies(
         held_out.share(),
         tuple(held_out.share(where) for where in each),
-        tuple(_taken_for(held_out.said[where], classes) for where in each),
+        tuple(
+            tuple((np.bincount(held_out.said[where], minlength=classes) / where.sum()).tolist())
+            if where.any()
+            else None
+            for where in each
+        ),
         by_group,
         points,
     )
 
 
-def _taken_for(said: npt.NDArray[np.int64], classes: int) -> tuple[float, ...] | None:
-    if not said.size:
-        return None
-    return tuple((np.bincount(said, minlength=classes) / said.size).tolist())
+def share_right(hits: Mask, unit: Integers) -> Interval | None:
+    """Return a share with its 95 % interval by the score of Wilson 1927; None of no rows.
 
+    hits: (n,), which rows count. unit: (n,), whose each row is; rows of one unit may go together.
 
-def share_right(hits: Mask, unit: npt.NDArray[np.int64]) -> Interval | None:
-    """Return a share with its 95 % interval by Wilson's score; None of no rows.
-
-    Args:
-        hits: (n,) Which rows count.
-        unit: (n,) Whose each row is; rows of one unit may go together.
-
-    References:
-        Wilson 1927.
-
-    Example:
-        >>> found = share_right(np.arange(100) < 80, np.arange(100))
-        >>> round(found.lower, 3), found.value, round(found.upper, 3)
-        (0.711, 0.8, 0.867)
+    >>> found = share_right(np.arange(100) < 80, np.arange(100))
+    >>> round(found.lower, 3), found.value, round(found.upper, 3)
+    (0.711, 0.8, 0.867)
     """
     if not hits.size:
         return None
@@ -228,33 +224,16 @@ def share_right(hits: Mask, unit: npt.NDArray[np.int64]) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The table and its schema.
+    """The table and its schema: public, but for `commonest_class_share` and `fingerprints`.
 
-    All of it is public, but for `commonest_class_share` and `fingerprints`.
-
-    Attributes:
-        source: The file, or the name of a packaged table.
-        packaged: Whether it comes with apiece.
-        label: The column that is predicted.
-        classes: Its values; none where a number is predicted.
-        schema: The name of the schema.
-        features: How many inputs the model has.
-        training_records: How many.
-        test_records: How many were held out.
-        commonest_class_share: Of the held-out people, None without any.
-        simulated_budgets: Whether the budgets were drawn for want of a column.
-        unit: "record" or "person": of what training_records and test_records are the numbers. How
-            many rows persons have is private and in no fact.
-        target_range: The declared range of a number that is predicted; None for classes.
-        columns: The features' declared columns, by name, as in the schema's file.
-        fingerprints: SHA-256 of each file that was read, by its name. Whoever guesses a whole file
-            can confirm the guess by it, so that it is as private as the data.
-
-    Example:
-        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
-        ...               False)
-        >>> facts.to_dict()["classes"]
-        ['low', 'high']
+    source: the file, or the name of a packaged table. label: the column that is predicted. classes:
+    its values; none where a number is predicted, of which `target_range` is declared. schema: its
+    name. features: how many inputs the model has. commonest_class_share: of the held-out people,
+    None without any. simulated_budgets: whether they were drawn for want of a column. unit: of what
+    training_records and test_records are the numbers; how many rows persons have is private and in
+    no fact. columns: the features' declared columns, as in the schema's file. fingerprints: SHA-256
+    of each file that was read, by its name: whoever guesses a whole file can confirm the guess by
+    it, so that it is as private as the data.
     """
 
     source: str
@@ -265,35 +244,17 @@ class Facts:
     features: int
     training_records: int
     test_records: int
-    commonest_class_share: float | None
+    commonest_class_share: Proportion | None
     simulated_budgets: bool
-    unit: str = "record"
-    target_range: tuple[float, float] | None = None
+    unit: Unit = "record"
+    target_range: Range | None = None
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def to_dict(self) -> Json:
-        """Return the facts as JSON types."""
-        found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        span = None if self.target_range is None else list(self.target_range)
-        columns = {name: dict(column) for name, column in self.columns.items()}
-        own = {"columns": columns, "fingerprints": dict(self.fingerprints)}
-        return found | {"classes": list(self.classes), "target_range": span} | own
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A budget that people could choose, as was declared to them: public, whoever chose it.
-
-    Attributes:
-        name: Of the level.
-        epsilon: Of the promise.
-        delta: Of the promise.
-
-    Example:
-        >>> Level("strict", 1.0, 1e-5).epsilon
-        1.0
-    """
+    """A budget that people could choose, as was declared to them: public, whoever chose it."""
 
     name: str
     epsilon: float
@@ -304,20 +265,8 @@ class Level:
 class Promise:
     """What one budget group asked for, and what one model spends of it.
 
-    Attributes:
-        name: Of the group.
-        records: How many.
-        epsilon: As asked.
-        delta: As asked.
-        epsilon_spent: At that δ.
-        advantage: The largest TPR − FPR of any membership test, None where it was not computed.
-
-    Guarantee:
-        `epsilon_spent`, `advantage` and `guess` are rounded up.
-
-    Example:
-        >>> Promise("strict", 100, 1.0, 1e-5, 0.99, 0.2).guess
-        60.0
+    advantage: the largest TPR − FPR of any membership test, None where it was not computed.
+    epsilon_spent, advantage and guess are rounded up.
     """
 
     name: str
@@ -344,38 +293,40 @@ class Promise:
         return math.ceil(1000 * (1 + self.advantage) / 2) / 10
 
 
+def promises_of(plan: Plan) -> tuple[Promise, ...]:
+    """Return what each group asked for, and what one model by this plan spends of it."""
+    spent, advantage = plan.measures.epsilon_spent, plan.measures.advantage
+    return tuple(
+        Promise(
+            group.name,
+            group.records,
+            group.epsilon,
+            group.delta,
+            float(spent[k]),
+            None if advantage is None else float(advantage[k]),
+        )
+        for k, group in enumerate(plan.groups)
+    )
+
+
 @dataclass(frozen=True)
 class Trained:
     """The models of one strategy: the plan of each, and how well they did on held-out people.
 
-    Attributes:
-        strategy: Its name.
-        plan: Of each model; what it knows of who is where is dropped.
-        settings: How the strategy was trained, by name: batch size, steps, clip norm, learning rate
-            and momentum.
-        seeds: Of each model, None for randomness of the operating system.
-        test_accuracy: Of each model, the share of rows; empty where nobody was held out.
-        seconds: Of all of them.
-        test_accuracy_by_person: Of each model, the mean over persons of the share of their rows;
-            empty too where the unit is the record.
-        test_errors: Of each model that predicts a number; empty where nobody was held out.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
-        ...               clip_norm=1.0)
-        >>> found = Trained("scale", plan, {}, None, (0.5, 0.7), 1.0)
-        >>> round(found.test_accuracy_mean, 2), found.promises[0].records
-        (0.6, 100)
+    plan: what it knows of who is where is dropped. settings: the strategy's own, by name. seeds: of
+    each model, None for randomness of the operating system. test_accuracy: of each model, the share
+    of rows, and by person the mean of each person's share; empty where nobody was held out or, by
+    person, where the unit is the record. test_errors: of each model that predicts a number.
+    seconds: of all of them.
     """
 
     strategy: str
-    plan: Plan
-    settings: Mapping[str, float]
-    seeds: tuple[int, ...] | None
-    test_accuracy: tuple[float, ...]
+    plan: Planned
+    settings: Tuned
+    seeds: tuple[Seed, ...] | None
+    test_accuracy: tuple[Proportion, ...]
     seconds: float
-    test_accuracy_by_person: tuple[float, ...] = ()
+    test_accuracy_by_person: tuple[Proportion, ...] = ()
     test_errors: tuple[Errors, ...] = ()
 
     def __post_init__(self) -> None:
@@ -412,45 +363,9 @@ class Trained:
 
     def to_dict(self) -> Json:
         """Return the models as JSON types."""
-        return {
-            "strategy": self.strategy,
-            "seeds": None if self.seeds is None else list(self.seeds),
-            "settings": dict(self.settings),
-            "test_accuracy": list(self.test_accuracy),
-            "test_accuracy_mean": self.test_accuracy_mean,
-            "test_accuracy_stddev": self.test_accuracy_stddev,
-            "test_accuracy_by_person": list(self.test_accuracy_by_person),
-            "test_errors": [found.to_dict() for found in self.test_errors],
-            "seconds": self.seconds,
-            "plan": self.plan.to_dict(),
-        }
-
-
-def promises_of(plan: Plan) -> tuple[Promise, ...]:
-    """Return what each group asked for, and what one model spends of it.
-
-    Args:
-        plan: By which the model is trained.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
-        ...               clip_norm=1.0)
-        >>> [(promise.records, promise.epsilon) for promise in promises_of(plan)]
-        [(100, 2.0)]
-    """
-    measures = plan.measures
-    advantage = (
-        [None] * len(plan.groups)
-        if measures.advantage is None
-        else [float(value) for value in measures.advantage]
-    )
-    return tuple(
-        Promise(
-            group.name, group.records, group.epsilon, group.delta, float(spent), risk
-        )
-        for group, spent, risk in zip(plan.groups, measures.epsilon_spent, advantage, strict=True)
-    )  # fmt: skip
+        own = {k: getattr(self, k) for k in self.__dataclass_fields__ if k != "plan"}
+        means = {k: getattr(self, k) for k in ("test_accuracy_mean", "test_accuracy_stddev")}
+        return {**_json.plain(own), **means, "plan": self.plan.to_dict()}
 
 
 YES, NO, DECIDE = "yes", "no", "decide"
@@ -458,16 +373,9 @@ YES, NO, DECIDE = "yes", "no", "decide"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the checklist.
+    """One line of the checklist for release: what was looked at, the verdict, and a sentence.
 
-    Attributes:
-        name: What was looked at.
-        verdict: "yes", "no" (the run must not be released), or "decide" (a person has to).
-        says: A sentence.
-
-    Example:
-        >>> Check("largest ε", YES, "3").verdict
-        'yes'
+    verdict: "yes", "no" (the run must not be released), or "decide" (a person has to).
     """
 
     name: str
@@ -477,14 +385,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The checklist of a run.
+    """Whether a run is fit for release: a checklist, from what the run itself tells.
 
-    Attributes:
-        checks: In the order of the page.
-
-    Example:
-        >>> Release((Check("promises", YES, "kept"), Check("largest ε", DECIDE, "20"))).fit
-        'decide'
+    >>> Release((Check("promises", YES, "kept"), Check("largest ε", DECIDE, "20"))).fit
+    'decide'
     """
 
     checks: tuple[Check, ...]
@@ -497,7 +401,7 @@ class Release:
 
     def to_dict(self) -> Json:
         """Return the checklist as JSON types."""
-        return {"fit": self.fit, "checks": [asdict(check) for check in self.checks]}
+        return {"fit": self.fit, "checks": _json.plain(self.checks)}
 
 
 def checklist(
@@ -507,82 +411,47 @@ def checklist(
 
     kept: of the strategy whose model is in the folder. models: how many were trained in all.
     """
-    found = _checks(kept, data, seed, models, no_limit_cap)
-    return Release(tuple(Check(*line) for line in found))
+    plan, groups = kept.plan, kept.plan.budget_groups
+    records, delta, largest = plan.records, float(groups.delta.max()), float(groups.epsilon.max())
+    small = int((groups.records < SMALL_GROUP).sum())
+    note = "" if no_limit_cap is None else f"; {cap_note(no_limit_cap)}"
+    # What is looked at; whether it is amiss, and then the verdict and what is said; else what is.
+    lines: list[tuple[str, bool, str, str, str]] = [
+        ("promises", bool(plan.objections), NO, "".join(plan.objections[:1]),
+         "every group spends at most the ε it asked for"),
+        ("randomness", seed is not None, NO,
+         f"it comes from seed {seed}, and whoever knows that takes the noise off; run without",
+         "from a key of the operating system’s cryptographic generator"),
+        ("δ against 1/n", not delta * records < 1, NO,
+         f"δ = {delta:g} is not below 1/n = {1 / records:.3g}: it allows publishing a person",
+         f"δ = {delta:g} is below 1/n = {1 / records:.3g}"),
+        ("largest ε", not largest <= LARGE, DECIDE,
+         f"{largest:g}, above {LARGE:g}: a weak promise{note}", f"{largest:g}{note}"),
+        ("number of models", models > 1, DECIDE,
+         f"{models} on the same people: release one chosen beforehand, or count them all", "1"),
+        ("groups too small to name", small > 0, DECIDE,
+         f"{small} of {groups.records.size} have fewer than {SMALL_GROUP} people: do not publish "
+         "them", f"none; the smallest has {int(groups.records.min())} people"),
+        ("held-out figures", data.test_records > 0 and not data.packaged, DECIDE,
+         "accuracy is of held-out people, without noise: keep it as you keep their records",
+         "of public data" if data.test_records else "none were computed"),
+    ]  # fmt: skip
+    return Release(
+        tuple(
+            Check(name, verdict if amiss else YES, then if amiss else otherwise)
+            for name, amiss, verdict, then, otherwise in lines
+        )
+    )
 
 
-def _checks(
-    kept: Trained, data: Facts, seed: int | None, models: int, cap: float | None
-) -> Iterator[tuple[str, str, str]]:
-    yield _promises(kept)
-    yield _randomness(seed)
-    yield _delta(kept)
-    yield _epsilon(kept, cap)
-    yield _models(models)
-    yield _groups(kept)
-    yield _held_out(data)
-
-
-def _promises(kept: Trained) -> tuple[str, str, str]:
-    if kept.plan.objections:
-        return "promises", NO, kept.plan.objections[0]
-    return "promises", YES, "every group spends at most the ε it asked for"
-
-
-def _randomness(seed: int | None) -> tuple[str, str, str]:
-    if seed is not None:
-        says = f"it comes from seed {seed}, and whoever knows that takes the noise off; run without"
-        return "randomness", NO, says
-    return "randomness", YES, "from a key of the operating system’s cryptographic generator"
-
-
-def _delta(kept: Trained) -> tuple[str, str, str]:
-    records, delta = kept.plan.records, float(kept.plan.budget_groups.delta.max())
-    if delta * records >= 1:
-        says = f"δ = {delta:g} is not below 1/n = {1 / records:.3g}: it allows publishing a person"
-        return "δ against 1/n", NO, says
-    return "δ against 1/n", YES, f"δ = {delta:g} is below 1/n = {1 / records:.3g}"
-
-
-def _epsilon(kept: Trained, cap: float | None) -> tuple[str, str, str]:
-    largest = float(kept.plan.budget_groups.epsilon.max())
-    note = "" if cap is None else f"; {cap_note(cap)}"
-    if largest > LARGE:
-        return "largest ε", DECIDE, f"{largest:g}, above {LARGE:g}: a weak promise{note}"
-    return "largest ε", YES, f"{largest:g}{note}"
-
-
-def _models(models: int) -> tuple[str, str, str]:
-    if models > 1:
-        says = f"{models} on the same people: release one chosen beforehand, or count them all"
-        return "number of models", DECIDE, says
-    return "number of models", YES, "1"
-
-
-def _groups(kept: Trained) -> tuple[str, str, str]:
-    sizes = kept.plan.budget_groups.records
-    small = int((sizes < SMALL_GROUP).sum())
-    if small:
-        says = f"{small} of {sizes.size} have fewer than {SMALL_GROUP} people: do not publish them"
-        return "groups too small to name", DECIDE, says
-    return "groups too small to name", YES, f"none; the smallest has {int(sizes.min())} people"
-
-
-def _held_out(data: Facts) -> tuple[str, str, str]:
-    if not data.test_records:
-        return "held-out figures", YES, "none were computed"
-    if data.packaged:
-        return "held-out figures", YES, "of public data"
-    says = "accuracy is of held-out people, without noise: keep it as you keep their records"
-    return "held-out figures", DECIDE, says
-
-
+# Binding: digests show that files belong together, not who wrote them. Whoever can write all of
+# them can make others that agree; what a statement says of a training is its author's word.
 FORMAT = "apiece privacy statement 3"
-MEANS = (
+_MEANS = (
     "SHA-256 of the weights, and of the plan and of all else in the run folder under a salt that "
     "metrics.json has; they are compared whenever the model or its folder is loaded"
 )
-WORD = (
+_WORD = (
     "its author's word: without a signature nothing shows who wrote this statement, nor that the "
     "training was as it says"
 )
@@ -593,12 +462,10 @@ _REMEDY = "give it as apiece train wrote it"
 class Bound:
     """What binds a run's statement, as its folder keeps it.
 
-    Attributes:
-        weights: The digest of the model that is kept.
-        config: The digest of config.toml, but for where the folder lies.
-        salt: Keeps the statement from telling anything of the plan and the figures: whoever has
-            not the folder cannot confirm a guess.
-        head: The ledger's number:digest after the release was recorded in it, None without one.
+    weights: the digest of the model that is kept. config: that of config.toml, but for where the
+    folder lies. salt: keeps the statement from telling anything of plan and figures: whoever has
+    not the folder cannot confirm a guess. head: the ledger's number:digest after the release was
+    recorded in it, None without one.
     """
 
     weights: str
@@ -606,62 +473,46 @@ class Bound:
     salt: str
     head: str | None
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[0-9a-f]{32}", self.salt):
+            raise DataError(f"salt = {self.salt!r}: must be 32 hexadecimal digits")
+
     @classmethod
     def of(
-        cls, state: Mapping[str, torch.Tensor], config: Any, seed: int | None, head: str | None
+        cls, state: Mapping[str, torch.Tensor], config: Json, seed: int | None, head: str | None
     ) -> Bound:
-        """Return what binds a run with these weights and this config.
+        """Return what binds a run with these weights and this config, as it is read back.
 
-        Args:
-            state: The parameters by name.
-            config: As it is read back.
-            seed: Of an experiment; it makes the salt, so that the folder can be repeated.
-            head: As the attribute.
+        seed: of an experiment; it makes the salt, so that the folder can be repeated.
         """
         return cls(weights_digest(state), config_digest(config), salt_of(seed), head)
 
-    def said(self, plan: Any, metrics: Any) -> Json:
-        """Return the statement's part, of JSON values as they are stored.
+    def said(self, plan: Json, metrics: Json) -> Json:
+        """Return the statement's part, of plan.json and metrics.json as they are stored."""
 
-        Args:
-            plan: Of plan.json.
-            metrics: Of metrics.json.
-        """
+        def under_salt(name: str, value: Json) -> str:
+            content = name.encode() + b"\0" + _canonical(value)
+            return hmac.new(bytes.fromhex(self.salt), content, hashlib.sha256).hexdigest()
+
         return {
             "weights": self.weights,
-            "plan": self._under_salt("plan", plan),
-            "run": self._under_salt("run", metrics),
+            "plan": under_salt("plan", plan),
+            "run": under_salt("run", metrics),
             "ledger": self.head,
-            "means": MEANS,
-            "signature": WORD,
+            "means": _MEANS,
+            "signature": _WORD,
         }
-
-    def to_dict(self) -> Json:
-        """Return it as JSON types."""
-        return asdict(self)
-
-    def _under_salt(self, name: str, value: Any) -> str:
-        content = name.encode() + b"\0" + _canonical(value)
-        return hmac.new(bytes.fromhex(self.salt), content, hashlib.sha256).hexdigest()
 
 
 def salt_of(seed: int | None) -> str:
-    """Return a fresh salt, or that of a seed.
-
-    Args:
-        seed: Of an experiment.
-    """
+    """Return a fresh salt, or that of an experiment's seed."""
     if seed is None:
         return secrets.token_hex(16)
     return hashlib.sha256(f"apiece salt {seed}".encode()).hexdigest()[:32]
 
 
 def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of parameters: their names in order, types, shapes and bytes.
-
-    Args:
-        state: By name, as `state_dict` gives it.
-    """
+    """Return the SHA-256 of a `state_dict`: names in order, types, shapes and bytes."""
     import torch
 
     digest = hashlib.sha256()
@@ -674,45 +525,28 @@ def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def digest_of(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, whatever its spaces and the order of its names.
+def config_digest(config: Json) -> str:
+    """Return the digest of a config as it was read, wherever its folder lies."""
+    run = {name: value for name, value in config.get("run", {}).items() if name != "out"}
+    return _digest({**config, "run": run})
 
-    Args:
-        value: As it was read.
-    """
+
+def _digest(value: Json) -> str:
     return hashlib.sha256(_canonical(value)).hexdigest()
 
 
-def config_digest(config: Any) -> str:
-    """Return the digest of a config, wherever its folder lies.
-
-    Args:
-        config: As it was read.
-    """
-    run = {name: value for name, value in config.get("run", {}).items() if name != "out"}
-    return digest_of({**config, "run": run})
-
-
-def _canonical(value: Any) -> bytes:
+def _canonical(value: Json) -> bytes:
+    """Return a JSON value as bytes, whatever its spaces and the order of its names."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def sealed(statement: Json) -> Json:
-    """Return a statement with the digest of all that it says.
-
-    Args:
-        statement: Without one.
-    """
-    return {**statement, "digest": digest_of(statement)}
+    """Return a statement with the digest of all that it says."""
+    return {**statement, "digest": _digest(statement)}
 
 
-def require_sealed(statement: Any, where: str) -> Json:
-    """Return a statement, or raise `DataError` where a word of it was changed, or it is of old.
-
-    Args:
-        statement: As it was read.
-        where: The file.
-    """
+def require_sealed(statement: object, where: str) -> Json:
+    """Return a statement, or raise `DataError` where a word of it was changed, or it is of old."""
     if not isinstance(statement, dict):
         raise DataError(f"{where}: its statement is no object; {_REMEDY}")
     if statement.get("statement") != FORMAT:
@@ -721,21 +555,14 @@ def require_sealed(statement: Any, where: str) -> Json:
             "read it with the apiece that wrote it, or train again"
         )
     said = {name: value for name, value in statement.items() if name != "digest"}
-    if statement.get("digest") != digest_of(said):
+    if statement.get("digest") != _digest(said):
         raise DataError(f"{where}: its statement was changed after it was made; {_REMEDY}")
     if not isinstance(statement.get("bound_to"), dict):
         raise DataError(f"{where}: its statement is bound to nothing; {_REMEDY}")
     return statement
 
 
-def require_same_digest(found: Any, said: Any, what: str, where: str) -> None:
-    """Raise `DataError` where a part is not that to which the statement is bound.
-
-    Args:
-        found: Its digest.
-        said: That in the statement.
-        what: The part.
-        where: The file.
-    """
+def require_same_digest(found: object, said: object, part: str, where: str) -> None:
+    """Raise `DataError` where a part's digest is not that to which the statement is bound."""
     if found != said:
-        raise DataError(f"{where}: {what} is not what its statement is bound to; {_REMEDY}")
+        raise DataError(f"{where}: {part} is not what its statement is bound to; {_REMEDY}")

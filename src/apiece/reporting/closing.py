@@ -12,7 +12,8 @@ from apiece._text import per_cent, plain
 from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
-    from apiece.jobs import Interval, Promise, Release, Run
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Interval, Promise, Release
 
 MOST_GROUPS = 20
 
@@ -43,7 +44,8 @@ def closing_table(run: Run) -> str:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Facts, Run, Trained
+        >>> from apiece.jobs import Run
+        >>> from apiece.jobs.trained import Facts, Trained
         >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
@@ -86,7 +88,7 @@ def held_out(run: Run) -> list[tuple[str, list[str]]]:
 def interval_text(found: Sequence[Interval]) -> str:
     """Return the mean over seeds of an estimate and of the ends of its interval.
 
-    >>> from apiece.jobs import Interval
+    >>> from apiece.jobs.trained import Interval
     >>> interval_text([Interval(2.0, 1.5, 2.5), Interval(4.0, 3.5, 4.5)])
     '3 [2.5, 3.5]'
     """

@@ -13,7 +13,8 @@ from apiece.plan.parts import RELATION
 
 if TYPE_CHECKING:
     from apiece.audit import Findings
-    from apiece.jobs import Level, Run
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,8 @@ def subject_of(value: Any, levels: Sequence[tuple[float, float]]) -> Subject:
     `InputError` for anything else.
     """
     from apiece.audit import Findings
-    from apiece.jobs import Level, Run
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Level
 
     if levels and not isinstance(value, Plan):
         raise InputError("levels: are for the page of a plan; a run has those of its config")

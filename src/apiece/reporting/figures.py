@@ -16,7 +16,8 @@ from apiece._text import figure_text, plain, rounded_up
 
 if TYPE_CHECKING:
     from apiece.audit import Roc
-    from apiece.jobs import Promise, Run
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Promise
     from apiece.plan import Group, Plan
 
 P = ParamSpec("P")

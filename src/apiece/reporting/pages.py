@@ -184,7 +184,8 @@ def statement_pdf(statement: Mapping[str, Any]) -> bytes:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Facts, Run, Trained, statement_of
+        >>> from apiece.jobs import Run, statement_of
+        >>> from apiece.jobs.trained import Facts, Trained
         >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)
         >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from apiece._types import Json
 from apiece.budgets.groups import SMALL_GROUP
 from apiece.contract import explain
-from apiece.jobs import totalled
+from apiece.jobs.results import totalled
 from apiece.reporting import figures
 from apiece.reporting.closing import gains, held_out, interval_text
 from apiece.reporting.declared import Subject
 
 if TYPE_CHECKING:
-    from apiece.jobs import Promise
+    from apiece.jobs.trained import Promise
     from apiece.plan import Plan
     from apiece.reporting.declared import Declared, Subject
 
@@ -62,7 +62,7 @@ def spent(subject: Subject) -> Json:
 
 def promises(plan: Plan) -> tuple[Promise, ...]:
     """Return what each group asked and spends."""
-    from apiece.jobs import promises_of
+    from apiece.jobs.trained import promises_of
 
     return promises_of(plan)
 

@@ -1,0 +1,499 @@
+"""Tables and figures of papers, each by one command, with results that are kept.
+
+An experiment is one file in the `experiments` folder of the repository: a table or figure, as units
+that each run alone. Results are one JSON file each, written whole after every unit, and the page of
+results is made from them alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apiece import _check
+from apiece._files import Kind, write
+from apiece.errors import DataError, InputError, unknown
+
+__all__ = [
+    "Done",
+    "Experiment",
+    "Place",
+    "Store",
+    "Table",
+    "Unit",
+    "interval",
+    "load",
+    "run",
+    "signed",
+    "spread",
+]
+
+Unit = Mapping[str, Any]  # what defines one run, as JSON values; equal units have equal results
+
+MARK = "EXPERIMENT = Experiment("
+HEAD = """# The papers' tables and figures
+
+Made from the stored results by `apiece reproduce --page`: no figure on this page is typed. What is
+published is beside what was found; where settings differ, or a run is smaller than the paper's, the
+text says so. `apiece reproduce --list` lists the experiments, and `apiece reproduce NAME` runs what
+is missing of one.
+"""
+_RESULTS = Kind("results of an experiment", (".json",), b'{"experiment": ')
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a unit runs.
+
+    Attributes:
+        data: The folder of data sets.
+        work: A folder of the experiment's own, for checkpoints and caches.
+
+    Example:
+        >>> Place(Path("data"), Path("runs")).work.name
+        'runs'
+    """
+
+    data: Path
+    work: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One unit that ran.
+
+    Attributes:
+        unit: What defines it.
+        result: What came of it, as JSON values.
+        seconds: That it took on the clock; None where that was not recorded.
+        machine: On which.
+        date: When it ended.
+
+    Example:
+        >>> Done({"seed": 0}, {"accuracy": 97.5}, 60.0, "a processor", "2026-01-02").unit["seed"]
+        0
+    """
+
+    unit: Unit
+    result: Any
+    seconds: float | None
+    machine: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a page: its head, its rows, and a title above it.
+
+    Attributes:
+        head: Names of the columns.
+        rows: Texts, as many in each row as there are columns.
+        title: Above it; "" for none.
+
+    Raises:
+        InputError: For a row of another length.
+
+    Example:
+        >>> print(Table(["a", "b"], [["1", "2"]]).markdown())
+        | a | b |
+        |---|---|
+        | 1 | 2 |
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.head):
+                raise InputError(f"table {self.title!r}: {len(row)} cells under {len(self.head)}")
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        head, *rows = [f"| {' | '.join(line)} |" for line in (self.head, *self.rows)]
+        title = [f"**{self.title}**", ""] if self.title else []
+        return "\n".join([*title, head, "|" + "---|" * len(self.head), *rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One table or figure of a paper, or several that are made together.
+
+    Attributes:
+        name: Of the file, and on the command line.
+        paper: Author and year.
+        shows: Which table or figure, on which data.
+        cost: What a unit takes, for people.
+        units: Takes the number of seeds and the scale in (0, 1]; returns what is to be run, in
+            the order of running. What a scale changes is part of a unit.
+        run: Takes a unit and a place; returns its result.
+        tables: Takes what is done; returns the tables, with the published figures beside.
+        notes: Takes what is done; returns paragraphs in Markdown.
+        seeds: How many are run where none is asked for.
+        needs: Takes the folder of data; returns what is missing there, or None.
+
+    Raises:
+        InputError: For a name that no command line takes.
+
+    Example:
+        >>> half = Experiment(name="half", paper="Nobody", shows="Table 0", cost="nothing",
+        ...                   units=lambda seeds, scale: [{"seed": s} for s in range(seeds)],
+        ...                   run=lambda unit, place: unit["seed"] / 2,
+        ...                   tables=lambda done: [Table(["halves"], [[str(len(done))]])])
+        >>> half.wanted(2, 1.0)
+        [{'seed': 0}, {'seed': 1}]
+    """
+
+    name: str
+    paper: str
+    shows: str
+    cost: str
+    units: Callable[[int, float], Sequence[Unit]]
+    run: Callable[[Unit, Place], Any]
+    tables: Callable[[Sequence[Done]], Sequence[Table]]
+    notes: Callable[[Sequence[Done]], str] = field(default=lambda done: "")
+    seeds: int = 5
+    needs: Callable[[Path], str | None] = field(default=lambda data: None)
+
+    def __post_init__(self) -> None:
+        if not self.name or set(self.name) - set("abcdefghijklmnopqrstuvwxyz0123456789-"):
+            raise InputError(f"experiment {self.name!r}: use a to z, digits and -")
+
+    def wanted(self, seeds: int | None, scale: float) -> Sequence[Unit]:
+        """Return the units of so many seeds at a scale.
+
+        Args:
+            seeds: None for the experiment's own number.
+            scale: 1 for the paper's setting.
+
+        Raises:
+            InputError: For no seed, or a scale outside (0, 1].
+        """
+        number = self.seeds if seeds is None else _check.count("seeds", seeds)
+        return self.units(number, _check.probability("scale", scale, low_open=True))
+
+
+def key(unit: Unit) -> str:
+    """Return a unit as one line, the same for equal units.
+
+    >>> key({"seed": 0, "data": "mnist"})
+    '{"data": "mnist", "seed": 0}'
+    """
+    return json.dumps(unit, sort_keys=True, allow_nan=False)
+
+
+def find(folder: Path) -> dict[str, Path]:
+    """Return the file of each experiment by its name, without running any.
+
+    An experiment NAME is in `NAME.py`, with _ for -; other files are helpers. Raises `DataError`
+    where there is no such folder, or no experiment in it.
+    """
+    found = {
+        path.stem.replace("_", "-"): path
+        for path in sorted(folder.glob("*.py"))
+        if f"\n{MARK}" in f"\n{path.read_text(encoding='utf-8')}"
+    }
+    if not found:
+        raise DataError(
+            f"{folder}: no experiments in it; they come with apiece's repository, whose folder "
+            "`experiments` --experiments names"
+        )
+    return found
+
+
+def load(folder: Path, name: str) -> Experiment:
+    """Return an experiment; its file is run as Python, as any script that one starts.
+
+    Args:
+        folder: Of the experiments, one file each.
+        name: Of the experiment.
+
+    Raises:
+        OptionError: For a name that there is not, with the nearest one.
+        DataError: For a folder without experiments, or a file whose experiment is called otherwise.
+
+    Example:
+        >>> load(Path("experiments"), "recipes").paper  # doctest: +SKIP
+        'ours'
+    """
+    files = find(folder)
+    if name not in files:
+        raise unknown("experiment", name, files)
+    path = files[name].resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # experiments share helpers that lie beside them
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    experiment: Experiment = module.EXPERIMENT
+    if experiment.name != name:
+        raise DataError(f"{path}: its experiment is called {experiment.name!r}; name the file so")
+    return experiment
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The results of experiments in a folder.
+
+    Attributes:
+        folder: Its path.
+
+    Example:
+        >>> Store(Path("experiments/results")).path("boenisch-2023-table2").name
+        'boenisch-2023-table2.json'
+    """
+
+    folder: Path
+
+    def path(self, name: str) -> Path:
+        """Return the file of an experiment.
+
+        Args:
+            name: Of the experiment.
+        """
+        return self.folder / f"{name}.json"
+
+    def load(self, name: str) -> list[Done]:
+        """Return what is done of an experiment; nothing where there is no file.
+
+        Args:
+            name: Of the experiment.
+
+        Raises:
+            DataError: For a file that holds something else.
+        """
+        path = self.path(name)
+        if not path.exists():
+            return []
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["experiment"] != name:
+                raise ValueError(f"it is of {content['experiment']!r}")
+            return [Done(**entry) for entry in content["units"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: no results of {name} ({error}); move it away") from None
+
+    def save(self, name: str, done: Sequence[Done]) -> None:
+        """Write what is done of an experiment, whole or not at all.
+
+        Args:
+            name: Of the experiment.
+            done: All its units.
+
+        Raises:
+            DataError: Where the folder cannot be written to.
+        """
+        lines = ",\n".join(json.dumps(asdict(one), allow_nan=False) for one in done)
+        text = f'{{"experiment": {json.dumps(name)}, "units": [\n{lines}\n]}}\n'
+        write(self.path(name), text, _RESULTS)
+
+
+def missing(units: Sequence[Unit], done: Sequence[Done]) -> list[Unit]:
+    """Return the units that have no result yet, in order, each once.
+
+    >>> missing([{"seed": 0}, {"seed": 1}], [Done({"seed": 0}, 1.0, None, "", "")])
+    [{'seed': 1}]
+    """
+    there = {key(one.unit) for one in done}
+    wanted = {key(unit): unit for unit in units}
+    return [unit for name, unit in wanted.items() if name not in there]
+
+
+def run(
+    experiment: Experiment,
+    units: Sequence[Unit],
+    store: Store,
+    place: Place,
+    *,
+    again: bool = False,
+    watch: Callable[[Unit], object] = lambda unit: None,
+) -> list[Done]:
+    """Run each unit that has no result, and keep each result at once.
+
+    Args:
+        experiment: Which.
+        units: Which of its units.
+        store: Where results are kept.
+        place: Where units run.
+        again: Whether units that have a result are run too.
+        watch: Is told each unit that ended.
+
+    Returns:
+        All that is stored of the experiment.
+
+    Raises:
+        DataError: For data that is not there.
+
+    Example:
+        >>> import tempfile
+        >>> half = Experiment(name="half", paper="", shows="", cost="", tables=lambda done: [],
+        ...                   units=lambda seeds, scale: [{"seed": seed} for seed in range(seeds)],
+        ...                   run=lambda unit, place: unit["seed"] / 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     place = Place(Path(folder), Path(folder))
+        ...     [one.result for one in run(half, half.wanted(2, 1.0), Store(Path(folder)), place)]
+        [0.0, 0.5]
+    """
+    lacks = experiment.needs(place.data)
+    if lacks is not None:
+        raise DataError(f"{experiment.name}: {lacks}")
+    for unit in list(units) if again else missing(units, store.load(experiment.name)):
+        begun = time.monotonic()
+        result = experiment.run(unit, place)
+        # other processes may have added units meanwhile
+        done = [one for one in store.load(experiment.name) if key(one.unit) != key(unit)]
+        seconds = round(time.monotonic() - begun, 1)
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        done.append(Done(dict(unit), result, seconds, machine(), today))
+        store.save(experiment.name, done)
+        watch(unit)
+    return store.load(experiment.name)
+
+
+def machine() -> str:
+    """Return what ran: the processor's model, threads and torch, without a host's name."""
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        named = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
+        model = named[0].partition(":")[2].strip() if named else model
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return model
+    return f"{model}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+def interval(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the mean, half the width of its 95 % interval by Student's t, and how many values.
+
+    Args:
+        values: One a seed.
+        digits: After the point.
+
+    Example:
+        >>> interval([97.0, 98.0, 99.0]), interval([97.0]), interval([])
+        ('98.00 ± 2.48 (3)', '97.00 (1)', '–')
+    """
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {reach(values):.{digits}f}"
+    return f"{text} ({len(values)})"
+
+
+def signed(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return as `interval`, with a sign.
+
+    Args:
+        values: Differences, one a seed.
+        digits: After the point.
+
+    Example:
+        >>> signed([0.25, 0.75])
+        '+0.50 ± 3.18 (2)'
+    """
+    text = interval(values, digits=digits)
+    return text if text[:1] in "-–" else f"+{text}"
+
+
+def reach(values: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of the mean of two values or more.
+
+    >>> round(reach([97.0, 98.0, 99.0]), 2)
+    2.48
+    """
+    from scipy import stats
+
+    error: float = statistics.stdev(values) / float(len(values)) ** 0.5
+    return float(stats.t.ppf(0.975, len(values) - 1)) * error
+
+
+def spread(values: Sequence[float], *, digits: int = 2) -> str:
+    """Return the mean and the standard deviation over seeds, as papers print them.
+
+    Args:
+        values: One a seed.
+        digits: After the point.
+
+    Example:
+        >>> spread([97.0, 98.0, 99.0]), spread([])
+        ('98.00 ± 1.00', '–')
+    """
+    if not values:
+        return "–"
+    text = f"{statistics.fmean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+
+
+def page(results: Iterable[tuple[Experiment, Sequence[Done]]]) -> str:
+    """Return the page in Markdown: each experiment with what is done of it, in order."""
+    return HEAD + "".join(section(experiment, done) for experiment, done in results)
+
+
+def section(experiment: Experiment, done: Sequence[Done]) -> str:
+    """Return an experiment's part of the page; without results it says "not run".
+
+    >>> half = Experiment(name="half", paper="Nobody", shows="Table 0", cost="an hour",
+    ...                   units=lambda seeds, scale: [{}], run=lambda unit, place: 0.5,
+    ...                   tables=lambda done: [])
+    >>> print(section(half, []).strip())
+    ## Nobody: Table 0
+    <BLANKLINE>
+    `apiece reproduce half`: not run (an hour).
+    """
+    made = provenance(done) if done else f"not run ({experiment.cost})."
+    lines = [
+        f"\n## {experiment.paper}: {experiment.shows}\n",
+        f"`apiece reproduce {experiment.name}`: {made}",
+    ]
+    if done:
+        lines += [f"\n{table.markdown()}" for table in experiment.tables(done)]
+        if notes := experiment.notes(done):
+            lines.append(f"\n{notes}")
+    return "\n".join(lines) + "\n"
+
+
+def provenance(done: Sequence[Done]) -> str:
+    """Return how many units ran, for how long, when, and on what.
+
+    >>> provenance([Done({}, 1.0, 90.0, "a processor", "2026-01-02")])
+    '1 unit, 1.5 minutes in all, 2026-01-02, on: a processor.'
+    """
+    clock = [one.seconds for one in done if one.seconds is not None]
+    days = sorted({one.date for one in done if one.date})
+    parts = [_units(done)]
+    if clock:
+        of = "" if len(clock) == len(done) else f" of {len(clock)} of them"
+        parts.append(f"{sum(clock) / 60:.1f} minutes in all{of}")
+    if days:
+        parts.append(days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")
+    machines = "; ".join(sorted({one.machine for one in done if one.machine}))
+    return ", ".join([*parts, *([f"on: {machines}"] if machines else [])]) + "."
+
+
+def _units(done: Sequence[Done]) -> str:
+    return f"{len(done)} unit{'s' * (len(done) > 1)}"
+
+
+def state(done: Sequence[Done], lacks: str | None) -> str:
+    """Return in a few words how far an experiment is. lacks: what data is missing, or None.
+
+    >>> state([], None), state([Done({}, 1, None, "", "")], "no folder svhn")
+    ('not run', '1 unit; no folder svhn')
+    """
+    text = _units(done) if done else "not run"
+    return text if lacks is None else f"{text}; {lacks}"
