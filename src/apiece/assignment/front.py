@@ -25,36 +25,6 @@ from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedEr
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import UNSPENT
 
-
-def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:
-    """Return a message that names the extreme group and the nearest cap on ε found feasible.
-
-    Caps are halved from the largest ε down, until the strategy can plan under one.
-    """
-    groups = request.groups
-    top = int(np.argmax(groups.epsilon))
-    cap, least = float(groups.epsilon[top]) / 2, float(groups.epsilon.min())
-    begin = f"strategy {strategy.name}: {reason.partition(';')[0]}; "
-    while cap > least:
-        try:
-            lower = dataclasses.replace(request, budgets=request.budgets.at_most(cap))
-            plan = strategy.plan(lower)
-            feasible = bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
-        except (RangeError, InfeasibleError):
-            feasible = False
-        if feasible:
-            return begin + (
-                f"group {groups.name[top]} asks epsilon = {groups.epsilon[top]:g}, about {cap:g} "
-                f"can be planned for; lower it, with budgets.at_most({cap:g})"
-            )
-        cap /= 2
-    low = int(np.argmin(groups.delta))
-    return begin + (
-        f"group {groups.name[low]} asks epsilon = {groups.epsilon[low]:g} at delta = "
-        f"{groups.delta[low]:g}; ask for a larger delta or another strategy"
-    )
-
-
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
     for strategy in (
@@ -178,68 +148,6 @@ def assign_levels(
     return _kept(request, _given(strategy), lambda found: found)
 
 
-def _given(strategy: Strategy | str) -> Strategy:
-    if isinstance(strategy, str):
-        return strategy_named(strategy)
-    if not hasattr(strategy, "plan") or isinstance(strategy, type):
-        raise unknown("strategy", strategy, STRATEGIES)
-    return strategy
-
-
-def _kept(request: Request, strategy: Strategy, whole: Callable[[Plan], P]) -> P:
-    """Return the strategy's plan, verified; with groups aimed lower that spent too much.
-
-    No record is in a group that asks more than the record allows, or the plan could not be bound.
-    """
-    for attempt in range(ATTEMPTS):
-        try:
-            plan = whole(strategy.plan(request))
-            if not plan.releasable:
-                return plan
-            spent = plan.epsilon_spent
-        except RangeError as error:
-            raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
-        if (spent <= plan.budget_groups.epsilon).all():
-            return _noted(plan)
-        request = request.lower(spent, attempt)
-    plan.verify().require()
-    return plan
-
-
-def _noted(plan: P) -> P:
-    """Return the plan, with notes on bounds Δ̄ that its strategy ignores, and on unspent budgets."""
-    notes, bounds = list(plan.notes), plan.budget_groups.excess
-    if bounds is not None and plan.strategy not in KEEP_BOUNDS and (bounds < 1).any():
-        notes.append(
-            f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says "
-            "whether they hold, contract.enforce makes a plan that keeps them; a release is "
-            "refused otherwise"
-        )
-    notes += unspent_notes(plan)
-    return plan if len(notes) == len(plan.notes) else replace(plan, notes=tuple(notes))
-
-
-def unspent_notes(plan: Plan) -> list[str]:
-    """Return a note a group that spends less than 95 % of what it asked, least first.
-
-    Of more than 64 such groups the last note says how many there are beside those named.
-    """
-    share, groups = plan.spent_share, plan.budget_groups
-    below = np.flatnonzero(share < UNSPENT)
-    below = below[np.argsort(share[below], kind="stable")]
-    notes = [
-        f"group {groups.name[g]} spends {per_cent(share[g])} of the epsilon = "
-        f"{groups.epsilon[g]:g} that it asked"
-        for g in below[:NAMED]
-    ]
-    if below.size > NAMED:
-        notes.append(
-            f"{below.size - NAMED} more groups spend {per_cent(share[below[NAMED]])} to "
-            f"{per_cent(share[below[-1]])} of what they asked: see plan.spent_share"
-        )
-    return notes
-
-
 def strategy_named(name: str, **options: object) -> Strategy:
     """Return the strategy called `name` with these options."""
     if name not in STRATEGIES:
@@ -351,3 +259,94 @@ def noise_over_signal(plan: Plan) -> float:
         signal = float(records @ (stage.chances() * stage.clip_norm))
         squares += stage.steps * (stage.noise_stddev / signal) ** 2
     return float(np.sqrt(squares / plan.steps))
+
+
+def _given(strategy: Strategy | str) -> Strategy:
+    if isinstance(strategy, str):
+        return strategy_named(strategy)
+    if not hasattr(strategy, "plan") or isinstance(strategy, type):
+        raise unknown("strategy", strategy, STRATEGIES)
+    return strategy
+
+
+def _kept(request: Request, strategy: Strategy, whole: Callable[[Plan], P]) -> P:
+    """Return the strategy's plan, verified; with groups aimed lower that spent too much.
+
+    No record is in a group that asks more than the record allows, or the plan could not be bound.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            plan = whole(strategy.plan(request))
+            if not plan.releasable:
+                return plan
+            spent = plan.epsilon_spent
+        except RangeError as error:
+            raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
+        if (spent <= plan.budget_groups.epsilon).all():
+            return _noted(plan)
+        request = request.lower(spent, attempt)
+    plan.verify().require()
+    return plan
+
+
+def _noted(plan: P) -> P:
+    """Return the plan, with notes on bounds Δ̄ that its strategy ignores, and on unspent budgets."""
+    notes, bounds = list(plan.notes), plan.budget_groups.excess
+    if bounds is not None and plan.strategy not in KEEP_BOUNDS and (bounds < 1).any():
+        notes.append(
+            f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says "
+            "whether they hold, contract.enforce makes a plan that keeps them; a release is "
+            "refused otherwise"
+        )
+    notes += unspent_notes(plan)
+    return plan if len(notes) == len(plan.notes) else replace(plan, notes=tuple(notes))
+
+
+def unspent_notes(plan: Plan) -> list[str]:
+    """Return a note a group that spends less than 95 % of what it asked, least first.
+
+    Of more than 64 such groups the last note says how many there are beside those named.
+    """
+    share, groups = plan.spent_share, plan.budget_groups
+    below = np.flatnonzero(share < UNSPENT)
+    below = below[np.argsort(share[below], kind="stable")]
+    notes = [
+        f"group {groups.name[g]} spends {per_cent(share[g])} of the epsilon = "
+        f"{groups.epsilon[g]:g} that it asked"
+        for g in below[:NAMED]
+    ]
+    if below.size > NAMED:
+        notes.append(
+            f"{below.size - NAMED} more groups spend {per_cent(share[below[NAMED]])} to "
+            f"{per_cent(share[below[-1]])} of what they asked: see plan.spent_share"
+        )
+    return notes
+
+
+def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:
+    """Return a message that names the extreme group and the nearest cap on ε found feasible.
+
+    Caps are halved from the largest ε down, until the strategy can plan under one.
+    """
+    groups = request.groups
+    top = int(np.argmax(groups.epsilon))
+    cap, least = float(groups.epsilon[top]) / 2, float(groups.epsilon.min())
+    begin = f"strategy {strategy.name}: {reason.partition(';')[0]}; "
+    while cap > least:
+        try:
+            lower = dataclasses.replace(request, budgets=request.budgets.at_most(cap))
+            plan = strategy.plan(lower)
+            feasible = bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
+        except (RangeError, InfeasibleError):
+            feasible = False
+        if feasible:
+            return begin + (
+                f"group {groups.name[top]} asks epsilon = {groups.epsilon[top]:g}, about {cap:g} "
+                f"can be planned for; lower it, with budgets.at_most({cap:g})"
+            )
+        cap /= 2
+    low = int(np.argmin(groups.delta))
+    return begin + (
+        f"group {groups.name[low]} asks epsilon = {groups.epsilon[low]:g} at delta = "
+        f"{groups.delta[low]:g}; ask for a larger delta or another strategy"
+    )

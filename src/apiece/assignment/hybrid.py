@@ -27,9 +27,9 @@ from apiece.assignment.solve import (
     strictest,
 )
 from apiece.errors import BudgetError
-from apiece.mechanisms import Gaussian, Repeated, Sampled
 from apiece.numerics.roots import safe_ends
 from apiece.plan import Plan
+from apiece.plan.parts import sampled_steps
 
 PRECISION = 2e-3  # of a group's limit, in log q
 LEAST = 1e-12  # rate
@@ -94,10 +94,12 @@ class Hybrid:
         """
         bound = self._bounds(request)
         if (bound <= 0).all() or (bound >= 1).all():
+            # Nobody may move, or everybody freely: Scale's plan, or Sample's.
             end = Scale() if (bound <= 0).all() else Sample()
             return replace(end.plan(request), strategy=self.name)
         few_groups(request, self.name)
         q, z = _joint_rates(request, bound)
+        # As in Scale: c_g = S/z_g with mean c̄.
         stddev = request.clip_norm / float(request.share @ (1 / z))
         return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
 
@@ -123,7 +125,7 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     own, common = _Intervals(request, bound), _Common(request, bound > 0)
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
-    if len(groups) > SEVERAL:
+    if len(groups) > SEVERAL:  # a curve a group is dear: start from interpolated ends
         found = common.within(low, high)
         about = own.foreseen(found, (bound > 0) & (bound < 1))
         low = np.where(found < q, np.fmax(low, about), low)
@@ -133,6 +135,7 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
         open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
             inside = np.log(found / q) / reach
+        # Groups likely to be within their bound are looked at last, once the others are.
         likely = (inside > 0) & (inside < LIKELY)
         tight = np.zeros(len(groups), dtype=bool)
         for some in (np.flatnonzero(open_ & ~likely), np.flatnonzero(open_ & likely)):
@@ -198,31 +201,30 @@ class _Intervals:
         By PLD whatever the noise is calibrated with: Δ needs lower bounds too, which Rényi
         accounting has none of; as plans measure Δ.
         """
-        z = self.noise(groups, q)
-        steps = [
-            Gaussian(each) if rate == 1 else Sampled(Gaussian(each), rate)
-            for each, rate in zip(z.tolist(), q.tolist(), strict=True)
-        ]
-        return [privacy_curve(Repeated(step, self._request.steps), method="pld") for step in steps]
+        pairs = zip(self.noise(groups, q).tolist(), q.tolist(), strict=True)
+        runs = [sampled_steps(z, rate, self._request.steps) for z, rate in pairs]
+        return [privacy_curve(run, method="pld") for run in runs]
 
     def noise(self, groups: Integers, q: Floats) -> Floats:
         """Return the noise multipliers with which some groups spend their (ε, δ) at rates q."""
+        # The last answers are kept: a pass moves few rates.
         new = ~(np.abs(self._found[0, groups] / q - 1) < SAME)
         some, request = groups[new], self._request
         z = noise(request, request.target[some], request.groups.delta[some], q[new])
         self._found[:, some] = q[new], z
         return np.asarray(self._found[1, groups])
 
-    def foreseen(self, q: Floats, which: Mask) -> Floats:
+    def foreseen(self, q: Floats, some_groups: Mask) -> Floats:
         """Return about the farthest rates towards q where Δ ≤ bound; NaN where nothing is known.
 
         Solved for some of the groups that differ by their ε alone, and between them interpolated.
         """
         groups, start = self._request.groups, math.log(self._request.mean_probability)
         away, place = np.log(q) - start, np.log(groups.epsilon)
+        # Alike are groups on one side of q̄ with the same δ and bound; ε orders them.
         keys = np.stack([np.sign(away), groups.delta, self._bound, place])
         order = np.lexsort(keys[::-1])
-        order = order[which[order]]
+        order = order[some_groups[order]]
         about = np.full(q.shape, np.nan)
         _, firsts, sizes = np.unique(keys[:3, order], axis=1, return_index=True, return_counts=True)
         for first, size in zip(firsts, sizes, strict=True):
@@ -254,16 +256,16 @@ class _Intervals:
         def room(log_q: Floats, at: Integers) -> Floats:
             some = groups[at]
             own, base = self.curves(some, np.exp(log_q)), [self._baselines[g] for g in some]
-            apart = excesses(base, own, negligible=(self._bound[some] / 4).tolist())
-            found = np.array([each.symmetric.upper for each in apart])
-            return np.asarray(self._bound[some] * (1 - BACKOFF) - found)
+            deltas = excesses(base, own, negligible=(self._bound[some] / 4).tolist())
+            upper = np.array([each.symmetric.upper for each in deltas])
+            return np.asarray(self._bound[some] * (1 - BACKOFF) - upper)
 
         end, begin = np.log(q), np.full(q.shape, math.log(start))
         beyond, bound = room(end, np.arange(q.size)), self._bound[groups]
         reach = (end - begin) * bound / np.maximum(bound - beyond, BACKOFF * bound)
         far = np.flatnonzero(beyond < 0)
         end, begin = end[far], begin[far]
-        # Δ starts out linear in the distance
+        # Δ starts out linear in the distance: a first slope, and where the bound should be met.
         slope, guess = (bound - beyond)[far] / np.abs(end - begin), begin + reach[far]
         found = safe_ends(
             lambda log_q, at: room(log_q, far[at]),

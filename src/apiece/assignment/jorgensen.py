@@ -1,4 +1,4 @@
-"""JorgensenSampling: one secret coin decides whether a record takes part at all."""
+"""JorgensenSampling: one secret coin decides whether a record takes part; the least wasteful τ."""
 
 from __future__ import annotations
 
@@ -14,67 +14,11 @@ from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.assignment.request import Request
 from apiece.assignment.solve import ROUND, uniform_noise
 from apiece.errors import BudgetError, InfeasibleError, InputError
-from apiece.mechanisms import Gaussian, Repeated, Sampled
 from apiece.numerics.roots import narrowed
 from apiece.plan import Plan, Stage
+from apiece.plan.parts import sampled_steps
 
-CANDIDATES = 400
-
-
-def participation(epsilon: Floats, tau: float) -> Floats:
-    """Return each record's chance of joining a run at τ: (e^ε − 1)/(e^τ − 1), at most 1.
-
-    Source: Heo et al. 2023 Eq. 4. Written so that no exponential overflows.
-    """
-    least = np.minimum(epsilon, tau)
-    chance = np.exp(least - tau) * np.expm1(-least) / np.expm1(-tau)
-    return np.asarray(np.clip(np.where(epsilon >= tau, 1.0, chance), 0.0, 1.0))
-
-
-def check_loss(name: str, loss: float | str) -> float | str:
-    """Return `loss` if it is "adaptive" or a weight in [0, 1]."""
-    if loss == "adaptive":
-        return loss
-    if isinstance(loss, str):
-        raise InputError(f"{name} = {loss!r}: must be 'adaptive' or a weight in [0, 1]")
-    return _check.probability(name, loss)
-
-
-def best_threshold(
-    epsilon: Floats, records: npt.NDArray[np.int64], loss: float | str, *, least: float = 0.0
-) -> float:
-    """Return the τ between the smallest and the largest ε that wastes least.
-
-    Two wastes: ε_i·(1 − π_i) of records below τ, which may stay out; ε_i − τ of records above it.
-    loss: the weight w1 of the first, the second has 1 − w1 (loss_f, Heo et al. 2023 Eq. 6); or
-    "adaptive", each waste weighted by its own share of the total (loss_a; Heo et al. 2023 Eq. 7
-    states these weights, and a product formula that does not follow from them and is 0 at both
-    ends; the weights count). Entries with ε = 0 have left. The minimum is sought among all distinct
-    ε and a fine grid, as far as at least `least` records are expected to join; it is the smallest
-    ε where no other would do.
-    """
-    left = epsilon > 0
-    values, counts = epsilon[left], records[left]
-    levels = np.unique(values)
-    if levels.size > CANDIDATES:
-        levels = np.quantile(levels, np.linspace(0, 1, CANDIDATES))
-    grid = np.unique(np.concatenate((levels, np.linspace(levels[0], levels[-1], CANDIDATES))))
-    joining = np.array([float(counts @ participation(values, tau)) for tau in grid])
-    grid = grid[(joining >= least) | (grid == grid[0])]
-    below = np.array([_below(values, counts, tau) for tau in grid])
-    above = np.array([float(counts @ np.maximum(values - tau, 0)) for tau in grid])
-    if isinstance(loss, str):
-        total = below + above
-        cost = np.divide(below**2 + above**2, total, out=np.zeros_like(total), where=total > 0)
-    else:
-        cost = loss * below + (1 - loss) * above
-    return float(grid[int(np.argmin(cost))])
-
-
-def _below(values: Floats, counts: npt.NDArray[np.int64], tau: float) -> float:
-    return float(counts @ (values * (1 - participation(values, tau))))
-
-
+CANDIDATES = 400  # of τ, where budgets have more distinct values
 PASSES = 4
 MORE = 1.25  # times as many to join, where too few did
 AIM = 1 - 3e-4  # what a lattice of losses may add to the amplification formula
@@ -131,46 +75,41 @@ class JorgensenSampling:
             InfeasibleError: Where at the τ given fewer join than a batch holds.
         """
         groups, least = request.groups, request.expected_batch_size
-        if self.threshold is not None:
-            return _plan(request, self.name, min(self.threshold, float(groups.epsilon.max())))
+        ones = np.ones(len(groups))
         while True:
-            tau = best_threshold(groups.epsilon, groups.records, self.loss, least=least)
+            if self.threshold is not None:
+                tau = min(self.threshold, float(groups.epsilon.max()))
+            else:
+                tau = best_threshold(groups.epsilon, groups.records, self.loss, least=least)
             try:
-                return _plan(request, self.name, tau)
+                z, q, joins = _settled(request, tau)
+                break
             except InfeasibleError:
-                # the formula for pure ε promised more than join where δ differ
-                if not tau > groups.epsilon.min():
+                # The formula for pure ε promised more than join where δ differ.
+                if self.threshold is not None or not tau > groups.epsilon.min():
                     raise
                 least = min(MORE * max(least, 1.0), float(request.records))
-
-
-def _plan(request: Request, name: str, tau: float) -> Plan:
-    """Return the plan of a run at τ."""
-    groups = request.groups
-    z, q, joins = _settled(request, tau)
-    expected = float(q * joins @ groups.records)
-    ones = np.ones(len(groups))
-    stage = Stage(
-        steps=request.steps,
-        expected_batch_size=expected,
-        noise_stddev=z * request.clip_norm / ROUND,
-        sampling_probability=q * ones,
-        clip_norm=request.clip_norm * ones,
-        participation=joins,
-    )
-    return request.plan(name, (stage,))
+        stage = Stage(
+            steps=request.steps,
+            expected_batch_size=float(q * joins @ groups.records),
+            noise_stddev=z * request.clip_norm / ROUND,
+            sampling_probability=q * ones,
+            clip_norm=request.clip_norm * ones,
+            participation=joins,
+        )
+        return request.plan(self.name, (stage,))
 
 
 def _settled(request: Request, tau: float) -> tuple[float, float, Floats]:
     """Return noise multiplier, rate and chances of joining of a run at τ."""
     groups = request.groups
     joins, sure = participation(groups.epsilon, tau), groups.epsilon >= tau
-    for _ in range(PASSES):
+    for _ in range(PASSES):  # rate, noise and chances depend on one another
         q = inner_rate(request, joins)
         z = uniform_noise(request, np.minimum(tau, request.target)[sure], groups.delta[sure], q)
         if sure.all():
             return z, q, joins
-        curve = privacy_curve(_run(z, q, request.steps), method=request.method)
+        curve = privacy_curve(sampled_steps(z, q, request.steps), method=request.method)
         joins = np.where(sure, 1.0, _largest(curve, request.target * AIM, groups.delta))
     return z, min(q, inner_rate(request, joins)), joins
 
@@ -185,10 +124,6 @@ def inner_rate(request: Request, joins: Floats) -> float:
             "threshold"
         )
     return min(request.expected_batch_size / expected, 1.0)
-
-
-def _run(z: float, q: float, steps: int) -> Repeated:
-    return Repeated(Gaussian(z) if q == 1 else Sampled(Gaussian(z), q), steps)
 
 
 def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
@@ -207,3 +142,53 @@ def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
 
     log_pi, _ = narrowed(keeps, np.full(epsilon.shape, -60.0), 0.0, rounds=40)
     return np.asarray(np.exp(log_pi))
+
+
+def participation(epsilon: Floats, tau: float) -> Floats:
+    """Return each record's chance of joining a run at τ: (e^ε − 1)/(e^τ − 1), at most 1.
+
+    Source: Heo et al. 2023 Eq. 4. Written so that no exponential overflows.
+    """
+    least = np.minimum(epsilon, tau)
+    chance = np.exp(least - tau) * np.expm1(-least) / np.expm1(-tau)
+    return np.asarray(np.clip(np.where(epsilon >= tau, 1.0, chance), 0.0, 1.0))
+
+
+def check_loss(name: str, loss: float | str) -> float | str:
+    """Return `loss` if it is "adaptive" or a weight in [0, 1]."""
+    if loss == "adaptive":
+        return loss
+    if isinstance(loss, str):
+        raise InputError(f"{name} = {loss!r}: must be 'adaptive' or a weight in [0, 1]")
+    return _check.probability(name, loss)
+
+
+def best_threshold(
+    epsilon: Floats, records: npt.NDArray[np.int64], loss: float | str, *, least: float = 0.0
+) -> float:
+    """Return the τ between the smallest and the largest ε that wastes least.
+
+    Two wastes: ε_i·(1 − π_i) of records below τ, which may stay out; ε_i − τ of records above it.
+    loss: the weight w1 of the first, the second has 1 − w1 (loss_f, Heo et al. 2023 Eq. 6); or
+    "adaptive", each waste weighted by its own share of the total (loss_a; Heo et al. 2023 Eq. 7
+    states these weights, and a product formula that does not follow from them and is 0 at both
+    ends; the weights count). Entries with ε = 0 have left. The minimum is sought among all distinct
+    ε and a fine grid, as far as at least `least` records are expected to join; it is the smallest
+    ε where no other would do.
+    """
+    left = epsilon > 0
+    values, counts = epsilon[left], records[left]
+    levels = np.unique(values)
+    if levels.size > CANDIDATES:
+        levels = np.quantile(levels, np.linspace(0, 1, CANDIDATES))
+    grid = np.unique(np.concatenate((levels, np.linspace(levels[0], levels[-1], CANDIDATES))))
+    joining = np.array([float(counts @ participation(values, tau)) for tau in grid])
+    grid = grid[(joining >= least) | (grid == grid[0])]
+    below = np.array([float(counts @ (values * (1 - participation(values, t)))) for t in grid])
+    above = np.array([float(counts @ np.maximum(values - tau, 0)) for tau in grid])
+    if isinstance(loss, str):
+        total = below + above
+        cost = np.divide(below**2 + above**2, total, out=np.zeros_like(total), where=total > 0)
+    else:
+        cost = loss * below + (1 - loss) * above
+    return float(grid[int(np.argmin(cost))])

@@ -74,7 +74,7 @@ def many(request: Request) -> bool:
 
 def noise_levels(request: Request, probability: float) -> Floats:
     """Return a safe noise multiplier for each group at one sampling probability."""
-    low, high = extremes(request, probability)
+    low, high = extremes(request, probability)  # of all z that anybody needs
 
     def mechanisms(x: Floats) -> tuple[Floats, Floats]:
         # ε falls with z: the ladder is climbed in −log z, so that ε grows
@@ -156,16 +156,17 @@ class Ladder:
         cls, request: Request, people: Population, mechanisms: Mechanisms, low: float, high: float
     ) -> Ladder:
         """Return the ladder from x = low to high."""
-        nodes = np.linspace(low, high, NODES[request.method])
+        nodes = np.linspace(low, high, NODES[request.method])  # between them ε is interpolated
         deltas = _spread(people.delta)
         rows = np.log(_spent(request, mechanisms, nodes, deltas))
+        # Bounds may wobble by their precision: made monotone, an ε has one place.
         return cls(nodes, deltas, np.maximum.accumulate(rows, axis=0))
 
     def estimate(self, people: Population) -> Floats:
         """Return where each budget would be spent, by interpolation in ε and in δ."""
         from scipy.ndimage import map_coordinates
 
-        target = np.log(people.epsilon) - MARGIN
+        target = np.log(people.epsilon) - MARGIN  # placed below what is asked
         heights = np.linspace(float(target.min()) - 1e-6, float(target.max()) + 1e-6, FINE)
         places = self._places(heights)
         rows = (target - heights[0]) / (heights[1] - heights[0])

@@ -20,16 +20,10 @@ from apiece.assignment.front import ATTEMPTS, assign
 from apiece.assignment.request import BACK, Strategy
 from apiece.budgets import Budgets, Ownership
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import (
-    Composed,
-    Gaussian,
-    Mechanism,
-    MixtureOfGaussians,
-    Repeated,
-    Sampled,
-)
+from apiece.mechanisms import Composed, Mechanism, MixtureOfGaussians, Repeated
 from apiece.numerics.roots import geometric, narrowed
 from apiece.plan import BoundPlan, Verification
+from apiece.plan.parts import sampled_steps
 
 _LEAST, _MOST = 0.05, 1e6
 _ROUNDS = 16
@@ -98,7 +92,7 @@ class OwnedPlan:
         keep = mask[graph.row]
         owner, row = graph.owner[keep], np.searchsorted(self.rows, graph.row[keep])
         group = self.plan.group_index[row]
-        order = np.lexsort((group, owner))
+        order = np.lexsort((group, owner))  # each owner's rows side by side, by group
         many = np.bincount(owner, minlength=graph.ids.size)
         held = np.full((graph.ids.size, int(many.max())), -1, dtype=np.int64)
         rank = np.arange(owner.size) - np.repeat(np.cumsum(many) - many, many)
@@ -208,6 +202,7 @@ def assign_owned(
         found = owned.verify()
         if found.ok or not plan.releasable:
             return owned
+        # Owners above what they asked aim lower with each of their rows.
         above = np.maximum(np.log(found.epsilon_spent / found.epsilon), 0.0)
         back = np.where(found.kept, 0.0, 1.5 * np.minimum(above, 1.0) + BACK * 2**attempt)
         aims = aims * np.exp(-np.append(back, 0.0)[owned._kinds[1]])
@@ -221,19 +216,18 @@ def _of_owners(ownership: Ownership, budgets: Budgets) -> Integers:
         raise UnsupportedError(
             "budgets: bounds on the excess are not kept for rows of several owners; leave them out"
         )
-    same = budgets.ids.dtype.kind == ownership.ids.dtype.kind
-    order = np.argsort(budgets.ids, kind="stable")
-    found = np.searchsorted(budgets.ids, ownership.ids, sorter=order) if same else None
-    if found is not None:
-        place = order[np.minimum(found, len(budgets) - 1)]
+    missing, place = ownership.ids.size, np.zeros(0, dtype=np.int64)
+    if budgets.ids.dtype.kind == ownership.ids.dtype.kind:
+        order = np.argsort(budgets.ids, kind="stable")
+        near = np.searchsorted(budgets.ids, ownership.ids, sorter=order)
+        place = order[np.minimum(near, len(budgets) - 1)]
         missing = int((budgets.ids[place] != ownership.ids).sum())
-    if found is None or missing:
-        lost = ownership.ids.size if found is None else missing
+    if missing:
         raise InputError(
-            f"budgets: {lost} of the graph's {ownership.ids.size} owners have none; give a budget "
-            "for the id of every owner, of the same type"
+            f"budgets: {missing} of the graph's {ownership.ids.size} owners have none; give a "
+            "budget for the id of every owner, of the same type"
         )
-    return np.asarray(place, dtype=np.int64)
+    return place
 
 
 def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Floats) -> Budgets:
@@ -247,10 +241,8 @@ def _asked_by_rows(ownership: Ownership, rows: Integers, aims: Floats, delta: Fl
 def _for_one_row(epsilon: Floats, delta: Floats, many: Integers, rate: float, steps: int) -> Floats:
     """Return the ε of one row of an owner with so many rows, all at the mean rate."""
     kinds, place = np.unique(np.column_stack([epsilon, delta, many]), axis=0, return_inverse=True)
-    aims = np.array(
-        [_one_of(float(kind[0]), float(kind[1]), int(kind[2]), rate, steps) for kind in kinds]
-    )
-    return np.asarray(aims[place.ravel()], dtype=np.float64)
+    aims = [_one_of(e, d, int(rows), rate, steps) for e, d, rows in kinds.tolist()]
+    return np.array(aims, dtype=np.float64)[place.ravel()]
 
 
 def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) -> float:
@@ -269,8 +261,7 @@ def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) ->
         rounds=_ROUNDS,
         middle=geometric,
     )
-    one: Mechanism = Gaussian(float(z)) if rate == 1 else Sampled(Gaussian(float(z)), rate)
-    alone = float(privacy_curve(Repeated(one, steps)).epsilon(delta).lower)
+    alone = float(privacy_curve(sampled_steps(float(z), rate, steps)).epsilon(delta).lower)
     return min(alone * (1 - BACK), epsilon)
 
 

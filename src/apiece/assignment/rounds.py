@@ -198,6 +198,7 @@ def _schedule(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
         joins = participation(offer, tau)
         size, q = float(joins @ groups.records), inner_rate(request, joins)
         stages.append(_round(request, tau, steps, q, joins, size, batch))
+        # Everyone is charged min(r, τ), joined or not: coins stay secret.
         remaining = np.maximum(remaining - np.minimum(offer, tau), 0.0)
     return tuple(stages)
 
@@ -298,6 +299,7 @@ def _published(strategy: Rounds, request: Request) -> BoundPlan:
             break
         rounds.append((tau, steps, size))
         remaining = np.where(joined[:, turn], np.maximum(remaining - tau, 0.0), remaining)
+    # A group of the plan is a budget group and the rounds that its records joined.
     key = np.concatenate((index[:, None], joined[:, : len(rounds)]), axis=1)
     patterns, place, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     stages = []

@@ -106,6 +106,7 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
     """Return the noise multiplier at which the mean rate is at least q̄, by little; the rates."""
     groups, q = request.groups, request.mean_probability
     epsilon, delta = request.target, groups.delta
+    # At the least of these the mean rate is at most q̄, at the most at least q̄.
     least, most = extremes(request, q)
     if (epsilon == epsilon[0]).all() and (delta == delta[0]).all():
         return least, np.full(len(groups), q)
@@ -137,7 +138,7 @@ def _shared(request: Request, least: float, most: float) -> tuple[float, Floats]
 def _floor(request: Request) -> float:
     """Return the noise multiplier below which somebody would have no rate at all."""
     epsilon, delta = request.target, request.groups.delta
-    if len(request.groups) > FEW:
+    if len(request.groups) > FEW:  # below the lowest rung of a ladder
         epsilon, delta = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
     return uniform_noise(request, epsilon, delta, SELDOM)
 
@@ -151,6 +152,7 @@ def _laddered(request: Request, least: float, most: float) -> tuple[float, Float
         missing = float(np.log(request.mean_probability / (request.share @ found)))
         if missing <= allowed:
             break
+        # Rates grow faster than z: half of what is missing, and the loop makes up for the rest.
         z *= float(np.exp(0.5 * missing + TOLERANCE))
     return z, found
 

@@ -46,5 +46,6 @@ class Scale:
             z = noise_levels(request, q)
         else:
             z = noise(request, request.target, groups.delta, q)
+        # c_g = S/z_g with mean c̄: S is c̄ times the harmonic mean of z.
         stddev = request.clip_norm / float(request.share @ (1 / z))
         return request.one_stage(self.name, stddev, np.full(len(groups), q), stddev / z * ROUND)

@@ -13,9 +13,10 @@ from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.assignment.solve import MANY, ROUND
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import Composed, Gaussian, Mechanism, Repeated, Sampled
+from apiece.mechanisms import Composed
 from apiece.numerics.roots import log_room, safe_end
 from apiece.plan import Plan, Schedule, Stage
+from apiece.plan.parts import sampled_steps
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 PRECISION = 1e-6  # of log ε, or of a noise multiplier
@@ -60,6 +61,7 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
     steps, factors = _parts(schedule, plan.steps, stages)
     old = stage.noise_stddev / stage.clip_norm
     targets = np.minimum(plan.epsilon_spent, plan.budget_groups.epsilon)
+    # Groups with the same rate, noise, ε and δ are solved for once.
     keys = np.stack([stage.sampling_probability, old, targets, plan.budget_groups.delta], axis=1)
     distinct, group = np.unique(keys, axis=0, return_inverse=True)
     if len(distinct) > MANY:
@@ -75,6 +77,7 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
     )
     multiplier = found[group.reshape(-1)]  # where the factor is 1
     share = plan.budget_groups.records / plan.records
+    # The mean clip norm stays: S = c̄ / mean(1/z).
     level = float(share @ stage.clip_norm) / float(share @ (1 / multiplier))
     clip_norm = level / multiplier * ROUND
     new = tuple(
@@ -146,12 +149,10 @@ def _multiplier(
 ) -> float:
     """Return the least noise multiplier, where the factor is 1, that spends at most `target`."""
 
-    def mechanism(z: float) -> Mechanism:
-        runs = zip(steps, factors.tolist(), strict=True)
-        return Composed(*(Repeated(_step(z * f, q), t) for t, f in runs))
-
     def spent(z: float) -> float:
-        return float(privacy_curve(mechanism(z), method=method).epsilon(delta).upper)
+        runs = zip(steps, factors.tolist(), strict=True)
+        mechanism = Composed(*(sampled_steps(z * f, q, t) for t, f in runs))
+        return float(privacy_curve(mechanism, method=method).epsilon(delta).upper)
 
     if q == 0 or target == 0:
         return old
@@ -167,7 +168,3 @@ def _multiplier(
         narrow=PRECISION,
     )
     return math.exp(found)
-
-
-def _step(z: float, q: float) -> Mechanism:
-    return Gaussian(z) if q == 1 else Sampled(Gaussian(z), q)

@@ -59,6 +59,7 @@ class Sequential:
         """
         groups = request.groups
         steps = _split(request.steps, groups.records)
+        # A group smaller than a batch takes part whole, at rate 1.
         batch = np.minimum(request.expected_batch_size, groups.records)
         q = batch / groups.records
         z = noise_for(request, request.target, groups.delta, q, steps=steps)
@@ -91,5 +92,6 @@ def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> l
     free = steps - records.size
     exact = records / records.sum() * free
     parts = np.floor(exact).astype(np.int64)
+    # What rounding down left goes to the largest remainders.
     parts[np.argsort(parts - exact, kind="stable")[: free - int(parts.sum())]] += 1
     return [int(part) + 1 for part in parts]

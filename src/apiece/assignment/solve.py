@@ -96,11 +96,13 @@ def _some_first(
     order = np.argsort(epsilon, kind="stable")
     if order.size < SEVERAL or (delta != delta[0]).any():
         return solve(*_all(epsilon))
+    # Every eighth and the last, each ε once: an interpolation needs points that rise.
     some = order[np.unique(np.append(np.arange(0, order.size, APART), order.size - 1))]
     some = some[np.append(True, np.diff(epsilon[some]) > 0)]
     found = solve(some, np.full(some.size, math.nan))
     if some.size < 3 or not (found > 0).all():
         return solve(*_all(epsilon))
+    # Guesses alone are interpolated: what is returned is solved for and safe.
     curve = PchipInterpolator(np.log(epsilon[some]), np.log(found))
     return solve(np.arange(epsilon.size), np.exp(curve(np.log(epsilon))))
 
@@ -180,6 +182,7 @@ def crossing(
     the tolerance, the end of the jump; where it is negative at `high`, by noise, up to half a
     percent more than `high`.
     """
+    # Half a percent more than `high`, for where noise makes the room there negative.
     least, most = math.log(low), math.log(high * 1.005)
     first = min(max(math.log(guess), least), most)
     found = safe_end(
@@ -218,6 +221,7 @@ class Follow:
         """Return the rates at noise multiplier z, as closely as matters to their mean."""
         if z not in self._seen:
             some, guess = (self._request, self._epsilon, self._delta), self._guess(z)
+            # A rate may be off the more, the less it adds to the mean.
             part = self._share * guess
             with np.errstate(invalid="ignore", divide="ignore"):
                 precision = np.clip(MISSING * np.nansum(part) / part, FINE, COARSE)
@@ -234,7 +238,7 @@ class Follow:
         if not near:
             return np.full(self._epsilon.shape, np.nan)
         first = self._seen[near[0]]
-        # the slope of 1/sqrt(exp(1/z²) − 1), which rates follow where they are small
+        # The slope of 1/sqrt(exp(1/z²) − 1), which rates follow where they are small
         square = 1 / max(near[0], 0.15) ** 2
         slope = np.full(first.shape, square / -np.expm1(-square))
         if len(near) > 1:

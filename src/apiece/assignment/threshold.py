@@ -102,6 +102,7 @@ class Threshold:
             tried = sorted(found)
             best = tried[0]
             for at in tried[1:]:
+                # Ascending: a tie stays with the lower τ, which keeps more records.
                 if found[at][0] < found[best][0] * (1 - 1e-6):
                     best = at
             place = tried.index(best)

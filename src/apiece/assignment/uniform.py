@@ -59,6 +59,7 @@ class Uniform:
         groups, q = request.groups, request.mean_probability
         if isinstance(self.budget, str):
             epsilon, delta = request.target, groups.delta
+            # The noise of all is that of a budget that no other is below (above) in both ε and δ.
             front = (strictest if self.budget == "strictest" else loosest)(epsilon, delta)
             found = noise(request, epsilon[front], delta[front], q)
             z = float(found.max() if self.budget == "strictest" else found.min())

@@ -1,4 +1,4 @@
-"""The distinct budgets of a population, as columns."""
+"""The distinct budgets of a population, counted; and what in them looks like a mistake."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,11 @@ from apiece.budgets.frames import budget_column
 from apiece.errors import BudgetError, DataError
 
 NAMED = 1000  # more groups than this are numbered, not named by their budgets
+ROWS = 2**20  # of a file, read together
+LARGE = 10.0  # from here on a promise is weak (Ponomareva et al. 2023)
+ABSURD = 1000.0
+FEW_RECORDS = 100
+SMALL_GROUP = 10  # people in a group of fewer can be told from the plan
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -130,75 +135,6 @@ def names_of(
         if len(set(names)) == len(names):
             break
     return np.array(names)
-
-
-LARGE = 10.0  # from here on a promise is weak (Ponomareva et al. 2023)
-ABSURD = 1000.0
-FEW_RECORDS = 100
-SMALL_GROUP = 10  # people in a group of fewer can be told from the plan
-
-
-def refuse_absurd(epsilon: float) -> float:
-    """Return `epsilon`, unless it is so large that it promises nothing."""
-    if ABSURD < epsilon < math.inf:
-        raise BudgetError(
-            f"epsilon = {epsilon:g}: above {ABSURD:g} it promises nothing; where people set no "
-            "limit, write inf and name the number that it is read as, as in --no-limit-cap 8"
-        )
-    return epsilon
-
-
-def doubts(groups: BudgetGroups) -> list[str]:
-    """Return what looks like a mistake in budgets that are allowed, one line each.
-
-    Only what a plan shows as well is looked at: the groups, their budgets and sizes.
-    """
-    return [*doubts_of_values(groups), *_doubts_of_sizes(groups)]
-
-
-def doubts_of_values(groups: BudgetGroups) -> list[str]:
-    """Return those of `doubts` that are about the largest ε and δ, not about sizes of groups."""
-    largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
-    records = int(groups.records.sum())
-    found = []
-    if largest > LARGE:
-        found.append(
-            f"the largest epsilon is {largest:g}; above {LARGE:g} a promise is weak: if these are "
-            "percent, divide by 100"
-        )
-    if delta * records >= 1:
-        found.append(
-            f"delta = {delta:g} is at least 1/n = {1 / records:.3g} for n = {records} records: "
-            "publishing one person in n at random would keep it; give "
-            f"{10 ** math.floor(math.log10(0.1 / records)):g} or less"
-        )
-    return found
-
-
-def _doubts_of_sizes(groups: BudgetGroups) -> list[str]:
-    records, smallest = int(groups.records.sum()), int(groups.records.min())
-    found = []
-    if records < FEW_RECORDS:
-        found.append(
-            f"{records} records: noise that hides one of so few hides what they have in common; "
-            f"expect nothing useful of fewer than {FEW_RECORDS}"
-        )
-    if smallest < SMALL_GROUP:
-        small = int((groups.records < SMALL_GROUP).sum())
-        found.append(
-            f"{small} of {len(groups)} groups have fewer than {SMALL_GROUP} records, the smallest "
-            f"{smallest}: plan and report name their budgets, which tells who they are; round "
-            "budgets down to fewer distinct values"
-        )
-    return found
-
-
-def cap_note(no_limit_cap: float) -> str:
-    """Return the sentence by which a plan states what "no limit" was read as."""
-    return f"whoever set no limit is promised epsilon = {no_limit_cap:g}, a cap set by the steward"
-
-
-ROWS: Final = 2**20  # read together
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +263,63 @@ def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:
     counts = found.column("number of rows").to_numpy()
     table = found.select(names).to_pandas(ignore_metadata=True, integer_object_nulls=True)
     return table, counts
+
+
+def refuse_absurd(epsilon: float) -> float:
+    """Return `epsilon`, unless it is so large that it promises nothing."""
+    if ABSURD < epsilon < math.inf:
+        raise BudgetError(
+            f"epsilon = {epsilon:g}: above {ABSURD:g} it promises nothing; where people set no "
+            "limit, write inf and name the number that it is read as, as in --no-limit-cap 8"
+        )
+    return epsilon
+
+
+def doubts(groups: BudgetGroups) -> list[str]:
+    """Return what looks like a mistake in budgets that are allowed, one line each.
+
+    Only what a plan shows as well is looked at: the groups, their budgets and sizes.
+    """
+    return [*doubts_of_values(groups), *_doubts_of_sizes(groups)]
+
+
+def doubts_of_values(groups: BudgetGroups) -> list[str]:
+    """Return those of `doubts` that are about the largest ε and δ, not about sizes of groups."""
+    largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
+    records = int(groups.records.sum())
+    found = []
+    if largest > LARGE:
+        found.append(
+            f"the largest epsilon is {largest:g}; above {LARGE:g} a promise is weak: if these are "
+            "percent, divide by 100"
+        )
+    if delta * records >= 1:
+        found.append(
+            f"delta = {delta:g} is at least 1/n = {1 / records:.3g} for n = {records} records: "
+            "publishing one person in n at random would keep it; give "
+            f"{10 ** math.floor(math.log10(0.1 / records)):g} or less"
+        )
+    return found
+
+
+def _doubts_of_sizes(groups: BudgetGroups) -> list[str]:
+    records, smallest = int(groups.records.sum()), int(groups.records.min())
+    found = []
+    if records < FEW_RECORDS:
+        found.append(
+            f"{records} records: noise that hides one of so few hides what they have in common; "
+            f"expect nothing useful of fewer than {FEW_RECORDS}"
+        )
+    if smallest < SMALL_GROUP:
+        small = int((groups.records < SMALL_GROUP).sum())
+        found.append(
+            f"{small} of {len(groups)} groups have fewer than {SMALL_GROUP} records, the smallest "
+            f"{smallest}: plan and report name their budgets, which tells who they are; round "
+            "budgets down to fewer distinct values"
+        )
+    return found
+
+
+def cap_note(no_limit_cap: float) -> str:
+    """Return the sentence by which a plan states what "no limit" was read as."""
+    return f"whoever set no limit is promised epsilon = {no_limit_cap:g}, a cap set by the steward"

@@ -58,7 +58,11 @@ class Consents:
         return Consents(ids, self.epsilon, self.delta, self.excess)
 
     def narrowed(self, budgets: Budgets, *, added: Mask | None = None) -> Consents:
-        """Return, of each record, the least of what stands here and of what `budgets` say."""
+        """Return, of each record, the least of what stands here and of what `budgets` say.
+
+        Raises `InputError` where one of the records is missing. Those that are `added` may be,
+        where the budgets are those of all the others and of nobody else: a plan has added them.
+        """
         order = np.argsort(budgets.ids, kind="stable")
         found = np.searchsorted(budgets.ids, self.ids, sorter=order)
         place = order[np.minimum(found, len(budgets) - 1)]

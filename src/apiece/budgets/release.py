@@ -23,68 +23,6 @@ from apiece.numerics.roots import geometric, narrowed
 ROUNDING = 1e-13  # of a sum of probabilities in floating point
 Below = Callable[[int], int]
 """Returns a uniform integer in [0, n); `secrets.randbelow` where the noise is for a release."""
-
-
-def bernoulli_exp(gamma: Fraction, below: Below = secrets.randbelow) -> bool:
-    """Return True with probability e^−γ, exactly; γ ≥ 0."""
-    while gamma > 1:
-        if not _bernoulli_exp_unit(Fraction(1), below):
-            return False
-        gamma -= 1
-    return _bernoulli_exp_unit(gamma, below)
-
-
-def _bernoulli_exp_unit(gamma: Fraction, below: Below) -> bool:
-    turn = 1
-    while below(gamma.denominator * turn) < gamma.numerator:
-        turn += 1
-    return turn % 2 == 1
-
-
-def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:
-    """Return an integer x with probability proportional to e^(−|x|/scale), exactly."""
-    top, bottom = scale.numerator, scale.denominator
-    while True:
-        part = below(top)
-        if not bernoulli_exp(Fraction(part, top), below):
-            continue
-        whole = 0
-        while bernoulli_exp(Fraction(1), below):
-            whole += 1
-        size = (part + top * whole) // bottom
-        negative = below(2) == 1
-        if not (negative and size == 0):
-            return -size if negative else size
-
-
-def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> int:
-    """Return an integer x with probability proportional to e^(−x²/(2·variance)), exactly."""
-    scale = math.isqrt(variance.numerator // variance.denominator) + 1
-    while True:
-        candidate = discrete_laplace(Fraction(scale), below)
-        distance = abs(candidate) - variance / scale
-        if bernoulli_exp(distance * distance / (2 * variance), below):
-            return candidate
-
-
-def discrete_gaussian_delta(variance: Fraction, epsilon: float) -> float:
-    """Return an upper bound on δ(ε) of adding this noise to a count of sensitivity 1.
-
-    δ(ε) = P[X > εσ² − 1/2] − e^ε·P[X > εσ² + 1/2]. Source: Theorem 7.
-    """
-    variance_float = float(variance)
-    reach = math.ceil(40 * math.sqrt(variance_float)) + 2
-    weights = {x: math.exp(-(x * x) / (2 * variance_float)) for x in range(-reach, reach + 1)}
-    total = math.fsum(weights.values())
-
-    def above(threshold: float) -> float:
-        return math.fsum(w for x, w in weights.items() if x > threshold) / total
-
-    edge = epsilon * variance_float
-    delta = above(edge - 0.5) - math.exp(epsilon) * above(edge + 0.5)
-    return max(delta, 0.0) + ROUNDING
-
-
 NOISES = ("gaussian", "laplace")
 LARGEST = 500.0  # ε; a larger one is kept by the noise for this, and e^ε stays a number
 WIDEST = 10**8  # noise so wide that no count says anything, and memory for it is short
@@ -229,74 +167,6 @@ def release_histogram(
     return BudgetHistogram(*at, np.maximum(counts, 0), cost, spent_delta, noise)
 
 
-def laplace_scale(epsilon: float) -> Fraction:
-    """Return 1/ε rounded up: the scale of discrete Laplace noise that keeps (ε, 0) on a count."""
-    if not epsilon * WIDEST > 1:
-        raise _too_small(epsilon, 0.0)
-    return Fraction(math.ceil(Fraction(10**9) / Fraction(epsilon)), 10**9)
-
-
-def gaussian_variance(epsilon: float, delta: float) -> Fraction:
-    """Return a variance of discrete Gaussian noise, to 1 %, that keeps (ε, δ) on a count."""
-    if not delta > 2 * ROUNDING:
-        raise _too_small(epsilon, delta)
-    epsilon = min(epsilon, LARGEST)
-
-    def enough(variance: float) -> bool:
-        return discrete_gaussian_delta(Fraction(variance), epsilon) <= delta
-
-    low, high = 1e-3, 1.0
-    while not enough(high):
-        low, high = high, high * 4
-        if high > WIDEST:
-            raise _too_small(epsilon, delta)
-    rounds = math.ceil(math.log2(math.log(high / low) / math.log(1.01)))
-    found, _ = narrowed(
-        lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
-    )
-    variance = Fraction(float(found)).limit_denominator(10**6) + Fraction(1, 10**6)
-    while discrete_gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
-        variance += variance / 100
-    return variance
-
-
-def _too_small(epsilon: float, delta: float) -> BudgetError:
-    return BudgetError(
-        f"epsilon, delta = {epsilon:g}, {delta:g}: too small for a histogram; ask for more"
-    )
-
-
-def _levels(
-    levels: npt.ArrayLike, delta: npt.ArrayLike, excess: Any
-) -> tuple[Floats, Floats, Floats | None]:
-    """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
-    epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))
-    deltas = _check.positive_array("level_delta", delta, below=1, error=BudgetError)
-    bounds = None if excess is None else excess_array(excess)
-    for name, given in (("level_delta", deltas), ("level_excess", bounds)):
-        if given is not None and given.shape not in ((), (1,), epsilon.shape):
-            raise BudgetError(
-                f"{name}: shape {given.shape} for {epsilon.size} levels; give one, or one a level"
-            )
-    columns = [np.broadcast_to(deltas, epsilon.shape)]
-    columns += [] if bounds is None else [np.broadcast_to(bounds, epsilon.shape)]
-    order = np.lexsort([*columns[::-1], epsilon])
-    rows = np.stack([epsilon, *columns], axis=1)[order]
-    if len(np.unique(rows, axis=0)) < len(rows):
-        raise BudgetError("levels: two are the same; give each level once")
-    return rows[:, 0], rows[:, 1], None if bounds is None else rows[:, 2]
-
-
-def _place(budgets: Budgets, epsilon: Floats, delta: Floats, excess: Floats | None) -> Integers:
-    """Return the last level, in order of ε, that is at most each record's budget; else −1."""
-    allows, bounds = budgets.consents, np.ones(epsilon.size) if excess is None else excess
-    index = np.full(len(budgets), -1, dtype=np.int64)
-    for level in range(epsilon.size):
-        fits = (allows.epsilon >= epsilon[level]) & (allows.delta >= delta[level])
-        index[fits & (allows.excess >= bounds[level])] = level
-    return index
-
-
 def release_rows_per_person(
     rows: npt.ArrayLike,
     levels: npt.ArrayLike,
@@ -359,6 +229,37 @@ def release_rows_per_person(
     return int(np.asarray(levels)[reached])
 
 
+def _levels(
+    levels: npt.ArrayLike, delta: npt.ArrayLike, excess: Any
+) -> tuple[Floats, Floats, Floats | None]:
+    """Return the levels' ε, δ and Δ̄ in order; nothing in it knows the records."""
+    epsilon = np.atleast_1d(_check.positive_array("levels", levels, error=BudgetError))
+    deltas = _check.positive_array("level_delta", delta, below=1, error=BudgetError)
+    bounds = None if excess is None else excess_array(excess)
+    for name, given in (("level_delta", deltas), ("level_excess", bounds)):
+        if given is not None and given.shape not in ((), (1,), epsilon.shape):
+            raise BudgetError(
+                f"{name}: shape {given.shape} for {epsilon.size} levels; give one, or one a level"
+            )
+    columns = [np.broadcast_to(deltas, epsilon.shape)]
+    columns += [] if bounds is None else [np.broadcast_to(bounds, epsilon.shape)]
+    order = np.lexsort([*columns[::-1], epsilon])
+    rows = np.stack([epsilon, *columns], axis=1)[order]
+    if len(np.unique(rows, axis=0)) < len(rows):
+        raise BudgetError("levels: two are the same; give each level once")
+    return rows[:, 0], rows[:, 1], None if bounds is None else rows[:, 2]
+
+
+def _place(budgets: Budgets, epsilon: Floats, delta: Floats, excess: Floats | None) -> Integers:
+    """Return the last level, in order of ε, that is at most each record's budget; else −1."""
+    allows, bounds = budgets.consents, np.ones(epsilon.size) if excess is None else excess
+    index = np.full(len(budgets), -1, dtype=np.int64)
+    for level in range(epsilon.size):
+        fits = (allows.epsilon >= epsilon[level]) & (allows.delta >= delta[level])
+        index[fits & (allows.excess >= bounds[level])] = level
+    return index
+
+
 def _counted(rows: npt.ArrayLike, levels: Integers) -> Integers:
     """Return how many persons there are at each level; each person is in one count."""
     if (np.diff(levels) <= 0).any():
@@ -372,3 +273,100 @@ def _whole(name: str, values: npt.ArrayLike) -> Integers:
     if found.ndim != 1 or not found.size or found.dtype.kind not in "iu" or found.min() < 1:
         raise InputError(f"{name}: must be a list of whole numbers of at least 1")
     return found.astype(np.int64)
+
+
+def laplace_scale(epsilon: float) -> Fraction:
+    """Return 1/ε rounded up: the scale of discrete Laplace noise that keeps (ε, 0) on a count."""
+    if not epsilon * WIDEST > 1:
+        raise _too_small(epsilon, 0.0)
+    return Fraction(math.ceil(Fraction(10**9) / Fraction(epsilon)), 10**9)
+
+
+def gaussian_variance(epsilon: float, delta: float) -> Fraction:
+    """Return a variance of discrete Gaussian noise, to 1 %, that keeps (ε, δ) on a count."""
+    if not delta > 2 * ROUNDING:
+        raise _too_small(epsilon, delta)
+    epsilon = min(epsilon, LARGEST)
+
+    def enough(variance: float) -> bool:
+        return discrete_gaussian_delta(Fraction(variance), epsilon) <= delta
+
+    low, high = 1e-3, 1.0
+    while not enough(high):
+        low, high = high, high * 4
+        if high > WIDEST:
+            raise _too_small(epsilon, delta)
+    rounds = math.ceil(math.log2(math.log(high / low) / math.log(1.01)))
+    found, _ = narrowed(
+        lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
+    )
+    variance = Fraction(float(found)).limit_denominator(10**6) + Fraction(1, 10**6)
+    while discrete_gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
+        variance += variance / 100
+    return variance
+
+
+def _too_small(epsilon: float, delta: float) -> BudgetError:
+    return BudgetError(
+        f"epsilon, delta = {epsilon:g}, {delta:g}: too small for a histogram; ask for more"
+    )
+
+
+def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:
+    """Return an integer x with probability proportional to e^(−|x|/scale), exactly."""
+    top, bottom = scale.numerator, scale.denominator
+    while True:
+        part = below(top)
+        if not bernoulli_exp(Fraction(part, top), below):
+            continue
+        whole = 0
+        while bernoulli_exp(Fraction(1), below):
+            whole += 1
+        size = (part + top * whole) // bottom
+        negative = below(2) == 1
+        if not (negative and size == 0):
+            return -size if negative else size
+
+
+def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> int:
+    """Return an integer x with probability proportional to e^(−x²/(2·variance)), exactly."""
+    scale = math.isqrt(variance.numerator // variance.denominator) + 1
+    while True:
+        candidate = discrete_laplace(Fraction(scale), below)
+        distance = abs(candidate) - variance / scale
+        if bernoulli_exp(distance * distance / (2 * variance), below):
+            return candidate
+
+
+def bernoulli_exp(gamma: Fraction, below: Below = secrets.randbelow) -> bool:
+    """Return True with probability e^−γ, exactly; γ ≥ 0."""
+    while gamma > 1:
+        if not _bernoulli_exp_unit(Fraction(1), below):
+            return False
+        gamma -= 1
+    return _bernoulli_exp_unit(gamma, below)
+
+
+def _bernoulli_exp_unit(gamma: Fraction, below: Below) -> bool:
+    turn = 1
+    while below(gamma.denominator * turn) < gamma.numerator:
+        turn += 1
+    return turn % 2 == 1
+
+
+def discrete_gaussian_delta(variance: Fraction, epsilon: float) -> float:
+    """Return an upper bound on δ(ε) of adding this noise to a count of sensitivity 1.
+
+    δ(ε) = P[X > εσ² − 1/2] − e^ε·P[X > εσ² + 1/2]. Source: Theorem 7.
+    """
+    variance_float = float(variance)
+    reach = math.ceil(40 * math.sqrt(variance_float)) + 2
+    weights = {x: math.exp(-(x * x) / (2 * variance_float)) for x in range(-reach, reach + 1)}
+    total = math.fsum(weights.values())
+
+    def above(threshold: float) -> float:
+        return math.fsum(w for x, w in weights.items() if x > threshold) / total
+
+    edge = epsilon * variance_float
+    delta = above(edge - 0.5) - math.exp(epsilon) * above(edge + 0.5)
+    return max(delta, 0.0) + ROUNDING

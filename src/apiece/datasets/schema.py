@@ -31,9 +31,10 @@ for it. So every range, category and missing-value marker is declared here, in a
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -256,49 +257,38 @@ def read_schema(path: str | Path) -> Schema:
     return Schema.from_dict(read_toml(path, "schema"), path.name)
 
 
-_KEYS = {
-    "numeric": {"kind", "lower", "upper", "scale", "missing"},
-    "categorical": {"kind", "values", "missing"},
-    "date": {"kind", "lower", "upper", "format", "missing"},
-    "skip": {"kind", "missing"},
+_KINDS: dict[str, Any] = {
+    "numeric": Numeric,
+    "categorical": Categorical,
+    "date": Date,
+    "skip": Skip,
 }
 
 
 def _column(key: str, value: Any, schema: str) -> Column:
     where = f"schema {schema}, column {key!r}"
     if not isinstance(value, dict) or "kind" not in value:
-        raise DataError(f"{where}: kind is missing; give one of {', '.join(map(repr, _KEYS))}")
+        raise DataError(f"{where}: kind is missing; give one of {', '.join(map(repr, _KINDS))}")
     kind = value["kind"]
-    if kind not in _KEYS:
-        raise DataError(f"{where}: {unknown('kind', kind, _KEYS)}")
+    if kind not in _KINDS:
+        raise DataError(f"{where}: {unknown('kind', kind, _KINDS)}")
+    known = {"kind", "missing", *(field.name for field in fields(_KINDS[kind]))}
     for name in value:
-        if name not in _KEYS[kind]:
-            raise DataError(f"{where}: {unknown(f'key of a {kind} column', name, _KEYS[kind])}")
+        if name not in known:
+            raise DataError(f"{where}: {unknown(f'key of a {kind} column', name, known)}")
     missing = _texts(value.get("missing", []), f"{where}: missing")
     if kind == "skip":
         return Skip()
     try:
+        given = {name: each for name, each in value.items() if name not in ("kind", "missing")}
         if kind == "categorical":
-            return Categorical(_texts(value.get("values", []), "values"), missing)
-        return (_date if kind == "date" else _numeric)(value, missing)
+            given["values"] = _texts(value.get("values", []), "values")
+        elif lacking := [end for end in ("lower", "upper") if end not in value]:
+            raise DataError(f"{lacking[0]} is missing; give the public range of the column")
+        column: Column = _KINDS[kind](**given, missing=missing)
+        return column
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-
-
-def _numeric(value: Mapping[str, Any], missing: tuple[str, ...]) -> Numeric:
-    _require_ends(value)
-    return Numeric(value["lower"], value["upper"], value.get("scale", "linear"), missing)
-
-
-def _date(value: Mapping[str, Any], missing: tuple[str, ...]) -> Date:
-    _require_ends(value)
-    return Date(value["lower"], value["upper"], value.get("format", "%Y-%m-%d"), missing)
-
-
-def _require_ends(value: Mapping[str, Any]) -> None:
-    for end in ("lower", "upper"):
-        if end not in value:
-            raise DataError(f"{end} is missing; give the public range of the column")
 
 
 def _texts(values: Any, where: str) -> tuple[str, ...]:
@@ -311,17 +301,13 @@ def _texts(values: Any, where: str) -> tuple[str, ...]:
 
 
 def _column_dict(column: Column) -> Json:
-    match column:
-        case Numeric(lower, upper, scale, missing):
-            bounds = {"kind": "numeric", "lower": lower, "upper": upper, "scale": scale}
-            return {**bounds, "missing": list(missing)}
-        case Date(lower, upper, form, missing):
-            ends = {"kind": "date", "lower": lower.isoformat(), "upper": upper.isoformat()}
-            return {**ends, "format": form, "missing": list(missing)}
-        case Categorical(values, missing):
-            return {"kind": "categorical", "values": list(values), "missing": list(missing)}
-        case Skip():
-            return {"kind": "skip"}
+    values: Json = {"kind": next(k for k, kind in _KINDS.items() if isinstance(column, kind))}
+    for field in fields(column):
+        value = getattr(column, field.name)
+        if isinstance(value, tuple):
+            value = list(value)
+        values[field.name] = value.isoformat() if isinstance(value, datetime.date) else value
+    return values
 
 
 _INTRO = """\
