@@ -1,14 +1,15 @@
-"""Packaged tables, public schemas, and readers of the files that people have."""
+"""Packaged tables, public schemas, and readers of tables of people."""
 
 from apiece.datasets.cells import Date
 from apiece.datasets.packaged import PACKAGED, load, packaged_schema
 from apiece.datasets.schema import Categorical, Numeric, Schema, Skip, read_schema
-from apiece.datasets.tables import read_table
+from apiece.datasets.tables import Dialect, read_table
 
 __all__ = [
     "PACKAGED",
     "Categorical",
     "Date",
+    "Dialect",
     "Numeric",
     "Schema",
     "Skip",

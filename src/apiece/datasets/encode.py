@@ -25,7 +25,11 @@ Features = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoded:
-    """Features in [-1, 1], their names, and which rows are faulty; data about people."""
+    """Features (n, d) in [-1, 1], NaN throughout a faulty row; data about people.
+
+    unread: how many cells of each column are neither readable nor a declared missing marker;
+    outside: how many numbers or dates lie outside their range and are clipped.
+    """
 
     features: Features
     names: tuple[str, ...]

@@ -4,10 +4,10 @@ Nothing is sniffed. A line of a CSV file is one record and is read by itself, as
 file's columns have the types that the file declares. So no row changes how another is read: what
 cannot be read as declared is refused, with its line.
 
-`apiece query` reads CSV by another grammar, in `lines` and `blocks`, on purpose: there an analyst
+`apiece query` reads CSV by another grammar, in `blocks`, on purpose: there an analyst
 who may not see the rows asks, so that what one row holds must neither be told nor refuse the
 others, and the file's form is fixed. Here the steward reads their own table, wants each mistake
-named, and says how it is written (`dialect`).
+named, and says how it is written (`Dialect`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,19 @@ class Dialect:
     r"""What separates cells, what marks decimals, and the encoding of a text table.
 
     Parquet files say all of this themselves.
+
+    Args:
+        separator: One character, or "tab"; None is a tab for .tsv and a comma for all else.
+        decimal: "." or ","; under "," a number with a point is no number, because it might be
+            thousands.
+        encoding: A name that Python knows; a byte-order mark is accepted under utf-8.
+
+    Raises:
+        DataError: For anything else.
+
+    Example:
+        >>> Dialect(separator="tab").separator
+        '\t'
     """
 
     separator: str | None = None

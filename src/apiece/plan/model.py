@@ -37,6 +37,7 @@ from apiece.plan.parts import (
     frozen,
     groups_of,
     mechanism_of,
+    steps_of,
 )
 from apiece.plan.verification import (
     Asked,
@@ -109,8 +110,8 @@ class Plan(Numbers):
         """Return the table of groups for a notebook; of small ones only how many there are."""
         spent = zip(self.groups, self.epsilon_spent, strict=True)
         large = [(group, e) for group, e in spent if group.records >= SMALL_GROUP]
-        notes = [f"{self.records:,} records, {self.steps:,} steps; ε spent is an upper bound, "]
-        notes[0] += "add/remove."
+        size = f"{self.records:,} records, {self.steps:,} steps"
+        notes = [f"{size}; ε spent is an upper bound, add/remove."]
         if small := len(self.groups) - len(large):
             notes.append(f"{small} groups of fewer than {SMALL_GROUP} records are not shown.")
         if len(large) > _SHOWN:
@@ -127,6 +128,11 @@ class Plan(Numbers):
     def records(self) -> int:
         """How many records the plan is for."""
         return int(self.budget_groups.records.sum())
+
+    @property
+    def steps(self) -> int:
+        """How many updates in total."""
+        return steps_of(self)
 
     @property
     def releasable(self) -> bool:

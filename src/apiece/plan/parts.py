@@ -327,11 +327,6 @@ class Numbers:
         if self.reference is None:
             put(self, "reference", own_reference(self))
 
-    @property
-    def steps(self) -> int:
-        """How many updates in total."""
-        return sum(stage.steps for stage in self.stages)
-
     def _require_fit(self) -> None:
         """Raise where the stages do not fit the groups, or a batch size its rates."""
         if not self.stages:
@@ -359,6 +354,11 @@ def frozen(name: str, values: Any, dtype: Any, shape: tuple[int, ...]) -> npt.ND
     return array
 
 
+def steps_of(plan: Numbers) -> int:
+    """Return how many updates there are in all stages."""
+    return sum(stage.steps for stage in plan.stages)
+
+
 def mechanism_of(plan: Numbers, group: int) -> Mechanism:
     """Return what is done to a record of `group`; see `Plan.mechanism_for`."""
     taken = list(plan.stages)
@@ -378,7 +378,7 @@ def own_reference(plan: Numbers) -> Reference:
     asked = groups.records[groups.name != PUBLIC]
     records = int((asked if asked.size else groups.records).sum())
     joined = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
-    return Reference(min(1.0, joined / plan.steps / records), plan.steps)
+    return Reference(min(1.0, joined / steps_of(plan) / records), steps_of(plan))
 
 
 def groups_of(plan: Numbers) -> tuple[Group, ...]:

@@ -12,7 +12,7 @@ from apiece import _json
 from apiece._types import Floats, Json
 from apiece.budgets import BudgetGroups
 from apiece.errors import ApieceError, DataError, RangeError
-from apiece.plan.parts import UNSPENT, Numbers, Reference, Schedule, Stage, own_reference
+from apiece.plan.parts import UNSPENT, Numbers, Reference, Schedule, Stage, own_reference, steps_of
 from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
 # What two builds of one accountant may differ by: relative for ε, absolute for the others.
@@ -48,8 +48,8 @@ class Claims:
         the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
         """
         releasable = not plan.objections
-        if self.steps != plan.steps:
-            raise DataError(f"plan: steps = {self.steps}, but its stages have {plan.steps}")
+        if self.steps != steps_of(plan):
+            raise DataError(f"plan: steps = {self.steps}, but its stages have {steps_of(plan)}")
         if self.releasable != releasable:
             raise DataError(
                 f"plan: releasable is {self.releasable}, with {len(plan.objections)} objections; "
@@ -120,7 +120,7 @@ def parameters(plan: Numbers) -> Json:
         "strategy": plan.strategy,
         "relation": plan.relation,
         "method": plan.method,
-        "steps": plan.steps,
+        "steps": steps_of(plan),
         "clip_norm": plan.clip_norm,
         "reference": asdict(plan.reference),
         "releasable": not plan.objections,
