@@ -99,10 +99,10 @@ def assign(
         raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
 
-    def bound(found: Plan) -> BoundPlan:
-        if not isinstance(found, BoundPlan):
-            return found.bind(budgets)
-        return replace(found, consents=found.consents.narrowed(budgets))
+    def bound(plan: Plan) -> BoundPlan:
+        if not isinstance(plan, BoundPlan):
+            return plan.bind(budgets)
+        return replace(plan, consents=plan.consents.narrowed(budgets))
 
     return _kept(request, _given(strategy), bound)
 
@@ -145,7 +145,7 @@ def assign_levels(
     if not isinstance(levels, BudgetLevels):
         raise InputError(f"levels: a {type(levels).__name__}; give BudgetLevels")
     request = Request(levels, steps, expected_batch_size, clip_norm, method)
-    return _kept(request, _given(strategy), lambda found: found)
+    return _kept(request, _given(strategy), lambda plan: plan)
 
 
 def strategy_named(name: str, **options: object) -> Strategy:
@@ -221,7 +221,7 @@ def compare(
         >>> scale.noise_over_signal < uniform.noise_over_signal
         True
     """
-    found = []
+    rows = []
     for strategy in strategies:
         try:
             plan = assign(
@@ -234,10 +234,10 @@ def compare(
             )
         except (InfeasibleError, UnsupportedError) as error:
             name = strategy if isinstance(strategy, str) else strategy.name
-            found.append(Compared(name, None, None, None, str(error)))
+            rows.append(Compared(name, None, None, None, str(error)))
         else:
-            found.append(_compared(plan))
-    return tuple(found)
+            rows.append(_compared(plan))
+    return tuple(rows)
 
 
 def _compared(plan: Plan) -> Compared:

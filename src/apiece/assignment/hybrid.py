@@ -126,29 +126,29 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
     if len(groups) > SEVERAL:  # a curve a group is dear: start from interpolated ends
-        found = common.within(low, high)
-        about = own.foreseen(found, (bound > 0) & (bound < 1))
-        low = np.where(found < q, np.fmax(low, about), low)
-        high = np.where(found > q, np.fmin(high, about), high)
+        rates = common.within(low, high)
+        about = own.foreseen(rates, (bound > 0) & (bound < 1))
+        low = np.where(rates < q, np.fmax(low, about), low)
+        high = np.where(rates > q, np.fmin(high, about), high)
     while True:
-        found = common.within(low, high)
-        open_ = (bound > 0) & (bound < 1) & (found != seen).all(axis=0)
+        rates = common.within(low, high)
+        open_ = (bound > 0) & (bound < 1) & (rates != seen).all(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            inside = np.log(found / q) / reach
+            inside = np.log(rates / q) / reach
         # Groups likely to be within their bound are looked at last, once the others are.
         likely = (inside > 0) & (inside < LIKELY)
         tight = np.zeros(len(groups), dtype=bool)
         for some in (np.flatnonzero(open_ & ~likely), np.flatnonzero(open_ & likely)):
-            limits, reach[some] = own.limits(some, found[some])
-            far = limits != found[some]
+            limits, reach[some] = own.limits(some, rates[some])
+            far = limits != rates[some]
             for g, limit in zip(some[far], limits[far], strict=True):
-                above = bool(found[g] > q)
+                above = bool(rates[g] > q)
                 (high if above else low)[g] = seen[int(above), g] = limit
             tight[some] = far
             if tight.any():  # all other rates will move
                 break
         if not tight.any():
-            return found, own.noise(np.arange(len(groups)), found)
+            return rates, own.noise(np.arange(len(groups)), rates)
 
 
 class _Common:
@@ -173,18 +173,18 @@ class _Common:
             return float(np.log(share @ self._at(zeta, low, high) / q))
 
         self._zeta = crossing(room, self._zeta, self._least, self._most)
-        found = self._at(self._zeta, low, high)
+        rates = self._at(self._zeta, low, high)
         # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
-        fixed = (found <= low) | (found >= high)
-        free_sum = float(share[~fixed] @ found[~fixed])
-        wanted = q - float(share[fixed] @ found[fixed])
+        fixed = (rates <= low) | (rates >= high)
+        free_sum = float(share[~fixed] @ rates[~fixed])
+        wanted = q - float(share[fixed] @ rates[fixed])
         factor = wanted / free_sum if free_sum > 0 else 1.0
-        return np.where(fixed, found, np.clip(found * factor, low, high))
+        return np.where(fixed, rates, np.clip(rates * factor, low, high))
 
     def _at(self, zeta: float, low: Floats, high: Floats) -> Floats:
-        found = np.full(len(low), self._request.mean_probability)
-        found[self._move] = self._follow.at(zeta)
-        return np.asarray(np.clip(found, low, high))
+        rates = np.full(len(low), self._request.mean_probability)
+        rates[self._move] = self._follow.at(zeta)
+        return np.asarray(np.clip(rates, low, high))
 
 
 class _Intervals:
@@ -267,7 +267,7 @@ class _Intervals:
         end, begin = end[far], begin[far]
         # Δ starts out linear in the distance: a first slope, and where the bound should be met.
         slope, guess = (bound - beyond)[far] / np.abs(end - begin), begin + reach[far]
-        found = safe_ends(
+        ends = safe_ends(
             lambda log_q, at: room(log_q, far[at]),
             guess,
             begin,
@@ -277,5 +277,5 @@ class _Intervals:
             narrow=PRECISION,
         )
         limits = q.copy()
-        limits[far] = np.where((found == begin) | np.isnan(found), start, np.exp(found))
+        limits[far] = np.where((ends == begin) | np.isnan(ends), start, np.exp(ends))
         return limits, reach

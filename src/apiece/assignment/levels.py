@@ -129,14 +129,14 @@ def extremes(request: Request, probability: float) -> tuple[float, float]:
 def _spent(request: Request, mechanisms: Mechanisms, x: Floats, delta: Floats) -> Floats:
     """Return ε at each x (rows) and δ (columns)."""
     z, q = (np.repeat(values, delta.size) for values in mechanisms(x))
-    found = upper_epsilons(
+    spent = upper_epsilons(
         noise_multiplier=z,
         sampling_probability=q,
         steps=np.full(z.shape, request.steps),
         delta=np.tile(delta, x.size),
         method=request.method,
     )
-    return np.maximum(found.reshape(x.size, delta.size), 1e-12)
+    return np.maximum(spent.reshape(x.size, delta.size), 1e-12)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,9 +191,9 @@ class Ladder:
             between = np.linspace(reach[0], reach[-1], 4 * DELTAS)
             column = np.searchsorted(reach, between)
             jumps = _unlike(np.abs(np.diff(log_epsilon, axis=1)), axis=None)
-            found = PchipInterpolator(reach, log_epsilon, axis=1)(between)
+            filled = PchipInterpolator(reach, log_epsilon, axis=1)(between)
             within = jumps[:, np.maximum(column - 1, 0)]  # the stricter δ's ε is taken there
-            log_epsilon = np.where(within, log_epsilon[:, column], found)
+            log_epsilon = np.where(within, log_epsilon[:, column], filled)
         log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
         return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
 

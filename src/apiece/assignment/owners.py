@@ -199,14 +199,14 @@ def assign_owned(
             clip_norm=clip_norm,
         )
         owned = OwnedPlan(plan, rows, ownership, budgets)
-        found = owned.verify()
-        if found.ok or not plan.releasable:
+        checked = owned.verify()
+        if checked.ok or not plan.releasable:
             return owned
         # Owners above what they asked aim lower with each of their rows.
-        above = np.maximum(np.log(found.epsilon_spent / found.epsilon), 0.0)
-        back = np.where(found.kept, 0.0, 1.5 * np.minimum(above, 1.0) + BACK * 2**attempt)
+        above = np.maximum(np.log(checked.epsilon_spent / checked.epsilon), 0.0)
+        back = np.where(checked.kept, 0.0, 1.5 * np.minimum(above, 1.0) + BACK * 2**attempt)
         aims = aims * np.exp(-np.append(back, 0.0)[owned._kinds[1]])
-    found.require()
+    checked.require()
     return owned
 
 

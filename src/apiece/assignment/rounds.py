@@ -252,11 +252,11 @@ def _with_least_noise(plan: Plan, target: Floats) -> Plan:
 
     factor = 1.0
     for _ in range(len(plan.budget_groups) + 1):
-        found = scaled(factor)
-        ratio = found.epsilon_spent / target
+        lowered = scaled(factor)
+        ratio = lowered.epsilon_spent / target
         binding = int(np.argmax(ratio))
         if 1 - 2e-3 <= ratio[binding] <= 1:
-            return found
+            return lowered
         asked, delta = float(target[binding]), float(plan.budget_groups.delta[binding])
 
         def room(x: float, group: int = binding, asked: float = asked, at: float = delta) -> float:

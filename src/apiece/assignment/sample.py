@@ -112,9 +112,9 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
         return least, np.full(len(groups), q)
     if q == 1:  # everyone takes part in every step, at the noise of the strictest
         return uniform_noise(request, epsilon, delta, q), np.ones(len(groups))
-    found = _shared(request, least, most)
-    if request.method != "rdp" or (found[1] > 0).all():
-        return found
+    shared = _shared(request, least, most)
+    if request.method != "rdp" or (shared[1] > 0).all():
+        return shared
     # Rényi accounting knows no rate for a small budget at the noise of a far larger one: then there
     # is more noise, and rates are scaled down.
     floor = _floor(request)
@@ -148,13 +148,13 @@ def _laddered(request: Request, least: float, most: float) -> tuple[float, Float
     allowed = np.log(BELOW if many(request) else BARELY)
     z = _ladder_noise(request, least, most)
     for _ in range(20):
-        found = free_rates(request, z)
-        missing = float(np.log(request.mean_probability / (request.share @ found)))
+        free = free_rates(request, z)
+        missing = float(np.log(request.mean_probability / (request.share @ free)))
         if missing <= allowed:
             break
         # Rates grow faster than z: half of what is missing, and the loop makes up for the rest.
         z *= float(np.exp(0.5 * missing + TOLERANCE))
-    return z, found
+    return z, free
 
 
 def _ladder_noise(request: Request, least: float, most: float) -> float:

@@ -69,13 +69,13 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
             f"schedule_noise: {len(distinct)} distinct mechanisms, at most {MANY}; round the "
             "budgets down first, with Budgets.rounded_down"
         )
-    found = np.array(
+    levels = np.array(
         [
             _multiplier(q, z, target, delta, steps, factors, plan.method)
             for q, z, target, delta in distinct.tolist()
         ]
     )
-    multiplier = found[group.reshape(-1)]  # where the factor is 1
+    multiplier = levels[group.reshape(-1)]  # where the factor is 1
     share = plan.budget_groups.records / plan.records
     # The mean clip norm stays: S = c̄ / mean(1/z).
     level = float(share @ stage.clip_norm) / float(share @ (1 / multiplier))
@@ -158,7 +158,7 @@ def _multiplier(
         return old
     weights = np.array(steps) / sum(steps)
     guess = old * float(np.sqrt((weights / factors**2).sum()))  # exact where q is 1
-    found = safe_end(
+    least = safe_end(
         lambda log_z: float(log_room(target, spent(math.exp(log_z)))),
         math.log(guess),
         math.log(guess) + FAR,
@@ -167,4 +167,4 @@ def _multiplier(
         tolerance=PRECISION,
         narrow=PRECISION,
     )
-    return math.exp(found)
+    return math.exp(least)

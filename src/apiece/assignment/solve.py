@@ -99,11 +99,11 @@ def _some_first(
     # Every eighth and the last, each ε once: an interpolation needs points that rise.
     some = order[np.unique(np.append(np.arange(0, order.size, APART), order.size - 1))]
     some = some[np.append(True, np.diff(epsilon[some]) > 0)]
-    found = solve(some, np.full(some.size, math.nan))
-    if some.size < 3 or not (found > 0).all():
+    solved = solve(some, np.full(some.size, math.nan))
+    if some.size < 3 or not (solved > 0).all():
         return solve(*_all(epsilon))
     # Guesses alone are interpolated: what is returned is solved for and safe.
-    curve = PchipInterpolator(np.log(epsilon[some]), np.log(found))
+    curve = PchipInterpolator(np.log(epsilon[some]), np.log(solved))
     return solve(np.arange(epsilon.size), np.exp(curve(np.log(epsilon))))
 
 
@@ -185,10 +185,10 @@ def crossing(
     # Half a percent more than `high`, for where noise makes the room there negative.
     least, most = math.log(low), math.log(high * 1.005)
     first = min(max(math.log(guess), least), most)
-    found = safe_end(
+    end = safe_end(
         lambda log_x: room(math.exp(log_x)), first, most, least, slope=slope, tolerance=tolerance
     )
-    return math.exp(most if math.isnan(found) else found)
+    return math.exp(most if math.isnan(end) else end)
 
 
 def few_groups(request: Request, strategy: str) -> None:
@@ -245,7 +245,7 @@ class Follow:
             other = self._seen[near[1]]
             usable = (first > 0) & (other > 0) & (first < SURE) & (other < SURE)
             ratio = np.where(usable, first, 1.0) / np.where(usable, other, 1.0)
-            found = np.log(ratio) / np.log(near[0] / near[1])
-            slope = np.where(usable & (found > 0), found, slope)
+            measured = np.log(ratio) / np.log(near[0] / near[1])
+            slope = np.where(usable & (measured > 0), measured, slope)
         guess = first * np.exp(np.clip(slope * np.log(z / near[0]), -50, 50))
         return np.where((first > 0) & (guess < SURE), guess, np.nan)

@@ -93,20 +93,20 @@ class Threshold:
         levels = np.unique(groups.epsilon)
         enough = np.array([groups.records[groups.epsilon >= tau].sum() for tau in levels])
         levels = levels[enough >= request.expected_batch_size]
-        found: dict[int, tuple[float, Mask]] = {}
+        solved: dict[int, tuple[float, Mask]] = {}
         low, high = 0, levels.size - 1
         while True:
             for at in np.unique(np.linspace(low, high, CANDIDATES).astype(int)).tolist():
-                if at not in found:
-                    found[at] = self._at(request, float(levels[at]))
-            tried = sorted(found)
+                if at not in solved:
+                    solved[at] = self._at(request, float(levels[at]))
+            tried = sorted(solved)
             best = tried[0]
             for at in tried[1:]:
                 # Ascending: a tie stays with the lower τ, which keeps more records.
-                if found[at][0] < found[best][0] * (1 - 1e-6):
+                if solved[at][0] < solved[best][0] * (1 - 1e-6):
                     best = at
             place = tried.index(best)
             around = (tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)])
-            if all(at in found for at in range(around[0], around[1] + 1)):
-                return found[best]
+            if all(at in solved for at in range(around[0], around[1] + 1)):
+                return solved[best]
             low, high = around

@@ -61,8 +61,8 @@ class Uniform:
             epsilon, delta = request.target, groups.delta
             # The noise of all is that of a budget that no other is below (above) in both ε and δ.
             front = (strictest if self.budget == "strictest" else loosest)(epsilon, delta)
-            found = noise(request, epsilon[front], delta[front], q)
-            z = float(found.max() if self.budget == "strictest" else found.min())
+            needed = noise(request, epsilon[front], delta[front], q)
+            z = float(needed.max() if self.budget == "strictest" else needed.min())
         else:
             level = np.array([self.budget])
             z = float(noise(request, level, groups.delta.min(keepdims=True), q)[0])

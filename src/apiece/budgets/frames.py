@@ -81,11 +81,11 @@ def capped(epsilon: Any, no_limit_cap: float | None) -> Any:
 def ids_column(table: pd.DataFrame, name: str) -> npt.NDArray[Any]:
     """Return a column of ids: whole numbers where they are stored as such, else texts."""
     cells = column(table, name, "ids")
-    found = _filled(
+    filled = _filled(
         cells, f"ids column {name!r}", "give every record its person's id, or leave --ids out"
     )
     whole = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in cells)
-    return _check.record_ids(f"ids column {name!r}", cells.tolist() if whole else found)
+    return _check.record_ids(f"ids column {name!r}", cells.tolist() if whole else filled)
 
 
 def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:

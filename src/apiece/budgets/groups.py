@@ -227,10 +227,10 @@ class BudgetLevels:
     @classmethod
     def _of(cls, columns: list[Floats], counts: Integers) -> BudgetLevels:
         """Return the levels of rows that may be equal: ε, δ and Δ̄ if asked, `counts` times each."""
-        found, at = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        records = np.zeros(len(found), dtype=np.int64)
+        levels, at = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        records = np.zeros(len(levels), dtype=np.int64)
         np.add.at(records, at.reshape(-1), counts)
-        eps, dlt, *more = (found[:, k].copy() for k in range(len(columns)))
+        eps, dlt, *more = (levels[:, k].copy() for k in range(len(columns)))
         exc = more[0] if more else None
         return cls(BudgetGroups(names_of(eps, dlt, exc, None), eps, dlt, exc, records))
 
@@ -247,21 +247,21 @@ def _counted(path: Path, names: list[str]) -> tuple[Any, Any]:
             raise DataError(
                 f"{path}: no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
             )
-        found = None
+        distinct = None
         for batch in file.iter_batches(batch_size=ROWS, columns=names):
             rows = pa.Table.from_batches([batch])
             count = pa.array(np.ones(rows.num_rows, dtype=np.int64))
             rows = rows.append_column("number of rows", count)
-            rows = rows if found is None else pa.concat_tables([found, rows])
-            found = rows.group_by(names).aggregate([("number of rows", "sum")])
-            found = found.rename_columns([*names, "number of rows"])
+            rows = rows if distinct is None else pa.concat_tables([distinct, rows])
+            distinct = rows.group_by(names).aggregate([("number of rows", "sum")])
+            distinct = distinct.rename_columns([*names, "number of rows"])
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise DataError(f"{path}: cannot be read ({reason}); give a Parquet file") from None
-    if found is None or not found.num_rows:
+    if distinct is None or not distinct.num_rows:
         raise DataError(f"{path}: it has no rows; give one row a record")
-    counts = found.column("number of rows").to_numpy()
-    table = found.select(names).to_pandas(ignore_metadata=True, integer_object_nulls=True)
+    counts = distinct.column("number of rows").to_numpy()
+    table = distinct.select(names).to_pandas(ignore_metadata=True, integer_object_nulls=True)
     return table, counts
 
 
@@ -287,37 +287,37 @@ def doubts_of_values(groups: BudgetGroups) -> list[str]:
     """Return those of `doubts` that are about the largest ε and δ, not about sizes of groups."""
     largest, delta = refuse_absurd(float(groups.epsilon.max())), float(groups.delta.max())
     records = int(groups.records.sum())
-    found = []
+    notes = []
     if largest > LARGE:
-        found.append(
+        notes.append(
             f"the largest epsilon is {largest:g}; above {LARGE:g} a promise is weak: if these are "
             "percent, divide by 100"
         )
     if delta * records >= 1:
-        found.append(
+        notes.append(
             f"delta = {delta:g} is at least 1/n = {1 / records:.3g} for n = {records} records: "
             "publishing one person in n at random would keep it; give "
             f"{10 ** math.floor(math.log10(0.1 / records)):g} or less"
         )
-    return found
+    return notes
 
 
 def _doubts_of_sizes(groups: BudgetGroups) -> list[str]:
     records, smallest = int(groups.records.sum()), int(groups.records.min())
-    found = []
+    notes = []
     if records < FEW_RECORDS:
-        found.append(
+        notes.append(
             f"{records} records: noise that hides one of so few hides what they have in common; "
             f"expect nothing useful of fewer than {FEW_RECORDS}"
         )
     if smallest < SMALL_GROUP:
         small = int((groups.records < SMALL_GROUP).sum())
-        found.append(
+        notes.append(
             f"{small} of {len(groups)} groups have fewer than {SMALL_GROUP} records, the smallest "
             f"{smallest}: plan and report name their budgets, which tells who they are; round "
             "budgets down to fewer distinct values"
         )
-    return found
+    return notes
 
 
 def cap_note(no_limit_cap: float) -> str:

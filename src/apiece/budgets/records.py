@@ -64,8 +64,8 @@ class Consents:
         where the budgets are those of all the others and of nobody else: a plan has added them.
         """
         order = np.argsort(budgets.ids, kind="stable")
-        found = np.searchsorted(budgets.ids, self.ids, sorter=order)
-        place = order[np.minimum(found, len(budgets) - 1)]
+        near = np.searchsorted(budgets.ids, self.ids, sorter=order)
+        place = order[np.minimum(near, len(budgets) - 1)]
         same = budgets.ids.dtype.kind == self.ids.dtype.kind
         missing = budgets.ids[place] != self.ids if same else np.ones(len(self), dtype=bool)
         of_all_others = len(budgets) == int((~missing).sum())
@@ -340,10 +340,10 @@ class Budgets:
         epsilons = np.array(
             [_check.positive(f"epsilon of {n}", e, error=BudgetError) for n, e, _ in rows]
         )
-        which = np.repeat(np.arange(len(rows)), _apportion(names, shares, size))
+        group = np.repeat(np.arange(len(rows)), _apportion(names, shares, size))
         if generator is not None:
-            which = generator.permutation(which)
-        return cls(epsilons[which], delta, labels=np.array(names)[which])
+            group = generator.permutation(group)
+        return cls(epsilons[group], delta, labels=np.array(names)[group])
 
     @classmethod
     def from_frame(
@@ -397,10 +397,10 @@ class Budgets:
         names = None if units is None else units.ids
 
         def values(name: str, role: str, below: float) -> Floats:
-            found = budget_column(
+            asked = budget_column(
                 table, name, role, below=below, decimal=dialect.decimal, no_limit_cap=no_limit_cap
             )
-            return found if units is None else units.once(found, f"{role} column {name!r}")
+            return asked if units is None else units.once(asked, f"{role} column {name!r}")
 
         return cls(
             values(epsilon, "epsilon", np.inf),

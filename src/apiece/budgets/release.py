@@ -1,4 +1,8 @@
-"""The budget histogram, released with discrete noise, so that a plan can be made from it."""
+"""Counts of people released with discrete noise: by budget, and by how many rows they have.
+
+The noise is sampled exactly, by integers and rationals alone. Source: Canonne, Kamath, Steinke 2020
+(The discrete Gaussian for differential privacy), Algorithms 1 to 3.
+"""
 
 from __future__ import annotations
 
@@ -269,10 +273,10 @@ def _counted(rows: npt.ArrayLike, levels: Integers) -> Integers:
 
 
 def _whole(name: str, values: npt.ArrayLike) -> Integers:
-    found = np.asarray(values)
-    if found.ndim != 1 or not found.size or found.dtype.kind not in "iu" or found.min() < 1:
+    whole = np.asarray(values)
+    if whole.ndim != 1 or not whole.size or whole.dtype.kind not in "iu" or whole.min() < 1:
         raise InputError(f"{name}: must be a list of whole numbers of at least 1")
-    return found.astype(np.int64)
+    return whole.astype(np.int64)
 
 
 def laplace_scale(epsilon: float) -> Fraction:
@@ -297,10 +301,10 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
         if high > WIDEST:
             raise _too_small(epsilon, delta)
     rounds = math.ceil(math.log2(math.log(high / low) / math.log(1.01)))
-    found, _ = narrowed(
+    least, _ = narrowed(
         lambda x: np.asarray(enough(float(x))), high, low, rounds=rounds, middle=geometric
     )
-    variance = Fraction(float(found)).limit_denominator(10**6) + Fraction(1, 10**6)
+    variance = Fraction(float(least)).limit_denominator(10**6) + Fraction(1, 10**6)
     while discrete_gaussian_delta(variance, epsilon) > delta:  # δ may rise between integers
         variance += variance / 100
     return variance

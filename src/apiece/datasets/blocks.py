@@ -1,8 +1,19 @@
-"""A CSV file read in blocks: many lines at once, each cell as `lines` has it.
+"""The grammar of a CSV line, and a file of them read in blocks; for `apiece query`.
+
+    line  = field {"," field}          field = plain | '"' {character | '""'} '"'
+    plain = no comma and no quote;     a line ends with LF or CR LF, and no field holds either
+
+One record is one line, read from its own bytes and the header's alone, so that no record can reach
+into another. A quote that opens on one line and closes on another makes it a matter of opinion
+where records end, so a file with one is refused as a whole: whoever wrote the field between the
+quotes could write other people's lines. A line with too few or too many fields contributes nothing;
+a cell that is not UTF-8 is missing, and so is an empty one. What one row holds must not show in
+whether the others are answered; a steward's own table is read by `tables`, which refuses such a row
+and names it.
 
 In a block, the lines without a quote or a stray carriage return are found and cut by array
-operations; every other line is read by `line_cells`, one by one. Both give the same cells, so which
-of them reads a line changes nothing for it, and nothing for any other line.
+operations; every other line is read by `line_cells`, one by one. Both give the same cells, so the
+choice changes nothing for any line.
 """
 
 from __future__ import annotations
@@ -82,7 +93,7 @@ BLOCK: Final = 1 << 22  # bytes
 _LF, _CR, _COMMA, _QUOTE = b'\n\r,"'
 Bytes = npt.NDArray[np.uint8]
 Log = Callable[[str], None]
-# In RE2, for cells that are UTF-8: what `lines.UNREADABLE` finds in them.
+# In RE2, for cells that are UTF-8: what `UNREADABLE` finds in them.
 _UNREADABLE: Final = r"[\x00-\x1f\x7f-\x{9f}]"
 
 
@@ -160,7 +171,7 @@ def _read_odd(
     """
     good, cut = [], []
     for at in np.flatnonzero(lines.odd | (lines.cells != width)).tolist():
-        found = int(lines.cells[at])
+        count = int(lines.cells[at])
         if lines.odd[at]:
             try:
                 # With an end put back, so that one carriage return of the line's own stays in it.
@@ -171,12 +182,12 @@ def _read_odd(
                     "stands beside other text, or a line break within a line; write one record a "
                     "line"
                 ) from None
-            found = len(cells)
-            if found == width:
+            count = len(cells)
+            if count == width:
                 good.append(at)
                 cut.append(cells)
-        if found not in (0, width):
-            log(f"line {number + at}: {found} fields, not {width}; left out")
+        if count not in (0, width):
+            log(f"line {number + at}: {count} fields, not {width}; left out")
     return good, cut
 
 

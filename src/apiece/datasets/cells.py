@@ -1,4 +1,4 @@
-"""Cells of a table as texts and numbers: each read by itself, whatever stands in other rows."""
+"""Cells of a table as texts, numbers and dates: each read by itself, whatever other rows hold."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 def column(frame: pd.DataFrame, name: str, role: str) -> pd.Series[Any]:
     """Return the column `name` of a table."""
     require(name, [str(c) for c in frame.columns], role)
-    found: pd.Series[Any] = frame[name]
-    if found.ndim != 1:
+    series: pd.Series[Any] = frame[name]
+    if series.ndim != 1:
         raise DataError(f"{role} column {name!r}: occurs twice in the table; rename one of them")
-    return found
+    return series
 
 
 def require(name: str, names: Sequence[str], role: str) -> None:
@@ -84,15 +84,15 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
     import pandas as pd
 
     index = pd.Index(list(values), dtype=object)
-    found = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
-    rest = found < 0
+    places = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
+    rest = places < 0
     if rest.any():
         plain = {
             cell: _plain_number(cell) for cell in pd.unique(cells[rest]) if isinstance(cell, str)
         }
         renamed = np.array([plain.get(cell, cell) for cell in cells[rest]], dtype=object)
-        found[rest] = index.get_indexer(pd.Index(renamed, dtype=object))
-    return found
+        places[rest] = index.get_indexer(pd.Index(renamed, dtype=object))
+    return places
 
 
 def _plain_number(cell: str) -> str:
@@ -159,11 +159,11 @@ def days_of(cells: pd.Series[Any], kind: Date, texts: list[str]) -> Floats:
         known: dict[Any, float] = {}
         return np.array([_known(cell, known) for cell in cells.tolist()], dtype=np.float64)
     read: dict[str, float] = {}
-    found = [
+    values = [
         _of_date(cell) if isinstance(cell, datetime.date) else _of_text(text, kind.format, read)
         for cell, text in zip(cells.tolist(), texts, strict=True)
     ]
-    return np.array(found, dtype=np.float64)
+    return np.array(values, dtype=np.float64)
 
 
 def _known(cell: Any, read: dict[Any, float]) -> float:

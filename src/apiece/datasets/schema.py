@@ -372,14 +372,14 @@ def lint(
     records: int | None = None,
 ) -> list[str]:
     """Return what looks like a mistake, one line each."""
-    found = [*_of_names(schema, names, taken), *_of_roles(schema, taken)]
+    notes = [*_of_names(schema, names, taken), *_of_roles(schema, taken)]
     for name, kind in schema.columns.items():
         if isinstance(kind, Skip) or name in taken:
             continue
-        found += _of_feature_name(name)
+        notes += _of_feature_name(name)
         if isinstance(kind, Categorical):
-            found += _of_values(name, kind, records)
-    return found
+            notes += _of_values(name, kind, records)
+    return notes
 
 
 def _of_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) -> Iterator[str]:

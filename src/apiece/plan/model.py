@@ -319,10 +319,10 @@ class Plan(Numbers):
 
     def _position(self, group: int | str) -> int:
         if isinstance(group, str):
-            found = np.flatnonzero(self.budget_groups.name == group)
-            if found.size != 1:
-                raise InputError(f"group {group!r}: {found.size} such groups in the plan")
-            return int(found[0])
+            places = np.flatnonzero(self.budget_groups.name == group)
+            if places.size != 1:
+                raise InputError(f"group {group!r}: {places.size} such groups in the plan")
+            return int(places[0])
         position = _check.count("group", group, least=0)
         if not position < len(self.budget_groups):
             raise InputError(f"group = {group}: the plan has {len(self.budget_groups)} groups")
@@ -428,8 +428,8 @@ class BoundPlan(Plan):
         object.__setattr__(self, "group_index", index)
         if index.size and not 0 <= index.min() <= index.max() < len(self.budget_groups):
             raise InputError(f"group_index: must be in [0, {len(self.budget_groups)})")
-        found = np.bincount(index, minlength=len(self.budget_groups))
-        if self.counts == "exact" and not (found == self.budget_groups.records).all():
+        counts = np.bincount(index, minlength=len(self.budget_groups))
+        if self.counts == "exact" and not (counts == self.budget_groups.records).all():
             raise InputError("group_index: its counts are not those of plan.budget_groups.records")
         asked, allows = self.budget_groups, self.consents
         bounds = np.ones(len(asked)) if asked.excess is None else asked.excess

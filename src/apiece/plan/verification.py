@@ -30,10 +30,11 @@ Asked: TypeAlias = tuple[Floats, Floats, Floats]  # the strictest ε, δ and Δ�
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measures:
-    """What each group spends and risks at most, one entry a group.
+    """What each group spends and risks, one entry a group; each number is an upper bound.
 
-    The last three are by PLD; they are None in a plan of more than 64 groups, where they would take
-    long.
+    ε at the group's own δ is by the plan's method. Advantage and Δ, towards more (forward) and less
+    (backward) vulnerable than the uniform mechanism of the same (ε, δ), are by PLD; they are None
+    in a plan of more than 64 groups, where they would take long.
     """
 
     epsilon_spent: Floats
@@ -175,11 +176,11 @@ def _excesses_of(
 ) -> list[Excess]:
     """Return `excess_of` of some groups, given the curve of each and what it is compared with."""
     zero = Bounds(0.0, 0.0)
-    found = dict.fromkeys(some, Excess(zero, zero, zero))
+    known = dict.fromkeys(some, Excess(zero, zero, zero))
     baselines = {g: baseline_for(plan, g, asked) for g, (_, asked) in some.items()}
-    apart = [g for g, base in baselines.items() if not _same(base, mechanism_of(plan, g))]
-    pairs = [_baseline_curve(baselines[g]) for g in apart], [some[g][0] for g in apart]
-    return list((found | dict(zip(apart, excesses(*pairs), strict=True))).values())
+    others = [g for g, base in baselines.items() if not _same(base, mechanism_of(plan, g))]
+    pairs = [_baseline_curve(baselines[g]) for g in others], [some[g][0] for g in others]
+    return list((known | dict(zip(others, excesses(*pairs), strict=True))).values())
 
 
 def _same(one: Mechanism, other: Mechanism) -> bool:
