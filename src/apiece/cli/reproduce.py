@@ -16,7 +16,7 @@ from apiece.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from apiece._types import Flags
-    from apiece.reproduce import Done, Experiment, Unit
+    from apiece.reproduce import Unit
 
 EXAMPLE = """
 \b
@@ -71,10 +71,28 @@ def command(name: str | None, as_list: bool, as_page: bool, **flags: Any) -> Non
     out = flags["out"] or flags["experiments"] / "results"
     if name is not None:
         run_one(name, data, out, flags)
-    elif as_list:
-        listed(flags["experiments"], data, out, as_json=flags["as_json"])
-    else:
-        written(flags["experiments"], out)
+        return
+    from apiece._files import Kind, write
+    from apiece.reproduce import Store, find, load, page, state
+
+    store, folder = Store(out), flags["experiments"]
+    every = [(load(folder, each), store.load(each)) for each in find(folder)]
+    if as_page:
+        kind = Kind("the page of results", (".md",), b"# The papers' tables and figures")
+        write(PAGE, page(every), kind)
+        echo(f"{PAGE}")
+        return
+    rows = [
+        {name: getattr(experiment, name) for name in ("name", "paper", "shows", "cost")}
+        | {"state": state(done, experiment.needs(data))}
+        for experiment, done in every
+    ]
+    if flags["as_json"]:
+        echo(json.dumps({"experiments": rows}, allow_nan=False))
+        return
+    for row in rows:
+        echo(f"{row['name']}\n  {row['paper']}: {row['shows']}")
+        echo(f"  cost: {row['cost']}\n  state: {row['state']}")
 
 
 def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
@@ -98,7 +116,13 @@ def run_one(name: str, data: Path, out: Path, flags: Flags) -> None:
                 f"interrupted after {bar.done} of {bar.total} units, which are in "
                 f"{store.path(name)}; the same command goes on"
             ) from None
-    shown(experiment, done, as_json=flags["as_json"])
+    if flags["as_json"]:
+        units = [{"unit": one.unit, "result": one.result, "seconds": one.seconds} for one in done]
+        echo(json.dumps({"experiment": name, "units": units}, allow_nan=False))
+        return
+    for table in experiment.tables(done):
+        echo(f"{table.title}\n" * bool(table.title), nl=False)
+        echo("\n".join(columns([table.head, *table.rows], width=120)) + "\n")
 
 
 def chosen(units: Sequence[Unit], only: tuple[str, ...]) -> list[Unit]:
@@ -113,50 +137,3 @@ def chosen(units: Sequence[Unit], only: tuple[str, ...]) -> list[Unit]:
         if not found:
             raise OptionError(f"--only {text}: no unit has it")
     return found
-
-
-def shown(experiment: Experiment, done: list[Done], *, as_json: bool) -> None:
-    """Print what is stored of an experiment."""
-    if as_json:
-        units = [{"unit": one.unit, "result": one.result, "seconds": one.seconds} for one in done]
-        echo(json.dumps({"experiment": experiment.name, "units": units}, allow_nan=False))
-        return
-    for table in experiment.tables(done):
-        echo(f"{table.title}\n" * bool(table.title), nl=False)
-        echo("\n".join(columns([table.head, *table.rows], width=120)) + "\n")
-
-
-def listed(folder: Path, data: Path, out: Path, *, as_json: bool) -> None:
-    """Print every experiment with its cost and state."""
-    rows = []
-    for experiment, done in everything(folder, out):
-        from apiece.reproduce import state
-
-        rows.append({
-            "name": experiment.name, "paper": experiment.paper, "shows": experiment.shows,
-            "cost": experiment.cost, "state": state(done, experiment.needs(data)),
-        })  # fmt: skip
-    if as_json:
-        echo(json.dumps({"experiments": rows}, allow_nan=False))
-        return
-    for row in rows:
-        echo(f"{row['name']}\n  {row['paper']}: {row['shows']}")
-        echo(f"  cost: {row['cost']}\n  state: {row['state']}")
-
-
-def written(folder: Path, out: Path) -> None:
-    """Write the page of all results."""
-    from apiece._files import Kind, write
-    from apiece.reproduce import page
-
-    kind = Kind("the page of results", (".md",), b"# The papers' tables and figures")
-    write(PAGE, page(everything(folder, out)), kind)
-    echo(f"{PAGE}")
-
-
-def everything(folder: Path, out: Path) -> list[tuple[Experiment, list[Done]]]:
-    """Return every experiment with what is done of it, in the order of their names."""
-    from apiece.reproduce import Store, find, load
-
-    store = Store(out)
-    return [(load(folder, name), store.load(name)) for name in find(folder)]
