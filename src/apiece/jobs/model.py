@@ -238,6 +238,7 @@ def to_bytes(model: TabularModel) -> bytes:
         "format": "apiece tabular model 1",
         "hidden": widths[:-1],
         "label": model.label,
+        "classes": list(model.classes),  # for other readers: `target` has them too
         "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
         "columns": Schema("model", model.columns).to_dict()["columns"],
         "statement": None if model.statement is None else json.dumps(model.statement),
