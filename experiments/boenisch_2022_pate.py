@@ -41,7 +41,8 @@ from apiece.pate.spreading import spread
 from apiece.pate.voting import NONE
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.reproduce import spread as deviation
-from apiece.training import StackedMlp, Streams, Trainer
+from apiece.training import StackedMlp, Trainer
+from apiece.training.randomness import Streams
 
 DELTA = 1e-5
 SPLITS = {"34/43/23": (0.34, 0.43, 0.23), "54/37/9": (0.54, 0.37, 0.09)}

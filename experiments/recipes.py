@@ -22,7 +22,7 @@ from apiece.budgets.populations import exponential_skew, three_groups
 from apiece.datasets import Numeric, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.recipes import Recipe, outputs_of, soft_bins
-from apiece.recipes import unit as at_norm_one
+from apiece.recipes.leaves import unit as at_norm_one
 from apiece.reproduce import Done, Experiment, Place, Table, Unit, interval, signed
 
 DELTA = 1e-5

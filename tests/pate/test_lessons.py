@@ -8,7 +8,8 @@ from apiece.errors import DataError, InputError
 from apiece.pate import Lessons
 from apiece.pate.lessons import learn, require_classes, said
 from apiece.pate.shares import Shares
-from apiece.training import StackedMlp, Streams
+from apiece.training import StackedMlp
+from apiece.training.randomness import Streams
 
 from .worlds import MODEL, people, public
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from apiece.errors import InputError
-from apiece.recipes import LeafPatches, normalised, transformed
+from apiece.recipes.features import LeafPatches, normalised, transformed
 
 PATCHES = LeafPatches(side=8, filters=4, size=3, places=2)
 

@@ -9,7 +9,8 @@ import torch
 from apiece.assignment import Uniform
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError, OptionError
-from apiece.recipes import RECIPES, Recipe, normalised, outputs_of, read_recipe
+from apiece.recipes import RECIPES, Recipe, outputs_of, read_recipe
+from apiece.recipes.features import normalised
 
 SMALL = Recipe(batch_size=100.0, epochs=8.0, learning_rate=20.0)
 

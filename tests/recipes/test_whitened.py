@@ -2,8 +2,7 @@
 
 import torch
 
-from apiece.recipes import LeafPatches, leaf_whitening, normalised
-from apiece.recipes.features import whitened
+from apiece.recipes.features import LeafPatches, leaf_whitening, normalised, whitened
 from apiece.recipes.leaves import dead_leaves
 
 PATCHES = LeafPatches(side=8, filters=8, size=3, places=2)

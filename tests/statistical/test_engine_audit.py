@@ -20,7 +20,8 @@ from apiece.accounting import privacy_curve
 from apiece.audit import lower_bound
 from apiece.budgets import Budgets
 from apiece.plan import Plan, Stage
-from apiece.training import Streams, Trainer, batches, loop, sums
+from apiece.training import Trainer, batches, loop, sums
+from apiece.training.randomness import Streams
 
 # without its canaries the model learns nothing, and is told so
 pytestmark = pytest.mark.filterwarnings("ignore:model. until step:UserWarning")

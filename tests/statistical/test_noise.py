@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 
 from apiece.errors import InputError
-from apiece.training import ChaCha20Stream, ClippedSum, Streams, add_noise
+from apiece.training import ChaCha20Stream, ClippedSum, add_noise
+from apiece.training.randomness import Streams
 
 SIZE = 200_001
 

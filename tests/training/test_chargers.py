@@ -12,7 +12,8 @@ from apiece.errors import VerificationError
 from apiece.filters import GaussianFilter
 from apiece.training.batches import Draw
 from apiece.training.clipping import ClippedSum, clip_factors
-from apiece.training.loop import ROOM, ByBound, ByNorm, Charger, Prepaid, charges_for
+from apiece.training.filtered import ROOM, ByBound, ByNorm, charges_for
+from apiece.training.loop import Charger, Prepaid
 
 STDDEV = 2.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apiece.errors import StateError
-from apiece.training.checkpoints import Folder, Journal, write_atomically
+from apiece.training.checkpoints import CheckpointFolder, Journal, write_atomically
 from apiece.training.randomness import KEY_BYTES
 
 KEY = bytes(range(KEY_BYTES))
@@ -67,7 +67,7 @@ def test_whatever_was_planted(tmp_path: Path, kind: str, name: str) -> None:
 def test_a_folder_is_made_for_its_owner(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        Folder(tmp_path / "a" / "run").save(STATE, KEY)
+        CheckpointFolder(tmp_path / "a" / "run").save(STATE, KEY)
         Journal(tmp_path / "b" / "journal").close()
     finally:
         os.umask(before)
@@ -80,18 +80,18 @@ def test_a_folder_that_others_write_to_or_a_link_is_refused(tmp_path: Path) -> N
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(StateError, match="anyone can write"):
-        Folder(tmp_path / "open").save(STATE, KEY)
+        CheckpointFolder(tmp_path / "open").save(STATE, KEY)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(StateError, match="is a link"):
-        Folder(tmp_path / "link").save(STATE, KEY)
+        CheckpointFolder(tmp_path / "link").save(STATE, KEY)
     assert list((tmp_path / "real").iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["link", "wide"])
 def test_a_key_that_others_know_is_not_used(tmp_path: Path, how: str) -> None:
     """On resume too: who planted the key could take the noise off."""
-    folder = Folder(tmp_path / "run")
+    folder = CheckpointFolder(tmp_path / "run")
     folder.save(STATE, KEY)
     if how == "link":
         (tmp_path / "theirs").write_bytes(KEY)

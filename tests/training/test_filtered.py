@@ -12,8 +12,7 @@ from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
 from apiece.training.clipping.clipped import ClippedSum
-from apiece.training.filtered import FilteredTrainer
-from apiece.training.loop import charges_for
+from apiece.training.filtered import FilteredTrainer, charges_for
 from apiece.training.processes import Processes
 
 
@@ -396,7 +395,9 @@ def test_without_a_person_the_sum_moves_by_at_most_their_charge(
 def test_a_charge_that_forgets_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: charged for half of what the rows add up to, a sum is not covered."""
     monkeypatch.setattr("apiece.training.loop.add_noise", keep_sum)
-    monkeypatch.setattr("apiece.training.loop.charges_for", lambda total: charges_for(total) / 2)
+    monkeypatch.setattr(
+        "apiece.training.filtered.charges_for", lambda total: charges_for(total) / 2
+    )
     assert uncovered(2) > 0
 
 

@@ -15,7 +15,8 @@ from apiece.audit.stacked_training import model_confidences
 from apiece.errors import UnsupportedError
 from apiece.filters import GaussianFilter
 from apiece.sensitivity import ModelLoss, partial_sensitivity
-from apiece.training import Evaluation, FilteredTrainer, clip_and_sum, evaluating
+from apiece.training import Evaluation, FilteredTrainer, clip_and_sum
+from apiece.training.modes import evaluating
 from apiece.training.stacked import StackedModule
 
 LOSS = nn.CrossEntropyLoss(reduction="none")

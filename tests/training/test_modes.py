@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from apiece.training import evaluating
+from apiece.training.modes import evaluating
 
 
 def test_every_part_goes_back_to_its_own_mode() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from apiece.training import ChaCha20Stream, ClippedSum, add_noise, normalise
+from apiece.training import ChaCha20Stream, ClippedSum, add_noise
+from apiece.training.randomness import normalise
 
 ONE = torch.ones(1)
 

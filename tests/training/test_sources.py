@@ -164,7 +164,7 @@ def texts(collate=padded, **options):
 
 def test_what_is_padded_goes_together_by_shape():
     index = np.array([3, 4, 5, 8, 7, 0])
-    found = list(sources.alike(texts(), index, CPU))
+    found = list(texts().alike(index, CPU))
     assert sorted(np.concatenate([where for where, _, _ in found])) == list(range(6))
     for where, inputs, targets in found:
         for row, target, i in zip(inputs["x"], targets, index[where], strict=True):
@@ -192,9 +192,7 @@ def moved(source):
     sums = Sums(Padding(), nn.CrossEntropyLoss(reduction="none"), source, width=8)
     every = np.array([0, 4, 8, 3])
     with_, without = (sums.over(r, np.full(r.size, 1e-3), seed=0) for r in (every, every[:-1]))
-    assert torch.allclose(with_.norms[:-1], without.norms) or not isinstance(
-        source, sources.Collated
-    )
+    assert torch.allclose(with_.norms[:-1], without.norms) or source.collate is None
     apart = [with_.gradients[name] - without.gradients[name] for name in with_.gradients]
     return float(torch.stack([a.norm() for a in apart]).norm()) / 1e-3
 
@@ -204,7 +202,8 @@ def test_no_record_pads_another():
 
     class Together(sources.Items):
         def fetch(self, index, device):
-            return sources._on(device, padded([self.dataset[int(i)] for i in index]))
+            batch = padded([self.dataset[int(i)] for i in index])
+            return {"x": batch["x"]}, batch["labels"]
 
     assert moved(Together(Texts(), 12)) > 1.2, "the harness sees padding"
 
@@ -229,9 +228,9 @@ def test_sums_over_several_shapes_keep_the_order():
 def test_a_collate_function_that_makes_other_records_is_refused():
     twice = texts(lambda items: (torch.ones(2 * len(items), 3), torch.ones(2 * len(items))))
     with pytest.raises(DataError, match="made 2 records of one"):
-        list(sources.alike(twice, np.array([0]), CPU))
+        list(twice.alike(np.array([0]), CPU))
     with pytest.raises(DataError, match="dicts with 'labels'"):
-        list(sources.alike(texts(lambda items: {"x": torch.ones(1)}), np.array([0]), CPU))
+        list(texts(lambda items: {"x": torch.ones(1)}).alike(np.array([0]), CPU))
 
 
 @pytest.mark.parametrize("sampler", [RandomSampler(range(5)), SequentialSampler(range(5))])

@@ -11,8 +11,9 @@ from torch import nn
 from apiece import Budgets
 from apiece.filters import GaussianFilter
 from apiece.plan import Plan, Stage
-from apiece.training import ChaCha20Stream, ClippedSum, FilteredTrainer, Streams, Trainer, add_noise
+from apiece.training import ChaCha20Stream, ClippedSum, FilteredTrainer, Trainer, add_noise
 from apiece.training import randomness as noise_module
+from apiece.training.randomness import Streams
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 DATA = (torch.ones(10, 3), torch.zeros(10, dtype=torch.long))

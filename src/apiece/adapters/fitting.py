@@ -39,7 +39,8 @@ from apiece.jobs.people import Records
 from apiece.jobs.running import student
 from apiece.pate import Lessons, VotePlan, plan_votes
 from apiece.plan import BoundPlan
-from apiece.training import Streams, Trainer
+from apiece.training import Trainer
+from apiece.training.randomness import Streams
 
 METHODS = ("dp-sgd", "pate")
 _OF_PATE = ("public", "teachers", "threshold")

@@ -25,14 +25,9 @@ from torch import nn
 from apiece._types import Integers, Mask
 from apiece.adapters.federation import Federation, charge, plan_federation
 from apiece.errors import InputError, StateError
-from apiece.training import (
-    ChaCha20Stream,
-    ClippedSum,
-    add_noise,
-    clip_and_sum,
-    normalise,
-    write_atomically,
-)
+from apiece.training import ChaCha20Stream, ClippedSum, add_noise, clip_and_sum
+from apiece.training.checkpoints import write_atomically
+from apiece.training.randomness import normalise
 
 __all__ = [
     "FederatedClient",

@@ -34,7 +34,8 @@ from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets, Units
 from apiece.errors import DataError, InputError
 from apiece.plan import Plan
-from apiece.training import StackedMlp, StackedModel
+from apiece.training import StackedMlp
+from apiece.training.stacked import StackedModel
 
 Arrays = dict[str, npt.NDArray[Any]]
 Work = Callable[[int], Arrays]

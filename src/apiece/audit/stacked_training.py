@@ -19,7 +19,10 @@ from apiece._types import Floats, Integers, Mask
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
-from apiece.training import SUMS, StackedModel, add_noise, evaluating, normalise
+from apiece.training import add_noise
+from apiece.training.modes import evaluating
+from apiece.training.randomness import normalise
+from apiece.training.stacked import SUMS, StackedModel
 from apiece.training.sums import bring
 
 

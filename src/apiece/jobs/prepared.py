@@ -108,7 +108,7 @@ class Unfinished:
 
     def begin(self, job: Job) -> None:
         """Make the folder, and note what the config does not say."""
-        from apiece.training import write_atomically
+        from apiece.training.checkpoints import write_atomically
 
         self.folder.mkdir(mode=0o700)
         note = {"name": job.name, "coins": self.coins}
@@ -125,14 +125,14 @@ class Unfinished:
             return 0
         import torch
 
-        from apiece.training import CheckpointFolder
+        from apiece.training.checkpoints import CheckpointFolder
 
         states = [CheckpointFolder(path.parent).state for path in paths]
         return sum(int(torch.load(path, weights_only=True)["step"]) for path in states)
 
     def clear(self) -> None:
         """Delete what makes it a run to be resumed, then the keys, then everything."""
-        from apiece.training import CheckpointFolder
+        from apiece.training.checkpoints import CheckpointFolder
 
         self._note.unlink(missing_ok=True)
         for path in self.folder.glob("*/key"):

@@ -53,7 +53,8 @@ from apiece.jobs.trained import (
 from apiece.ledger import Ledger, read_id, reserve_plan, training_costs, training_terms
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
-from apiece.training import Progress, StackedMlp, Streams, Trainer
+from apiece.training import Progress, StackedMlp, Trainer
+from apiece.training.randomness import Streams
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]

@@ -23,7 +23,9 @@ from apiece._types import Integers
 from apiece.errors import DataError, StateError
 from apiece.pate.planning import VotePlan
 from apiece.pate.voting import NONE, answered, counted
-from apiece.training import ChaCha20Stream, Streams, write_atomically
+from apiece.training import ChaCha20Stream
+from apiece.training.checkpoints import write_atomically
+from apiece.training.randomness import Streams
 
 BLOCK = 100  # questions whose answers are written together
 FORMAT = "apiece answers 1"

@@ -19,7 +19,8 @@ from apiece import _check
 from apiece._types import Integers
 from apiece.errors import DataError
 from apiece.pate.shares import Shares
-from apiece.training import SUMS, StackedModel, Streams
+from apiece.training.randomness import Streams
+from apiece.training.stacked import SUMS, StackedModel
 
 Watcher = Callable[[int, int], object]  # told the step and the number of steps
 

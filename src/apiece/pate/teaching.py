@@ -19,7 +19,8 @@ from apiece.pate.planning import VotePlan
 from apiece.pate.shares import Shares, require_dealt, shared_out
 from apiece.pate.spreading import spread
 from apiece.pate.voting import NONE
-from apiece.training import StackedModel, Streams
+from apiece.training.randomness import Streams
+from apiece.training.stacked import StackedModel
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

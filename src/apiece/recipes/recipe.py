@@ -33,7 +33,8 @@ from apiece.recipes.features import (
 from apiece.recipes.heads import HEADS, Shape, WeightAverage
 from apiece.recipes.leaves import LeafNetwork, unit
 from apiece.recipes.scattering import Scattering
-from apiece.training import Streams, Trainer
+from apiece.training import Trainer
+from apiece.training.randomness import Streams
 
 TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
     "scattering": lambda side, colours: Scattering(side),

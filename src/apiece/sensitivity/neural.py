@@ -24,7 +24,8 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
-from apiece.training import called_with, smooth_squares, unchanged
+from apiece.training.clipping.smooth import smooth_squares
+from apiece.training.modes import called_with, unchanged
 
 LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)

@@ -54,16 +54,16 @@ def skips(size: int, rate: float, generator: Generator) -> Integers:
         return np.empty(0, dtype=np.int64)
     scale = 1 / np.log1p(-rate)
     mean = size * rate
-    last, found = -1, []
+    last, parts = -1, []
     while last < size:
         room = int(mean + 4 * np.sqrt(mean) + 8)
         # log1p(-u) for u in [0, 1) is the logarithm of a uniform number in (0, 1]
         gaps = np.minimum(np.log1p(-uniforms(generator, room)) * scale, size)
         places = last + np.cumsum(gaps.astype(np.int64) + 1)
-        found.append(places)
+        parts.append(places)
         last = int(places[-1])
         mean = max((size - last) * rate, 0)
-    places = np.concatenate(found) if len(found) > 1 else found[0]
+    places = np.concatenate(parts) if len(parts) > 1 else parts[0]
     inside: Integers = places[: np.searchsorted(places, size)]
     return inside
 
@@ -92,40 +92,35 @@ class PoissonSampler:
     def draw(self, generator: Generator) -> Integers:
         """Return the positions of the records of one batch, in increasing order."""
         parts = [bucket.draw(generator) for bucket in self.buckets]
-        if not parts:
-            return np.empty(0, dtype=np.int64)
-        batch = np.concatenate(parts).astype(np.int64, copy=False)
+        batch = np.concatenate(parts) if parts else np.empty(0)
+        batch = batch.astype(np.int64, copy=False)
         batch.sort()
         return batch
 
 
 def _buckets(positions: Positions, rates: Floats, group_index: Integers) -> list[Bucket]:
+    """Return the records by their rates: a bucket a rate, or an octave where there are many."""
     distinct, rank_of_group = np.unique(rates, return_inverse=True)
     ranks = rank_of_group.astype(np.min_scalar_type(distinct.size))[group_index][positions]
     if distinct.size > 1:
         order = np.argsort(ranks, kind="stable")
         positions, ranks = positions[order], ranks[order]
         del order  # 8 bytes a record
-    edges = _edges(distinct)
+    edges = np.arange(distinct.size + 1)
+    if distinct.size > _PLAIN:
+        with np.errstate(divide="ignore"):
+            octave = np.floor(np.log2(distinct))
+        octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
+        edges = np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
     starts = np.searchsorted(ranks, edges.astype(ranks.dtype))  # else all ranks would be widened
-    found = []
+    buckets = []
     for start, end, high in zip(starts[:-1], starts[1:], edges[1:], strict=True):
         top = float(distinct[high - 1])
         if end == start or top <= 0:
             continue
         own = None if ranks[start] == high - 1 else distinct[ranks[start:end]]
-        found.append(Bucket(positions[start:end], top, own))
-    return found
-
-
-def _edges(distinct: Floats) -> Integers:
-    """Return where, in the sorted distinct rates, each bucket starts, and the end."""
-    if distinct.size <= _PLAIN:
-        return np.arange(distinct.size + 1)
-    with np.errstate(divide="ignore"):
-        octave = np.floor(np.log2(distinct))
-    octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
-    return np.append(np.flatnonzero(np.diff(octave, prepend=np.nan) != 0), distinct.size)
+        buckets.append(Bucket(positions[start:end], top, own))
+    return buckets
 
 
 def participants(stage: Stage, group_index: Integers, generator: Generator) -> Mask:
@@ -185,15 +180,9 @@ def poisson_batches(plan: Plan, *, generator: Generator) -> Iterator[Integers]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Draw:
-    """One step's records and the public numbers of its mechanism.
+    """One step's records, (B,) positions with their bounds, and the step's public numbers.
 
-    Args:
-        records: (B,) Positions in the data, each once.
-        clip_norms: (B,) Their bounds.
-        noise_stddev: Of the noise on the sum.
-        expected_batch_size: What the noisy sum is divided by; it never follows B.
-        stage: Of the plan, from 0.
-        within: Steps of the stage before this one.
+    stage: of the plan, from 0; within: steps of the stage before this one.
     """
 
     records: Integers
@@ -215,15 +204,9 @@ class Sampler(Protocol):
 class PlannedSampler:
     """Poisson batches as a plan says: each record joins at its own rate, stage after stage.
 
-    Args:
-        plan: With who is where.
-        included: (n,) Who may be drawn at all; nothing else follows from it.
-        shard: (rank, world); this process draws records at positions rank modulo world.
-
-    Guarantee:
-        In each step every record joins independently of all others, with the probability that its
-        group has in the stage; where the stage has a participation, only if its one coin of the
-        stage said so.
+    In each step every record joins independently of all others, with the probability that its group
+    has in the stage; where the stage has a participation, only if its one coin of the stage said
+    so. included: (n,) who may be drawn at all; nothing else follows from it.
     """
 
     def __init__(self, plan: BoundPlan, included: Mask, shard: tuple[int, int] = (0, 1)) -> None:
@@ -240,23 +223,24 @@ class PlannedSampler:
             self._poisson = PoissonSampler(stage, index, joined=joined, shard=self._shard)
             self._entered = number
         records = self._poisson.draw(streams.sampling(step, self._shard[0]))
-        bounds = stage.clip_norm[index[records]]
-        size = stage.expected_batch_size
+        bounds, size = stage.clip_norm[index[records]], stage.expected_batch_size
         return Draw(records, bounds, stage.noise_stddev, size, number, within)
+
+
+def stage_of(plan: Plan, step: int) -> tuple[int, int]:
+    """Return the stage that `step` is in, and how many of the stage's steps come before it."""
+    for number, stage in enumerate(plan.stages):
+        if step < stage.steps:
+            return number, step
+        step -= stage.steps
+    raise InputError(f"step: {step} beyond the last of the plan's steps")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EqualSampler:
     """Everyone with the same probability, in every step alike; 1 is the full batch.
 
-    Args:
-        clip_norms: (n,) Each record's bound.
-        probability: Of joining a step, in (0, 1].
-        noise_stddev: Of the noise on the sum.
-        expected_batch_size: What the noisy sum is divided by; n·probability by default.
-
-    Raises:
-        InputError: For a value out of bounds.
+    clip_norms: (n,) each record's bound. expected_batch_size: n·probability by default.
     """
 
     clip_norms: Floats
@@ -283,12 +267,3 @@ class EqualSampler:
         else:
             records = np.arange(count)
         return Draw(records, self.clip_norms[records], self.noise_stddev, self.size)
-
-
-def stage_of(plan: Plan, step: int) -> tuple[int, int]:
-    """Return the stage that `step` is in, and how many of the stage's steps come before it."""
-    for number, stage in enumerate(plan.stages):
-        if step < stage.steps:
-            return number, step
-        step -= stage.steps
-    raise InputError(f"step: {step} beyond the last of the plan's steps")

@@ -1,4 +1,4 @@
-"""What is told about a run while it goes on: progress, curves, evaluations; public values only."""
+"""Values told while a run goes on: progress, planned spending, evaluations; public ones only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -17,92 +17,8 @@ from apiece.errors import UnsupportedError
 from apiece.plan import Plan
 from apiece.training.modes import evaluating
 
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """One group's ε at its δ: what it asked, and an upper bound on what is spent so far.
-
-    Args:
-        group: Its name.
-        asked: The ε that it asked.
-        spent: At most this much of it is spent.
-    """
-
-    group: str
-    asked: float
-    spent: float
-
-
-class PlannedSpending:
-    """What a run of `plan` has spent after some of its steps, as planned and not as realised.
-
-    It depends on the plan and the number of the step only: who was sampled, and how large their
-    gradients were, has no part in it, so it may be shown to anyone who may see the plan.
-
-    Args:
-        plan: That is run.
-        points: At how many steps, evenly spread, it is computed; between these the value of the
-            next one is given. Each takes a privacy curve a group, once.
-
-    Raises:
-        InputError: For `points` below 1.
-
-    Guarantee:
-        What is given for a step is an upper bound on what the group has spent by then.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
-        >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
-        >>> strict, weak = PlannedSpending(plan).at(10)
-        >>> strict.group, strict.spent <= 1.0, PlannedSpending(plan).at(5)[0].spent < strict.spent
-        ('strict', True, True)
-    """
-
-    def __init__(self, plan: Plan, *, points: int = 20) -> None:
-        self._plan = plan.public()
-        self._points = min(_check.count("points", points), plan.steps)
-        order = np.argsort(plan.budget_groups.epsilon, kind="stable")
-        self._groups = sorted({int(order[0]), int(order[-1])}, key=list(order).index)
-        self._known: dict[int, tuple[Spent, ...]] = {}
-
-    def at(self, step: int) -> tuple[Spent, ...]:
-        """Return what the strictest and the loosest group have spent after `step` steps.
-
-        Args:
-            step: Updates made; beyond the plan's last one as at it.
-
-        Raises:
-            InputError: For a step below 0.
-        """
-        steps = self._plan.steps
-        point = -(-min(_check.count("step", step, least=0), steps) * self._points // steps)
-        if point not in self._known:
-            self._known[point] = self._compute(-(-point * steps // self._points))
-        return self._known[point]
-
-    def _compute(self, steps: int) -> tuple[Spent, ...]:
-        budgets, spent = self._plan.budget_groups, [0.0] * len(self._groups)
-        if steps:
-            part = _first(self._plan, steps)
-            spent = [
-                float(part.curve(g).epsilon(float(budgets.delta[g])).upper) for g in self._groups
-            ]
-        return tuple(
-            Spent(str(budgets.name[g]), float(budgets.epsilon[g]), value)
-            for g, value in zip(self._groups, spent, strict=True)
-        )
-
-
-def _first(plan: Plan, steps: int) -> Plan:
-    """Return the plan of the first `steps` steps."""
-    stages, left = [], steps
-    for stage in plan.stages:
-        if left > 0:
-            stages.append(replace(stage, steps=min(left, stage.steps)))
-        left -= stage.steps
-    paths = None if plan.worst_paths is None else plan.worst_paths[:, : len(stages)]
-    return replace(plan, stages=tuple(stages), worst_paths=paths)
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +47,83 @@ class Progress:
 Callback = Callable[[Progress], object]
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One group's ε at its δ: what it asked, and an upper bound on what is spent so far."""
+
+    group: str
+    asked: float
+    spent: float
+
+
+class PlannedSpending:
+    """What a run of `plan` has spent after some of its steps, as planned and not as realised.
+
+    It depends on the plan and the number of the step only, so it may be shown to anyone who may
+    see the plan.
+
+    Args:
+        plan: That is run.
+        points: At how many steps, evenly spread, it is computed; between these the value of the
+            next one is given. Each takes a privacy curve a group, once.
+
+    Raises:
+        InputError: For `points` below 1.
+
+    Guarantee:
+        What is given for a step is an upper bound on what the group has spent by then.
+
+    Example:
+        >>> from apiece import Budgets, Scale, assign
+        >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
+        >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
+        >>> strict, weak = PlannedSpending(plan).at(10)
+        >>> strict.group, strict.spent <= 1.0, PlannedSpending(plan).at(5)[0].spent < strict.spent
+        ('strict', True, True)
+    """
+
+    def __init__(self, plan: Plan, *, points: int = 20) -> None:
+        self._plan = plan.public()
+        self._points = min(_check.count("points", points), plan.steps)
+        order = np.argsort(plan.budget_groups.epsilon, kind="stable").tolist()
+        self._groups = list(dict.fromkeys([order[0], order[-1]]))  # the strictest, the loosest
+        self._known: dict[int, tuple[Spent, ...]] = {}
+
+    def at(self, step: int) -> tuple[Spent, ...]:
+        """Return what the strictest and the loosest group have spent after `step` steps.
+
+        Args:
+            step: Updates made; beyond the plan's last one as at it.
+
+        Raises:
+            InputError: For a step below 0.
+        """
+        steps = self._plan.steps
+        point = -(-min(_check.count("step", step, least=0), steps) * self._points // steps)
+        if point not in self._known:
+            self._known[point] = self._compute(-(-point * steps // self._points))
+        return self._known[point]
+
+    def _compute(self, steps: int) -> tuple[Spent, ...]:
+        """Return what the plan's first `steps` steps spend."""
+        stages, left = [], steps
+        for stage in self._plan.stages:
+            if left > 0:
+                stages.append(replace(stage, steps=min(left, stage.steps)))
+            left -= stage.steps
+        paths = self._plan.worst_paths
+        paths = None if paths is None else paths[:, : len(stages)]
+        first = replace(self._plan, stages=tuple(stages), worst_paths=paths) if steps else None
+        asked = self._plan.budget_groups
+        spent = []
+        for g in self._groups:
+            upper = 0.0
+            if first is not None:
+                upper = float(first.curve(g).epsilon(float(asked.delta[g])).upper)
+            spent.append(Spent(str(asked.name[g]), float(asked.epsilon[g]), upper))
+        return tuple(spent)
+
+
 class ProgressBar:
     """A callback that shows steps, time left and ε spent as planned, on stderr or `console`.
 
@@ -152,7 +145,7 @@ class ProgressBar:
         ...         Trainer(model, optimizer, loss, plan, data, callbacks=[bar]).fit()
     """
 
-    def __init__(self, plan: Plan, *, console: Any = None) -> None:
+    def __init__(self, plan: Plan, *, console: Console | None = None) -> None:
         from rich import progress
         from rich.console import Console
 
@@ -181,17 +174,10 @@ class ProgressBar:
 
 
 def describe(spent: Spent) -> str:
-    """Return one group's spending in few words, with three digits.
+    """Return one group's spending in few words, with three digits, rounded up.
 
-    Args:
-        spent: Of the group.
-
-    Guarantee:
-        The number shown is rounded up.
-
-    Example:
-        >>> describe(Spent("strict", 1.0, 0.25011))
-        'ε 0.251 of 1 (strict)'
+    >>> describe(Spent("strict", 1.0, 0.25011))
+    'ε 0.251 of 1 (strict)'
     """
     unit = 10.0 ** (math.floor(math.log10(spent.spent)) - 2) if spent.spent > 0 else 1.0
     rounded = math.ceil(spent.spent / unit) * unit

@@ -20,7 +20,6 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -41,22 +40,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path`, for its owner only, whole or not at all.
 
     The file is new, with mode 0600 whatever the umask; a link, a folder or a device at `path` is
-    refused.
-
-    Args:
-        path: Where; its folder exists.
-        data: All of it.
-
-    Raises:
-        StateError: Where that fails; what was at `path` is then still there.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "note"
-        ...     write_atomically(path, b"done")
-        ...     path.read_bytes(), oct(path.stat().st_mode & 0o777)
-        (b'done', '0o600')
+    refused. Raises `StateError` where that fails; what was at `path` is then still there.
     """
     try:
         write(path, data, STATE)
@@ -98,21 +82,8 @@ def _to_bytes(state: State, *, check: bool) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """One checkpoint folder.
-
-    Args:
-        path: It need not exist yet.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as parent:
-        ...     folder = Folder(Path(parent) / "run")
-        ...     folder.save({"finished": False, "step": 3}, bytes(31) + b"k")
-        ...     state, _ = folder.load()
-        >>> state["step"]
-        3
-    """
+class CheckpointFolder:
+    """One checkpoint folder, which need not exist yet."""
 
     path: Path
 
@@ -134,17 +105,13 @@ class Folder:
     def save(self, state: State, key: bytes) -> None:
         """Write the state; the key once, before it and before anything is released.
 
-        Args:
-            state: Tensors, numbers, texts, lists and dicts.
-            key: Of all randomness of the run, 32 bytes.
-
-        Raises:
-            StateError: Where the folder is another run's, or cannot be written to.
-            UnsupportedError: Where the state holds what a safe load would refuse.
+        Raises `StateError` where the folder is another run's, or cannot be written to, and
+        `UnsupportedError` where the state holds what a safe load would refuse.
         """
         _make_private(self.path)
-        data = _to_bytes(state, check=not self.state.exists())
-        if not self.state.exists() and not self.journal.exists():
+        first = not self.state.exists()
+        _to_bytes(state, check=first)  # refused before a key is written
+        if first and not self.journal.exists():
             if self.key.exists() and self.key.stat().st_size != KEY_BYTES:
                 raise StateError(f"{self.key}: is no key of a run; choose an empty folder")
             write_atomically(self.key, key)  # a key without a state has made nothing yet
@@ -153,27 +120,15 @@ class Folder:
                 f"{self.path}: holds the checkpoint of another run; resume that one, or choose an "
                 "empty folder"
             )
-        data = _to_bytes({**state, "place": self._place()}, check=not self.state.exists())
+        data = _to_bytes({**state, "place": self.key.stat().st_ino}, check=first)
         write_atomically(self.state, data)
 
-    def _place(self) -> int:
-        return self.key.stat().st_ino
-
     def was_copied(self, state: State) -> bool:
-        """Whether the folder is another than the one that a state was written in.
-
-        Args:
-            state: As `load` returns it, of a run that is not finished.
-        """
-        return bool(state["place"] != self._place())
+        """Return whether an unfinished run's state was written in another folder than this."""
+        return bool(state["place"] != self.key.stat().st_ino)
 
     def load(self) -> tuple[State, bytes | None]:
-        """Return the state, read with weights_only=True, and the key; None for a finished run.
-
-        Raises:
-            StateError: Where there is no state, it is damaged, or the key of a run that is not
-                finished is gone.
-        """
+        """Return the state, read with weights_only=True, and the key; None for a finished run."""
         if not self.state.is_file():
             raise StateError(f"{self.state}: no checkpoint there; start the run afresh")
         try:
@@ -227,15 +182,8 @@ class Folder:
 class Journal:
     """What was released in each step, as digests; a repeated step must agree.
 
-    Args:
-        path: Of the file; its folder is made where there is none.
-
-    Raises:
-        StateError: Where it cannot be opened.
-
-    Guarantee:
-        Of one step no two different updates are noted, by whichever process and after whichever
-        kill; the note is made before the update is applied.
+    Of one step no two different updates are noted, by whichever process and after whichever kill;
+    the note is made before the update is applied.
     """
 
     def __init__(self, path: Path) -> None:
@@ -248,14 +196,9 @@ class Journal:
             raise StateError(f"{path}: the journal cannot be opened ({error.strerror})") from None
 
     def record(self, step: int, update: Iterable[torch.Tensor]) -> None:
-        """Note the noisy update of `step` before it is applied.
+        """Note the noisy update of `step`, counted from 0, before it is applied.
 
-        Args:
-            step: Counted from 0.
-            update: All tensors of it, in the same order each time.
-
-        Raises:
-            StateError: Where the step was made before and came out differently.
+        Raises `StateError` where the step was made before and came out differently.
         """
         digest = hashlib.blake2b(digest_size=_DIGEST)  # public, as the update itself is
         for tensor in update:
@@ -264,26 +207,19 @@ class Journal:
         new = digest.digest()
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)  # against a second process on this run
         try:
-            self._agree(step, new)
+            old = os.pread(self._descriptor, _DIGEST, step * _DIGEST)
+            if len(old) == _DIGEST and old not in (bytes(_DIGEST), new):
+                raise StateError(
+                    f"{self.path}: step {step} was made before and now comes out differently; to "
+                    "release both would give the noise away: resume with the same code, data, "
+                    "precision, physical batch size and number of threads, or start the run afresh"
+                )
+            os.pwrite(self._descriptor, new, step * _DIGEST)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def _agree(self, step: int, new: bytes) -> None:
-        old = os.pread(self._descriptor, _DIGEST, step * _DIGEST)
-        if len(old) == _DIGEST and old != bytes(_DIGEST) and old != new:
-            raise StateError(
-                f"{self.path}: step {step} was made before and now comes out differently; to "
-                "release both would give the noise away: resume with the same code, data, "
-                "precision, physical batch size and number of threads, or start the run afresh"
-            )
-        os.pwrite(self._descriptor, new, step * _DIGEST)
-
     def reaches(self, step: int) -> bool:
-        """Whether `step` was made, or any after it.
-
-        Args:
-            step: Counted from 0.
-        """
+        """Return whether `step`, counted from 0, was made, or any after it."""
         return os.fstat(self._descriptor).st_size > step * _DIGEST
 
     def close(self) -> None:
@@ -293,27 +229,13 @@ class Journal:
             self._descriptor = -1
 
 
-Fingerprint = Callable[[Streams], str]  # of the records and their groups, by the run's own key
-
-
 class Keeper:
-    """The checkpoints of one loop that runs a plan.
+    """The checkpoints of one loop that runs a plan, and what must be the same when it resumes.
 
-    Args:
-        loop: What is saved; its updates are noted in the folder's journal from now on.
-        streams: Whose key is saved with it.
-        plan: What is run; with its last step the key of the randomness is deleted.
-        fingerprint: Keyed hash of the records and their groups.
-        makes: What else decides the updates, by the names that messages give it.
-        folder: For the checkpoints; None keeps none until `save` is given one.
-        every: Steps between two checkpoints.
-
-    Raises:
-        StateError: Where the folder holds a checkpoint already.
-
-    Guarantee:
-        A first checkpoint comes before the first update, and no step is released twice with
-        different noise, however often the run is killed and resumed.
+    A first checkpoint comes before the first update, and no step is released twice with different
+    noise, however often the run is killed and resumed. With the plan's last step the key of the
+    randomness is deleted. makes: what decides the updates beside plan and data, by the names that
+    messages give it. folder: None keeps no checkpoint until `save` is given one.
     """
 
     def __init__(
@@ -322,8 +244,8 @@ class Keeper:
         streams: Streams,
         *,
         plan: Plan,
-        fingerprint: Fingerprint,
-        makes: Mapping[str, Any],
+        fingerprint: Callable[[Streams], str],  # of records and groups, by the run's own key
+        makes: Mapping[str, object],
         folder: Path | None,
         every: int,
     ) -> None:
@@ -332,7 +254,7 @@ class Keeper:
         self._data: str | None = None  # the fingerprint, once it is known
         self._identity: dict[str, str] | None = None  # of what else decides the updates
         self._journal: Journal | None = None
-        self._folder = None if folder is None else Folder(folder)
+        self._folder = None if folder is None else CheckpointFolder(folder)
         self._begun, self._finished = False, False
         loop.journal = self._note
         if self._folder is not None and self._folder.state.exists():
@@ -372,7 +294,7 @@ class Keeper:
 
     def save(self, folder: str | Path | None = None) -> Path:
         """Write a checkpoint, atomically, and return its folder; see `Trainer.save`."""
-        place = self._folder or (None if folder is None else Folder(Path(folder)))
+        place = self._folder or (None if folder is None else CheckpointFolder(Path(folder)))
         if place is None:
             raise InputError("save: no folder; give one here or as Trainer(checkpoint=...)")
         if folder is not None and Path(folder) != place.path:
@@ -391,6 +313,7 @@ class Keeper:
         return place.path
 
     def _state(self) -> State:
+        """Return what a checkpoint holds; all processes must call it together."""
         loop = self._loop
         return {
             "step": loop.step_number,
@@ -406,17 +329,11 @@ class Keeper:
             "restarts": None if loop.restarts is None else loop.restarts.state_dict(),
         }
 
-    def resume(self, folder: Folder, state: State, key: bytes | None) -> None:
-        """Put the loop where a checkpoint left it.
+    def resume(self, folder: CheckpointFolder, state: State, key: bytes | None) -> None:
+        """Put the loop where a checkpoint left it; key: None for a finished run.
 
-        Args:
-            folder: Of the checkpoint.
-            state: What it holds.
-            key: Of the run's randomness; None for a finished run.
-
-        Raises:
-            StateError: Where the checkpoint is of another run, by anything that decides its
-                results.
+        Raises `StateError` where the checkpoint is of another run, by anything that decides its
+        results.
         """
         loop = self._loop
         self._folder, self._begun, self._finished = folder, True, key is None
@@ -427,10 +344,10 @@ class Keeper:
             self._streams = loop.streams = Streams(key, state["release"])
             own |= {"data": self._fingerprint(self._streams), **self._identify()}
             kept |= {"data": state["data"], **state["makes"]}
-        for what in own | kept:
-            if own.get(what) != kept.get(what):
+        for name in own | kept:
+            if own.get(name) != kept.get(name):
                 raise StateError(
-                    f"checkpoint: its {what} is not the one given here, and its noise is for that "
+                    f"checkpoint: its {name} is not the one given here, and its noise is for that "
                     "one alone; resume with all that the run began with, or start another run"
                 )
         self._data, self._identity = state["data"], state["makes"]
@@ -445,7 +362,7 @@ class Keeper:
         loop.step_number = loop.updates.begun = int(state["step"])
         loop.rejected = int(state["rejected"])
 
-    def _check_world(self, folder: Folder, state: State) -> None:
+    def _check_world(self, folder: CheckpointFolder, state: State) -> None:
         """Raise `StateError` where another number of processes may not go on with the run.
 
         It draws other records. So no step that was made may be made again, with the same noise on

@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from scipy.stats import chi2, ncx2
+from scipy.special import chdtri, chndtr
 
-from apiece._types import Floats, Integers, Mask
-from apiece.errors import IdleParameterWarning, VerificationError
+from apiece._types import Floats, Integers
+from apiece.errors import IdleParameterWarning
 from apiece.training.batches import Draw, Sampler
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.clipping import ClippedSum, guards
@@ -24,32 +22,15 @@ from apiece.training.randomness import Randomness, Uncopied, add_noise, normalis
 from apiece.training.sums import Sums
 from apiece.training.updates import Restarts, Unfreezing, Updates
 
-ROOM = 1 + 2.0**-16  # norms are computed in single precision; charges are for a little more
+Journal = Callable[[int, Iterable[torch.Tensor]], None]  # step, noisy update
 SumOver = Callable[[Integers, Floats], ClippedSum]  # records, their bounds; a pass of its own
-
-
-class Accounts(Protocol):
-    """One account a record: `GaussianFilter`, `RenyiFilter`, or the people of a ledger."""
-
-    def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
-        """Charge all who can pay; return who can."""
-        ...
-
-    def affordable(self, noise_stddev: float) -> Floats:
-        """Return the largest norm that each can still pay for."""
-        ...
 
 
 class Charger(Protocol):
     """What the step loop asks for the sum, so that nothing is summed that nobody paid for."""
 
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
-        """Charge whom the step concerns; return the sum over those drawn who have paid.
-
-        Args:
-            draw: Who is to take part.
-            sum_over: Clips and sums over records, each at its bound, in a pass of its own.
-        """
+        """Charge whom the step concerns; return the sum over those drawn who have paid."""
         ...
 
 
@@ -61,195 +42,6 @@ class Prepaid:
         return sum_over(draw.records, draw.clip_norms)
 
 
-class ByBound:
-    """Every account pays for its clip bound at every step, drawn or not, while it can.
-
-    `active` says who paid for the last step: data about people.
-
-    Args:
-        accounts: One a record.
-        clip_norms: (n,) Each record's bound, drawn or not.
-
-    Guarantee:
-        The sum holds records whose account has just paid for their whole bound, with no discount
-        for sampling.
-    """
-
-    def __init__(self, accounts: Accounts, clip_norms: Floats) -> None:
-        self._accounts, self._clip_norms = accounts, clip_norms
-        self.active: Mask | None = None
-
-    def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
-        """Charge everyone; return the sum over those who were drawn and could pay."""
-        active = self.active = self._accounts.admit(self._clip_norms, draw.noise_stddev)
-        paid = active[draw.records]
-        return sum_over(draw.records[paid], draw.clip_norms[paid])
-
-
-class ByNorm:
-    """Every account pays for its record's present norm, at most its bound; for full batches.
-
-    Whoever can pay for the whole clip bound is summed in one pass; of the others the norms come
-    first, and then the sum over those who can pay for them. In that second pass each is clipped
-    at what it was charged, whatever the model, which may be random, makes of it now. `active`
-    says who paid for the last step: data about people.
-
-    Args:
-        accounts: One a record.
-
-    Guarantee:
-        Each record's share of the sum is at most what its account has just paid for.
-
-    References:
-        Feldman and Zrnic 2021, Alg. 1.
-    """
-
-    def __init__(self, accounts: Accounts) -> None:
-        self._accounts = accounts
-        self.active: Mask | None = None
-
-    def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
-        """Return the sum over all who can pay for their current norm. Everyone must be drawn.
-
-        Raises:
-            VerificationError: Where an account refused what it had said it could pay.
-        """
-        bounds, stddev = draw.clip_norms, draw.noise_stddev
-        affordable = self._accounts.affordable(stddev)
-        certain = bounds <= affordable
-        sure, unsure = np.flatnonzero(certain), np.flatnonzero(~certain & (affordable > 0))
-        total = sum_over(sure, bounds[sure])
-        charges = bounds.copy()
-        charges[sure] = charges_for(total)
-        if unsure.size:
-            charges[unsure] = charges_for(sum_over(unsure, bounds[unsure]))
-        active = self._accounts.admit(charges, stddev)
-        if not active[sure].all():
-            raise VerificationError("filter: refused a charge that it had said was affordable")
-        self.active = active
-        late = unsure[active[unsure] & (charges[unsure] > 0)]
-        return total + sum_over(late, charges[late]) if late.size else total
-
-
-def charges_for(clipped: ClippedSum) -> Floats:
-    """Return what each record's share can at most be, (B,); 0 for one that was not finite.
-
-    Below the least bound that can be enforced nobody is charged less than that.
-    """
-    norms = clipped.norms.detach().cpu().numpy().astype(np.float64) * ROOM
-    bounds = clipped.clip_norms.cpu().numpy()
-    held = np.minimum(np.maximum(norms, guards.LEAST_BOUND), bounds)
-    return np.asarray(np.where(np.isfinite(norms), held, 0.0))
-
-
-_ENDS = (10, 30, 70, 150, 310)  # of the windows: the first one may clear, and names nobody
-_CHANCE = 1e-3  # of noise alone to pass for more, in one window
-_SHARE = 0.1  # of an even share of what clipping lets through: what is to be seen
-_SEEN = 0.99  # the chance to see it
-_MOST = 2 / 3  # of the trained entries, which must lie still: a bias may be where it ought to be
-
-
-@dataclass(slots=True)
-class _Sum:
-    """A parameter's noisy sums over a window, with the noise in them and what could have been.
-
-    Args:
-        total: The noisy sums, added up.
-        variance: Of each entry's noise.
-        reach: The largest norm of the sum without noise, about.
-    """
-
-    total: torch.Tensor
-    variance: float = 0.0
-    reach: float = 0.0
-
-    def moves(self) -> bool:
-        """Whether noise alone is unlikely to have given this: a test by χ²."""
-        size = self.total.numel()
-        found = float(self.total.double().square().sum()) / self.variance
-        return not found <= float(chi2.isf(_CHANCE, size))  # what is not finite is not noise
-
-    def would_show(self, share: float) -> bool:
-        """Whether a part of `share` in the sum would have been seen."""
-        size, excess = self.total.numel(), (share * self.reach) ** 2 / self.variance
-        bound = float(chi2.isf(_CHANCE, size))
-        if size > 10_000:
-            mean, variance = size + excess, 2 * (size + 2 * excess)
-            return bound <= mean - 2.33 * math.sqrt(variance)
-        return bool(ncx2.sf(bound, size, excess) >= _SEEN)
-
-
-class NoiseAlone:
-    """Warns where the noisy sums of most that is trained cannot be told from noise.
-
-    The noisy sums of steps 1 to 10, 11 to 30, 31 to 70, 71 to 150 and 151 to 310 are added up, for
-    each parameter. Noise alone gives a squared norm by χ² with as many degrees of freedom as the
-    parameter has entries. What exceeds its quantile is cleared for good. From the second window on
-    one that does not lies still, if more would have shown: a part of the clipped sum of a tenth of
-    an even share among the parameters, at the smallest of the clip norms. Where those that lie
-    still hold two thirds of all trained entries, they are named, once.
-
-    Args:
-        clip_norms: The smallest of each stage.
-
-    Guarantee:
-        It reads released sums and the plan, so that it costs no privacy. A parameter without a
-        gradient is cleared with chance .001 in a window; one whose part is at least that tenth is
-        named with chance .01 at most.
-    """
-
-    def __init__(self, clip_norms: Sequence[float]) -> None:
-        self._clip_norms = clip_norms
-        self._sums: dict[str, _Sum] = {}
-        self._cleared: set[str] = set()
-        self._entries: dict[str, int] = {}
-        self._told = False
-
-    def take(self, step: int, update: Mapping[str, torch.Tensor], draw: Draw) -> None:
-        """Add up one step's update; steps count from 1."""
-        if step > _ENDS[-1] or self._told or not draw.noise_stddev > 0:
-            return
-        self._entries = {name: value.numel() for name, value in update.items()}
-        for name, value in update.items():
-            if name in self._cleared or guards.is_sharded(value):
-                continue
-            if name not in self._sums:
-                self._sums[name] = _Sum(torch.zeros_like(value))
-            one, rows = self._sums[name], draw.expected_batch_size
-            one.total.add_(value, alpha=rows)
-            one.variance += draw.noise_stddev**2
-            one.reach += rows * self._clip_norms[draw.stage]
-
-    def look(self, step: int) -> None:
-        """Warn where a window ends."""
-        if step not in _ENDS or not self._sums:
-            return
-        share = _SHARE / math.sqrt(len(self._entries))
-        self._cleared |= {name for name, one in self._sums.items() if one.moves()}
-        still = [
-            name
-            for name, one in self._sums.items()
-            if name not in self._cleared and step > _ENDS[0] and one.would_show(share)
-        ]
-        self._sums.clear()
-        entries, trained = (
-            sum(self._entries.get(n, 0) for n in part) for part in (still, self._entries)
-        )
-        if entries >= _MOST * trained:
-            self._told = True
-            named = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
-            warnings.warn(
-                f"model: until step {step} nothing but noise has moved {named} ({len(still)} of "
-                f"{len(self._entries)} trained); look whether a gradient reaches them (a frozen "
-                "head or a scale of zero, something detached, a learning rate far too large)",
-                IdleParameterWarning,
-                stacklevel=5,
-            )
-
-
-Journal = Callable[[int, Iterable[torch.Tensor]], None]  # step, noisy update
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Loop(Uncopied):
     """Private gradient descent, step by step; who takes part and who pays is plugged in.
@@ -258,24 +50,9 @@ class Loop(Uncopied):
     summed by `sums`; noise is added once, over all `processes`; the noisy sum is divided by the
     expected batch size; `journal` notes it; `updates` applies it; the callbacks are told.
 
-    Args:
-        sums: Of the model, the loss and the data.
-        sampler: Says who takes part in a step, and with which bounds, noise and divisor.
-        charger: Says who of them has paid.
-        updates: Optimizer and learning rate.
-        streams: All randomness but the model's first parameters.
-        processes: This one's place among those that train the model together.
-        callbacks: Told of each step when it is done.
-        restarts: For plans in which each stage begins from the first parameters.
-        unfreezing: Which parameters a step trains, where not all of them.
-        journal: Told of each noisy update before it is applied.
-        watch: Warns of parameters that noise alone moves.
-        step_number: Updates made.
-        rejected: How many times a record was not finite and left out; a private count.
-
-    Guarantee:
-        Parameters change by noisy sums only, each made from records whose share is bounded by what
-        the charger was told, with the noise and the divisor of the draw.
+    Parameters change by noisy sums only, each made from records whose share is bounded by what the
+    charger was told, with the noise and the divisor of the draw. `rejected` counts how many times a
+    record was not finite and left out: a private number.
     """
 
     sums: Sums
@@ -293,14 +70,10 @@ class Loop(Uncopied):
     rejected: int = 0
 
     def step(self, steps: int) -> Progress:
-        """Take one step, and return what the callbacks were told of it.
+        """Take one step, of `steps` in all, and return what the callbacks were told of it.
 
-        Args:
-            steps: In all, as far as is known; told to the callbacks.
-
-        Raises:
-            StateError: Where the last update was interrupted half-way, or other parameters are
-                trainable than at first.
+        Raises `StateError` where the last update was interrupted half-way, or other parameters are
+        trainable than at first.
         """
         self.updates.check_whole(self.step_number)
         self.processes.settle()
@@ -352,3 +125,101 @@ class Loop(Uncopied):
             if self.processes.rank == 0:
                 self.journal(self.step_number, noted)
         return update
+
+
+_ENDS = (10, 30, 70, 150, 310)  # of the windows: the first one may clear, and names nobody
+_CHANCE = 1e-3  # of noise alone to pass for more, in one window
+_SHARE = 0.1  # of an even share of what clipping lets through: what is to be seen
+_SEEN = 0.99  # the chance to see it
+_MOST = 2 / 3  # of the trained entries, which must lie still: a bias may be where it ought to be
+
+
+@dataclass(slots=True)
+class _Window:
+    """A parameter's noisy sums over a window, with the noise in them and what could have been.
+
+    variance: of each entry's noise; reach: the largest norm of the sum without noise, about.
+    """
+
+    total: torch.Tensor
+    variance: float = 0.0
+    reach: float = 0.0
+
+    def moves(self) -> bool:
+        """Return whether noise alone is unlikely to have given this: a test by χ²."""
+        square = float(self.total.double().square().sum()) / self.variance
+        return not square <= self._bound  # what is not finite is not noise
+
+    def would_show(self, share: float) -> bool:
+        """Return whether a part of `share` in the sum would have been seen."""
+        size, excess = self.total.numel(), (share * self.reach) ** 2 / self.variance
+        if size > 10_000:
+            mean, variance = size + excess, 2 * (size + 2 * excess)
+            return self._bound <= mean - 2.33 * math.sqrt(variance)
+        return bool(1 - chndtr(self._bound, size, excess) >= _SEEN)
+
+    @property
+    def _bound(self) -> float:
+        return float(chdtri(self.total.numel(), _CHANCE))
+
+
+class NoiseAlone:
+    """Warns where the noisy sums of most that is trained cannot be told from noise.
+
+    The noisy sums of steps 1 to 10, 11 to 30, 31 to 70, 71 to 150 and 151 to 310 are added up, for
+    each parameter. Noise alone gives a squared norm by χ² with as many degrees of freedom as the
+    parameter has entries. What exceeds its quantile is cleared for good. From the second window on
+    one that does not lies still, if more would have shown: a part of the clipped sum of a tenth of
+    an even share among the parameters, at the smallest of the clip norms (one a stage). Where those
+    that lie still hold two thirds of all trained entries, they are named, once.
+
+    It reads released sums and the plan, so that it costs no privacy. A parameter without a gradient
+    is cleared with chance .001 in a window; one whose part is at least that tenth is named with
+    chance .01 at most.
+    """
+
+    def __init__(self, clip_norms: Sequence[float]) -> None:
+        self._clip_norms = clip_norms
+        self._windows: dict[str, _Window] = {}
+        self._cleared: set[str] = set()
+        self._entries: dict[str, int] = {}
+        self._told = False
+
+    def take(self, step: int, update: Mapping[str, torch.Tensor], draw: Draw) -> None:
+        """Add up one step's update; steps count from 1."""
+        if step > _ENDS[-1] or self._told or not draw.noise_stddev > 0:
+            return
+        self._entries = {name: value.numel() for name, value in update.items()}
+        for name, value in update.items():
+            if name in self._cleared or guards.is_sharded(value):
+                continue
+            if name not in self._windows:
+                self._windows[name] = _Window(torch.zeros_like(value))
+            one, rows = self._windows[name], draw.expected_batch_size
+            one.total.add_(value, alpha=rows)
+            one.variance += draw.noise_stddev**2
+            one.reach += rows * self._clip_norms[draw.stage]
+
+    def look(self, step: int) -> None:
+        """Warn where a window ends."""
+        if step not in _ENDS or not self._windows:
+            return
+        share = _SHARE / math.sqrt(len(self._entries))
+        self._cleared |= {name for name, one in self._windows.items() if one.moves()}
+        still = [
+            name
+            for name, one in self._windows.items()
+            if name not in self._cleared and step > _ENDS[0] and one.would_show(share)
+        ]
+        self._windows.clear()
+        entries = sum(self._entries.get(name, 0) for name in still)
+        if entries >= _MOST * sum(self._entries.values()):
+            self._told = True
+            named = ", ".join(still[:3]) + (", …" if len(still) > 3 else "")
+            warnings.warn(
+                f"model: until step {step} nothing but noise has moved {named} ({len(still)} of "
+                f"{len(self._entries)} trained); look whether a gradient reaches them (a frozen "
+                "head or a scale of zero, something detached, a learning rate far too large)",
+                IdleParameterWarning,
+                stacklevel=5,
+            )

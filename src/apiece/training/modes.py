@@ -1,4 +1,4 @@
-"""A model as it was: put in evaluation mode, or run with other values, and left as it was found."""
+"""A model in evaluation mode, or with other values, and then as it was."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Yield with every part of a model in evaluation mode; put it back as it was, whatever happens.
 
     So are its buffers: what a forward pass writes there would be of the records that it ran on.
-
-    Args:
-        model: Its parts may be in different modes.
-
-    Example:
-        >>> model = nn.Sequential(nn.Dropout())
-        >>> with evaluating(model):
-        ...     model[0].training
-        False
-        >>> model[0].training
-        True
     """
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
@@ -43,19 +32,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[list[str]]:
-    """Yield, and put back what was replaced of parameters and buffers, and what buffers held.
+    """Put back what was replaced of parameters and buffers, and what buffers held.
 
-    Yields a list that names, in the end, what was put back.
-
-    Args:
-        model: Values of its parameters are not put back.
-
-    Example:
-        >>> model = nn.BatchNorm1d(2)
-        >>> with unchanged(model) as written:
-        ...     _ = model(torch.ones(3, 2))
-        >>> written, model.num_batches_tracked.item()
-        (['running_mean', 'running_var', 'num_batches_tracked'], 0)
+    Yields a list that names, in the end, what was put back. Values of parameters are not.
     """
     held = [
         (path, place, dict(place))
@@ -79,7 +58,7 @@ def unchanged(model: nn.Module) -> Iterator[list[str]]:
 
 
 def _written(name: str, now: Held, then: Held, buffers: dict[int, Values]) -> bool:
-    """Whether another tensor is at a place, or other values in a buffer there."""
+    """Return whether another tensor is at a place, or other values in a buffer there."""
     if name not in now or name not in then or now[name] is not then[name]:
         return True
     buffer, was = buffers.get(id(now[name]), (None, None))
@@ -98,20 +77,14 @@ def called_with(
     """Return model(*args, **kwargs) with `values` in the place of its parameters, and leave it be.
 
     As torch's `functional_call`, which leaves its values behind in a module that has two names.
+    values: by the names of `named_parameters`; what has none here keeps its own.
 
-    Args:
-        model: Its parts may be used under several names, and its parameters in several parts.
-        values: By the names of `named_parameters`; what has none here keeps its own.
-        *args: Of the model.
-        **kwargs: Of the model.
-
-    Example:
-        >>> layer = nn.Linear(1, 1, bias=False)
-        >>> model = nn.Sequential(layer, layer)
-        >>> called_with(model, {"0.weight": torch.full((1, 1), 3.0)}, torch.ones(1)).item()
-        9.0
-        >>> model[0].weight is layer.weight
-        True
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> model = nn.Sequential(layer, layer)
+    >>> called_with(model, {"0.weight": torch.full((1, 1), 3.0)}, torch.ones(1)).item()
+    9.0
+    >>> model[0].weight is layer.weight
+    True
     """
     names = {id(p): name for name, p in model.named_parameters() if name in values}
     everywhere = {

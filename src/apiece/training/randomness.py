@@ -1,4 +1,4 @@
-"""Streams of randomness: one for sampling, one for noise, one for the model, kept apart.
+"""Streams of randomness for sampling, noise and the model; noise on a sum that knows its bounds.
 
 Every stream is derived from one key, a purpose and the number of the step, so that a run that was
 killed draws the same batch and the same noise for the same step again. Without a seed the key
@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.errors import InputError, StateError
 from apiece.training.clipping import ClippedSum, guards
-from apiece.training.processes import part_of
 
 KEY_BYTES = 32
 _BLOCK = 1 << 14  # values a pass: the working set stays in the second-level cache
@@ -179,7 +178,7 @@ def _not_a_generator(value: object) -> InputError:
 
 
 class Randomness(Protocol):
-    """What one step of a run draws from: streams apart for sampling, noise and the model."""
+    """What one step of a run draws from: separate streams for sampling, noise and the model."""
 
     def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
         """Return the stream that says who joins `step`."""
@@ -194,7 +193,7 @@ class Randomness(Protocol):
         ...
 
     def model(self, step: int, shard: int = 0) -> int:
-        """Return the seed of the model's own randomness in `step`."""
+        """Return the seed of the model's own randomness (dropout) in `step`."""
         ...
 
 
@@ -203,17 +202,8 @@ class Streams(Uncopied):
     """All randomness of one run, as a function of its key, the purpose and the step.
 
     Whoever has the key (or the seed) can take the noise off again: keep it as the data itself. In
-    a forked process every stream refuses, and none is copied or pickled.
-
-    Args:
-        key: 32 bytes, from which all streams come.
-        release: Whether noise comes from ChaCha20; else from torch's generator, for experiments.
-        process: The one in which the streams may be used; this one.
-
-    Example:
-        >>> a, b = Streams.from_seed(0), Streams.from_seed(0)
-        >>> bool(a.sampling(3).uniform(1) == b.sampling(3).uniform(1))
-        True
+    a forked process every stream refuses, and none is copied or pickled. Noise comes from ChaCha20
+    for a release; else from torch's generator, for experiments.
     """
 
     key: bytes = field(repr=False)
@@ -222,65 +212,33 @@ class Streams(Uncopied):
 
     @classmethod
     def from_seed(cls, seed: int | None) -> Streams:
-        """Return the streams of a `seed`, or fresh ones from the operating system for None.
-
-        Args:
-            seed: A whole number for an experiment that must be repeated; None for a release.
-
-        Raises:
-            InputError: For a seed that is negative or no whole number.
-        """
+        """Return the streams of a `seed`, or fresh ones from the operating system for None."""
         if seed is None:
             return cls(os.urandom(KEY_BYTES), release=True)
         number = _check.count("seed", seed, least=0)
         return cls(hashlib.sha256(f"apiece seed {number}".encode()).digest(), release=False)
 
     def derive(self, purpose: str, index: int, shard: int = 0) -> bytes:
-        """Return the 32-byte key of one purpose, at one index, on one shard.
-
-        Args:
-            purpose: A word; different words give keys that are independent.
-            index: The number of the step or stage.
-            shard: The rank of the process.
-        """
+        """Return the 32-byte key of one purpose, at one step or stage, for one process."""
         check_process(self.process)
         message = f"{purpose} {index} {shard}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
 
     def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins `step`.
-
-        Args:
-            step: Counted from 0.
-            shard: The rank of the process.
-        """
+        """Return the stream that says who joins `step`."""
         return ChaCha20Stream(self.derive("sampling", step, shard))
 
     def participation(self, stage: int, shard: int = 0) -> ChaCha20Stream:
-        """Return the stream that says who joins `stage` at all.
-
-        Args:
-            stage: Counted from 0.
-            shard: The rank of the process.
-        """
+        """Return the stream that says who joins `stage` at all."""
         return ChaCha20Stream(self.derive("participation", stage, shard))
 
     def noise(self, step: int) -> ChaCha20Stream | torch.Generator:
-        """Return the stream of the noise of `step`.
-
-        Args:
-            step: Counted from 0.
-        """
+        """Return the stream of the noise of `step`."""
         key = self.derive("noise", step)
         return ChaCha20Stream(key) if self.release else _torch_generator(key)
 
     def model(self, step: int, shard: int = 0) -> int:
-        """Return the seed of the model's own randomness (dropout) in `step`.
-
-        Args:
-            step: Counted from 0.
-            shard: The rank of the process.
-        """
+        """Return the seed of the model's own randomness in `step`."""
         return int.from_bytes(self.derive("model", step, shard)[:8], "little")
 
     def initialisation(self) -> torch.Generator:
@@ -288,48 +246,39 @@ class Streams(Uncopied):
         return _torch_generator(self.derive("initialisation", 0))
 
 
+def _torch_generator(key: bytes) -> torch.Generator:
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little"))
+
+
 class RunningStreams(Uncopied):
     """Each purpose's stream, read on from step to step: for runs of a length that nobody fixes.
 
     Noise comes from ChaCha20, with a seed and without. What a step draws depends on the steps
     before it, so that no step can be made again alone.
-
-    Args:
-        seed: As in `Streams.from_seed`.
-
-    Raises:
-        InputError: For a seed that is negative or no whole number.
     """
 
     def __init__(self, seed: int | None) -> None:
-        number = None if seed is None else _check.count("seed", seed, least=0)
-        self._of = {
-            purpose: _running(purpose, number) for purpose in ("noise", "sampling", "model")
-        }
+        def stream(purpose: str) -> ChaCha20Stream:
+            if seed is None:
+                return ChaCha20Stream()
+            number = _check.count("seed", seed, least=0)
+            return ChaCha20Stream(hashlib.sha256(f"filtered/{purpose}/{number}".encode()).digest())
+
+        self._noise, self._sampling, self._model = map(stream, ("noise", "sampling", "model"))
 
     def sampling(self, step: int, shard: int = 0) -> ChaCha20Stream:
         """Return the stream that says who joins a step."""
-        return self._of["sampling"]
+        return self._sampling
 
     participation = sampling
 
     def noise(self, step: int) -> ChaCha20Stream:
         """Return the stream of the noise."""
-        return self._of["noise"]
+        return self._noise
 
     def model(self, step: int, shard: int = 0) -> int:
         """Return a new seed of the model's own randomness, at each call."""
-        return int(self._of["model"].bits(1)[0])
-
-
-def _running(purpose: str, seed: int | None) -> ChaCha20Stream:
-    if seed is None:
-        return ChaCha20Stream()
-    return ChaCha20Stream(hashlib.sha256(f"filtered/{purpose}/{seed}".encode()).digest())
-
-
-def _torch_generator(key: bytes) -> torch.Generator:
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "little"))
+        return int(self._model.bits(1)[0])
 
 
 _BITS = 20  # of the noise's standard deviation; the grid adds 1e-13 of its variance
@@ -385,7 +334,8 @@ def add_noise(
     totals = list(sums.values())
     sizes = [total.numel() for total in totals]
     flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
-    noisy = _pieces(flat, sizes, totals)
+    pieces = flat.split_with_sizes(sizes)
+    noisy = [piece.view(total.shape) for piece, total in zip(pieces, totals, strict=True)]
     if any(guards.is_sharded(total) for total in totals):  # of the same noise in every process
         noisy = [part_of(one, total).add_(total) for one, total in zip(noisy, totals, strict=True)]
         for one in noisy:
@@ -408,26 +358,22 @@ def _to_grid(values: torch.Tensor, stddev: float) -> None:
     values.mul_(1 / step).round_().mul_(step)
 
 
-def _pieces(flat: torch.Tensor, sizes: list[int], like: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return views of `flat` in the shapes of `like`."""
-    pieces = flat.split_with_sizes(sizes)
-    return [piece.view(one.shape) for piece, one in zip(pieces, like, strict=True)]
+def part_of(whole: torch.Tensor, like: Any) -> torch.Tensor:
+    """Return this process's part of a tensor that all have, or the tensor if `like` is whole."""
+    if not guards.is_sharded(like) or tuple(whole.shape) != tuple(like.shape):
+        return whole
+    from torch.distributed.tensor import DTensor, Replicate
+
+    every = [Replicate()] * like.device_mesh.ndim
+    everywhere = DTensor.from_local(whole, like.device_mesh, every, run_check=False)
+    part: torch.Tensor = everywhere.redistribute(placements=like.placements)
+    return part
 
 
 def normalise(noisy: Mapping[str, torch.Tensor], expected_batch_size: float) -> None:
     """Divide a noisy sum by the expected batch size, in place: what an optimizer is given.
 
     The divisor is the plan's and never the realised batch's: how many took part would show.
-
-    Args:
-        noisy: The sum with its noise, by parameter name.
-        expected_batch_size: Of the step.
-
-    Example:
-        >>> noisy = {"w": torch.tensor([8.0, -2.0])}
-        >>> normalise(noisy, 4.0)
-        >>> noisy["w"].tolist()
-        [2.0, -0.5]
     """
     for value in noisy.values():
         value.div_(expected_batch_size)

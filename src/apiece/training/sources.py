@@ -43,7 +43,11 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
-        """Return inputs and targets of the records at `index`."""
+        """Return inputs and targets of the records at `index`, which go together."""
+        ...
+
+    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+        """Yield the records at `index` that go together: their places, inputs and targets."""
         ...
 
     def fingerprint(self, key: bytes) -> str:
@@ -71,6 +75,10 @@ class Tensors:
 
         return records.tree_map(take, self.inputs), records.tree_map(take, self.targets)
 
+    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+        """Yield all of them at once."""
+        yield np.arange(index.size), *self.fetch(index, device)
+
     def fingerprint(self, key: bytes) -> str:
         """Hash every byte."""
         digest = hashlib.blake2b(key=key, digest_size=16)
@@ -83,57 +91,24 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Items:
-    """A map-style dataset whose items are (inputs, target), or dicts with labels."""
+    """A map-style dataset whose items are (inputs, target), or dicts with labels.
 
-    dataset: Dataset[Any]
-    size: int
-
-    def __len__(self) -> int:
-        return self.size
-
-    def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
-        """Return the collated items at `index`, on `device`."""
-        return _on(device, default_collate(_items(self.dataset, index)))
-
-    def fingerprint(self, key: bytes) -> str:
-        """Hash as `fingerprint_of` does."""
-        return fingerprint_of(self, self.dataset, key)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Collated:
-    """A map-style dataset whose items a `collate` function makes records of, each alone.
-
-    A function that pads a batch to its longest item would have one record's inputs depend on who
-    else is there. So it is given one item at a time, and records of the same shapes go together.
+    collate: makes records of items. A function that pads a batch to its longest item would have one
+    record's inputs depend on who else is there. So it is given one item at a time, and records of
+    the same shapes go together. None for torch's own, which makes one shape of all.
     """
 
     dataset: Dataset[Any]
-    collate: Callable[[list[Any]], Any]
     size: int
+    collate: Callable[[list[Any]], Any] | None = None
 
     def __len__(self) -> int:
         return self.size
 
-    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
-        """Yield records of the same shapes: at which places of `index`, inputs and targets."""
-        made = [_on(device, self.collate([item])) for item in _items(self.dataset, index)]
-        groups: dict[Any, list[int]] = {}
-        for place, (inputs, targets) in enumerate(made):
-            if records.count(inputs, targets) != 1:
-                raise DataError(
-                    f"dataset: collate_fn made {records.count(inputs, targets)} records of one "
-                    "item; a share is bounded only where each item is one record"
-                )
-            shapes = [(t.shape, t.dtype) for t in records.leaves((inputs, targets))]
-            groups.setdefault(tuple(shapes), []).append(place)
-        for places in groups.values():
-            stacks = zip(*(records.leaves(made[k]) for k in places), strict=True)
-            inputs, targets = records.fill(made[places[0]], [torch.cat(s) for s in stacks])
-            yield np.array(places), inputs, targets
-
     def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
         """Return the records at `index`, where they are of the same shapes."""
+        if self.collate is None:
+            return _on(device, default_collate(self._read(index)))
         (_, inputs, targets), *others = self.alike(index, device)
         if others:
             raise DataError(
@@ -142,44 +117,53 @@ class Collated:
             )
         return inputs, targets
 
+    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+        """Yield records of the same shapes: their places in `index`, inputs and targets."""
+        if self.collate is None:
+            yield np.arange(index.size), *self.fetch(index, device)
+            return
+        made = [_on(device, self.collate([item])) for item in self._read(index)]
+        groups: dict[object, list[int]] = {}
+        for place, (inputs, targets) in enumerate(made):
+            if (count := records.count(inputs, targets)) != 1:
+                raise DataError(
+                    f"dataset: collate_fn made {count} records of one item; a share is bounded "
+                    "only where each item is one record"
+                )
+            shapes = [(t.shape, t.dtype) for t in records.leaves((inputs, targets))]
+            groups.setdefault(tuple(shapes), []).append(place)
+        for places in groups.values():
+            stacks = zip(*(records.leaves(made[k]) for k in places), strict=True)
+            inputs, targets = records.fill(made[places[0]], [torch.cat(s) for s in stacks])
+            yield np.array(places), inputs, targets
+
     def fingerprint(self, key: bytes) -> str:
-        """Hash as `fingerprint_of` does."""
-        return fingerprint_of(self, self.dataset, key)
+        """Hash the dataset's own `fingerprint()` if it has one, else its length and its items.
 
-
-def alike(
-    source: Source, index: Indices, device: torch.device
-) -> Iterator[tuple[Indices, Any, Any]]:
-    """Yield the records at `index` that go together: their places in it, inputs and targets."""
-    if isinstance(source, Collated):
-        yield from source.alike(index, device)
-    else:
-        yield np.arange(index.size), *source.fetch(index, device)
-
-
-def fingerprint_of(source: Source, dataset: Any, key: bytes) -> str:
-    """Hash a dataset's own `fingerprint()` if it has one, else its length and its items.
-
-    Of more than `PROBES` items, so many are read, at places drawn by the run's secret key: a share
-    s of changed items goes unnoticed with probability (1 − s)^4096 at most. Torch's generator is
-    set while they are read, so that random transforms give the same each time.
-    """
-    size = len(source)
-    digest = hashlib.blake2b(str(size).encode(), key=key, digest_size=16)
-    own = getattr(dataset, "fingerprint", None)
-    if callable(own):
-        digest.update(str(own()).encode())
+        Of more than `PROBES` items, so many are read, at places drawn by the run's secret key: a
+        share s of changed items goes unnoticed with probability (1 − s)^4096 at most. Torch's
+        generator is set while they are read, so that random transforms give the same each time.
+        """
+        digest = hashlib.blake2b(str(self.size).encode(), key=key, digest_size=16)
+        own = getattr(self.dataset, "fingerprint", None)
+        if callable(own):
+            digest.update(str(own()).encode())
+            return digest.hexdigest()
+        seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
+        probes = np.arange(self.size)
+        if self.size > PROBES:
+            probes = np.sort(np.random.default_rng(seed).choice(self.size, PROBES, replace=False))
+        with model_randomness(seed, ()):
+            for part in np.array_split(probes, -(-probes.size // _TOGETHER)):
+                for _, inputs, targets in self.alike(part, torch.device("cpu")):
+                    digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
         return digest.hexdigest()
-    seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
-    draw = np.random.default_rng(seed).choice
-    probes = np.arange(size)
-    if size > PROBES:
-        probes = np.sort(draw(size, PROBES, replace=False))
-    with model_randomness(seed, ()):
-        for part in np.array_split(probes, -(-probes.size // _TOGETHER)):
-            for _, inputs, targets in alike(source, part, torch.device("cpu")):
-                digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
-    return digest.hexdigest()
+
+    def _read(self, index: Indices) -> list[Any]:
+        """Return the items at `index`, read together where the dataset can."""
+        positions = index.tolist()
+        many = getattr(self.dataset, "__getitems__", None)
+        return list(many(positions)) if many else [self.dataset[i] for i in positions]
 
 
 def look_at_items(source: Source) -> None:
@@ -211,28 +195,21 @@ def _first_of(source: Source, index: list[int]) -> list[torch.Tensor]:
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         with model_randomness(0, ()):
-            found = list(alike(source, np.array(index), torch.device("cpu")))
+            groups = list(source.alike(np.array(index), torch.device("cpu")))
     finally:
         random.setstate(before)
         np.random.set_state(of_numpy)  # noqa: NPY002
-    places, *trees = next(part for part in found if 0 in part[0])
+    places, *trees = next(group for group in groups if 0 in group[0])
     return [tensor[places.tolist().index(0)] for tensor in records.leaves(trees)]
-
-
-def _items(dataset: Any, index: Indices) -> list[Any]:
-    """Return the items at `index`, read together where the dataset can."""
-    positions = index.tolist()
-    many = getattr(dataset, "__getitems__", None)
-    return list(many(positions)) if many else [dataset[i] for i in positions]
 
 
 def _on(device: torch.device, batch: Any) -> tuple[Any, Any]:
     """Return inputs and targets of a collated batch, on `device`."""
-    inputs, targets = (records.tree_map(lambda t: t.to(device), part) for part in _parted(batch))
+    inputs, targets = (records.tree_map(lambda t: t.to(device), part) for part in _halves(batch))
     return inputs, targets
 
 
-def _parted(batch: Any) -> tuple[Any, Any]:
+def _halves(batch: Any) -> tuple[Any, Any]:
     """Return inputs and targets of a batch: a pair, or a mapping with labels."""
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
@@ -258,9 +235,9 @@ def source_of(dataset: Any) -> Source:
         collate = getattr(collate, "wrapped_collator_fn", collate)  # Opacus' own around it
         if collate is default_collate:
             return of
-        return Collated(dataset.dataset, collate, len(of))
+        return Items(dataset.dataset, len(of), collate)
     if isinstance(dataset, Mapping) and "labels" in dataset:
-        dataset = _parted(dataset)
+        dataset = _halves(dataset)
     if isinstance(dataset, TensorDataset):
         *inputs, targets = dataset.tensors
         return source_of((inputs[0] if len(inputs) == 1 else tuple(inputs), targets))
@@ -347,14 +324,14 @@ class ParquetShards:
         wanted = np.asarray(positions, dtype=np.int64)
         if not ((wanted >= 0) & (wanted < len(self))).all():
             raise IndexError(f"positions: beyond the {len(self)} records")
-        found: list[Any] = [None] * wanted.size
+        items: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         owner = np.searchsorted(self._starts, wanted, side="right") - 1
         for group in np.unique(owner):
             places = np.flatnonzero(owner == group)
             inputs, targets = self._read(int(group), wanted[places] - self._starts[group])
-            for place, x, y in zip(places.tolist(), inputs, targets, strict=True):
-                found[place] = (x, y)
-        return found
+            pairs = zip(inputs, targets, strict=True)
+            items |= zip(places.tolist(), pairs, strict=True)
+        return [items[place] for place in range(wanted.size)]
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return one column of all records, for `Trainer(people=…)`; it must fit in memory.
@@ -472,13 +449,13 @@ class TarShards:
         """Return the record at `position`, decoded."""
         if not 0 <= position < len(self):
             raise IndexError(f"position {position}: beyond the {len(self)} records")
-        found = {}
+        record = {}
         own = slice(self._starts[position], self._starts[position + 1])
         parts = (kept[own].tolist() for kept in self._parts)
         for number, ending, offset, size in zip(*parts, strict=True):
             with self.files[number].open("rb") as file:
-                found[self._endings[ending]] = os.pread(file.fileno(), size, offset)
-        return self.decode(found)
+                record[self._endings[ending]] = os.pread(file.fileno(), size, offset)
+        return self.decode(record)
 
 
 def _members(path: Path) -> Iterator[tuple[str, str, int, int]]:

@@ -1,10 +1,9 @@
-"""Many small models as one: parameters with a leading model axis, per-record clipping in closed
-form.
+"""Many small models as one, their parameters in one matrix (K, D): a row a model.
 
-A stacked model holds K models in one matrix (K, D), a row a model. For fully connected layers the
-gradient of record i is the outer product δ_i a_iᵀ, so its norm is ‖δ_i‖·√(‖a_i‖² + 1) (bias
-included) and the clipped sum is one batched product: no per-record gradient is ever stored.
-Source: Goodfellow 2015; Li et al. 2022 (ghost clipping).
+For fully connected layers per-record clipping has a closed form. The gradient of record i is the
+outer product δ_i a_iᵀ, so its norm is ‖δ_i‖·√(‖a_i‖² + 1) (bias included) and the clipped sum is
+one batched product: no per-record gradient is ever stored (Goodfellow 2015; Li et al. 2022, ghost
+clipping). Any other module without buffers runs by vectorised per-record gradients.
 """
 
 from __future__ import annotations
@@ -36,21 +35,11 @@ class StackedModel(Protocol):
         ...
 
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
-        """Return the initial parameters of `models` independent models, (models, parameters).
-
-        Args:
-            models: How many.
-            generator: Of the parameters.
-        """
+        """Return the initial parameters of `models` independent models, (models, parameters)."""
         ...
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
-        """Return logits (K, P, classes).
-
-        Args:
-            flat: (K, parameters).
-            inputs: (K, P, …) Model k's own records in row k.
-        """
+        """Return logits (K, P, classes) of inputs (K, P, …): model k's own records in row k."""
         ...
 
     def clipped_sum(
@@ -63,20 +52,14 @@ class StackedModel(Protocol):
     ) -> ClippedSum:
         """Return Σ_p of model k's cross-entropy gradients, clipped to clip_norms[k, p], each k.
 
-        The sums are gradients["parameters"], (K, parameters); norms are (K, P), and losses (K, R),
-        one a row. A record whose gradient is not finite contributes nothing.
+        Record p's share of row k has norm at most clip_norms[k, p], after round-off; one whose
+        gradient is not finite contributes nothing. The sums are gradients["parameters"],
+        (K, parameters); norms are (K, P), and losses (K, R), one a row.
 
-        Args:
-            flat: (K, parameters).
-            inputs: (K, R, …) One row a record, or persons' rows.
-            targets: (K, R) Classes.
-            clip_norms: (K, P) One a record; 0 leaves the record out, which is how padding is
-                marked.
-            owner: (K, R), where records are persons with rows: whose in 0 … P − 1 each of the R
-                rows is. A person's gradients are added before they are clipped.
-
-        Guarantee:
-            Record p's share of row k has norm at most clip_norms[k, p], after round-off.
+        inputs, targets: (K, R, …), (K, R) classes: one row a record, or persons' rows. clip_norms:
+        (K, P); 0 leaves the record out, which is how padding is marked. owner: (K, R), where
+        records are persons with rows: whose in 0 … P − 1 each of the R rows is. A person's
+        gradients are added before they are clipped.
         """
         ...
 
@@ -94,11 +77,6 @@ def added(values: Tensor, owner: Tensor, persons: int) -> Tensor:
     place = owner.view(*owner.shape, *[1] * (values.dim() - 2)).expand_as(values)
     total = values.new_zeros(values.shape[0], persons, *values.shape[2:])
     return total.scatter_add_(1, place, values)
-
-
-def losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return each record's cross-entropy (K, P), of logits (K, P, classes)."""
-    return torch.logsumexp(logits, dim=2) - logits.gather(2, targets[..., None])[..., 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +135,7 @@ class StackedMlp:
         return flat
 
     def _activations(self, flat: Tensor, inputs: Tensor) -> list[Tensor]:
+        """Return each layer's inputs, and the logits."""
         outputs = [inputs]
         layers = self.layers(flat)
         for at, (weight, bias) in enumerate(layers):
@@ -237,14 +216,14 @@ class StackedMlp:
         """Return the sums of clipped cross-entropy gradients, one a model.
 
         Args:
-            flat: As for `StackedModel`, and so the following.
-            inputs: (K, R, features).
-            targets: (K, R).
-            clip_norms: (K, P).
-            owner: (K, R), or None.
+            flat: (K, parameters).
+            inputs: (K, R, features) One row a record, or persons' rows.
+            targets: (K, R) Classes.
+            clip_norms: (K, P) One a record or person; 0 leaves it out.
+            owner: (K, R) Whose in 0 … P − 1 each row is; None where each is a record.
 
         Guarantee:
-            As for `StackedModel`.
+            Record p's share of row k has norm at most clip_norms[k, p], after round-off.
         """
         outputs, deltas, norms = self._backward(flat, inputs, targets)
         if owner is not None:
@@ -260,7 +239,9 @@ class StackedMlp:
             scaled = d * factors
             torch.bmm(scaled.transpose(1, 2), a, out=weight)
             torch.sum(scaled, dim=1, keepdim=True, out=bias)
-        return ClippedSum({SUMS: result}, norms, losses(outputs[-1], targets), clip_norms)
+        logits = outputs[-1]
+        losses = torch.logsumexp(logits, dim=2) - logits.gather(2, targets[..., None])[..., 0]
+        return ClippedSum({SUMS: result}, norms, losses, clip_norms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,14 +274,6 @@ class StackedModule:
         """How many parameters one model has."""
         return sum(p.numel() for p in self.module.parameters())
 
-    def _named(self, row: Tensor) -> dict[str, Tensor]:
-        """Return one model's parameters by name, as views of its row."""
-        named, at = {}, 0
-        for name, parameter in self.module.named_parameters():
-            named[name] = row[at : at + parameter.numel()].view(parameter.shape)
-            at += parameter.numel()
-        return named
-
     def initial(self, models: int, generator: torch.Generator) -> Tensor:
         """Return independently initialised parameters, (models, parameters)."""
         rows, module = [], copy.deepcopy(self.module)
@@ -313,20 +286,20 @@ class StackedModule:
                 rows.append(torch.cat(parts))
         return torch.stack(rows).to(generator.device)
 
-    def _one(self, row: Tensor, record: Tensor) -> Tensor:
-        out: Tensor = called_with(self.module, self._named(row), record[None])
-        return out[0]
+    def _one(self, row: Tensor, records: Tensor) -> Tensor:
+        """Return one model's logits (P, classes) of records (P, …)."""
+        named, at = {}, 0
+        for name, parameter in self.module.named_parameters():
+            named[name] = row[at : at + parameter.numel()].view(parameter.shape)
+            at += parameter.numel()
+        out: Tensor = called_with(self.module, named, records)
+        return out
 
     def logits(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """Return logits (K, P, classes) of inputs (K, P, …)."""
-
-        def model(row: Tensor, records: Tensor) -> Tensor:
-            out: Tensor = called_with(self.module, self._named(row), records)
-            return out
-
         with torch.no_grad():
             parts = [
-                vmap(model)(flat[at : at + self.block], inputs[at : at + self.block])
+                vmap(self._one)(flat[at : at + self.block], inputs[at : at + self.block])
                 for at in range(0, flat.shape[0], self.block)
             ]
         return torch.cat(parts)
@@ -342,7 +315,7 @@ class StackedModule:
         """Return the sums of clipped cross-entropy gradients, one a model."""
 
         def loss(row: Tensor, record: Tensor, target: Tensor) -> Tensor:
-            return functional.cross_entropy(self._one(row, record)[None], target[None])
+            return functional.cross_entropy(self._one(row, record[None]), target[None])
 
         per_record = vmap(vmap(grad_and_value(loss), in_dims=(None, 0, 0)))
         sums, norms, losses = [], [], []
@@ -351,17 +324,18 @@ class StackedModule:
             gradients, values = per_record(flat[part], inputs[part], targets[part])
             if owner is not None:
                 gradients = added(gradients, owner[part], clip_norms.shape[1])
-            found = row_squares(gradients).sqrt_()
-            factors = clip_factors(found, clip_norms[part])
-            if not bool(torch.isfinite(found).all()):
-                gradients = torch.where(torch.isfinite(found)[..., None], gradients, 0.0)
+            sizes = row_squares(gradients).sqrt_()
+            factors = clip_factors(sizes, clip_norms[part])
+            if not bool(torch.isfinite(sizes).all()):
+                gradients = torch.where(torch.isfinite(sizes)[..., None], gradients, 0.0)
             sums.append(torch.bmm(factors[:, None], gradients)[:, 0])
-            norms.append(found)
+            norms.append(sizes)
             losses.append(values)
         return ClippedSum({SUMS: torch.cat(sums)}, torch.cat(norms), torch.cat(losses), clip_norms)
 
 
 def _reset(module: nn.Module) -> None:
+    """Start every part of a module anew."""
     for name, part in module.named_modules():
         own = list(part.parameters(recurse=False))
         reset = getattr(part, "reset_parameters", None)
@@ -375,31 +349,24 @@ def _reset(module: nn.Module) -> None:
 
 
 def cnn(channels: int, size: int, classes: int) -> nn.Module:
-    """Return the CNN of Kaiser et al. 2026.
-
-    Two 3×3 convolutions (32, 64) with pooling, 128 hidden units, `classes` outputs.
-    """
+    """Return the CNN of Kaiser et al. 2026: two 3×3 convolutions with pooling, 128 hidden units."""
     side = size // 4
     return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * side * side, 128),
-        nn.ReLU(),
-        nn.Linear(128, classes),
-    )
+        nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * side * side, 128), nn.ReLU(), nn.Linear(128, classes),
+    )  # fmt: skip
 
 
-class _Block(nn.Module):
+class ResidualBlock(nn.Module):
+    """Two convolutions beside the identity."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.inner = nn.Sequential(_conv(channels, channels), _conv(channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of both."""
         out: Tensor = x + self.inner(x)
         return out
 
@@ -418,11 +385,9 @@ def resnet9(channels: int, classes: int, *, width: int = 64) -> nn.Module:
     return nn.Sequential(
         _conv(channels, width),
         _conv(width, 2 * width, pool=True),
-        _Block(2 * width),
+        ResidualBlock(2 * width),
         _conv(2 * width, 4 * width, pool=True),
         _conv(4 * width, 4 * width, pool=True),
-        _Block(4 * width),
-        nn.AdaptiveMaxPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4 * width, classes),
-    )
+        ResidualBlock(4 * width),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(4 * width, classes),
+    )  # fmt: skip

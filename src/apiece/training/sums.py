@@ -32,7 +32,7 @@ from apiece.training.clipping import (
     model_randomness,
     proof_of,
 )
-from apiece.training.sources import Source, alike
+from apiece.training.sources import Source
 
 
 class Sums:
@@ -130,7 +130,7 @@ class Sums:
         if self._people is None:
             for start in range(0, records.size, width):
                 part = slice(start, start + width)
-                for places, inputs, targets in alike(self.source, records[part], device):
+                for places, inputs, targets in self.source.alike(records[part], device):
                     yield every[part][places], inputs, targets, None
             return
         # No guarantee rests on these coins: how many rows a person brings is bounded anyway.

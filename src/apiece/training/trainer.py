@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import BoundPlan, Plan
 from apiece.training.batches import PlannedSampler, taking_part
 from apiece.training.callbacks import Callback, Progress
-from apiece.training.checkpoints import Folder, Keeper
+from apiece.training.checkpoints import CheckpointFolder, Keeper
 from apiece.training.clipping import LossFunction, Proof, guards
 from apiece.training.loop import Loop, NoiseAlone, Prepaid
 from apiece.training.processes import Processes
@@ -131,7 +132,8 @@ class Trainer(Uncopied):
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, processes = source_of(dataset), Processes.current(self.model)
-        streams = _streams(seed, processes)
+        streams = Streams.from_seed(seed)
+        streams = replace(streams, key=processes.share_key(streams.key))
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
         mask = taking_part(included, bound.group_index.size)
         rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
@@ -150,12 +152,15 @@ class Trainer(Uncopied):
             unfreezing=_unfreezing(plan, sums, optimizer, unfreeze),
             watch=NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages]),
         )
+        makes = {"loss": loss_fn, "model": self.model, **updates.settings}
+        makes |= {"schedule of unfreezing": unfreeze, **how, "physical batch size": width}
+        groups = np.where(mask, bound.group_index, -1)
         self._keeper = Keeper(
             self._loop,
             streams,
             plan=plan,
-            fingerprint=_fingerprint_of(source, _who(np.where(mask, bound.group_index, -1), rows)),
-            makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
+            fingerprint=partial(_fingerprint, source, groups, rows),
+            makes=makes,
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
         )
@@ -285,7 +290,7 @@ class Trainer(Uncopied):
         """
         for name in {"seed", "checkpoint"} & set(options):
             raise InputError(f"resume: {name} is the folder's to say; leave it out")
-        place = Folder(Path(folder))
+        place = CheckpointFolder(Path(folder))
         state, key = place.load()
         seed = None if state["release"] else 0  # the key takes its place
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
@@ -293,14 +298,10 @@ class Trainer(Uncopied):
         return trainer
 
 
-def _streams(seed: int | None, processes: Processes) -> Streams:
-    streams = Streams.from_seed(seed)
-    return replace(streams, key=processes.share_key(streams.key))
-
-
 def _restarts(
     plan: Plan, model: nn.Module, updates: Updates, processes: Processes
 ) -> Restarts | None:
+    """Return what begins each stage anew, for a plan whose stages are averaged."""
     if plan.combine != "average":
         return None
     if processes.sharded is not None:
@@ -325,32 +326,18 @@ def _unfreezing(
         raise InputError(
             "unfreeze: the plan begins each stage anew, with all parameters; leave out"
         )
-    found = Unfreezing(sums.model, schedule)
+    thaw = Unfreezing(sums.model, schedule)
     named = dict(sums.model.named_parameters())
-    check_holds(optimizer, {n: named[n] for step in schedule for n in sorted(found.at(step))})
-    found.enter(0, sums)
-    return found
+    check_holds(optimizer, {n: named[n] for step in schedule for n in sorted(thaw.at(step))})
+    thaw.enter(0, sums)
+    return thaw
 
 
-def _makes(run: Trainer, updates: Updates, thaw: object, how: State) -> State:
-    """Return what makes a run's updates, beside plan and data, by the names that messages use."""
-    how = {"schedule of unfreezing": thaw, **how}
-    return {"loss": run.loss_fn, "model": run.model, **updates.settings, **how}
-
-
-def _who(groups: Integers, people: Units | None) -> list[Integers]:
-    """Return what says who takes part in which group, with which rows."""
-    if people is None:
-        return [groups]
-    return [groups, people.rows, people.starts, np.array([people.most or 0])]
-
-
-def _fingerprint_of(source: Source, who: list[Integers]) -> Callable[[Streams], str]:
-    """Return a keyed hash of records and their groups: the same people, in the same order."""
-
-    def fingerprint(streams: Streams) -> str:
-        key = streams.derive("fingerprint", 0)
-        groups = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
-        return source.fingerprint(key) + groups.hexdigest()
-
-    return fingerprint
+def _fingerprint(source: Source, groups: Integers, rows: Units | None, streams: Streams) -> str:
+    """Return a keyed hash of records, their groups and persons: the same, in the same order."""
+    key = streams.derive("fingerprint", 0)
+    who = [groups]
+    if rows is not None:
+        who += [rows.rows, rows.starts, np.array([rows.most or 0])]
+    persons = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
+    return source.fingerprint(key) + persons.hexdigest()

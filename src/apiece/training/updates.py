@@ -1,4 +1,4 @@
-"""From a noisy gradient to new parameters: the optimizer, its learning rate, what they remember."""
+"""From a noisy gradient to new parameters: optimizer, learning rate, stages, unfreezing."""
 
 from __future__ import annotations
 
@@ -49,11 +49,8 @@ class Updates:
     """Optimizer and learning rate, one step an update, fed with noisy gradients only.
 
     schedule: the plan's factors on the learning rates that the optimizer has at first. scheduler:
-    torch's, where the plan has none.
-
-    Raises `UnsupportedError` for an optimizer that calls for closures, and so would see gradients
-    without clipping and noise, and for a scheduler that calls for a metric; `InputError` where
-    both kinds of schedule are given.
+    torch's, where the plan has none. `begun` counts the updates begun; one that was interrupted has
+    begun and is not counted by the loop.
     """
 
     def __init__(
@@ -67,18 +64,16 @@ class Updates:
                 "optimizer: SparseAdam takes sparse gradients only, and noise makes every entry "
                 "of them; use Adam"
             )
-        needed = _needed(optimizer)
-        if needed:
+        if needed := _needed(optimizer):
             raise UnsupportedError(
                 f"optimizer: {type(optimizer).__name__}.step needs {needed[0]!r}, and would see "
                 "the loss and gradients without clipping or noise; use a first-order optimizer, "
                 "such as SGD, Adam, AdamW or Adagrad"
             )
-        if scheduler is not None and _needed(scheduler):
+        if scheduler is not None and (needed := _needed(scheduler)):
             raise UnsupportedError(
-                f"scheduler: {type(scheduler).__name__}.step needs "
-                f"{_needed(scheduler)[0]!r}, a figure about the records that no noise is "
-                "on; use one that follows the number of the step"
+                f"scheduler: {type(scheduler).__name__}.step needs {needed[0]!r}, a figure about "
+                "the records that no noise is on; use one that follows the number of the step"
             )
         if scheduler is not None and schedule is not None:
             raise InputError(
@@ -87,18 +82,17 @@ class Updates:
             )
         self.optimizer, self.scheduler, self.schedule = optimizer, scheduler, schedule
         self.settings = settings_of(optimizer, scheduler)  # as they are before the first step
-        self.begun = 0  # updates begun; one that was interrupted has begun and is not counted
+        self.begun = 0
         self._first = [float(group["lr"]) for group in optimizer.param_groups] if schedule else []
 
     def apply(
         self, step: int, parameters: dict[str, nn.Parameter], gradients: dict[str, torch.Tensor]
     ) -> float:
-        """Update the parameters by these gradients; `step` counts the model's updates from 0.
+        """Update the parameters, and return the learning rate of the optimizer's first group.
 
-        The gradients are in single precision or more, and rounded to the parameters' own only now.
-
-        Whatever else the optimizer holds has no gradient: one that somebody left there would be
-        without clipping and noise. Returns the learning rate of the first group.
+        `step` counts the model's updates from 0. The gradients are in single precision or more, and
+        rounded to the parameters' own only now. Whatever else the optimizer holds has no gradient:
+        one that somebody left there would be without clipping and noise.
         """
         self.begun += 1
         self.optimizer.zero_grad(set_to_none=True)
@@ -154,11 +148,12 @@ class Updates:
         self._first = list(state["learning_rates"])
 
 
-def _needed(stepper: Any) -> list[str]:
+def _needed(stepper: object) -> list[str]:
     """Return the names of the arguments that its method `step` cannot be called without."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     # of the class, because torch's schedulers put a wrapper over the optimizer's own method
-    _, *arguments = inspect.signature(type(stepper).step).parameters.values()
+    step = type(stepper).step  # type: ignore[attr-defined]
+    _, *arguments = inspect.signature(step).parameters.values()
     return [a.name for a in arguments if a.default is a.empty and a.kind not in kinds]
 
 
@@ -195,20 +190,17 @@ class OutputAverage(nn.Module):
             *args: As each of the models takes them.
             **kwargs: As each of the models takes them.
         """
-        total: torch.Tensor | None = None
-        for share, model in zip(self.weights.tolist(), self.models, strict=True):
-            part = model(*args, **kwargs) * share
-            total = part if total is None else total + part
-        assert total is not None
+        first, *others = zip(self.weights.tolist(), self.models, strict=True)
+        total: torch.Tensor = first[1](*args, **kwargs) * first[0]
+        for share, model in others:
+            total = total + model(*args, **kwargs) * share
         return total
 
 
 class Restarts:
-    """Keeps the first state of model and updates, and each finished stage's parameters.
+    """Begins each stage anew: keeps the first state, and each finished stage's parameters.
 
-    Args:
-        model: Trained by `updates`.
-        updates: With optimizer and schedule.
+    For plans that train one model a stage and average their outputs (Heo et al.'s AdaPDP).
     """
 
     def __init__(self, model: nn.Module, updates: Updates) -> None:
@@ -217,13 +209,9 @@ class Restarts:
         self.finished: list[State] = []
 
     def enter(self, stage: int) -> None:
-        """Where `stage` was not entered before, put the parameters of the last one aside.
+        """Where `stage`, counted from 0, was not entered before, put the last one's model aside.
 
-        Model and updates go back to the first state. Each step says where it is; a stage is
-        entered once.
-
-        Args:
-            stage: Counted from 0.
+        Model and updates go back to the first state.
         """
         if stage <= len(self.finished):
             return
@@ -236,9 +224,8 @@ class Restarts:
         """Return the average over the finished stages and the present one."""
         models = []
         for state in [*self.finished, self._model.state_dict()]:
-            model = copy.deepcopy(self._model)
-            model.load_state_dict(state)
-            models.append(model)
+            models.append(copy.deepcopy(self._model))
+            models[-1].load_state_dict(state)
         return OutputAverage(models, list(weights)[: len(models)])
 
     def state_dict(self) -> State:
@@ -258,20 +245,8 @@ class Unfreezing:
     Clipping, noise and update are of these alone; the others stand still. The schedule is fixed
     before the run, so that a step's mechanism, and the plan's promises, are what they were.
 
-    Args:
-        model: All of whose parameters are frozen or trained by the schedule from now on.
-        schedule: Step, from 0 on, to beginnings of names, in whole parts: "encoder.0" is not
-            "encoder.01"; "" is every parameter.
-
-    Raises:
-        InputError: For a schedule that does not begin with step 0, a beginning that no parameter
-            has, or a stage that trains nothing.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-        >>> found = Unfreezing(model, {0: ["1"], 50: [""]})
-        >>> [sorted(found.at(step)) for step in (49, 50)]
-        [['1.bias', '1.weight'], ['0.bias', '0.weight', '1.bias', '1.weight']]
+    schedule: step, from 0 on, to beginnings of names, in whole parts: "encoder.0" is not
+    "encoder.01"; "" is every parameter.
     """
 
     def __init__(self, model: nn.Module, schedule: Mapping[int, Sequence[str]]) -> None:
@@ -281,12 +256,13 @@ class Unfreezing:
             raise InputError(
                 f"unfreeze: begins at step {min(steps, default=None)}; give step 0 too"
             )
-        self._stages = [(step, self._beginning(schedule[step])) for step in sorted(steps)]
+        self._stages = [(step, self._trained(schedule[step])) for step in sorted(steps)]
 
-    def _beginning(self, beginnings: Sequence[str]) -> frozenset[str]:
+    def _trained(self, beginnings: Sequence[str]) -> frozenset[str]:
+        """Return the parameters whose names begin so."""
         if isinstance(beginnings, str):
             raise InputError(f"unfreeze: {beginnings!r} is one name; give a list of them")
-        found: set[str] = set()
+        names: set[str] = set()
         for start in beginnings:
             held = {n for n in self._named if not start or f"{n}.".startswith(f"{start}.")}
             if not held:
@@ -294,28 +270,19 @@ class Unfreezing:
                     f"unfreeze: no parameter's name begins with {start!r}; the first is "
                     f"{next(iter(self._named), None)!r}"
                 )
-            found |= held
-        if not found:
+            names |= held
+        if not names:
             raise InputError("unfreeze: a stage trains no parameter; give beginnings of names")
-        return frozenset(found)
+        return frozenset(names)
 
     def at(self, step: int) -> frozenset[str]:
-        """Return the names of the parameters trained in a step.
-
-        Args:
-            step: Counted from 0.
-        """
+        """Return the names of the parameters trained in a step, counted from 0."""
         return next(names for begin, names in reversed(self._stages) if begin <= step)
 
     def enter(self, step: int, sums: Sums) -> None:
         """Let `sums` be over the parameters trained in a step, and freeze the others.
 
-        Args:
-            step: Counted from 0.
-            sums: Of the model.
-
-        Raises:
-            StateError: Where requires_grad was changed by others meanwhile.
+        Raises `StateError` where requires_grad was changed by others meanwhile.
         """
         names = self.at(step)
         if names == sums.parameters.keys():

@@ -11,7 +11,7 @@ from torch import nn
 from apiece.training import clip_and_sum
 from apiece.training.clipping import clipped, contributions, engine
 from apiece.training.clipping.guards import LEAST_BOUND
-from apiece.training.loop import ROOM
+from apiece.training.filtered import ROOM
 
 RECORDS = 3
 
