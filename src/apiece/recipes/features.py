@@ -24,11 +24,7 @@ class Transform(Protocol):
     """Maps images (n, c, side, side) in [0, 1] to features, a record at a time."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return (n, channels, places, places).
-
-        Args:
-            images: In [0, 1].
-        """
+        """Return (n, channels, places, places)."""
 
     def __hash__(self) -> int:
         """Return the same for equal transforms."""
@@ -36,19 +32,10 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """The image as it is: for a head that turns and mirrors, or to compare with.
-
-    Example:
-        >>> Pixels()(torch.ones(1, 3, 2, 2)).shape
-        torch.Size([1, 3, 2, 2])
-    """
+    """The image as it is: for a head that turns and mirrors, or to compare with."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the images.
-
-        Args:
-            images: (n, c, side, side).
-        """
+        """Return the images."""
         return images
 
 
@@ -58,26 +45,9 @@ class LeafPatches:
 
     Filters are whitened patches of dead leaves; mean and covariance are those of dead leaves too.
     The responses above a threshold, of both signs, are averaged over `places` by `places` regions.
-    A record's features depend on that record alone, and on a seed that is no secret.
-
-    Args:
-        side: Pixels of a side.
-        colours: Channels of the images.
-        filters: How many patches.
-        size: Of a patch.
-        places: Regions along a side.
-        threshold: Of a response, where a patch and its match have norm 1 each.
-        seed: Of the process.
-
-    Raises:
-        InputError: For numbers that are no counts.
-
-    References:
-        Coates and Ng 2012, whose patches are the data's own; Baradad et al. 2021 for dead leaves.
-
-    Example:
-        >>> LeafPatches(side=8, filters=4, size=3, places=2)(torch.rand(2, 3, 8, 8)).shape
-        torch.Size([2, 8, 2, 2])
+    A record's features depend on that record alone, and on a seed that is no secret. threshold: of
+    a response, where a patch and its match have norm 1 each. Sources: Coates and Ng 2012, whose
+    patches are the data's own; Baradad et al. 2021 for dead leaves.
     """
 
     side: int
@@ -98,15 +68,7 @@ class LeafPatches:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, *, part: int = 32) -> Tensor:
-        """Return features (n, 2 · filters, places, places).
-
-        Args:
-            images: (n, colours, side, side) in [0, 1].
-            part: How many are transformed at a time; no part of the result.
-
-        Raises:
-            InputError: For images of another shape.
-        """
+        """Return features (n, 2 · filters, places, places), `part` images at a time."""
         require_shape(images, self.colours, self.side)
         filters, mean, matrix = self.filters_and_mean()
         # centring a patch, whitening it and comparing it are linear: one convolution makes all
@@ -115,15 +77,15 @@ class LeafPatches:
         centred = centred - centred.mean(dim=1, keepdim=True)
         kernels = centred.view(-1, self.colours, self.size, self.size)
         pool = nn.AdaptiveAvgPool2d(self.places)
-        found = []
+        made = []
         for few in torch.split(images, part):
             replies, white = nn.functional.conv2d(few, kernels, bias).split_with_sizes(
                 [self.filters, len(mean)], dim=1
             )
             replies = replies / white.norm(dim=1, keepdim=True).clamp_min(1e-6)
             both = [pool((sign * replies - self.threshold).clamp_min(0)) for sign in (1, -1)]
-            found.append(torch.cat(both, dim=1))
-        return torch.cat(found)
+            made.append(torch.cat(both, dim=1))
+        return torch.cat(made)
 
 
 @functools.lru_cache(maxsize=8)
@@ -140,25 +102,10 @@ def _filters(of: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
 def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
     """Return features with each group of channels at mean 0 and variance 1, then at norm 1.
 
-    A record is normalised by its own values alone, so this is no statistic of the data.
-
-    Args:
-        features: (n, channels, height, width).
-        groups: Into how many the channels fall, in order; a divisor of their number.
-        power: To which the size of each value is raised first, its sign kept: below 1 few strong
-            replies no longer outweigh many weak ones.
-
-    Raises:
-        InputError: For another number of groups.
-
-    References:
-        Wu and He 2018; Tramèr and Boneh 2021 on scattering features; Perronnin, Sánchez and
-        Mensink 2010 for the power.
-
-    Example:
-        >>> norms = normalised(torch.rand(2, 6, 3, 3), 2).flatten(1).norm(dim=1)
-        >>> torch.allclose(norms, torch.ones(2))
-        True
+    A record is normalised by its own values alone, so this is no statistic of the data. power: to
+    which the size of each value is raised first, its sign kept: below 1 few strong replies no
+    longer outweigh many weak ones. Sources: Wu and He 2018; Tramèr and Boneh 2021 on scattering
+    features; Perronnin, Sánchez and Mensink 2010 for the power.
     """
     channels = features.shape[1]
     if not 1 <= groups <= channels or channels % groups:
@@ -171,15 +118,8 @@ def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
 def transformed(transform: Transform, pixels: Any, cache: str | Path | None = None) -> Tensor:
     """Return the transform of images of bytes, scaled to [0, 1].
 
-    Args:
-        transform: Which.
-        pixels: (n, colours, side, side), bytes.
-        cache: A folder where features are kept in half precision, under a hash of transform and
-            images, and read another time. They are data about people as the images are.
-
-    Example:
-        >>> transformed(lambda images: images, np.full((1, 1, 2, 2), 255, np.uint8)).max()
-        tensor(1.)
+    cache: a folder where features are kept in half precision, under a hash of transform and images,
+    and read another time. They are data about people as the images are.
     """
     parts = (pixels[start : start + 1024] for start in range(0, len(pixels), 1024))
     if cache is None:
@@ -188,9 +128,9 @@ def transformed(transform: Transform, pixels: Any, cache: str | Path | None = No
     digest.update(repr(transform).encode())
     path = Path(cache) / f"features-{digest.hexdigest()}.npy"
     if not path.exists():
-        found = torch.cat([transform(_scaled(part)).half() for part in parts])
+        made = torch.cat([transform(_scaled(part)).half() for part in parts])
         with writing(path, STATE) as file:
-            np.save(file, found.numpy())
+            np.save(file, made.numpy())
     return torch.from_numpy(np.load(path, allow_pickle=False)).float()
 
 
@@ -204,39 +144,19 @@ def views(
     """Return the images, and each of them mirrored and turned, in an order that is always the same.
 
     Features that are averaged over these are nearly the same for all of them, so that a head has
-    not to learn from people that a mirrored or turned image shows the same. Which views there are
-    is no data.
-
-    Args:
-        pixels: (n, colours, side, side), bytes.
-        mirrored: Whether each also comes with left and right exchanged.
-        turn: Degrees by which each also comes turned, either way; 0 for none. Corners that come
-            from outside repeat the border.
-
-    Example:
-        >>> [view[0, 0].tolist() for view in views(np.array([[[[1, 2], [3, 4]]]], np.uint8),
-        ...                                       mirrored=True)]
-        [[[1, 2], [3, 4]], [[2, 1], [4, 3]]]
+    not to learn from people that a mirrored or turned image shows the same. turn: degrees by which
+    each also comes turned, either way; corners that come from outside repeat the border.
     """
-    found = [pixels] + [turned(pixels, angle) for angle in (-turn, turn) if angle]
-    return found + [view[..., ::-1] for view in found if mirrored]
+    made = [pixels] + [turned(pixels, angle) for angle in (-turn, turn) if angle]
+    return made + [view[..., ::-1] for view in made if mirrored]
 
 
 def turned(pixels: Any, degrees: float) -> NDArray[np.uint8]:
-    """Return images turned by some degrees, between pixels by the four nearest.
-
-    Args:
-        pixels: (n, colours, side, side), bytes.
-        degrees: Against the clock.
-
-    Example:
-        >>> turned(np.array([[[[1, 2], [3, 4]]]], np.uint8), 90)[0, 0].tolist()
-        [[2, 4], [1, 3]]
-    """
+    """Return images turned against the clock, between pixels by the four nearest."""
     values = pixels.astype(np.float32)
     near = ndimage.rotate(values, degrees, axes=(3, 2), reshape=False, order=1, mode="nearest")
-    found: NDArray[np.uint8] = np.rint(near).astype(np.uint8)
-    return found
+    made: NDArray[np.uint8] = np.rint(near).astype(np.uint8)
+    return made
 
 
 LEAVES, FLOOR = 1000, 0.1  # images, and what is added to variances, as a share of their mean
@@ -248,16 +168,6 @@ def whitened(features: Tensor, like: tuple[Tensor, Tensor]) -> Tensor:
     A linear head under noise learns first along the directions in which features vary most; in
     whitened ones no direction has to wait. Neither mean nor matrix is the data's: `leaf_whitening`
     takes both from a random process, so that this costs nothing.
-
-    Args:
-        features: (n, channels, places, places).
-        like: Mean (channels,) and matrix (channels, channels).
-
-    Example:
-        >>> features = torch.rand(2, 3, 4, 4)
-        >>> norms = whitened(features, (torch.zeros(3), torch.eye(3))).flatten(1).norm(dim=1)
-        >>> torch.allclose(norms, torch.ones(2))
-        True
     """
     mean, matrix = like
     parts = [
@@ -278,19 +188,7 @@ def leaf_whitening(
 ) -> tuple[Tensor, Tensor]:
     """Return mean and whitening matrix of the channels that dead leaves have.
 
-    Args:
-        transform: Of images, one that can be hashed.
-        side: Pixels of a side.
-        colours: Channels of the images.
-        groups: By which channels are normalised first.
-        share: Power of the matrix in [0, 1]: at 1 the leaves' covariance is undone.
-        power: Of each value, as in `normalised`.
-
-    Example:
-        >>> from apiece.recipes.features import Pixels
-        >>> mean, matrix = leaf_whitening(Pixels(), 8, 3, 1)
-        >>> mean.shape, matrix.shape
-        (torch.Size([3]), torch.Size([3, 3]))
+    share: power of the matrix in [0, 1]; at 1 the leaves' covariance is undone.
     """
     source = torch.Generator().manual_seed(1)
     leaves = dead_leaves(LEAVES, side, channels=colours, generator=source)

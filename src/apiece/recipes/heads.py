@@ -17,22 +17,9 @@ class TurnedConvolution(nn.Module):
     """A convolution with each filter turned by quarters and mirrored, and the largest reply kept.
 
     Turning or mirroring the input turns or mirrors the output, and does nothing else to it, where
-    stride and padding fit the side: (side + 2·padding − size) is a multiple of the stride.
-
-    Args:
-        before: Channels that come in.
-        after: Filters, each in its eight forms.
-        size: Of a filter's side.
-        stride: Between places.
-        padding: With zeros.
-
-    References:
-        Cohen and Welling 2016, lifting and pooling over the group; Hölzl et al. 2023 with private
-        training.
-
-    Example:
-        >>> TurnedConvolution(1, 4, 3)(torch.rand(2, 1, 8, 8)).shape
-        torch.Size([2, 4, 8, 8])
+    stride and padding fit the side: (side + 2·padding − size) is a multiple of the stride. Sources:
+    Cohen and Welling 2016, lifting and pooling over the group; Hölzl et al. 2023 with private
+    training.
     """
 
     def __init__(
@@ -44,11 +31,7 @@ class TurnedConvolution(nn.Module):
         self.stride, self.padding = stride, padding
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, after, places, places).
-
-        Args:
-            x: (n, before, side, side).
-        """
+        """Return (n, after, places, places) of (n, before, side, side)."""
         sides = (self.weight, self.weight.flip(3))
         forms = torch.cat([torch.rot90(w, turn, (2, 3)) for w in sides for turn in range(4)])
         replies = nn.functional.conv2d(x, forms, stride=self.stride, padding=self.padding)
@@ -61,15 +44,7 @@ def equivariant_cnn(shape: tuple[int, int, int], classes: int, *, width: int = 2
 
     Outputs are the same for an image, its quarter turns and its mirror images, where these only
     move the features: so for "pixels". Channels of wavelets have directions, which turns exchange.
-
-    Args:
-        shape: Of one record's features: channels, and an even number of places twice.
-        classes: How many there are.
-        width: Channels after the first convolution; twice as many after the second.
-
-    Example:
-        >>> equivariant_cnn((3, 16, 16), 10)(torch.ones(2, 3, 16, 16)).shape
-        torch.Size([2, 10])
+    The number of places along a side is even.
     """
     return nn.Sequential(
         TurnedConvolution(shape[0], width, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2),
@@ -82,17 +57,7 @@ Shape = tuple[int, int, int]  # channels, height, width
 
 
 def linear(shape: Shape, classes: int) -> nn.Module:
-    """Return a linear layer on all features, which starts from zero.
-
-    Args:
-        shape: Of one record's features.
-        classes: How many there are.
-
-    Example:
-        >>> import torch
-        >>> linear((81, 7, 7), 10)(torch.ones(1, 81, 7, 7)).tolist()[0][:2]
-        [0.0, 0.0]
-    """
+    """Return a linear layer on all features, which starts from zero."""
     layer = nn.Linear(shape[0] * shape[1] * shape[2], classes)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -100,20 +65,9 @@ def linear(shape: Shape, classes: int) -> nn.Module:
 
 
 def small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
-    """Return a convolution, pooling and two linear layers, with tanh between.
+    """Return a convolution, pooling and two linear layers, with tanh between; 4×4 places or more.
 
-    Args:
-        shape: Of one record's features, at least 4 by 4 places.
-        classes: How many there are.
-        width: Channels after the convolution.
-
-    References:
-        Tramèr and Boneh 2021, whose networks on scattering features it is a smaller form of.
-
-    Example:
-        >>> import torch
-        >>> small_cnn((81, 7, 7), 10)(torch.ones(2, 81, 7, 7)).shape
-        torch.Size([2, 10])
+    A smaller form of the networks on scattering features of Tramèr and Boneh 2021.
     """
     side = (shape[1] // 2, shape[2] // 2)
     return nn.Sequential(
@@ -131,25 +85,9 @@ HEADS: MappingProxyType[str, Callable[[Shape, int], nn.Module]] = MappingProxyTy
 class WeightAverage:
     """A callback that keeps the exponential average of a model's parameters.
 
-    Args:
-        model: That is trained.
-        decay: Weight of the past in each step, in [0, 1); the first steps are averaged evenly.
-
-    Raises:
-        InputError: For a decay outside [0, 1).
-
-    Guarantee:
-        What is averaged are the parameters after every step, which the plan's promises cover
-        together; nothing is added to them.
-
-    References:
-        Polyak and Juditsky 1992; De et al. 2022 §4 with private training.
-
-    Example:
-        >>> model = nn.Linear(1, 1)
-        >>> average = WeightAverage(model, 0.9)
-        >>> average(Progress(step=1, steps=10, stage=0, seconds=0.0, learning_rate=0.1))
-        >>> average.put()
+    What is averaged are the parameters after every step, which the plan's promises cover together.
+    decay: weight of the past in each step, in [0, 1); the first steps are averaged evenly. Sources:
+    Polyak and Juditsky 1992; De et al. 2022 §4 with private training.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -159,11 +97,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def __call__(self, progress: Progress) -> None:
-        """Take the parameters after one step into the average.
-
-        Args:
-            progress: Of the run.
-        """
+        """Take the parameters after one step into the average."""
         now = list(self._model.parameters())
         if self._mean is None:
             self._mean = [p.detach().clone() for p in now]

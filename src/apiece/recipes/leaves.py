@@ -20,24 +20,8 @@ def dead_leaves(
     """Return images (count, channels, side, side) in [0, 1] of discs that hide one another.
 
     Radii have density r⁻³ between a sixteenth and a half of the side, places and colours are
-    uniform. No number in them comes from anybody's image, so learning from them is free.
-
-    Args:
-        count: How many images.
-        side: Pixels of a side.
-        channels: Of colour.
-        leaves: Discs an image.
-        generator: Of the process.
-
-    Raises:
-        InputError: For what is no count.
-
-    References:
-        Lee, Mumford and Huang 2001; Baradad et al. 2021, who learn features from them.
-
-    Example:
-        >>> dead_leaves(2, 8, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([2, 3, 8, 8])
+    uniform. No number in them comes from anybody's image, so learning from them is free. Sources:
+    Lee, Mumford and Huang 2001; Baradad et al. 2021, who learn features from them.
     """
     for name, value in (("count", count), ("side", side), ("leaves", leaves)):
         _check.count(name, value)
@@ -55,41 +39,21 @@ def dead_leaves(
 
 
 def patches_of(images: Tensor, size: int, count: int, *, generator: torch.Generator) -> Tensor:
-    """Return `count` random patches (count, channels, size, size) of images.
-
-    Args:
-        images: (n, channels, side, side).
-        size: Pixels of a patch's side.
-        count: How many.
-        generator: Which.
-
-    Example:
-        >>> source = torch.Generator().manual_seed(0)
-        >>> patches_of(torch.ones(2, 3, 8, 8), 6, 5, generator=source).shape
-        torch.Size([5, 3, 6, 6])
-    """
+    """Return `count` random patches (count, channels, size, size) of images."""
     record = torch.randint(len(images), (count,), generator=generator)
     room = images.shape[2] - size + 1
     corner = torch.randint(room, (count, 2), generator=generator)
     offset = torch.arange(size)
     rows = (corner[:, :1] + offset)[:, :, None]
     columns = (corner[:, 1:] + offset)[:, None, :]
-    found: Tensor = images[record[:, None, None], :, rows, columns]
-    return found.movedim(-1, 1)
+    result: Tensor = images[record[:, None, None], :, rows, columns]
+    return result.movedim(-1, 1)
 
 
 def whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Return the mean (d,) and the symmetric matrix (d, d) that whitens patches.
+    """Return the mean (d,) and the symmetric matrix (d, d) that whitens patches (n, …).
 
-    Args:
-        patches: (n, channels, size, size), of images that are nobody's.
-        floor: Added to the variances, of values in [0, 1].
-
-    Example:
-        >>> source = torch.Generator().manual_seed(0)
-        >>> mean, matrix = whitening(torch.rand(500, 1, 2, 2, generator=source), floor=0.0)
-        >>> matrix.shape
-        torch.Size([4, 4])
+    floor: added to the variances, of values in [0, 1].
     """
     flat = patches.flatten(1).double()
     mean = flat.mean(dim=0)
@@ -99,19 +63,11 @@ def whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, Tensor]:
 
 
 def unit(values: Tensor) -> Tensor:
-    """Return rows at norm 1; a row of zeros stays.
-
-    Args:
-        values: (n, …).
-
-    Example:
-        >>> unit(torch.tensor([[3.0, 4.0]])).tolist()
-        [[0.6000000238418579, 0.800000011920929]]
-    """
+    """Return rows (n, …) at norm 1; a row of zeros stays."""
     flat = values.flatten(1)
     size = flat.norm(dim=1, keepdim=True).clamp_min(math.sqrt(torch.finfo(torch.float32).tiny))
-    found: Tensor = flat / size
-    return found.view_as(values)
+    result: Tensor = flat / size
+    return result.view_as(values)
 
 
 def require_shape(images: Tensor, colours: int | str, side: int) -> None:
@@ -136,26 +92,8 @@ class LeafNetwork:
     A record's features depend on that record alone, and on a seed that is no secret.
 
     The first use trains it, which takes minutes; the same seed gives the same network on the same
-    machine with as many threads.
-
-    Args:
-        side: Pixels of a side, at least 8.
-        colours: Channels of the images.
-        steps: Of its training.
-        batch: Images of dead leaves a step.
-        places: Regions along a side.
-        seed: Of leaves, views and first parameters.
-
-    Raises:
-        InputError: For numbers that are no counts, or a side below 8.
-
-    References:
-        Tang et al. 2023 for private training after a random process; Baradad et al. 2021 for
-        features from dead leaves; Wang and Isola 2020 for the loss.
-
-    Example:
-        >>> LeafNetwork(side=8, steps=1, batch=4, places=2)(torch.rand(2, 3, 8, 8)).shape
-        torch.Size([2, 256, 2, 2])
+    machine with as many threads. Sources: Tang et al. 2023 for private training after a random
+    process; Baradad et al. 2021 for features from dead leaves; Wang and Isola 2020 for the loss.
     """
 
     side: int
@@ -173,37 +111,21 @@ class LeafNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, *, part: int = 256) -> Tensor:
-        """Return features (n, 256, places, places).
-
-        Args:
-            images: (n, colours, side, side) in [0, 1].
-            part: How many are transformed at a time; no part of the result.
-
-        Raises:
-            InputError: For images of another shape.
-        """
+        """Return features (n, 256, places, places), `part` images at a time."""
         require_shape(images, self.colours, self.side)
         layers = trained(self)
         pool = nn.AdaptiveAvgPool2d(self.places)
-        found = []
+        made = []
         for few in torch.split(images, part):
             middle = layers[:2](few)
-            found.append(torch.cat([pool(middle), pool(layers[2](middle))], dim=1))
-        return torch.cat(found)
+            made.append(torch.cat([pool(middle), pool(layers[2](middle))], dim=1))
+        return torch.cat(made)
 
 
 @functools.lru_cache(maxsize=4)
 @torch.enable_grad()  # features are asked for without
 def trained(of: LeafNetwork) -> nn.Sequential:
-    """Return the layers of a network, trained, in evaluation mode.
-
-    Args:
-        of: Which.
-
-    Example:
-        >>> len(trained(LeafNetwork(side=8, steps=1, batch=4)))
-        3
-    """
+    """Return the three layers of a network, trained, in evaluation mode."""
     source = torch.Generator().manual_seed(of.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(of.seed)
@@ -236,16 +158,7 @@ def _layer(before: int, after: int) -> nn.Sequential:
 
 
 def view(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random crop of each image, perhaps mirrored, its colours changed.
-
-    Args:
-        images: (n, colours, side, side) in [0, 1].
-        generator: Of the choices.
-
-    Example:
-        >>> view(torch.rand(2, 3, 8, 8), torch.Generator().manual_seed(0)).shape
-        torch.Size([2, 3, 8, 8])
-    """
+    """Return a random crop of each image, perhaps mirrored, its colours changed."""
 
     def coins(*shape: int) -> Any:
         return torch.rand(len(images), *shape, generator=generator)
@@ -266,19 +179,9 @@ def view(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def spread_loss(first: Tensor, second: Tensor) -> Tensor:
-    """Return how far two views are apart, plus how crowded all of them are.
+    """Return the distance of two views' outputs (n, d), plus how crowded all of them are.
 
-    Args:
-        first: (n, d) Outputs of one view each.
-        second: (n, d) Of the other, in the same order.
-
-    References:
-        Wang and Isola 2020, alignment and uniformity.
-
-    Example:
-        >>> same = torch.eye(3)
-        >>> bool(spread_loss(same, same) < spread_loss(same, same.roll(1, 0)))
-        True
+    Source: Wang and Isola 2020, alignment and uniformity.
     """
     one, two = (nn.functional.normalize(each, dim=1) for each in (first, second))
     near = (one - two).square().sum(dim=1).mean()

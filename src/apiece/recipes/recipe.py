@@ -202,17 +202,17 @@ class Recipe:
         """Return features without those beside, each view at norm 1."""
         colours, side = pixels.shape[1:3]
         transform = self.transform_of(colours, side)
-        found = []
+        made = []
         for image in [pixels, pixels[..., ::-1]] if self.flips else [pixels]:
             seen = views(image, mirrored=self.mirrored, turn=self.turn)
             values = transformed(transform, seen[0], cache)
             for view in seen[1:]:
                 values += transformed(transform, view, cache)
-            found.append(normalised(values / len(seen), self.groups, self.power))
+            made.append(normalised(values / len(seen), self.groups, self.power))
         if self.whiten:
             like = leaf_whitening(transform, side, colours, self.groups, self.whiten, self.power)
-            found = [whitened(image, like) for image in found]
-        return torch.stack(found, dim=1)
+            made = [whitened(image, like) for image in made]
+        return torch.stack(made, dim=1)
 
     def plan(self, budgets: Budgets, strategy: Any = "sample", *, method: str = "pld") -> BoundPlan:
         """Return the verified plan for these budgets.
@@ -288,9 +288,9 @@ def outputs_of(head: nn.Module, features: Tensor) -> Tensor:
         >>> outputs_of(nn.Flatten(), torch.ones(3, 2, 4)).shape
         torch.Size([3, 4])
     """
-    found = [head(few.flatten(0, 1)).view(len(few), few.shape[1], -1).mean(1)
+    made = [head(few.flatten(0, 1)).view(len(few), few.shape[1], -1).mean(1)
              for few in torch.split(features, 2000)]  # fmt: skip
-    return torch.cat(found)
+    return torch.cat(made)
 
 
 def read_recipe(path: str | Path) -> Recipe:

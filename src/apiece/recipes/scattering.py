@@ -90,15 +90,15 @@ class Scattering:
         def averaged(of: Tensor, scale: int) -> Tensor:
             """Return the average over 2^J pixels; a margin of one place has seen the padding."""
             spread = _subsampled(of * low[scale], 1 << scales - scale)
-            found: Tensor = torch.fft.ifft2(spread).real[..., 1:-1, 1:-1]
-            return found
+            made: Tensor = torch.fft.ifft2(spread).real[..., 1:-1, 1:-1]
+            return made
 
         def modulus(of: Tensor, scale: int, resolution: int) -> Tensor:
             """Return the spectrum of |signal ∗ ψ| at each angle, on the grid that `scale` needs."""
             bands = of[..., None, :, :] * wavelets[scale][resolution]
             signal = torch.fft.ifft2(_subsampled(bands, 1 << scale - resolution))
-            found: Tensor = torch.fft.fft2(signal.abs())
-            return found
+            made: Tensor = torch.fft.fft2(signal.abs())
+            return made
 
         zeroth, first, second = averaged(spectrum, 0)[:, :, None], [], []
         for one in range(scales):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import mpmath
@@ -80,31 +82,20 @@ def ends(value: Interval) -> Bounds:
     return Bounds(lower, upper)
 
 
-def _constant(node: sympy.Basic) -> Interval | None:
-    if isinstance(node, sympy.Rational):
-        return iv.mpf(int(node.p)) / iv.mpf(int(node.q))
-    if node is sympy.pi:
-        return iv.pi
-    if node is sympy.E:
-        return iv.e
-    return None
-
-
 def _rule(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[sympy.Basic, ...]]:
     """Return the operation of `node` on intervals, and the nodes that it takes."""
-    constant = _constant(node)
-    if constant is not None:
+    if isinstance(node, sympy.Rational):
+        ratio = iv.mpf(int(node.p)) / iv.mpf(int(node.q))
+        return (lambda: ratio), ()
+    if node is sympy.pi or node is sympy.E:
+        constant = iv.pi if node is sympy.pi else iv.e
         return (lambda: constant), ()
     if isinstance(node, sympy.Add):
-        return _total, node.args
+        return (lambda *terms: reduce(operator.add, terms)), node.args
     if isinstance(node, sympy.Mul):
-        return _product, node.args
-    if isinstance(node, sympy.Pow):
-        return _power_rule(node)
-    return _ELEMENTARY[node.func], node.args
-
-
-def _power_rule(node: sympy.Pow) -> tuple[Callable[..., Interval], tuple[sympy.Basic, ...]]:
+        return (lambda *factors: reduce(operator.mul, factors)), node.args
+    if not isinstance(node, sympy.Pow):
+        return _ELEMENTARY[node.func], node.args
     base, exponent = node.args
     if isinstance(exponent, sympy.Integer):
         whole = int(exponent)
@@ -114,20 +105,6 @@ def _power_rule(node: sympy.Pow) -> tuple[Callable[..., Interval], tuple[sympy.B
     if exponent == sympy.Rational(-1, 2):
         return (lambda x: 1 / _sqrt(x)), (base,)
     return (lambda x, y: iv.exp(y * _log(x))), (base, exponent)
-
-
-def _total(*terms: Interval) -> Interval:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
-def _product(*factors: Interval) -> Interval:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = product * factor
-    return product
 
 
 def _positive_part(x: Interval) -> Interval:

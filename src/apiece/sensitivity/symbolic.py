@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import sympy
+from scipy.special import erf
 
 from apiece import _check
 from apiece._types import Floats
@@ -32,7 +33,7 @@ def compiled(
     expressions: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol]
 ) -> Callable[..., Floats]:
     """Return the function of columns, one a symbol, whose rows are the expressions' values."""
-    modules = [{"erf": _erf}, "numpy"]
+    modules = [{"erf": erf}, "numpy"]
     # dummify: an attribute may be called exp, or be no Python name at all.
     function = sympy.lambdify(list(symbols), list(expressions), modules, cse=True, dummify=True)
 
@@ -46,11 +47,7 @@ def compiled(
 
 
 def evaluated(function: Callable[..., Floats], columns: Floats) -> Floats:
-    """Return the function's rows at every record.
-
-    Raises:
-        RangeError: For a value past the floating point range.
-    """
+    """Return the function's rows at every record; `RangeError` past the floating point range."""
     n = columns.shape[1]
     chunks = [function(*columns[:, i : i + _CHUNK]) for i in range(0, n, _CHUNK)]
     results = np.concatenate(chunks, axis=1)
@@ -65,13 +62,6 @@ def norms_of(columns: Floats) -> Floats:
     usable = (largest > 0) & np.isfinite(largest)
     scaled = np.divide(columns, largest, out=np.ones_like(columns), where=usable)
     return np.asarray(largest * np.sqrt(np.square(scaled).sum(axis=0)))
-
-
-def _erf(x: Floats) -> Floats:
-    from scipy.special import erf
-
-    result: Floats = erf(x)
-    return result
 
 
 Range: TypeAlias = tuple[float, float]

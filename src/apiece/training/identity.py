@@ -1,4 +1,4 @@
-"""What decides the updates of a run beside plan and data: loss, model, optimizer, and how it runs.
+"""Identity of a run beside plan and data: loss, model, optimizer, and how it runs, digested.
 
 A resumed run draws the same noise for the same steps; with another loss, say, that noise would be
 on two sums, and gone from their difference. So what makes an update goes into a keyed digest.
@@ -35,7 +35,7 @@ _NAMES = ("__module__", "__doc__", "__qualname__", "__firstlineno__")  # of a cl
 _MOST, _DEEPEST = 20_000, 60  # objects that are looked into; of others only the type counts
 
 
-class Seen(dict[int, tuple[int | str, Any]]):
+class Seen(dict[int, tuple[int | str, object]]):
     """What was met: id → number or name, and the object, which keeps the id.
 
     known: how many are the model's. depth: of the walk.
@@ -44,24 +44,18 @@ class Seen(dict[int, tuple[int | str, Any]]):
     known = depth = 0
 
 
-def identity_of(value: Any, key: bytes, *, model: nn.Module) -> str:
+def identity_of(value: object, key: bytes, *, model: nn.Module) -> str:
     """Return a keyed digest of what a loss or a model is made of: code, settings, tensors.
 
     Functions go by their code and what they close over; modules by their type, settings, mode and
     parts; objects of a library by their type. Names of files and of places in them do not count,
     nor do the values that the model's own tensors have just now.
 
-    Args:
-        value: A function, a module, a container of them.
-        key: Up to 64 bytes.
-        model: That is trained.
-
-    Example:
-        >>> def loss(weight):
-        ...     return lambda outputs, targets: weight * (outputs - targets)
-        >>> one, same, other = (identity_of(loss(w), b"", model=nn.Identity()) for w in (2, 2, 3))
-        >>> one == same, one == other
-        (True, False)
+    >>> def loss(weight):
+    ...     return lambda outputs, targets: weight * (outputs - targets)
+    >>> one, same, other = (identity_of(loss(w), b"", model=nn.Identity()) for w in (2, 2, 3))
+    >>> one == same, one == other
+    (True, False)
     """
     digest, seen = hashlib.blake2b(key=key, digest_size=16), Seen()
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -74,12 +68,7 @@ def identity_of(value: Any, key: bytes, *, model: nn.Module) -> str:
 
 
 def settings_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, Any]:
-    """Return what an optimizer and a scheduler are before their first step, for `identity_of`.
-
-    Args:
-        optimizer: Its groups hold the parameters themselves, which `identity_of` knows.
-        scheduler: Of it, or None.
-    """
+    """Return what an optimizer and a scheduler are before their first step, for `identity_of`."""
     groups = copy.deepcopy([{**group, "params": None} for group in optimizer.param_groups])
     held = [group["params"] for group in optimizer.param_groups]
     rates = None
@@ -89,7 +78,7 @@ def settings_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, A
     return {"scheduler": rates, "optimizer": [type(optimizer), groups, held]}
 
 
-def _parts(value: Any, seen: Seen) -> Iterator[bytes]:
+def _parts(value: object, seen: Seen) -> Iterator[bytes]:
     """Yield what makes a value what it is; one that was met before by its number."""
     if isinstance(value, _PLAIN):
         yield f"{type(value).__name__} {value!r}".encode()
@@ -118,12 +107,10 @@ def _container(value: Any, seen: Seen) -> Iterator[bytes]:
     if isinstance(value, set | frozenset):  # in another order in each process
         yield from sorted(b"".join(_parts(item, Seen())) for item in value)
         return
-    for item in value.items() if isinstance(value, Mapping) else value:
-        if isinstance(value, Mapping):
-            yield from _parts(item[0], seen)
-            yield from _parts(item[1], seen)
-        else:
-            yield from _parts(item, seen)
+    mapping = isinstance(value, Mapping)
+    for item in value.items() if mapping else value:
+        for part in item if mapping else (item,):
+            yield from _parts(part, seen)
 
 
 def _array(value: Any, seen: Seen) -> Iterator[bytes]:
@@ -167,7 +154,7 @@ def _slots(one: type) -> tuple[str, ...]:
 
 
 def _of_library(value: Any) -> bool:
-    """Whether a class or function comes with Python or an installed library: it has a name."""
+    """Return whether a class or function comes with Python or an installed library."""
     module = sys.modules.get(value.__module__)
     if module is None or value.__module__ == "__main__":
         return False
@@ -180,7 +167,7 @@ def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
         yield f"{value.__module__}.{value.__qualname__}".encode()
         return
     yield from _code(value.__code__, seen)
-    cells = [_content(cell) for cell in value.__closure__ or ()]
+    cells = [_content(cell) for cell in value.__closure__ or ()]  # each may not be filled yet
     yield from _parts((cells, value.__defaults__, value.__kwdefaults__), seen)
     for name in sorted(_names(value.__code__) & value.__globals__.keys()):
         yield name.encode()
@@ -190,7 +177,7 @@ def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:
         return ...
 
 
