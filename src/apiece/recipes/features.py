@@ -6,7 +6,7 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -115,7 +115,9 @@ def normalised(features: Tensor, groups: int, power: float = 1.0) -> Tensor:
     return unit(nn.functional.group_norm(features, groups))
 
 
-def transformed(transform: Transform, pixels: Any, cache: str | Path | None = None) -> Tensor:
+def transformed(
+    transform: Transform, pixels: NDArray[np.uint8], cache: str | Path | None = None
+) -> Tensor:
     """Return the transform of images of bytes, scaled to [0, 1].
 
     cache: a folder where features are kept in half precision, under a hash of transform and images,
@@ -134,7 +136,7 @@ def transformed(transform: Transform, pixels: Any, cache: str | Path | None = No
     return torch.from_numpy(np.load(path, allow_pickle=False)).float()
 
 
-def _scaled(pixels: Any) -> Tensor:
+def _scaled(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(pixels.astype(np.float32) / 255)
 
 
@@ -151,7 +153,7 @@ def views(
     return made + [view[..., ::-1] for view in made if mirrored]
 
 
-def turned(pixels: Any, degrees: float) -> NDArray[np.uint8]:
+def turned(pixels: NDArray[np.uint8], degrees: float) -> NDArray[np.uint8]:
     """Return images turned against the clock, between pixels by the four nearest."""
     values = pixels.astype(np.float32)
     near = ndimage.rotate(values, degrees, axes=(3, 2), reshape=False, order=1, mode="nearest")

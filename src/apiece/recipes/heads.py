@@ -1,4 +1,4 @@
-"""What is trained on frozen features: a linear layer, or small convolutional networks."""
+"""Heads on frozen features, which are trained: a linear layer, or small convolutional networks."""
 
 from __future__ import annotations
 

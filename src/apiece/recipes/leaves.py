@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +159,7 @@ def _layer(before: int, after: int) -> nn.Sequential:
 def view(images: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random crop of each image, perhaps mirrored, its colours changed."""
 
-    def coins(*shape: int) -> Any:
+    def coins(*shape: int) -> Tensor:
         return torch.rand(len(images), *shape, generator=generator)
 
     size = 0.4 + 0.6 * coins()

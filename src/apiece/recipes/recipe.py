@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -166,7 +167,7 @@ class Recipe:
         """
         return TRANSFORMS[self.transform](side, colours)
 
-    def features(self, images: Any, *, cache: str | Path | None = None) -> Tensor:
+    def features(self, images: npt.ArrayLike, *, cache: str | Path | None = None) -> Tensor:
         """Return features (n, views, channels, places, places), each view at norm 1.
 
         Args:
@@ -198,7 +199,7 @@ class Recipe:
         both = torch.cat([own.flatten(2), other.flatten(2)], dim=2)
         return unit(both.flatten(0, 1)).view(*both.shape, 1, 1)
 
-    def _own_features(self, pixels: Any, cache: str | Path | None) -> Tensor:
+    def _own_features(self, pixels: npt.NDArray[np.uint8], cache: str | Path | None) -> Tensor:
         """Return features without those beside, each view at norm 1."""
         colours, side = pixels.shape[1:3]
         transform = self.transform_of(colours, side)

@@ -1,4 +1,4 @@
-"""Which attribute of a record drives its privacy loss (Mueller et al. 2021).
+"""Attribution of a record's privacy loss to its attributes (Mueller et al. 2021).
 
 `partial_sensitivity(function, ...)` is the one verb; the function of a record is a `Query` (an
 expression over named attributes, needs sympy) or a `ModelLoss` (a torch model and its loss).

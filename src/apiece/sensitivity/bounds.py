@@ -3,6 +3,10 @@
 SHGO (simplicial homology global optimisation) finds a good point; it proves nothing. The upper end
 comes from branch and bound on outward-rounded intervals: boxes are cut until their enclosures meet
 the best value seen, and a box on which the function is monotone in an attribute shrinks to a face.
+
+An expression becomes a straight line of operations (`Tape`), each common subexpression once. On
+intervals, every operation is mpmath's, which rounds outward; so the result encloses every value
+that the expression takes on the box.
 """
 
 from __future__ import annotations
@@ -298,7 +302,7 @@ def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
     `MOST_FOR_SHGO` attributes by local ascent from the best of evenly spread starts."""
     from scipy.optimize import minimize, shgo
 
-    def negative(x: Any) -> float:
+    def negative(x: Floats) -> float:
         value = compiled(np.asarray(x, dtype=np.float64))
         if not math.isfinite(value):
             raise RangeError(
@@ -310,8 +314,8 @@ def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
     sides: Any = list(box)
     middle = np.array(_middle(box))
     if len(box) <= MOST_FOR_SHGO:
-        found: Any = shgo(negative, sides, n=64, sampling_method="simplicial")
-        best = middle if found.x is None else found.x
+        optimum: Any = shgo(negative, sides, n=64, sampling_method="simplicial")
+        best = middle if optimum.x is None else optimum.x
     else:
         starts = sorted(spread(np.array(box), STARTS), key=negative)[:3]
         ends = [minimize(negative, start, bounds=sides, method="L-BFGS-B").x for start in starts]

@@ -1,4 +1,8 @@
-"""Is an expression real and twice differentiable over its ranges? Proven, or refused.
+"""Expressions: read from text by a whitelist, and proven smooth over their ranges, or refused.
+
+`sympy.sympify` calls `eval`. Here Python's parser makes a tree, and only arithmetic, numbers,
+declared names and the functions of `FUNCTIONS` are built from it. Sizes are bounded, so that a
+hostile text can neither run code nor exhaust the machine.
 
 Partial sensitivity takes two derivatives, so roots, logarithms, quotients and abs, min, max must
 keep away from their singular points. Each such argument's sign over the box is decided by

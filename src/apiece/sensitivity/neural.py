@@ -7,9 +7,8 @@ Elsewhere `torch.func` differentiates one record's norm and is mapped over the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -24,10 +23,10 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
+from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.smooth import smooth_squares
 from apiece.training.modes import called_with, unchanged
 
-LossFn: TypeAlias = Callable[[Any, Any], Tensor]
 Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)
 
 
@@ -71,10 +70,10 @@ class ModelLoss:
     """
 
     model: nn.Module
-    loss_fn: LossFn
+    loss_fn: LossFunction
     records_at_a_time: int = 256
 
-    def differentiate(self, inputs: Any, targets: Any) -> PartialSensitivity:
+    def differentiate(self, inputs: object, targets: object) -> PartialSensitivity:
         """Return what `partial_sensitivity(self, inputs, targets)` returns.
 
         Args:
@@ -104,7 +103,7 @@ class ModelLoss:
         return PartialSensitivity(raw, norms, norms == 0, "add_remove")
 
 
-def _inputs(inputs: Any) -> Tensor:
+def _inputs(inputs: object) -> Tensor:
     x = torch.as_tensor(inputs)
     if not x.is_floating_point():
         raise NotDifferentiableError(
@@ -148,7 +147,7 @@ def _check_kept(model: nn.Module, one: Tensor) -> None:
         )
 
 
-def _derivatives(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
+def _derivatives(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
     """Differentiate the records' norms, by the graph where their squares cannot underflow."""
     x = x.clone().requires_grad_()
     squares = smooth_squares(model, loss_fn, x, y)
@@ -159,7 +158,7 @@ def _derivatives(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Der
     return norms.detach(), growth
 
 
-def by_torch_func(model: nn.Module, loss_fn: LossFn, x: Tensor, y: Tensor) -> Derivatives:
+def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
     """Differentiate one record's gradient norm, mapped over records; any model."""
     trainable = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
 

@@ -32,9 +32,9 @@ class PartialSensitivity:
         attributes: Names of the entries of one record, where they have names.
 
     Example:
-        >>> found = PartialSensitivity(np.array([[3.0, -1.0]]), np.array([2.0]), np.array([False]),
+        >>> result = PartialSensitivity(np.array([[3.0, -1.0]]), np.array([2.0]), np.array([False]),
         ...                            "add_remove")
-        >>> len(found), found.fractions.tolist()
+        >>> len(result), result.fractions.tolist()
         (1, [[0.75, 0.25]])
     """
 
@@ -94,8 +94,8 @@ def partial_sensitivity(function: RecordFunction, *records: Any) -> PartialSensi
     Example:
         >>> from apiece.sensitivity import Query
         >>> query = Query("a**2 + b", {"a": (0, 1), "b": (0, 1)})
-        >>> found = partial_sensitivity(query, {"a": [0.0, 1.0], "b": [0.5, 0.5]})
-        >>> found.raw.round(4).tolist(), found.norms.round(4).tolist()
+        >>> result = partial_sensitivity(query, {"a": [0.0, 1.0], "b": [0.5, 0.5]})
+        >>> result.raw.round(4).tolist(), result.norms.round(4).tolist()
         ([[0.0, 0.0], [1.7889, 0.0]], [1.0, 2.2361])
     """
     if not callable(getattr(function, "differentiate", None)):
@@ -159,7 +159,7 @@ class LossShares:
     shares: Floats = field(repr=False)
     attributes: tuple[str, ...] | None = None
 
-    def ranking(self, group: Hashable) -> list[tuple[Any, float]]:
+    def ranking(self, group: Hashable) -> list[tuple[Hashable, float]]:
         """Return (attribute, share) of one group, the largest share first.
 
         An attribute without a name is given by its index within a record.
@@ -232,14 +232,14 @@ class Exhaustion:
             attribute moves the loss.
 
     Example:
-        >>> found = Exhaustion(np.array(["bob"]), np.array([12]), ("income",))
-        >>> found.answers.tolist(), found.attributes
+        >>> result = Exhaustion(np.array(["bob"]), np.array([12]), ("income",))
+        >>> result.answers.tolist(), result.attributes
         ([12], ('income',))
     """
 
     ids: npt.NDArray[Any] = field(repr=False)
     answers: npt.NDArray[np.int64] = field(repr=False)
-    attributes: tuple[Any, ...] = field(repr=False)
+    attributes: tuple[Hashable, ...] = field(repr=False)
 
 
 UNLIMITED = np.iinfo(np.int64).max
@@ -252,7 +252,7 @@ def exhaustion(
     delta: npt.ArrayLike,
     noise_stddev: float,
     clip_norm: float | None = None,
-    ids: Sequence[Any] | npt.NDArray[Any] | None = None,
+    ids: Sequence[Hashable] | npt.NDArray[Any] | None = None,
 ) -> Exhaustion:
     """Return who runs out first when the same Gaussian release is repeated, and because of what.
 
@@ -282,9 +282,9 @@ def exhaustion(
         ...     raw=np.array([[1.0, 0.0], [0.0, 2.0]]), norms=np.array([1.0, 2.0]),
         ...     zero=np.array([False, False]), relation="add_remove",
         ...     attributes=("age", "income"))
-        >>> found = exhaustion(partial, epsilon=1.0, delta=1e-5, noise_stddev=20.0,
+        >>> result = exhaustion(partial, epsilon=1.0, delta=1e-5, noise_stddev=20.0,
         ...                    ids=["ann", "bob"])
-        >>> found.ids.tolist(), found.attributes
+        >>> result.ids.tolist(), result.attributes
         (['bob', 'ann'], ('income', 'age'))
     """
     n = len(partial)
@@ -309,7 +309,7 @@ def exhaustion(
     return Exhaustion(names[order], answers[order], causes)
 
 
-def _name(attributes: tuple[str, ...] | None, k: int, shape: tuple[int, ...]) -> Any:
+def _name(attributes: tuple[str, ...] | None, k: int, shape: tuple[int, ...]) -> Hashable:
     """Return the name of the k-th entry of a record, or its index where it has none."""
     if attributes is not None:
         return attributes[k]

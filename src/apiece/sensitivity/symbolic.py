@@ -82,7 +82,7 @@ def read(expression: str | sympy.Expr, symbols: Mapping[str, sympy.Symbol]) -> s
     return expression.xreplace({s: symbols[s.name] for s in expression.free_symbols} | exact)
 
 
-def range_of(name: str, ends: Any) -> Range:
+def range_of(name: str, ends: tuple[float, float]) -> Range:
     """Return the declared ends of an attribute, checked."""
     try:
         low, high = (_check.finite(f"range of {name!r}", end) for end in ends)
@@ -102,14 +102,15 @@ def symbol_of(name: str, ends: Range) -> sympy.Symbol:
     return sympy.Symbol(name, real=True, **known)
 
 
-def columns_of(records: Any, ranges: Mapping[str, Range]) -> Floats:
+def columns_of(records: object, ranges: Mapping[str, Range]) -> Floats:
     """Return the attributes of records as rows, checked against their ranges: (d, n)."""
     names = tuple(ranges)
     try:
         if isinstance(records, (np.ndarray, list, tuple)):
             columns = np.array(np.asarray(records, dtype=np.float64).T, order="C", ndmin=2)
         else:
-            columns = np.array([np.asarray(records[a], float) for a in names])
+            table: Any = records  # a mapping or a data frame; anything else raises
+            columns = np.array([np.asarray(table[a], float) for a in names])
     except KeyError as error:
         raise DataError(f"records: no attribute {error}; give {names}") from None
     except (TypeError, ValueError):
@@ -223,7 +224,7 @@ class Query:
             r"\|\nabla f\|_2": sympy.latex(self.gradient_norm),
         } | {rf"\partial_{{{sympy.latex(s)}}} \|\nabla f\|_2": sympy.latex(p) for s, p in partial}
 
-    def values(self, records: Any) -> Floats:
+    def values(self, records: object) -> Floats:
         """Return f at each of n records, shape (n,).
 
         Args:
@@ -232,7 +233,7 @@ class Query:
         values: Floats = evaluated(self._compiled_value, columns_of(records, self.ranges))[0]
         return values
 
-    def contributions(self, records: Any) -> Floats:
+    def contributions(self, records: object) -> Floats:
         """Return |f| at each record: by how much the sum changes when it joins or leaves.
 
         That is the record's own ℓ2 sensitivity. Data about people.
@@ -243,7 +244,7 @@ class Query:
         sizes: Floats = np.abs(self.values(records))
         return sizes
 
-    def gradients(self, records: Any) -> Floats:
+    def gradients(self, records: object) -> Floats:
         """Return ∇f at each record, shape (n, d).
 
         Args:
@@ -251,7 +252,7 @@ class Query:
         """
         return evaluated(self._compiled_gradient, columns_of(records, self.ranges)).T
 
-    def differentiate(self, records: Any) -> PartialSensitivity:
+    def differentiate(self, records: object) -> PartialSensitivity:
         """Return what `partial_sensitivity(self, records)` returns.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -165,7 +165,7 @@ class FilteredTrainer(Uncopied):
         optimizer: torch.optim.Optimizer,
         loss_fn: LossFunction,
         accounts: Accounts,
-        dataset: Any,
+        dataset: object,
         *,
         clip_norm: npt.ArrayLike,
         noise_stddev: float,

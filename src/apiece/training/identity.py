@@ -174,7 +174,7 @@ def _function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
         yield from _parts(value.__globals__[name], seen)
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:

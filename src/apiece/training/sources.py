@@ -32,6 +32,7 @@ from apiece.errors import DataError, StewardWarning
 from apiece.training.clipping import model_randomness, records
 
 Indices = npt.NDArray[np.int64]
+Together = tuple[Indices, object, object]  # places in an index, and inputs and targets there
 PROBES = 4096  # items of a map-style dataset that a fingerprint reads; all, if there are no more
 _TOGETHER = 64  # of them in memory at a time
 _POISSON = ("UniformWithReplacementSampler", "DistributedUniformWithReplacementSampler")  # Opacus'
@@ -42,11 +43,11 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
+    def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
         """Return inputs and targets of the records at `index`, which go together."""
         ...
 
-    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+    def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
         """Yield the records at `index` that go together: their places, inputs and targets."""
         ...
 
@@ -59,14 +60,14 @@ class Source(Protocol):
 class Tensors:
     """Inputs and targets held in memory."""
 
-    inputs: Any
-    targets: Any
+    inputs: object
+    targets: object
     size: int
 
     def __len__(self) -> int:
         return self.size
 
-    def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
+    def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
         """Return copies of the rows at `index`, on `device`."""
         rows = torch.from_numpy(index)
 
@@ -75,7 +76,7 @@ class Tensors:
 
         return records.tree_map(take, self.inputs), records.tree_map(take, self.targets)
 
-    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+    def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
         """Yield all of them at once."""
         yield np.arange(index.size), *self.fetch(index, device)
 
@@ -100,12 +101,12 @@ class Items:
 
     dataset: Dataset[Any]
     size: int
-    collate: Callable[[list[Any]], Any] | None = None
+    collate: Callable[[list[object]], object] | None = None
 
     def __len__(self) -> int:
         return self.size
 
-    def fetch(self, index: Indices, device: torch.device) -> tuple[Any, Any]:
+    def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
         """Return the records at `index`, where they are of the same shapes."""
         if self.collate is None:
             return _on(device, default_collate(self._read(index)))
@@ -117,7 +118,7 @@ class Items:
             )
         return inputs, targets
 
-    def alike(self, index: Indices, device: torch.device) -> Iterator[tuple[Indices, Any, Any]]:
+    def alike(self, index: Indices, device: torch.device) -> Iterator[Together]:
         """Yield records of the same shapes: their places in `index`, inputs and targets."""
         if self.collate is None:
             yield np.arange(index.size), *self.fetch(index, device)
@@ -159,7 +160,7 @@ class Items:
                     digest.update(Tensors(inputs, targets, part.size).fingerprint(key).encode())
         return digest.hexdigest()
 
-    def _read(self, index: Indices) -> list[Any]:
+    def _read(self, index: Indices) -> list[object]:
         """Return the items at `index`, read together where the dataset can."""
         positions = index.tolist()
         many = getattr(self.dataset, "__getitems__", None)
@@ -203,13 +204,13 @@ def _first_of(source: Source, index: list[int]) -> list[torch.Tensor]:
     return [tensor[places.tolist().index(0)] for tensor in records.leaves(trees)]
 
 
-def _on(device: torch.device, batch: Any) -> tuple[Any, Any]:
+def _on(device: torch.device, batch: object) -> tuple[object, object]:
     """Return inputs and targets of a collated batch, on `device`."""
     inputs, targets = (records.tree_map(lambda t: t.to(device), part) for part in _halves(batch))
     return inputs, targets
 
 
-def _halves(batch: Any) -> tuple[Any, Any]:
+def _halves(batch: object) -> tuple[object, object]:
     """Return inputs and targets of a batch: a pair, or a mapping with labels."""
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
@@ -220,7 +221,7 @@ def _halves(batch: Any) -> tuple[Any, Any]:
     raise DataError("dataset: its items must be pairs (inputs, target) or dicts with 'labels'")
 
 
-def source_of(dataset: Any) -> Source:
+def source_of(dataset: object) -> Source:
     """Return `dataset` as a source: (inputs, targets), a TensorDataset, a Dataset or a DataLoader.
 
     A mapping of tensors with "labels" stands for a pair. Of a DataLoader its dataset and
@@ -415,7 +416,7 @@ class TarShards:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, decode: Callable[[Mapping[str, bytes]], Any]
+        self, folder: str | os.PathLike[str], *, decode: Callable[[Mapping[str, bytes]], object]
     ) -> None:
         self.decode = decode
         self.files = sorted(Path(folder).glob("*.tar"))
@@ -445,7 +446,7 @@ class TarShards:
     def __len__(self) -> int:
         return self._starts.size - 1
 
-    def __getitem__(self, position: int) -> Any:
+    def __getitem__(self, position: int) -> object:
         """Return the record at `position`, decoded."""
         if not 0 <= position < len(self):
             raise IndexError(f"position {position}: beyond the {len(self)} records")

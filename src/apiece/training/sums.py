@@ -123,7 +123,7 @@ class Sums:
 
     def _batches(
         self, records: Integers, width: int, seed: int
-    ) -> Iterator[tuple[Integers, Any, Any, Integers | None]]:
+    ) -> Iterator[tuple[Integers, object, object, Integers | None]]:
         """Yield batches: places in `records`, inputs and targets, and whose each row is."""
         device = next(iter(self.parameters.values())).device
         every = np.arange(records.size)

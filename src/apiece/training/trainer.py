@@ -114,7 +114,7 @@ class Trainer(Uncopied):
         optimizer: torch.optim.Optimizer,
         loss_fn: LossFunction,
         plan: Plan,
-        dataset: Any,
+        dataset: object,
         *,
         seed: int | None = None,
         scheduler: Scheduler | None = None,
@@ -263,7 +263,7 @@ class Trainer(Uncopied):
         optimizer: torch.optim.Optimizer,
         loss_fn: LossFunction,
         plan: Plan,
-        dataset: Any,
+        dataset: object,
         **options: Any,
     ) -> Trainer:
         """Return a trainer that goes on from a checkpoint to bit-identical parameters.
