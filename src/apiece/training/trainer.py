@@ -132,8 +132,7 @@ class Trainer(Uncopied):
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
         source, processes = source_of(dataset), Processes.current(self.model)
-        streams = Streams.from_seed(seed)
-        streams = replace(streams, key=processes.share_key(streams.key))
+        streams = _streams(seed, processes)
         bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
         mask = taking_part(included, bound.group_index.size)
         rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
@@ -152,15 +151,12 @@ class Trainer(Uncopied):
             unfreezing=_unfreezing(plan, sums, optimizer, unfreeze),
             watch=NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages]),
         )
-        makes = {"loss": loss_fn, "model": self.model, **updates.settings}
-        makes |= {"schedule of unfreezing": unfreeze, **how, "physical batch size": width}
-        groups = np.where(mask, bound.group_index, -1)
         self._keeper = Keeper(
             self._loop,
             streams,
             plan=plan,
-            fingerprint=partial(_fingerprint, source, groups, rows),
-            makes=makes,
+            fingerprint=partial(_fingerprint, source, np.where(mask, bound.group_index, -1), rows),
+            makes=_makes(self, updates, unfreeze, {**how, "physical batch size": width}),
             folder=None if checkpoint is None else Path(checkpoint),
             every=_check.count("save_every", save_every),
         )
@@ -296,6 +292,18 @@ class Trainer(Uncopied):
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
         trainer._keeper.resume(place, state, key)
         return trainer
+
+
+def _streams(seed: int | None, processes: Processes) -> Streams:
+    """Return the streams of the seed, by the key that process 0 has."""
+    streams = Streams.from_seed(seed)
+    return replace(streams, key=processes.share_key(streams.key))
+
+
+def _makes(run: Trainer, updates: Updates, thaw: object, how: State) -> State:
+    """Return what makes a run's updates, beside plan and data, by the names that messages use."""
+    how = {"schedule of unfreezing": thaw, **how}
+    return {"loss": run.loss_fn, "model": run.model, **updates.settings, **how}
 
 
 def _restarts(
