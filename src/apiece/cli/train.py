@@ -160,7 +160,8 @@ class _Spending:
 
     def at(self, strategy: str, step: int) -> str:
         """Return it in words."""
-        from apiece.training import PlannedSpending, describe
+        from apiece.training import PlannedSpending
+        from apiece.training.callbacks import describe
 
         plan = self._prepared.plans[strategy]
         if strategy not in self._of:
