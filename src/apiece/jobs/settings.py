@@ -14,7 +14,7 @@ from apiece.plan import Schedule
 Reader = Callable[[str, object], Any]
 
 
-class Section(Protocol):
+class JobSection(Protocol):
     """A dataclass whose fields are settings."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -62,7 +62,7 @@ def setting(
     return field(default=MISSING if required else value, repr=not secret, metadata=metadata)
 
 
-def settings_of(part: Section | type[Section]) -> Iterator[tuple[str, Setting]]:
+def settings_of(part: JobSection | type[JobSection]) -> Iterator[tuple[str, Setting]]:
     """Yield the settings of a part of a job, or of its class, in order, by name."""
     for entry in fields(part):
         types = [each for each in get_args(entry.type) if each is not NoneType]
@@ -76,7 +76,7 @@ def settings_of(part: Section | type[Section]) -> Iterator[tuple[str, Setting]]:
         yield entry.name, Setting(read, kind, repeatable, **entry.metadata["how"])
 
 
-def check(part: Section) -> None:
+def check(part: JobSection) -> None:
     """Put every setting of a new part into its checked form; raise `InputError` for a bad one."""
     for entry, (name, how) in zip(fields(part), settings_of(part), strict=True):
         value = getattr(part, name)
