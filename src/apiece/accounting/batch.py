@@ -72,10 +72,8 @@ def upper_epsilons(
     delta: npt.ArrayLike,
     method: str = "pld",
 ) -> Floats:
-    """Return upper bounds on ε(δ), as `epsilons`, for millions of records.
-
-    Equal mechanisms share a computation. An entry's bound depends on its own arguments only.
-    """
+    """Return upper bounds on ε(δ), as `epsilons`, for millions of records."""
+    # Equal mechanisms share a computation. An entry's bound depends on its own arguments only.
     require_batch(method)
     shape, flat = broadcast(
         noise_multiplier=noise_multiplier,

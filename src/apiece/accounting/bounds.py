@@ -128,11 +128,9 @@ class Answers:
         return Bounds(lower, upper)
 
     def explain(self, delta: float) -> str:
-        """Return, in one line or two, which evaluator gave each end of ε(δ), and why it was asked.
-
-        Values are rounded outward to six digits. An evaluator whose answer could not be used has a
-        line of its own.
-        """
+        """Return, in a line or two, which evaluator gave each end of ε(δ), and why."""
+        # Values are rounded outward to six digits. An evaluator whose answer could not be used has
+        # a line of its own.
         at, told, unused = np.array([delta]), list[tuple[Answer, float, float]](), list[str]()
         known = nothing_known(at)
 
@@ -165,10 +163,8 @@ Errors: TypeAlias = list[tuple[RangeError, float]]
 
 
 def asked(answer: Answer, question: Question, values: Floats) -> tuple[Bounds, Errors]:
-    """Return what an evaluator says, as bounds everywhere, and where it said none.
-
-    There they are bounds that say nothing. A value past the range spoils no other value's answer.
-    """
+    """Return what an evaluator says, as bounds everywhere, and where it said none."""
+    # There they are bounds that say nothing. A value past the range spoils no other value's answer.
     try:
         with within_range(lambda: answer.evaluator):
             found = getattr(answer.profile, question)(values)
@@ -182,11 +178,9 @@ def asked(answer: Answer, question: Question, values: Floats) -> tuple[Bounds, E
 
 
 def gated(who: str, question: Question, values: Floats, found: Bounds) -> tuple[Bounds, Errors]:
-    """Return `found`, with bounds that say nothing where it has none, and the errors there.
-
-    No bounds are: NaN on either side, a lower one that is below 0 or above the upper one,
-    and a δ above 1.
-    """
+    """Return `found`, with bounds that say nothing where it has none, and the errors there."""
+    # No bounds are: NaN on either side, a lower one that is below 0 or above the upper one, and a δ
+    # above 1.
     lower, upper = (np.array(end, dtype=np.float64) for end in found)
     good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _ordered(found)
     errors: Errors = []
@@ -228,10 +222,8 @@ def tightest(bounds: list[Bounds]) -> Bounds:
 
 @contextmanager
 def within_range(what: Callable[[], str]) -> Iterator[None]:
-    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet.
-
-    what: names what failed, when it did.
-    """
+    """Raise `RangeError` for arithmetic that fails inside; keep numpy's warnings quiet."""
+    # what: names what failed, when it did.
     try:
         with np.errstate(all="ignore"):
             yield
@@ -249,11 +241,9 @@ def ascending(
     nodes: Floats,
     enough: Callable[[Floats, Bounds], bool],
 ) -> tuple[Floats, Bounds]:
-    """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones.
-
-    Deep tails cost an evaluator most and most answers do not need them. Returns the nodes that
-    were evaluated and the bounds there.
-    """
+    """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones."""
+    # Deep tails cost an evaluator most and most answers do not need them. Returns the nodes that
+    # were evaluated and the bounds there.
     parts: list[Bounds] = []
     for some in pieces(nodes):
         parts.append(delta_at(nodes[some]))
@@ -278,12 +268,10 @@ _PARTS, _ROUNDS = 5, 22
 
 
 def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
-    """Return bounds on ε(δ) = inf{ε ≥ 0: δ(ε) ≤ δ}, given bounds on the decreasing δ(ε).
-
-    The upper end is an ε whose upper bound was evaluated and is at most δ, ∞ where none up to
-    `LARGEST_EPSILON` is; the lower end is one whose lower bound exceeds δ, or 0. Both lie within
-    a factor 1 + 1e-13 of where the bounds cross δ. NaN where a bound on the way is.
-    """
+    """Return bounds on ε(δ) = inf{ε ≥ 0: δ(ε) ≤ δ}, given bounds on the decreasing δ(ε)."""
+    # The upper end is an ε whose upper bound was evaluated and is at most δ, ∞ where none up to
+    # `LARGEST_EPSILON` is; the lower end is one whose lower bound exceeds δ, or 0. Both lie within
+    # a factor 1 + 1e-13 of where the bounds cross δ. NaN where a bound on the way is.
     broken = np.zeros(delta.shape, dtype=bool)
 
     def holds(epsilon: Floats) -> Mask:
@@ -352,10 +340,8 @@ class Accuracy:
         return np.asarray(upper - lower <= np.minimum(self.wanted(upper), 1e300))
 
     def resolved(self, bounds: Bounds) -> Mask:
-        """Return where bounds on δ are as close as is wanted, or nothing is left to resolve.
-
-        About as close as ε is, which log δ follows: to `gap` of log(1/δ), relative.
-        """
+        """Return where bounds on δ are as close as is wanted, or nothing is left to resolve."""
+        # About as close as ε is, which log δ follows: to `gap` of log(1/δ), relative.
         lower, upper = bounds
         with np.errstate(divide="ignore"):
             wanted = self.gap * upper * np.maximum(1.0, -np.log(upper))

@@ -240,11 +240,9 @@ kind, quickest and closest
 
 
 def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bounds:
-    """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps.
-
-    Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
-    left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.
-    """
+    """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps."""
+    # Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
+    # left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.
     lower, upper = nothing_known(columns[3])
     first = _by_contours(columns, method)
     with within_range(lambda: f"arrays by method {method!r}"):
@@ -270,10 +268,8 @@ def _by_contours(columns: Floats, method: str) -> Mask:
 
 
 def upper_bounds_of(columns: Floats, method: str) -> Floats:
-    """Return upper bounds on ε, as `bounds_of`, by curves where several δ share a mechanism.
-
-    What curves do not answer closely is answered as ever.
-    """
+    """Return upper bounds on ε, as `bounds_of`, by curves where several δ share a mechanism."""
+    # What curves do not answer closely is answered as ever.
     starts, sizes = runs(columns[:3])
     shared = _by_contours(columns[:, starts], method) & (sizes >= SEVERAL)
     upper, some = np.full(columns.shape[1], np.inf), np.repeat(shared, sizes)

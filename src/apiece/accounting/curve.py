@@ -345,10 +345,8 @@ each whether they took part is right about at most 599; who has not seen the res
 
 
 def deltas(curves: Sequence[PrivacyCurve], epsilon: Sequence[Floats]) -> list[Bounds]:
-    """Return bounds on δ of each curve at flat ε of its own: as `PrivacyCurve.delta`.
-
-    Contour integrals of several curves are made and evaluated in one array.
-    """
+    """Return bounds on δ of each curve at flat ε of its own: as `PrivacyCurve.delta`."""
+    # Contour integrals of several curves are made and evaluated in one array.
     size = [np.minimum(np.abs(each), LARGEST_EPSILON) for each in epsilon]
     first: list[Bounds | None] = [None] * len(curves)
     profiles = [one._gated.answers[0].profile for one in curves]

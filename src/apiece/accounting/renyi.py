@@ -39,17 +39,14 @@ def laplace(noise_multiplier: npt.ArrayLike, orders: npt.ArrayLike) -> Floats:
 def sampled_gaussian(
     noise_multiplier: npt.ArrayLike, probability: npt.ArrayLike, orders: npt.ArrayLike
 ) -> Floats:
-    """Return D_α((1−q)N(0, z²) + qN(1, z²) ‖ N(0, z²)), broadcast over z, q ≤ 1 and α > 1.
-
-    This direction is the larger one (Mironov, Talwar, Zhang 2019, Theorem 5).
-
-    With r = q(e^w − 1), w = x/z² − 1/(2z²), the moment is 1 + E[(1 + r)^α − 1 − αr] because
-    E[r] = 0; the integrand is never negative, so small divergences keep all their digits. The
-    trapezoidal rule converges exponentially: in u = x/z the integrand is analytic for
-    |Im u| < πz and no larger there than on the real line but for a factor e^{(Im u)²/2}, so a
-    step of min(1/2, z/3) leaves an error below e^{−59} of the moment. Where that takes more than
-    2¹⁵ nodes (z below about 0.01) the value without sampling is returned, an upper bound.
-    """
+    """Return D_α((1−q)N(0, z²) + qN(1, z²) ‖ N(0, z²)), broadcast over z, q ≤ 1 and α > 1."""
+    # This direction is the larger one (Mironov, Talwar, Zhang 2019, Theorem 5). With r = q(e^w −
+    # 1), w = x/z² − 1/(2z²), the moment is 1 + E[(1 + r)^α − 1 − αr] because E[r] = 0; the
+    # integrand is never negative, so small divergences keep all their digits. The trapezoidal rule
+    # converges exponentially: in u = x/z the integrand is analytic for |Im u| < πz and no larger
+    # there than on the real line but for a factor e^{(Im u)²/2}, so a step of min(1/2, z/3) leaves
+    # an error below e^{−59} of the moment. Where that takes more than 2¹⁵ nodes (z below about
+    # 0.01) the value without sampling is returned, an upper bound.
     z, q, alpha = np.broadcast_arrays(
         np.asarray(noise_multiplier, float),
         np.asarray(probability, float),
@@ -74,15 +71,13 @@ def sampled_gaussian(
 
 
 def sampled_laplace(noise_multiplier: float, probability: float, orders: npt.ArrayLike) -> Floats:
-    """Return the divergence of (1−q)Lap(0, b) + qLap(1, b) and Lap(0, b), the larger direction.
-
-    Remove is E_Q[r^α], add is E_Q[r^{1−α}], each over α − 1 in the exponent; r = 1 + u with
-    E_Q[u] = 0, so both are 1 + E[(1 + u)^β − 1 − βu], whose terms are never negative. u has two
-    atoms and, between them, a density smooth in x, integrated by Gauss–Legendre with 16 nodes on
-    panels over which neither the log-ratio nor the log of the integrand moves by more than 2 and 4:
-    the nearest singularity is π away, which leaves an error below 1e-20 of the whole. Where that
-    takes more than 2¹⁵ nodes, sampling is ignored, which is an upper bound.
-    """
+    """Return the divergence of (1−q)Lap(0, b) + qLap(1, b) and Lap(0, b), the larger direction."""
+    # Remove is E_Q[r^α], add is E_Q[r^{1−α}], each over α − 1 in the exponent; r = 1 + u with
+    # E_Q[u] = 0, so both are 1 + E[(1 + u)^β − 1 − βu], whose terms are never negative. u has two
+    # atoms and, between them, a density smooth in x, integrated by Gauss–Legendre with 16 nodes on
+    # panels over which neither the log-ratio nor the log of the integrand moves by more than 2 and
+    # 4: the nearest singularity is π away, which leaves an error below 1e-20 of the whole. Where
+    # that takes more than 2¹⁵ nodes, sampling is ignored, which is an upper bound.
     alpha = np.asarray(orders, float)
     whole = laplace(noise_multiplier, alpha)
     values = [
@@ -95,10 +90,8 @@ def sampled_laplace(noise_multiplier: float, probability: float, orders: npt.Arr
 
 
 def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
-    """Return the divergence of a discrete pair, the larger direction; ∞ where one world has more.
-
-    E_Q[r^α] as a sum over atoms, none of which may be left out.
-    """
+    """Return the larger divergence of a discrete pair; ∞ where one world has more outcomes."""
+    # E_Q[r^α] as a sum over atoms, none of which may be left out.
     alpha = np.asarray(orders, float)
     if atoms.only_p > 0 or atoms.only_q > 0:
         return np.full(alpha.shape, np.inf)
@@ -179,12 +172,10 @@ _LARGEST_ORDER = 1e15
 
 
 def epsilon_at(divergence: Floats, orders: Floats, delta: Floats) -> Floats:
-    """Return the ε that order α with divergence R gives at δ; any order is a valid upper bound.
-
-    ε = R + log((α − 1)/α) − (log δ + log α)/(α − 1), and 0 where total variation, at most
-    √(1 − e^{−R}), is below δ. Source: Canonne, Kamath, Steinke 2020, Prop. 12 (equally Asoodeh
-    et al. 2020); Bretagnolle and Huber 1979.
-    """
+    """Return the ε that order α with divergence R gives at δ; any order is a valid upper bound."""
+    # ε = R + log((α − 1)/α) − (log δ + log α)/(α − 1), and 0 where total variation, at most √(1 −
+    # e^{−R}), is below δ. Source: Canonne, Kamath, Steinke 2020, Prop. 12 (equally Asoodeh et al.
+    # 2020); Bretagnolle and Huber 1979.
     least = orders - 1
     epsilon = divergence + np.log1p(-1 / orders) - (np.log(delta) + np.log(orders)) / least
     epsilon = np.maximum(epsilon + 1e-15 * (1 + np.abs(np.log(delta)) / least), 0.0)

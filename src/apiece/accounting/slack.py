@@ -161,11 +161,9 @@ class GaussianSummary:
 
 
 def gaussian_summary(curve: PrivacyCurve, slack: float) -> GaussianSummary:
-    """Return the Gaussian with a slack that stands for a mechanism, and its regret.
-
-    The regret is the Δ-divergence of the mechanism from what it is said to be: the largest
-    (s + (1−s)·G(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0.
-    """
+    """Return the Gaussian with a slack that stands for a mechanism, and its regret."""
+    # The regret is the Δ-divergence of the mechanism from what it is said to be: the largest (s +
+    # (1−s)·G(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0.
     mu = float(gaussian_with_slack(curve, slack).upper)
     if not mu < math.inf:
         raise RangeError(f"slack = {slack:g}: no Gaussian stands for this; give a larger slack")

@@ -89,12 +89,10 @@ def remainder(
     outside: Number = 0.0,
     below: Sequence[Jumps] | None = None,
 ) -> Remainder:
-    """Return what the jumps of all kinds of steps add to δ.
-
-    rate: the θ of the bound; any positive number gives one. slack: relative error of all chances.
-    inside: of both worlds, the probability at least of what is not told apart outright, without
-    which J is meant. below: the jumps of a dominated composition, where they are others.
-    """
+    """Return what the jumps of all kinds of steps add to δ."""
+    # rate: the θ of the bound; any positive number gives one. slack: relative error of all chances.
+    # inside: of both worlds, the probability at least of what is not told apart outright, without
+    # which J is meant. below: the jumps of a dominated composition, where they are others.
     under = kinds if below is None else below
     q_any = sum(kind.times * kind.q for kind in kinds)
     with np.errstate(divide="ignore"):
@@ -162,10 +160,8 @@ class Points(NamedTuple):
 
 
 def log_conversion(excess: Any) -> Any:
-    """Return log max over ℓ of e^{−λℓ}(e^ℓ − 1) for λ = 1 + excess: from moments of order λ to δ.
-
-    So δ(ε) ≤ E_Q[r^λ]·e^{this − (λ − 1)ε}.
-    """
+    """Return log max over ℓ of e^{−λℓ}(e^ℓ − 1), λ = 1 + excess: from moments to δ."""
+    # So δ(ε) ≤ E_Q[r^λ]·e^{this − (λ − 1)ε}.
     return excess * np.log1p(-1 / (1 + excess)) - np.log1p(excess)
 
 
@@ -199,10 +195,8 @@ def about_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
 def slightest_fall(
     parts: Sequence[Points], epsilon: Floats, delta: Floats
 ) -> tuple[Floats, Floats]:
-    """Return by how much losses above a jump hardly ever fall, and the rate of that bound; (K, 1).
-
-    So little that it matters to the bound on δ = δ(ε) by jumps from ε plus it on.
-    """
+    """Return how far losses above a jump hardly ever fall, and the rate of that bound; (K, 1)."""
+    # So little that it matters to the bound on δ = δ(ε) by jumps from ε plus it on.
     moments = np.maximum(sum(part.log_moments(-_RATES) for part in parts), 0.0)
     most = ((_SURELY + moments) / _RATES).min(axis=1, keepdims=True)
     falls = most * _FALLS

@@ -43,11 +43,9 @@ def renyi_budget(epsilon: npt.ArrayLike, delta: npt.ArrayLike, order: npt.ArrayL
 
 
 def best_order(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
-    """Return the order that lets the most Gaussian noise queries through a Rényi filter.
-
-    It maximises B(α)/α, because a Gaussian's Rényi loss is proportional to α; it depends on the
-    budget alone, so it is fixed before any data are seen.
-    """
+    """Return the order that lets the most Gaussian noise queries through a Rényi filter."""
+    # It maximises B(α)/α, because a Gaussian's Rényi loss is proportional to α; it depends on the
+    # budget alone, so it is fixed before any data are seen.
     distinct_epsilon, distinct_delta, place = _distinct(epsilon, delta)
     log_order = np.linspace(math.log(1e-4), math.log(1e7), 600)  # of α − 1
     best = np.empty(distinct_epsilon.size)

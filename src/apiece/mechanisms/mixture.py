@@ -112,10 +112,8 @@ class MixtureOfGaussians:
 
 
 def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, float]:
-    """Return the law of the sum of those amounts whose coins, of these chances, show heads.
-
-    Stops with more than 256 sums once there are so many.
-    """
+    """Return the law of the sum of those amounts whose coins, of these chances, show heads."""
+    # Stops with more than 256 sums once there are so many.
     law = {0.0: 1.0}
     for amount, chance in zip(amounts, chances, strict=True):
         joined: dict[float, float] = {}

@@ -32,11 +32,9 @@ def gaussian_delta(mu: npt.ArrayLike, epsilon: npt.ArrayLike) -> Bounds:
 
 
 def gaussian_profile(half: npt.ArrayLike, centre: npt.ArrayLike, epsilon: Floats) -> Bounds:
-    """Return bounds on δ(ε), given μ/2 and ε/μ, each rounded at most twice.
-
-    Computed as φ(a)·(R(a) − R(b)) with Mills ratio R(x) = Φ(−x)/φ(x), a = ε/μ − μ/2 and
-    b = ε/μ + μ/2, which loses no digits in the tail.
-    """
+    """Return bounds on δ(ε), given μ/2 and ε/μ, each rounded at most twice."""
+    # Computed as φ(a)·(R(a) − R(b)) with Mills ratio R(x) = Φ(−x)/φ(x), a = ε/μ − μ/2 and b = ε/μ +
+    # μ/2, which loses no digits in the tail.
     half = np.minimum(half, _FARTHEST)
     centre = np.clip(centre, -_FARTHEST, _FARTHEST)
     a, b = centre - half, centre + half
@@ -56,10 +54,8 @@ def gaussian_profile(half: npt.ArrayLike, centre: npt.ArrayLike, epsilon: Floats
 
 
 def gaussian_epsilon_above(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
-    """Return the least ε found with which μ-Gaussian differential privacy is (ε, δ)-DP.
-
-    0 where mu is 0 or δ(0) ≤ delta. Arrays broadcast.
-    """
+    """Return the least ε found with which μ-Gaussian differential privacy is (ε, δ)-DP."""
+    # 0 where mu is 0 or δ(0) ≤ delta. Arrays broadcast.
     mu, some, delta = _shift(mu, delta)
     found, _ = narrowed(
         lambda epsilon: np.asarray(gaussian_delta(some, epsilon).upper <= delta),
@@ -72,10 +68,8 @@ def gaussian_epsilon_above(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
 
 
 def gaussian_epsilon_below(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
-    """Return the largest ε found with which μ-Gaussian differential privacy is not (ε, δ)-DP, or 0.
-
-    For lower bounds. Arrays broadcast.
-    """
+    """Return the largest ε found with which μ-Gaussian privacy is not (ε, δ)-DP, or 0."""
+    # For lower bounds. Arrays broadcast.
     mu, some, delta = _shift(mu, delta)
     found, _ = narrowed(
         lambda epsilon: np.asarray(gaussian_delta(some, epsilon).lower > delta),
@@ -87,10 +81,8 @@ def gaussian_epsilon_below(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
 
 
 def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
-    """Return the largest μ found with which μ-Gaussian differential privacy is (ε, δ)-DP.
-
-    Arrays broadcast.
-    """
+    """Return the largest μ found with which μ-Gaussian differential privacy is (ε, δ)-DP."""
+    # Arrays broadcast.
     epsilon, delta = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
     )

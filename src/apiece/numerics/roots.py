@@ -31,10 +31,8 @@ _WIDER: Final = 8.0  # times that a stride grows
 
 
 def log_room(limit: npt.ArrayLike, spent: npt.ArrayLike) -> Floats:
-    """Return log(limit / spent), of which the sign is exact: at least 0 just where spent ≤ limit.
-
-    −∞ where `spent` is infinite or not a number.
-    """
+    """Return log(limit / spent), whose sign is exact: at least 0 just where spent ≤ limit."""
+    # −∞ where `spent` is infinite or not a number.
     limit, spent = np.asarray(limit, np.float64), np.asarray(spent, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.log(limit) - np.log(spent)
@@ -53,12 +51,10 @@ def safe_ends(
     narrow: npt.ArrayLike = 1e-6,
     stride: npt.ArrayLike = np.inf,
 ) -> Floats:
-    """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room.
-
-    A search ends where room is at most `tolerance`, or where the bracket around the crossing is
-    narrow enough; at `unsafe` itself where there is room even there. NaN is returned where `safe`
-    has no room. All arrays have one shape, (K,).
-    """
+    """Return, for many searches in step, the x nearest to `unsafe` that was seen to have room."""
+    # A search ends where room is at most `tolerance`, or where the bracket around the crossing is
+    # narrow enough; at `unsafe` itself where there is room even there. NaN is returned where `safe`
+    # has no room. All arrays have one shape, (K,).
     best = np.full(guess.shape, np.nan)
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
     none = np.full(guess.shape, np.nan)
@@ -147,11 +143,9 @@ class _Open:
         )
 
     def move(self, turn: int, aim: Floats, narrow: Floats, unseen: Mask) -> Mask:
-        """Choose where to look next; return which searches have somewhere left to look.
-
-        unseen: those that have not seen any room yet. Before a search ends at a narrow bracket, it
-        looks at an end of which it knows nothing.
-        """
+        """Choose where to look next; return which searches have somewhere left to look."""
+        # unseen: those that have not seen any room yet. Before a search ends at a narrow bracket,
+        # it looks at an end of which it knows nothing.
         middle = (self.safe + self.unsafe) / 2
         line = (turn < _LINES) | (self.quick & (turn < _MORE))
         along = self._along(aim, middle)
@@ -203,10 +197,8 @@ def narrowed(
     rounds: int,
     middle: Callable[[Floats, Floats], Floats] = halfway,
 ) -> tuple[Floats, Floats]:
-    """Return the ends (inside, outside) of many brackets, bisected at once, of one shape.
-
-    Stops early where no bracket has a float left between its ends.
-    """
+    """Return the ends (inside, outside) of many brackets, bisected at once, of one shape."""
+    # Stops early where no bracket has a float left between its ends.
     first, last = np.broadcast_arrays(
         np.asarray(inside, dtype=np.float64), np.asarray(outside, dtype=np.float64)
     )
@@ -220,10 +212,8 @@ def narrowed(
 
 
 def last_true(holds: Callable[[float], bool], *, most: float, rounds: int) -> float:
-    """Return the largest number seen to hold: 0, 1, 2, 4, … up to `most`, then by bisection.
-
-    Returns 0 also where nothing holds.
-    """
+    """Return the largest number seen to hold: 0, 1, 2, 4, … up to `most`, then by bisection."""
+    # Returns 0 also where nothing holds.
     if not holds(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -193,10 +193,8 @@ class Aim:
 def contour(
     steps: Steps, times: Floats, delta: Floats, outside: Remainder, share: Floats, aim: Aim
 ) -> tuple[Contour, Floats]:
-    """Return the integrals around δ, and about the ε that belong to it.
-
-    share: about which share of δ the steps within their windows make.
-    """
+    """Return the integrals around δ, and about the ε that belong to it."""
+    # share: about which share of δ the steps within their windows make.
     body = share * delta
     best, law = _tilts(steps, times, body)
     guess = (times * law.log_total - np.log(body) + log_conversion(best - 1)) / (best - 1)
@@ -282,10 +280,8 @@ def _period(
     guess: Floats,
     log_error: float,
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], tuple[Floats, Floats]]]:
-    """Return W, and bounds on the aliases from above and from below.
-
-    beyond: larger λ, of which the best is taken to bound those from above.
-    """
+    """Return W, and bounds on the aliases from above and from below."""
+    # beyond: larger λ, of which the best is taken to bound those from above.
     period = np.full(tilt.shape, np.inf)
     best, log_best = tilt + 1, np.full(tilt.shape, np.inf)
     for other in beyond:
@@ -334,10 +330,8 @@ def _ends(
 def _end(
     frequency: Floats, log_bound: Floats, log_least: Floats, variance: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the y up to which the integrand is worth it, and a bound on all that follows.
-
-    log_bound: of the log of its modulus but for 1/|s(s − 1)|, from each `frequency` on.
-    """
+    """Return the y up to which the integrand is worth it, and a bound on all that follows."""
+    # log_bound: of the log of its modulus but for 1/|s(s − 1)|, from each `frequency` on.
     bound, after = np.exp(log_bound) / frequency / math.pi, frequency[:, 1:]
     wide = 1 + _slight(variance) * frequency[:, :-1] * after
     left = np.diff(frequency, axis=1) / after * bound[:, :-1] * wide

@@ -45,12 +45,11 @@ _SLABS = 64
 
 @lru_cache(maxsize=32)
 def gauss_legendre(count: int) -> tuple[Floats, Floats]:
-    """Return distances from the ends ∓1 of the nodes below and above 0, and their weights.
-
-    count: even. For a node at 1 − t, with P_k(1 − t) by the recurrence of its differences, in which
-    nothing cancels near the ends: distances and weights are right to a few hundred units there too.
-    The weight is taken from P', by which an error of its node counts once, not `count` times.
-    """
+    """Return distances from the ends ∓1 of the nodes below and above 0, and their weights."""
+    # count: even. For a node at 1 − t, with P_k(1 − t) by the recurrence of its differences, in
+    # which nothing cancels near the ends: distances and weights are right to a few hundred units
+    # there too. The weight is taken from P', by which an error of its node counts once, not `count`
+    # times.
     # off by 1e-8 at most, so that two steps of Newton's suffice; the first gives the weights' nodes
     zero = jn_zeros(0, count // 2) / (count + 0.5)
     place = zero + (zero / np.tan(zero) - 1) / (8 * zero * (count + 0.5) ** 2)
@@ -106,10 +105,8 @@ class Steps:
     def of(
         cls, z: Floats, q: Floats, low: Floats, high: Floats, count: int, panels: int = 1
     ) -> Steps:
-        """Return the steps in the remove direction, of (K, 1) arrays, on windows of u.
-
-        count: of nodes, so many times the number of panels.
-        """
+        """Return the steps in the remove direction, of (K, 1) arrays, on windows of u."""
+        # count: of nodes, so many times the number of panels.
         border = _borders(z, q, low, high, panels)
         left, right = border[:, :-1, None], border[:, 1:, None]
         end, weight = gauss_legendre(count // panels)
@@ -152,10 +149,8 @@ class Steps:
         return Weights(share, top + np.log(total), self.sign * mean, variance)
 
     def error(self, order: Floats, largest: Floats, weights: Weights) -> tuple[Floats, Floats]:
-        """Return e and f: M at order + iy has an error of at most (e + |y|·f)·M(order).
-
-        For |y| ≤ `largest`; quadrature and rounding, that of each node's place and loss counted.
-        """
+        """Return e and f: M at order + iy has an error of at most (e + |y|·f)·M(order)."""
+        # For |y| ≤ `largest`; quadrature and rounding, that of each node's place and loss counted.
         phase = (weights.share * self.wrong).sum(axis=1, keepdims=True)
         size = np.abs(self.node) + np.abs(self.edge[:, :1]) + np.abs(self.edge[:, -1:])
         shift = 4 * UNIT * (weights.share * np.abs(self.node) * size)
@@ -183,10 +178,8 @@ class Steps:
         return np.asarray((scale * np.exp(np.minimum(best, 700.0))).sum(axis=1, keepdims=True))
 
     def _angles(self, border: Floats, half: Floats, largest: Floats) -> Floats:
-        """Return some angles θ for each panel, (K, panels, 3), of which one is likely the best.
-
-        Where e^{y·p·θ} and the rule's e^{2n·arcsinh(θz/half)} grow alike.
-        """
+        """Return some angles θ for each panel, (K, panels, 3), of which one is likely the best."""
+        # Where e^{y·p·θ} and the rule's e^{2n·arcsinh(θz/half)} grow alike.
         right = border[:, 1:]
         share = self.q * np.exp(right / self.z - 0.5 / self.z**2 - loss_at(right, self.z, self.q))
         fast = np.maximum(largest * np.where(self.q < 0.5, share, 1.0), 1e-9)
@@ -197,10 +190,8 @@ class Steps:
         return np.asarray(theta[:, :, None] * _SHARES)
 
     def _largest(self, order: Floats, power: Floats, beyond: Floats) -> Floats:
-        """Return upper bounds on −u²/2 + order·L + power·p over panels and `beyond` their ends.
-
-        (K, panels, angles); the arguments too, the first two with a dimension for cells.
-        """
+        """Return upper bounds on −u²/2 + order·L + power·p over panels and `beyond` their ends."""
+        # (K, panels, angles); the arguments too, the first two with a dimension for cells.
         shape = (self.z.size, self.panels, 1, _SLABS // self.panels)
         cells = [values[:, :-1].reshape(shape) for values in (self.edge, self.edge_ratio)]
         cells += [values[:, 1:].reshape(shape) for values in (self.edge, self.edge_ratio)]
@@ -224,11 +215,9 @@ class Steps:
         return np.maximum(np.maximum(left, right), inside) + 1e-9
 
     def slabs(self, order: Floats, log_most: Floats) -> tuple[Floats, Floats]:
-        """Return masses and widths of uniform laws of the loss that the tilted law contains.
-
-        log_most: an upper bound on log M(order). The density of the loss is bounded from below in
-        each cell, then made unimodal, and is then a mixture of nested uniform ones.
-        """
+        """Return masses and widths of uniform laws of the loss that the tilted law contains."""
+        # log_most: an upper bound on log M(order). The density of the loss is bounded from below in
+        # each cell, then made unimodal, and is then a mixture of nested uniform ones.
         left, right = self.edge[:, :-1], self.edge[:, 1:]
         farthest = np.maximum(np.abs(left), np.abs(right))
         ratio = np.minimum(order * self.edge_ratio[:, :-1], order * self.edge_ratio[:, 1:])
@@ -278,10 +267,8 @@ def place_of(loss: Floats, z: Floats, q: Floats) -> Floats:
 
 
 def log_modulus(slabs: tuple[Floats, Floats], frequency: Floats) -> Floats:
-    """Return an upper bound on log |M(o + iy)/M(o)| for all |y| from each `frequency` on.
-
-    M(o) as it was bounded from above for the slabs.
-    """
+    """Return an upper bound on log |M(o + iy)/M(o)| for all |y| from each `frequency` on."""
+    # M(o) as it was bounded from above for the slabs.
     mass, width = slabs
     phase = np.minimum((frequency[:, :, None] * (width / 2)[:, None, :]) ** 2, 7.04)
     # |sin v|/v ≤ 1 − v²/6 + v⁴/120, which falls to .2396 at v² = 7.04, above all that follows
@@ -298,11 +285,9 @@ _SLACK = 1e-12  # relative error of normal tails
 
 
 def whole(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
-    """Return the steps of (K, 1) columns (z, q, T, δ, reach), what is outside, and 1.
-
-    count: of nodes. The windows reach so many standard deviations beyond both means; all that
-    lies above them is told apart outright.
-    """
+    """Return the steps of (K, 1) columns (z, q, T, δ, reach), what is outside, and 1."""
+    # count: of nodes. The windows reach so many standard deviations beyond both means; all that
+    # lies above them is told apart outright.
     z, q, times, _, reach = columns
     steps = Steps.of(z, q, -reach, reach + 1 / z, count)
     p, q = (times * tail * (1 + _SLACK) for tail in _tails(steps, steps.edge[:, -1:]))
@@ -312,10 +297,8 @@ def whole(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
 
 
 def cut(columns: Floats, count: int) -> tuple[Steps, Remainder, Floats]:
-    """Return the same with windows that end a little above ε(δ), and all above them called jumps.
-
-    The third is about the share of δ that the steps within their windows make.
-    """
+    """Return the same with windows that end a little above ε(δ); all above is called jumps."""
+    # The third is about the share of δ that the steps within their windows make.
     z, q, times, delta, reach = columns
     coarse = Steps.of(z, q, -reach, reach + 1 / z, _COARSE)
     points = [Points.of(coarse.ratio, np.zeros((1, 1)), coarse.log_base, times)]

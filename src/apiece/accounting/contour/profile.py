@@ -75,10 +75,8 @@ class SampledGaussians:
         return delta_bounds([self], epsilon, np.zeros(epsilon.shape, dtype=np.intp))
 
     def around(self, stage: Stage) -> tuple[Floats, int]:
-        """Return columns (z, q, T, δ, least δ) of a stage, around the middle of regions of δ.
-
-        And how many nodes they need; 0 where losses are past the numerical range.
-        """
+        """Return columns (z, q, T, δ, least δ) of a stage, around the middle of regions of δ."""
+        # And how many nodes they need; 0 where losses are past the numerical range.
         (first, end), attempt = stage
         number = np.arange(float(first), float(end))
         mechanism = np.array([self.noise_multiplier, self.probability, float(self.times)])
@@ -96,11 +94,9 @@ class SampledGaussians:
 
 @np.errstate(all="ignore")
 def delta_bounds(of: Sequence[SampledGaussians], epsilon: Floats, owner: Places) -> Bounds:
-    """Return bounds on δ at each ε, of the mechanism at this place in `of`; all of one accuracy.
-
-    By the nearest integral, by the second and by more of them where that is not close. They are
-    made for all mechanisms together, and are what each would have alone.
-    """
+    """Return bounds on δ at each ε, of the mechanism at this place in `of`; all of one accuracy."""
+    # By the nearest integral, by the second and by more of them where that is not close. They are
+    # made for all mechanisms together, and are what each would have alone.
     lower, upper = np.zeros(epsilon.shape), np.ones(epsilon.shape)
     for stage, turn in product(product(_REGIONS, range(_ATTEMPTS)), range(2)):
         open_ = np.flatnonzero(~of[0].accuracy.resolved(Bounds(lower, upper)))
@@ -116,10 +112,8 @@ def delta_bounds(of: Sequence[SampledGaussians], epsilon: Floats, owner: Places)
 def _made(
     of: Sequence[SampledGaussians], stage: Stage, place: Places
 ) -> Iterator[tuple[Places, Sides, Own]]:
-    """Yield parts of `place`, the integrals of these mechanisms, and which are each one's own.
-
-    Those that are missing are made together.
-    """
+    """Yield parts of `place`, the integrals of these mechanisms, and which are each one's own."""
+    # Those that are missing are made together.
     _make(list({id(one): one for one in of if stage not in one.kept}.values()), stage)
     kept = [one.kept[stage] for one in of]
     for sides in {id(each.sides): each.sides for each in kept if each.size}.values():
@@ -152,11 +146,9 @@ def _make(of: Sequence[SampledGaussians], stage: Stage) -> None:
 def epsilon_bounds(
     z: Floats, q: Floats, times: Floats, delta: Floats, accuracy: Accuracy = DEFAULT
 ) -> Bounds:
-    """Return bounds on ε(δ) of `times` ≥ 16 sampled Gaussian steps with 0 < q < 1; (K,) arrays.
-
-    Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
-    curve on the lattice answers for all of them quicker.
-    """
+    """Return bounds on ε(δ) of `times` ≥ 16 sampled Gaussian steps with 0 < q < 1; (K,) arrays."""
+    # Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
+    # curve on the lattice answers for all of them quicker.
     order = np.lexsort((z, q, times))
     _, sizes = runs(np.stack([z, q, times])[:, order])
     few = np.empty(order.size, dtype=bool)
@@ -168,11 +160,9 @@ def epsilon_bounds(
 
 @np.errstate(all="ignore")
 def epsilon_curves(columns: Floats, accuracy: Accuracy = DEFAULT) -> Floats:
-    """Return upper bounds on ε for columns (z, q, T, δ) as of `epsilon_bounds`, by curves.
-
-    Equal mechanisms lie side by side. An entry's bound depends on nothing but the entry: on its
-    mechanism's curve in the region of its δ, but for rounding. ∞ where that is not close enough.
-    """
+    """Return upper bounds on ε for columns (z, q, T, δ) as of `epsilon_bounds`, by curves."""
+    # Equal mechanisms lie side by side. An entry's bound depends on nothing but the entry: on its
+    # mechanism's curve in the region of its δ, but for rounding. ∞ where that is not close enough.
     region = np.floor(np.sqrt(-2 * np.log(columns[3])) / _WIDTH)
     order = np.lexsort((region, *columns[2::-1]))
     keys = np.stack([*columns[:3], region])[:, order]
@@ -283,11 +273,9 @@ def _window(times: Floats, delta: Floats) -> Floats:
 
 
 def _sides(columns: Floats, count: int, attempt: int, accuracy: Accuracy) -> Sides:
-    """Return both directions' integrals around δ, and about the ε that belong to it.
-
-    columns: z, q, T, δ, and the smallest δ that they are asked at, which windows and cuts are
-    chosen for.
-    """
+    """Return both directions' integrals around δ, and about the ε that belong to it."""
+    # columns: z, q, T, δ, and the smallest δ that they are asked at, which windows and cuts are
+    # chosen for.
     z, q, times, delta, least = columns[:, :, None]
     windows = np.stack([z, q, times, least, _window(times, least)])
     forward, outside, share = (cut if attempt else whole)(windows, count)
@@ -299,10 +287,8 @@ def _sides(columns: Floats, count: int, attempt: int, accuracy: Accuracy) -> Sid
 
 
 def _near(one: Contour, about: Floats, rows: Own, turn: int, epsilon: Floats) -> Bounds:
-    """Bound each δ(ε) by the nearest of the integrals that are its own; at a turn 1 by the second.
-
-    about: the ε around which they are made.
-    """
+    """Bound each δ(ε) by the nearest of its own integrals; at a turn 1 by the second."""
+    # about: the ε around which they are made.
     first, size = rows
     own = first[:, None] + np.minimum(np.arange(size.max()), size[:, None] - 1)
     far = np.argsort(np.abs(about[own, 0] - epsilon[:, None]), axis=1, kind="stable")

@@ -198,12 +198,9 @@ class TooLongError(Exception):
 def tail(
     parts: Sequence[Side], step: float, tilt: float, wrap: float, points: int, until: float = 0.0
 ) -> Tail:
-    """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1.
-
-    The lattice of ε goes on at least up to `until`.
-
-    Raises `TooLongError` where this takes a transform of more than `points`.
-    """
+    """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1."""
+    # The lattice of ε goes on at least up to `until`. Raises `TooLongError` where this takes a
+    # transform of more than `points`.
     tilted = [tilt_part(part, step, tilt) for part in parts]
     low, high = reach(tilted, parts, -math.log(wrap))
     last = sum(part.times * (part.log_mass.size - 1) for part in parts)
@@ -231,11 +228,9 @@ def tail(
 def _undo(
     weight: Floats, step: float, tilt: float, position: npt.NDArray[np.floating[Any]]
 ) -> Floats:
-    """Return D_j = Σ_{i>j} p_i·(1 − e^{x_j − x_i}) with p_i = w_i·e^{(1−λ)x_i}, x = step·position.
-
-    By D_j = e^{−h}·D_{j+1} + (1 − e^{−h})·Σ_{i>j} p_i, where nothing cancels, solved in blocks
-    over which e^{−hj} keeps within range.
-    """
+    """Return D_j = Σ_{i>j} p_i·(1 − e^{x_j − x_i}), p_i = w_i·e^{(1−λ)x_i}, x = step·position."""
+    # By D_j = e^{−h}·D_{j+1} + (1 − e^{−h})·Σ_{i>j} p_i, where nothing cancels, solved in blocks
+    # over which e^{−hj} keeps within range.
     p = weight * np.exp((1 - tilt) * step * position)
     above = np.append(np.cumsum(p[:0:-1])[::-1], 0.0)
     out = np.empty_like(above)
@@ -268,10 +263,8 @@ class Line:
     value: Floats
 
     def delta(self, epsilon: Floats, before: float) -> Floats:
-        """Return the bound at ε; its last value to the right of the lattice.
-
-        To its left δ rises by at most `before` times as much as e^ε falls.
-        """
+        """Return the bound at ε; its last value to the right of the lattice."""
+        # To its left δ rises by at most `before` times as much as e^ε falls.
         position = (epsilon - self.start) / self.step
         left = np.clip(np.floor(position), 0, self.value.size - 2).astype(np.intp)
         share = np.expm1(self.step * np.clip(position - left, 0, 1)) / math.expm1(self.step)
@@ -320,12 +313,10 @@ def rare_losses(
     rate: float,
     below: Sequence[tuple[Lattice, int]] | None = None,
 ) -> Remainder | None:
-    """Return what the jumps of dominating lattice pairs, so many times each, add to δ.
-
-    None where no loss is cut. rate: the θ of the bound. below: the dominated lattice pairs, where
-    their jumps are others. The moment of order −θ is that of the dominating lattices: r^{−θ} is
-    convex, so it is no smaller.
-    """
+    """Return what the jumps of dominating lattice pairs, so many times each, add to δ."""
+    # None where no loss is cut. rate: the θ of the bound. below: the dominated lattice pairs, where
+    # their jumps are others. The moment of order −θ is that of the dominating lattices: r^{−θ} is
+    # convex, so it is no smaller.
     if not any(lattice.jump.q > 0 for lattice, _ in lattices):
         return None
     slack = max(lattice.rounding for lattice, _ in (*lattices, *(below or ()))) + 16 * UNIT

@@ -71,10 +71,8 @@ def cut(pair: Pair, window: Window, loss: float) -> Window:
 
 
 def aligned(pair: Pair, window: Window, step: float) -> float:
-    """Return about the largest step up to `step` that puts both atoms of a pair on a lattice.
-
-    For pairs without atoms, `step`.
-    """
+    """Return about the largest step up to `step` that puts both atoms of a pair on a lattice."""
+    # For pairs without atoms, `step`.
     if not pair.atoms:
         return step
     start = lowest_mean(pair, window, lowest_end(pair, window, step))
@@ -83,10 +81,8 @@ def aligned(pair: Pair, window: Window, step: float) -> float:
 
 
 def lowest_end(pair: Pair, window: Window, step: float) -> float:
-    """Return up to which ρ mass is best gathered with the lowest atom of a pair.
-
-    The atom alone is, unless most of what lies beside it is much lower than the next cells.
-    """
+    """Return up to which ρ mass is best gathered with the lowest atom of a pair."""
+    # The atom alone is, unless most of what lies beside it is much lower than the next cells.
     edges = np.minimum(inner(window.low, step * np.arange(3), pair.probability), window.high)
     first, second = pair.masses(edges)[1]
     return float(edges[1]) if first > 4 * second else window.low
@@ -171,12 +167,10 @@ def discretise(pair: Pair, window: Window, step: float) -> tuple[Lattice, Lattic
 
 
 def dominated(pair: Pair, window: Window, step: float, parts: Cells) -> Lattice:
-    """Gather the mass around each lattice point, its mean exactly there.
-
-    The first lattice point is the mean of the first cluster; where there are atoms, such that the
-    topmost one is a lattice point too. The tangent points mirror the means of the cells, which
-    leaves no imbalance where the density is exponential or flat.
-    """
+    """Gather the mass around each lattice point, its mean exactly there."""
+    # The first lattice point is the mean of the first cluster; where there are atoms, such that the
+    # topmost one is a lattice point too. The tangent points mirror the means of the cells, which
+    # leaves no imbalance where the density is exponential or flat.
     q = pair.probability
     if pair.atoms:
         origin, touched, last = _between_atoms(pair, window, step)
@@ -211,11 +205,9 @@ def dominated(pair: Pair, window: Window, step: float, parts: Cells) -> Lattice:
 
 
 def _between_atoms(pair: Pair, window: Window, step: float) -> tuple[float, float, int | None]:
-    """Return the mean of the first cluster, its upper end, and the number of the topmost point.
-
-    The cluster is as wide as it takes for the topmost atom to be a lattice point. Where no width
-    does, or that atom is not in the window, there is no number.
-    """
+    """Return the mean of the first cluster, its upper end, and the number of the topmost point."""
+    # The cluster is as wide as it takes for the topmost atom to be a lattice point. Where no width
+    # does, or that atom is not in the window, there is no number.
     q = pair.probability
     start, top = log_ratio(window.low, q), log_ratio(window.high, q)
     touched = lowest_end(pair, window, step)
@@ -250,11 +242,9 @@ def _mirror(share: npt.NDArray[np.floating[Any]], step: float) -> Floats:
 
 
 def _first_cluster(pair: Pair, window: Window, step: float, parts: Cells) -> tuple[float, float]:
-    """Return the mean of the first cluster, which becomes a lattice point, and its upper end.
-
-    Where the mass rises steeply from cell to cell, all that is small is taken into it: a cluster
-    can borrow mass only from neighbours that are not much lighter.
-    """
+    """Return the mean of the first cluster, which becomes a lattice point, and its upper end."""
+    # Where the mass rises steeply from cell to cell, all that is small is taken into it: a cluster
+    # can borrow mass only from neighbours that are not much lighter.
     rising = (parts.mass[1:] > 4 * parts.mass[:-1]) | (parts.mass[:-1] == 0)
     begin = int(np.argmin(np.append(rising, False)))
     floor, q = log_ratio(window.low, pair.probability), pair.probability
@@ -299,13 +289,11 @@ class _Halves:
 
 
 def _balance(halves: _Halves, width: Floats) -> Floats:
-    """Return the kinks of the polygon: cluster masses after neighbours lend what means lack.
-
-    A cluster whose mean is too low takes mass from the node above, one whose mean is too high from
-    the node below, so that the total P-mass is unchanged. Where the lender has too little, the
-    polygon is not convex, and its convex hull is taken. The topmost cluster, if its mean is too
-    low, has no node above: it is trimmed.
-    """
+    """Return the kinks of the polygon: cluster masses after neighbours lend what means lack."""
+    # A cluster whose mean is too low takes mass from the node above, one whose mean is too high
+    # from the node below, so that the total P-mass is unchanged. Where the lender has too little,
+    # the polygon is not convex, and its convex hull is taken. The topmost cluster, if its mean is
+    # too low, has no node above: it is trimmed.
     top = np.zeros(width.size, dtype=bool)
     top[-1] = halves.deficit[-1] > 0
     halves.trimmed(top)
@@ -321,11 +309,9 @@ def _balance(halves: _Halves, width: Floats) -> Floats:
 
 
 def _hull(mass: Floats, width: Floats) -> bool:
-    """Spread negative kinks onto their neighbours in place: the polygon's lower convex hull.
-
-    Both masses are kept. Beside its nodes the polygon is max(P − t·Q, 0), which no profile is
-    below; how it ends there: `_lowered`. Return whether there is such a hull.
-    """
+    """Spread negative kinks onto their neighbours in place: the polygon's lower convex hull."""
+    # Both masses are kept. Beside its nodes the polygon is max(P − t·Q, 0), which no profile is
+    # below; how it ends there: `_lowered`. Return whether there is such a hull.
     if not (mass < 0).any():
         return True
     place = np.append(0.0, np.cumsum(width)).tolist()
@@ -359,11 +345,9 @@ def _hull(mass: Floats, width: Floats) -> bool:
 
 
 def _lowered(kinks: list[float], place: list[float], inward: list[int], end: int) -> int:
-    """Take away the nodes, from one end on, at which the polygon is not above max(P − t·Q, 0).
-
-    It is lowered to that at the next node, which is returned and is the end now; −1 where there is
-    none. Further inward nothing moves.
-    """
+    """Take away the nodes, from one end on, at which the polygon is not above max(P − t·Q, 0)."""
+    # It is lowered to that at the next node, which is returned and is the end now; −1 where there
+    # is none. Further inward nothing moves.
     node, total, height = end, 0.0, 0.0
     while height <= 0:
         total, kinks[node] = total + kinks[node], 0.0

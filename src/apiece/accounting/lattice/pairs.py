@@ -221,10 +221,8 @@ def discrete_pair(atoms: Atoms) -> AtomsPair:
 
 
 def several(log_ratio: Floats, mass: Floats) -> tuple[Floats, Floats]:
-    """Return atoms that are at least two, as a lattice has: one above whose mass is nothing.
-
-    A single atom is then the lowest, which is always a lattice point.
-    """
+    """Return atoms that are at least two, as a lattice has: one above whose mass is nothing."""
+    # A single atom is then the lowest, which is always a lattice point.
     if log_ratio.size >= 2:
         return log_ratio, mass
     place, whole = float(log_ratio.sum()), float(mass.sum())
@@ -251,12 +249,10 @@ NARROW = 0.01
 
 
 def normal_masses(edges: Floats) -> Floats:
-    """Return the standard normal mass between consecutive `edges`, each to a few 100 units.
-
-    Wide cells: a difference of distribution functions on the side where they are small. Cells
-    narrower than 0.01, where that cancels: Gauss–Legendre with four nodes, whose relative error
-    at |x| ≤ 20 is below 3e-7·(0.1)⁸.
-    """
+    """Return the standard normal mass between consecutive `edges`, each to a few 100 units."""
+    # Wide cells: a difference of distribution functions on the side where they are small. Cells
+    # narrower than 0.01, where that cancels: Gauss–Legendre with four nodes, whose relative error
+    # at |x| ≤ 20 is below 3e-7·(0.1)⁸.
     width = np.diff(edges)
     narrow = width < NARROW
     if narrow.all():
@@ -352,10 +348,8 @@ class MixturePair:
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Normal masses between the x at which the log-ratio is at the edges.
-
-        In narrow cells by quadrature of the mixture's density, in wide ones shift by shift.
-        """
+        """Normal masses between the x at which the log-ratio is at the edges."""
+        # In narrow cells by quadrature of the mixture's density, in wide ones shift by shift.
         x = self._x(edges)
         narrow = np.diff(x) < NARROW
         p1, left, width = np.zeros(narrow.size), x[:-1][narrow], np.diff(x)[narrow]

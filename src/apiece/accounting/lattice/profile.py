@@ -74,12 +74,10 @@ _NO_RATIO = 40.0  # nats below 1 − π, at which π·e^ρ is nothing beside it
 
 
 def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPair:
-    """Return the pair of a composition behind one coin.
-
-    What only P can show tells the worlds apart behind the coin too, π times as often. What only Q
-    can show does not: there the ratio is 1 − π, an atom like any other. Raises `RangeError` where
-    its losses are past the numerical range.
-    """
+    """Return the pair of a composition behind one coin."""
+    # What only P can show tells the worlds apart behind the coin too, π times as often. What only Q
+    # can show does not: there the ratio is 1 − π, an atom like any other. Raises `RangeError` where
+    # its losses are past the numerical range.
     times = sum(count for _, count in leaves)
     windows = tuple(pair.window(accuracy.truncation * _LEAST_DELTA / times) for pair, _ in leaves)
     tilts, step = _settings(leaves, windows, accuracy)
@@ -174,10 +172,8 @@ def _window(parts: Sequence[Side], step: float, tilts: Floats) -> tuple[int, int
 
 
 def _stands_for(log_moment: float, tilt: float, loss: Floats) -> float:
-    """Return the most P- or Q-mass that a unit of tilted mass beyond the losses stands for.
-
-    Above them for a tilt over 1, below them for one under 0, where that falls with the distance.
-    """
+    """Return the most P- or Q-mass that a unit of tilted mass beyond the losses stands for."""
+    # Above them for a tilt over 1, below them for one under 0, where that falls with the distance.
     end = float(loss[-1] if tilt > 1 else loss[0])
     return math.exp(min(log_moment + max((1 - tilt) * end, -tilt * end), 700.0))
 
@@ -187,12 +183,10 @@ _MOVES = 5  # times that the neighbourhood is moved to the ε found
 
 
 def refined(leaves: Leaves, deltas: Floats, accuracy: Accuracy) -> Attempts:
-    """Return bounds for the range of decreasing `deltas`, an odd number of them.
-
-    The step is refined until the gap is what is wanted, the points run out, or refining does not
-    help: near the gap wanted twice, as where few steps make δ it depends on how they happen to
-    lie on the lattice.
-    """
+    """Return bounds for the range of decreasing `deltas`, an odd number of them."""
+    # The step is refined until the gap is what is wanted, the points run out, or refining does not
+    # help: near the gap wanted twice, as where few steps make δ it depends on how they happen to
+    # lie on the lattice.
     settings = settings_for(leaves, deltas, accuracy, None)
     best: tuple[Attempt, ...] = ()
     moves, before, refine = 0, (math.inf, math.inf), True
@@ -232,11 +226,9 @@ def _moved(settings: Settings, found: Floats) -> bool:
 
 
 def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Accuracy) -> Attempt:
-    """Compose both lattice pairs in both directions.
-
-    In the add direction from below only where that can matter: where its upper bound is somewhere
-    above the lower bound of the remove direction.
-    """
+    """Compose both lattice pairs in both directions."""
+    # In the add direction from below only where that can matter: where its upper bound is somewhere
+    # above the lower bound of the remove direction.
     cells = max(
         (log_ratio(w.high, p.probability) - log_ratio(w.low, p.probability)) / settings.step
         for (p, _), w in zip(leaves, settings.windows, strict=True)
@@ -273,14 +265,13 @@ _LEAST_PROBABILITY = 1e-250
 
 
 def composition(steps: NormalForm, accuracy: Accuracy = DEFAULT) -> Composition:
-    """Return bounds on the profile of any steps, chosen in advance or adaptively.
-
-    How close the bounds are is checked, not proved: for sampled Gaussian steps of one kind the gap
-    in ε was at most 0.1 % wherever it was looked at with ε ≥ 0.01, sampling probabilities from 1e-6
-    on, noise multipliers from 0.3 to 100, up to 1e6 steps and δ from 1e-12 on. Steps of different
-    kinds, a coin before a composition, two or three Laplace steps of rare large losses, and δ at
-    given ε (the advantage too) can be wider, by far in a few cases, as the bounds themselves show.
-    """
+    """Return bounds on the profile of any steps, chosen in advance or adaptively."""
+    # How close the bounds are is checked, not proved: for sampled Gaussian steps of one kind the
+    # gap in ε was at most 0.1 % wherever it was looked at with ε ≥ 0.01, sampling probabilities
+    # from 1e-6 on, noise multipliers from 0.3 to 100, up to 1e6 steps and δ from 1e-12 on. Steps of
+    # different kinds, a coin before a composition, two or three Laplace steps of rare large losses,
+    # and δ at given ε (the advantage too) can be wider, by far in a few cases, as the bounds
+    # themselves show.
     return Composition(tuple((_pair(step, accuracy), times) for step, times in steps), accuracy)
 
 

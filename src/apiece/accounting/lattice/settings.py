@@ -97,10 +97,8 @@ def renyi_tilt(
 def quietest_tilt(
     coarse: Sequence[CoarsePair], epsilons: Floats, deltas: Floats
 ) -> tuple[float, float]:
-    """Return the λ at which an error in the tilted masses matters least to δ(ε), and how much.
-
-    The second is the log of its largest effect in units of δ, over all pairs of ε and δ.
-    """
+    """Return the λ at which an error in the tilted masses matters least to δ(ε), and how much."""
+    # The second is the log of its largest effect in units of δ, over all pairs of ε and δ.
 
     def error(excess: Floats) -> Floats:
         reach = (excess[:, None] * epsilons + np.log(deltas)).min(axis=1)
@@ -125,13 +123,10 @@ def spread(coarse: Sequence[CoarsePair], tilt: float) -> float:
 
 
 def gaps(coarse: Sequence[CoarsePair], tilt: float, steps: Floats) -> Floats:
-    """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by.
-
-    tilt: λ in the remove direction, 1 − λ in the other one.
-
-    Within a cell of a smooth density both bounds together move the variance by h²/4; near the
-    lowest ratio, which is a lattice point, by no more than h·(distance from it).
-    """
+    """Estimate upper − lower in ε for lattice steps: λ/2 times the variance that they differ by."""
+    # tilt: λ in the remove direction, 1 − λ in the other one. Within a cell of a smooth density
+    # both bounds together move the variance by h²/4; near the lowest ratio, which is a lattice
+    # point, by no more than h·(distance from it).
     total = np.zeros(steps.size)
     for part in coarse:
         ratio, weight = part.tilted(tilt)
@@ -182,12 +177,10 @@ class Settings(NamedTuple):
 def settings_for(
     leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | None
 ) -> Settings:
-    """Return the region of decreasing `deltas`, of which the middle one matters most.
-
-    The bounds are likely to be as close as is wanted. known: what ε is known to be about at
-    each. Where it is not known the best Rényi conversion stands in, and the step is kept so large
-    that a first look is cheap.
-    """
+    """Return the region of decreasing `deltas`, of which the middle one matters most."""
+    # The bounds are likely to be as close as is wanted. known: what ε is known to be about at each.
+    # Where it is not known the best Rényi conversion stands in, and the step is kept so large that
+    # a first look is cheap.
     delta, times = float(deltas[deltas.size // 2]), sum(count for _, count in leaves)
     windows = tuple(pair.window(accuracy.truncation * delta / times) for pair, _ in leaves)
     coarse = view(leaves, windows)
