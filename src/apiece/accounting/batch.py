@@ -1,4 +1,8 @@
-"""Many records at once: ε for whole arrays. Equal entries are computed once."""
+"""Many records at once: ε, noise or rate for whole arrays. Equal entries are computed once.
+
+Every entry's ε is a monotone function of one parameter, nearly a power of it; all searches go in
+step, so that each evaluation is one call for all entries that are still open.
+"""
 
 from __future__ import annotations
 

@@ -60,21 +60,21 @@ class Answer(NamedTuple):
 
 
 Question: TypeAlias = Literal["epsilon", "delta"]
+Errors: TypeAlias = list[tuple[RangeError, float]]
+"""What could not be answered: why, and the value asked about."""
 _TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
 """The upper bound that says nothing; the lower one is 0."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """A profile by several evaluators: the next is asked only where bounds are not close.
+    """A profile by several evaluators: the next is asked only where bounds are not close."""
 
-    What several say together is the least upper and the greatest lower bound. Whatever an evaluator
-    says goes through one gate, `asked`: what are no bounds is not used and the next evaluator is
-    asked; where nobody else knows an upper bound, that is an error.
-
-    enough, resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it
-    is said. spare: who is asked in the end, where nobody has an upper bound.
-    """
+    # What several say together is the least upper and the greatest lower bound. Whatever an
+    # evaluator says goes through one gate, `asked`: what are no bounds is not used and the next
+    # evaluator is asked; where nobody else knows an upper bound, that is an error. enough,
+    # resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it is
+    # said. spare: who is asked in the end, where nobody has an upper bound.
 
     answers: tuple[Answer, ...]
     enough: Callable[[Bounds], Mask]
@@ -104,14 +104,18 @@ class Answers:
         values: Floats,
         known: Bounds,
         enough: Callable[[Bounds], Mask],
+        told: list[tuple[Answer, Bounds, Errors]] | None = None,
     ) -> Bounds:
+        """Ask one after the other where it is not enough yet; `told` hears what each said."""
         lower, upper = (np.array(end) for end in known)
-        errors: list[tuple[RangeError, float]] = []
+        errors: Errors = []
 
         def ask(answer: Answer, where: Mask) -> None:
-            found, wrong = asked(answer, question, values[where])
-            lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), found])
+            bounds, wrong = asked(answer, question, values[where])
+            lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), bounds])
             errors.extend(wrong)
+            if told is not None:
+                told.append((answer, bounds, wrong))
 
         for answer in answers:
             open_ = np.broadcast_to(~enough(Bounds(lower, upper)), values.shape)
@@ -123,31 +127,18 @@ class Answers:
             ask(last, unknown)
             unknown = upper >= _TRIVIAL[question]
         for error, value in errors:
-            if value in values[unknown]:
+            if value in values[unknown] and told is None:
                 raise error
         return Bounds(lower, upper)
 
     def explain(self, delta: float) -> str:
         """Return, in a line or two, which evaluator gave each end of ε(δ), and why."""
-        # Values are rounded outward to six digits. An evaluator whose answer could not be used has
-        # a line of its own.
-        at, told, unused = np.array([delta]), list[tuple[Answer, float, float]](), list[str]()
-        known = nothing_known(at)
-
-        def ask(answer: Answer, known: Bounds) -> Bounds:
-            found, errors = asked(answer, "epsilon", at)
-            unused.extend(f"\nnot used: {error}" for error, _ in errors)
-            told.append((answer, float(found.lower[0]), float(found.upper[0])))
-            return tightest([known, found])
-
-        for answer in self.answers:
-            if not self.enough(known).all():
-                known = ask(answer, known)
-        if np.isinf(known.upper).all() and (last := self.spare()) is not None:
-            ask(last, known)
-        high, _, above = min(told, key=lambda row: row[2])
-        low, below, _ = max(told, key=lambda row: (row[1], row[0] is high))
-        lower, upper = _shown(below, math.floor), _shown(above, math.ceil)
+        # Values are rounded outward to six digits. What could not be used has a line of its own.
+        at, told = np.array([delta]), list[tuple[Answer, Bounds, Errors]]()
+        self._together("epsilon", self.answers, at, nothing_known(at), self.enough, told)
+        high, above, _ = min(told, key=lambda row: row[1].upper[0])
+        low, below, _ = max(told, key=lambda row: (row[1].lower[0], row[0] is high))
+        lower, upper = _shown(below.lower[0], math.floor), _shown(above.upper[0], math.ceil)
         if low is high:
             text = f"{lower} ≤ ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}"
         else:
@@ -155,11 +146,7 @@ class Answers:
                 f"ε ≤ {upper} at δ = {delta:g}, by {high.evaluator}: {high.why}\n"
                 f"ε ≥ {lower}, by {low.evaluator}: {low.why}"
             )
-        return text + "".join(unused)
-
-
-Errors: TypeAlias = list[tuple[RangeError, float]]
-"""What could not be answered: why, and the value asked about."""
+        return text + "".join(f"\nnot used: {error}" for *_, wrong in told for error, _ in wrong)
 
 
 def asked(answer: Answer, question: Question, values: Floats) -> tuple[Bounds, Errors]:
@@ -237,9 +224,7 @@ def within_range(what: Callable[[], str]) -> Iterator[None]:
 
 
 def ascending(
-    delta_at: Callable[[Floats], Bounds],
-    nodes: Floats,
-    enough: Callable[[Floats, Bounds], bool],
+    delta_at: Callable[[Floats], Bounds], nodes: Floats, enough: Callable[[Floats, Bounds], bool]
 ) -> tuple[Floats, Bounds]:
     """Evaluate a profile at ascending nodes, a few at a time, until `enough` of the last ones."""
     # Deep tails cost an evaluator most and most answers do not need them. Returns the nodes that
@@ -306,14 +291,13 @@ _LEAST_DELTA = 1e-45  # no smaller one is resolved
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Settings of the numerical evaluators; none of them affects whether a bound holds.
+    """Settings of the numerical evaluators; none of them affects whether a bound holds."""
 
-    gap: the relative gap (upper − lower)/upper aimed at in ε and in δ. floor: below this ε the gap
-    aimed at is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share of δ
-    that may be lost to each tail. wrap: the share of the tilted mass that may fall outside a
-    transform on either side. points: the longest transform, or half of it at hard settings; where
-    it would have to be longer, the bounds stay valid but lie further apart than `gap`.
-    """
+    # gap: the relative gap (upper − lower)/upper aimed at in ε and in δ. floor: below this ε the
+    # gap aimed at is gap·floor, absolute, and below a quarter of it floor/50. truncation: the share
+    # of δ that may be lost to each tail. wrap: the share of the tilted mass that may fall outside a
+    # transform on either side. points: the longest transform, or half of it at hard settings; where
+    # it would have to be longer, the bounds stay valid but lie further apart than `gap`.
 
     gap: float = 9e-4
     floor: float = 0.01

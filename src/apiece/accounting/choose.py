@@ -54,18 +54,16 @@ from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled, f
 from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
-def _nothing(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
-    return None if steps else PureProfile(0.0)
-
-
-def _gaussian(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+def _formula(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+    """Return the profile of one Gaussian: flattening has merged all plain ones into it."""
     match steps:
-        case ((Gaussian(z), 1),):  # flattening has merged all plain Gaussians into one
+        case ((Gaussian(z), 1),):
             return GaussianProfile(z)
     return None
 
 
 def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+    """Return the profile of one Gaussian or Laplace step behind a coin, or of Laplace alone."""
     match steps:
         case ((Sampled(Gaussian(z), q), 1),):
             return OneStep(z, q)
@@ -77,6 +75,7 @@ def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
 
 
 def _sampled_gaussians(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+    """Return the profile of several sampled Gaussian steps of one kind."""
     match steps:
         case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
             return SampledGaussians(z, q, times, accuracy)
@@ -84,11 +83,10 @@ def _sampled_gaussians(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
 
 
 class Row(NamedTuple):
-    """One evaluator: the methods that ask it, how it answers, whether exactly, and why it is asked.
+    """One evaluator: who asks it, how it answers, whether exactly, and why it is asked."""
 
-    answer: its profile of a normal form; None for one that it does not know. spare: the methods
-    that ask it where no other evaluator knows an upper bound.
-    """
+    # answer: its profile of a normal form; None for one that it does not know. spare: the methods
+    # that ask it where no other evaluator knows an upper bound.
 
     evaluator: str
     methods: tuple[str, ...]
@@ -98,12 +96,22 @@ class Row(NamedTuple):
     spare: tuple[str, ...] = ()
 
 
-_ALL = ("pld", "rdp", "gdp", "best")
+METHODS = ("pld", "rdp", "gdp", "best")
+"""What may be asked for: all but "best" are the accountants known by these names."""
+BATCH_METHODS = ("pld", "rdp")
+"""Those that answer for arrays of sampled Gaussian steps."""
+_TIGHT = ("pld", "best")
 TABLE = (
-    Row("nothing released", _ALL, _nothing, True, "no step ever sees the record"),
+    Row(
+        "nothing released",
+        METHODS,
+        lambda steps, _: None if steps else PureProfile(0.0),
+        True,
+        "no step ever sees the record",
+    ),
     Row(
         "pure ε",
-        ("pld", "best"),
+        _TIGHT,
         lambda steps, _: pure(steps),
         False,
         "no outcome is likelier in one world by a larger factor",
@@ -111,34 +119,34 @@ TABLE = (
     Row(
         "Gaussian formula",
         ("pld", "gdp", "best"),
-        _gaussian,
+        _formula,
         True,
         "plain Gaussians compose to one, whose profile has a closed form",
     ),
     Row(
         "one-step formula",
-        ("pld", "best"),
+        _TIGHT,
         _one_step,
         True,
         "one step behind a coin is a change of variables in a closed form",
     ),
     Row(
         "enumeration",
-        ("pld", "best"),
+        _TIGHT,
         lambda steps, _: enumerated(steps),
         True,
         "discrete steps with few distinct losses are added up one by one",
     ),
     Row(
         "contour integral",
-        ("pld", "best"),
+        _TIGHT,
         _sampled_gaussians,
         False,
         "sampled Gaussian steps of one kind, quickest and closest",
     ),
     Row(
         "loss lattice",
-        ("pld", "best"),
+        _TIGHT,
         composition,
         False,
         "takes every composition; asked where nothing above is exact or close enough",
@@ -152,12 +160,8 @@ TABLE = (
         spare=("pld",),
     ),
 )
-METHODS = ("pld", "rdp", "gdp", "best")
-"""What may be asked for: all but "best" are the accountants known by these names."""
 SEVERAL = 3
 """Values of δ from which on a curve of upper bounds is quicker than one answer after another."""
-BATCH_METHODS = ("pld", "rdp")
-"""Those that answer for arrays of sampled Gaussian steps."""
 
 
 def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAULT) -> Answers:
@@ -197,8 +201,8 @@ def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
         raise UnsupportedError(
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
-    if method == "best":
-        return Answers(tuple(answers), _never, spare)
+    if method == "best":  # everyone is asked
+        return Answers(tuple(answers), lambda b: np.zeros(b.upper.shape, dtype=bool), spare)
     return Answers(tuple(answers), accuracy.reached, spare, accuracy.resolved)
 
 
@@ -210,11 +214,6 @@ def _spare(steps: NormalForm, method: str, accuracy: Accuracy) -> Answer | None:
                 profile = row.answer(steps, accuracy)
                 return None if profile is None else Answer(row.evaluator, row.why, profile)
     return None
-
-
-def _never(bounds: Bounds) -> Mask:
-    """Nowhere: "best" asks everyone."""
-    return np.zeros(bounds.upper.shape, dtype=bool)
 
 
 def privacy_curve(mechanism: Mechanism, *, method: str = "pld") -> PrivacyCurve:
@@ -253,7 +252,8 @@ def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bou
     starts, sizes = runs(columns[:3, left]) if left.size else (left, left)
     for start, size in zip(starts, sizes, strict=True):
         here = left[start : start + size]
-        asked = choose(_steps(*columns[:3, here[0]]), method, accuracy)
+        z, q, steps = columns[:3, here[0]].tolist()
+        asked = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method, accuracy)
         answers = asked.answers[int(first[here[0]]) :]
         with within_range(lambda: f"arrays by method {method!r}"):
             known = Bounds(lower[here], upper[here])
@@ -279,10 +279,6 @@ def upper_bounds_of(columns: Floats, method: str) -> Floats:
     left = ~np.isfinite(upper)
     upper[left] = bounds_of(columns[:, left], method).upper
     return upper
-
-
-def _steps(z: float, q: float, steps: float) -> Mechanism:
-    return Repeated(Sampled(Gaussian(float(z)), float(q)), int(steps))
 
 
 def require_batch(method: str) -> None:

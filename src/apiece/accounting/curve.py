@@ -38,6 +38,8 @@ def least_form(epsilon: Floats, delta: Floats, rates: Floats | float) -> Floats:
     return np.asarray(np.minimum(delta + np.exp(epsilon) * rates, mirror))
 
 
+# The power of a test with α false positives is at most δ(ε) + e^ε·α and, by the mirrored test,
+# 1 − e^{−ε}(1 − δ(ε) − α), at every ε ≥ 0; the least of all is the greatest power.
 def greatest_power(profile: Profile, rates: Floats) -> Floats:
     """Return the least of both bounds over ε ≥ 0, one a rate; never below the truth."""
     least, spare = max(float(rates.min()), 1e-15), max(float(1 - rates.max()), 1e-15)
@@ -151,7 +153,7 @@ class PrivacyCurve:
         )
         lower = np.where(far, 0.0, lower)
         negative = flat < 0
-        if negative.any():
+        if negative.any():  # δ(−x) = 1 − e^{−x} + e^{−x}·δ(x), by exchanging the two worlds
             shrink = np.exp(np.minimum(flat, 0.0))
             gap = -np.expm1(np.minimum(flat, 0.0))
             lower = np.where(negative, np.maximum(gap + shrink * lower - ROUNDING, 0.0), lower)
@@ -163,8 +165,8 @@ class PrivacyCurve:
         """The profile, behind the gate that every evaluator's numbers go through."""
         if isinstance(self.profile, Answers):
             return self.profile
-        name = type(self.profile).__name__
-        only = Answer(name, "the profile that this curve was given", self.profile)
+        why = "the profile that this curve was given"
+        only = Answer(type(self.profile).__name__, why, self.profile)
         return Answers((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
 
     def _asked(self, ask: Callable[[Floats], Any], values: Floats) -> Any:
@@ -239,9 +241,9 @@ one, whose profile has a closed form
             Never below the truth.
         """
         rates = _real_array("false_positive_rate", false_positive_rate)
-        if not ((rates >= 0) & (rates <= 1)).all():
-            bad = float(rates[~((rates >= 0) & (rates <= 1))].ravel()[0])
-            raise InputError(f"false_positive_rate = {bad!r}: must be in [0, 1]")
+        wrong = ~((rates >= 0) & (rates <= 1))
+        if wrong.any():
+            raise InputError(f"false_positive_rate = {float(rates[wrong][0])!r}: must be in [0, 1]")
         power = self._asked(partial(greatest_power, self._gated), rates.ravel())
         return float(power[0]) if rates.ndim == 0 else power.reshape(rates.shape)
 

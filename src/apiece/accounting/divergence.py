@@ -51,13 +51,8 @@ def excess(
 
     forward = Δ(M ‖ M̃) = inf{κ ≥ 0: f(α + κ) − κ ≤ f̃(α) for all α}, with f the trade-off function
     of the baseline M and f̃ that of the record's own mechanism M̃. It is the most by which the
-    Bayes success of any attacker, at the worst prior, exceeds what the baseline allows: 0 where the
-    record is never more vulnerable than the baseline, 1 where nothing is promised. backward
-    exchanges the two.
-
-    It is the largest (δ̃(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0, because both curves are convex and
-    symmetric. Between two nodes, δ̃ lies below its chord, and δ above the chords of the intervals
-    on either side, extended; nodes are added where that leaves the maximum open.
+    Bayes success of any attacker, at the worst prior, exceeds what the baseline allows: the largest
+    (δ̃(ε) − δ(ε))/(1 + e^ε) over ε ≥ 0. backward exchanges the two.
 
     Args:
         baseline: What was promised.
@@ -98,6 +93,8 @@ def excesses(
     """Return `excess` of each curve from its own baseline; quicker than one after another."""
     least = [_NEGLIGIBLE] * len(curves) if negligible is None else negligible
     pairs = [_Pair(*each) for each in zip(baselines, curves, least, strict=True)]
+    # Between two nodes, δ̃ lies below its chord, and δ above the chords of the intervals on either
+    # side, extended; nodes are added where that leaves the maximum open.
     for some in pieces(_START):
         _look([pair for pair in pairs if pair.more], lambda _: _START[some])  # noqa: B023
     for _ in range(_ROUNDS):

@@ -167,6 +167,8 @@ class PureProfile:
         return Bounds(np.zeros(delta.shape), np.full(delta.shape, self.most))
 
 
+# All log-ratios of a composition lie between two numbers, which add up, and which a coin brings
+# nearer to 0: the lower one is log(1 − q) or more behind any coin, whatever is behind it.
 def pure(steps: NormalForm) -> PureProfile | None:
     """Return the profile of pure ε of a composition, None where its losses have no bound."""
     for step, _ in steps:  # asked of each of a plan's thousands of mechanisms
@@ -218,6 +220,8 @@ _LEAST_MASS = 1e-40  # masses below it in both worlds are left out
 _SAME = 2.0**-44  # losses nearer than this, relative to the largest, are one
 
 
+# A discrete profile is a sum over atoms, none of its terms negative. Both worlds' masses are
+# carried: one that is too small for a double in one world keeps its digits in the other.
 class Outcomes(NamedTuple):
     """A pair (P, Q) as `Atoms`, each outcome's loss with its mass in both worlds."""
 

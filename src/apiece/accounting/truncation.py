@@ -39,12 +39,11 @@ _ROUNDS = 14  # of bisection
 
 
 class Remainder(NamedTuple):
-    """What no window holds: events told apart outright, and jumps J.
+    """What no window holds: events told apart outright, and jumps J."""
 
-    outside: a bound on the probability of the former, in both worlds. p, q: that of the latter in
-    the two worlds, each (low, high). log_fall: log of a bound on Q(J, L ≤ 0), which grows as
-    e^{rate·ε}.
-    """
+    # outside: a bound on the probability of the former, in both worlds. p, q: that of the latter in
+    # the two worlds, each (low, high). log_fall: log of a bound on Q(J, L ≤ 0), which grows as
+    # e^{rate·ε}.
 
     outside: Number
     p: tuple[Number, Number]
@@ -68,10 +67,9 @@ class Remainder(NamedTuple):
 
 
 class Jumps(NamedTuple):
-    """One kind of step: P- and Q-chance of a loss above `loss`, and how many steps there are.
+    """One kind of step: P- and Q-chance of a loss above `loss`, and how many steps there are."""
 
-    log_body: a bound on log E_Q[r^{−rate}] over all other losses.
-    """
+    # log_body: a bound on log E_Q[r^{−rate}] over all other losses.
 
     p: Number
     q: Number
@@ -123,11 +121,10 @@ def _some(chances: Sequence[tuple[Number, Number]], factor: float) -> Number:
 
 
 class Points(NamedTuple):
-    """One step's losses as weighted points, ascending, so many times: (K, n), and `times` (K, 1).
+    """One step's losses as weighted points, ascending: (K, n), and `times` (K, 1)."""
 
-    width: over how much each point's losses are spread. log_q: of the Q-mass. above: the P- and
-    the Q-mass from each point on, (K, n + 1).
-    """
+    # width: over how much each point's losses are spread. log_q: of the Q-mass. above: the P- and
+    # the Q-mass from each point on, (K, n + 1).
 
     ratio: Floats
     width: Floats

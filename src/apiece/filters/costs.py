@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class Costs:
     def __len__(self) -> int:
         return len(self.loss if self.group is None else self.group)
 
-    def of(self, group: Any) -> Costs:
+    def of(self, group: npt.ArrayLike) -> Costs:
         """Return the costs of people, each of one group.
 
         Args:
@@ -122,9 +122,6 @@ class Costs:
     def shares(self, delta: npt.ArrayLike, *, times: int = 1) -> Floats:
         """Return which share of δ, of `SHARES`, lets the least account pay: one a person.
 
-        Where a promise decides, so that the Gaussian with its slack touches the profile at the
-        promised ε, an account of that share needs no more than the promise.
-
         Args:
             delta: Of the accounts, one or one a person.
             times: How often they are to pay.
@@ -139,11 +136,11 @@ class Costs:
         each = Costs(self.loss, self.slack)
         if self.group is not None and np.ndim(delta):
             each = self
-        found = np.array([each.epsilon(delta, share, times=times) for share in SHARES[::-1]])
-        best = SHARES[::-1][found.argmin(axis=0)]
+        told = np.array([each.epsilon(delta, share, times=times) for share in SHARES[::-1]])
+        best = SHARES[::-1][told.argmin(axis=0)]
         return np.asarray(best if each is self or self.group is None else best[self.group])
 
-    def rows(self, part: Any = slice(None)) -> tuple[Floats, Floats]:
+    def rows(self, part: slice | Integers = slice(None)) -> tuple[Floats, Floats]:
         """Return loss and slack of some people, (people, pairs).
 
         Args:
@@ -170,7 +167,7 @@ class Costs:
 
 
 def cheapest(
-    loss: npt.NDArray[Any], slack: npt.NDArray[Any], budget: Any, most: Any
+    loss: Floats, slack: Floats, budget: npt.ArrayLike, most: npt.ArrayLike
 ) -> npt.NDArray[np.intp]:
     """Return for each account the place of the pair whose larger share of it is the least."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -211,10 +208,11 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
     return Costs(loss, slack)
 
 
-def _rows(group: Any, groups: int) -> Integers:
-    found = np.asarray(group)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+def _rows(group: npt.ArrayLike, groups: int) -> Integers:
+    """Return checked places in the rows of costs."""
+    rows = np.asarray(group)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise InputError("group: give one whole number a person")
-    if found.size and not (found.min() >= 0 and found.max() < groups):
+    if rows.size and not (rows.min() >= 0 and rows.max() < groups):
         raise InputError(f"group: must be from 0 to {groups - 1}, a row of the costs")
-    return found.astype(np.int64)
+    return rows.astype(np.int64)

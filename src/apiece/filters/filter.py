@@ -130,8 +130,8 @@ class GaussianFilter(Filter):
     Guarantee:
         Whatever analyses are chosen, adaptively, with norms, noise and costs that depend on
         everything released before, each person's whole transcript is (ε_i, δ_i)-DP under add/remove
-        adjacency, if only the active persons enter each. A Gaussian sum gets no discount for
-        sampling; what is sampled as a whole does, by `admit_costs`.
+        adjacency, if only the active persons enter each. Sampling gives a discount by
+        `admit_costs` alone.
 
     References:
         docs/mathematics.md, section 11; Koskela, Tobaben, Honkela 2023, Thm 8; Smith and Thakurta
@@ -164,12 +164,9 @@ class GaussianFilter(Filter):
             InputError: For costs of another number of people.
 
         Example:
-            >>> from apiece.accounting import privacy_curve
+            >>> from apiece import Gaussian, Repeated, Sampled
             >>> from apiece.filters import costs_of
-            >>> from apiece.mechanisms import Gaussian, Repeated, Sampled
-            >>> training = privacy_curve(Repeated(Sampled(Gaussian(2.5), 0.05), 200))
-            >>> round(training.epsilon(1e-5).upper, 3)
-            1.17
+            >>> training = Repeated(Sampled(Gaussian(2.5), 0.05), 200)  # ε = 1.17
             >>> people = GaussianFilter([1.1, 1.18], 1e-5, slack=0.1)
             >>> people.admit_costs(costs_of([training], 1e-5).of([0, 0])).tolist()
             [False, True]
@@ -250,13 +247,13 @@ class Odometer:
     Guarantee:
         Let L be the log-likelihood ratio of all that was released, with person i against without,
         and ρ person i's `loss`, the sum of α s²/(2S²). Then exp((α−1)(L − ρ)) is a supermartingale
-        from 1 on, in both directions, however norms, noise and the moment of stopping depend on
-        what was released. So at every stopping time:
+        from 1 on, in both directions, however norms, noise and stopping depend on what was
+        released. So at every stopping time:
 
-        - `epsilon(delta)` is an odometer at a stopping time: E[(1 − e^(ε − L))₊] ≤ δ, where ε is
-          what it reads then. Whoever stops by a rule under which ε never exceeds e is (e, δ)-DP.
-        - `throughout(delta)` is an odometer in the sense of Rogers et al.: with probability at
-          least 1 − δ, L ≤ ε at all times at once. It is the larger of the two.
+        - `epsilon(delta)`: E[(1 − e^(ε − L))₊] ≤ δ, where ε is what it reads then. Whoever stops by
+          a rule under which ε never exceeds e is (e, δ)-DP.
+        - `throughout(delta)`, the larger: with probability at least 1 − δ, L ≤ ε at all times at
+          once (Rogers et al.).
 
     References:
         Feldman and Zrnic 2021, whose Algorithm 2 counts in steps instead; Rogers et al. 2016. The

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from apiece import _check, _json
 from apiece._types import Json
@@ -208,7 +208,7 @@ def atoms_of(step: Mechanism) -> Atoms | None:
     return behind_coin(inner.atoms(), probability) if hasattr(inner, "atoms") else None
 
 
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, type] = {
     re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in get_args(Mechanism)
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -220,13 +220,13 @@ def to_dict(mechanism: Mechanism) -> Json:
     return {_NAMES[type(mechanism)]: {name: _plain(getattr(mechanism, name)) for name in names}}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
     return to_dict(value) if type(value) in _NAMES else value
 
 
-def from_dict(data: Any) -> Mechanism:
+def from_dict(data: object) -> Mechanism:
     """Return the mechanism that `to_dict` described."""
     if not isinstance(data, dict) or len(data) != 1:
         raise InputError(f"mechanism: {data!r} is not of the form {{kind: fields}}")

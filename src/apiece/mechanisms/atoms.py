@@ -11,7 +11,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats
 from apiece.errors import InputError
-from apiece.numerics.rounding import after_coin
+from apiece.numerics.rounding import UNIT, after_coin
 
 
 class Atoms(NamedTuple):
@@ -73,7 +73,6 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
 
 
 _SUMS_TO_ONE = 1e-9
-_UNIT = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -147,7 +146,7 @@ class Finite:
             *gathered(log_ratio, q[both]),
             only_p=float(p[q == 0].sum()),
             only_q=float(q[p == 0].sum()),
-            error=8 * _UNIT * (1 + float(np.abs(log_ratio).max(initial=0.0)) + p.size),
+            error=8 * UNIT * (1 + float(np.abs(log_ratio).max(initial=0.0)) + p.size),
         )
 
 
@@ -158,11 +157,11 @@ def _chances(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
         raise InputError(f"{name}: not numbers; give the chance of each outcome") from None
     if chances.ndim != 1 or not chances.size:
         raise InputError(f"{name}: shape {chances.shape}; give one chance an outcome")
-    if not ((chances >= 0) & (chances <= 1)).all():
-        bad = float(chances[~((chances >= 0) & (chances <= 1))][0])
-        raise InputError(f"{name} = {bad!r}: chances must be in [0, 1]")
+    wrong = ~((chances >= 0) & (chances <= 1))
+    if wrong.any():
+        raise InputError(f"{name} = {float(chances[wrong][0])!r}: chances must be in [0, 1]")
     total = float(chances.sum())
     if not abs(total - 1) <= _SUMS_TO_ONE:
         raise InputError(f"{name}: sums to {total!r}; chances must sum to 1 within {_SUMS_TO_ONE}")
-    exact = abs(total - 1) <= chances.size * _UNIT * 2
+    exact = abs(total - 1) <= chances.size * UNIT * 2
     return np.asarray(chances if exact else chances / total)

@@ -34,9 +34,8 @@ class Gaussian:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "noise_multiplier", _check.positive("noise_multiplier", self.noise_multiplier)
-        )
+        z = _check.positive("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", z)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,8 @@ class Laplace:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "noise_multiplier", _check.positive("noise_multiplier", self.noise_multiplier)
-        )
+        z = _check.positive("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", z)
 
 
 _MOST = 10**6

@@ -53,13 +53,12 @@ _CLOSER = (1.1, 2.0, 8.0, 32.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contour:
-    """K integrals for δ(ε); all (K, 1), or (K, points).
+    """K integrals for δ(ε); all (K, 1), or (K, points)."""
 
-    δ(ε) = e^{log_scale + (1 − λ)ε}·(Re Σ term·e^{−iyε} ± error) − aliases + what is in no window,
-    with terms from below and from above. size: Σ|term|. sway: Σ|term|·y. points: how many it takes,
-    or would take; ∞ where the integrand falls too slowly for any number. most: the largest total
-    loss, past which δ is 0.
-    """
+    # δ(ε) = e^{log_scale + (1 − λ)ε}·(Re Σ term·e^{−iyε} ± error) − aliases + what is in no window,
+    # with terms from below and from above. size: Σ|term|. sway: Σ|term|·y. points: how many it
+    # takes, or would take; ∞ where the integrand falls too slowly for any number. most: the largest
+    # total loss, past which δ is 0.
 
     sign: int
     tilt: Floats
@@ -179,11 +178,10 @@ def _picked(value: Any, some: Places | slice) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """How closely an integral is to be made.
+    """How closely an integral is to be made."""
 
-    points: of a contour, at most. log_error: log of the relative error of δ aimed at, for each of
-    its causes. smooth: of which some may go to smoothing; None for none.
-    """
+    # points: of a contour, at most. log_error: log of the relative error of δ aimed at, for each of
+    # its causes. smooth: of which some may go to smoothing; None for none.
 
     points: int
     log_error: float = math.log(1e-8)

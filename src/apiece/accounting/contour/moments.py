@@ -82,13 +82,12 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """One step each of K mechanisms, in the remove or the add direction, on the nodes of a rule.
+    """One step each of K mechanisms, in the remove or the add direction, on the nodes of a rule."""
 
-    All arrays are (K, 1), or (K, nodes), or (K, cells + 1) for `edge`, ascending u, and the losses
-    there. sign: 1 in the remove direction, where losses are L, −1 in the other, where losses are
-    −L and the second measure is P. wrong: bounds on the rounding errors of L. panels: each has as
-    many nodes, and as many cells, equally spaced.
-    """
+    # All arrays are (K, 1), or (K, nodes), or (K, cells + 1) for `edge`, ascending u, and the
+    # losses there. sign: 1 in the remove direction, where losses are L, −1 in the other, where
+    # losses are −L and the second measure is P. wrong: bounds on the rounding errors of L. panels:
+    # each has as many nodes, and as many cells, equally spaced.
 
     z: Floats
     q: Floats

@@ -58,11 +58,10 @@ _ROOT = 9  # of the number of a curve's nodes; the chords are then some 5e-5 of 
 
 @dataclass(frozen=True, slots=True)
 class SampledGaussians:
-    """The profile of `times` sampled Gaussian steps of one kind.
+    """The profile of `times` sampled Gaussian steps of one kind."""
 
-    Many ε at once, of many mechanisms: `epsilon_bounds`. δ is bounded by integrals around some δ;
-    they are made when first asked for and then kept.
-    """
+    # Many ε at once, of many mechanisms: `epsilon_bounds`. δ is bounded by integrals around some δ;
+    # they are made when first asked for and then kept.
 
     noise_multiplier: float
     probability: float

@@ -37,10 +37,9 @@ NEGLIGIBLE = 1e-30  # tilted masses below it may be wrong by a factor of two
 
 
 class Side(NamedTuple):
-    """One direction of a lattice pair, `times` over: log masses under the second measure.
+    """One direction of a lattice pair, `times` over: log masses under the second measure."""
 
-    rounding bounds the relative error of each mass.
-    """
+    # rounding bounds the relative error of each mass.
 
     log_mass: Floats
     offset: float
@@ -50,10 +49,9 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """δ at ε = start + k·step for one direction: within `error` of `value`, linear in e^ε between.
+    """δ at ε = start + k·step for one direction: within `error` of `value`, chords between."""
 
-    exponent: a bound on the log of the relative effect of rounded masses.
-    """
+    # exponent: a bound on the log of the relative effect of rounded masses.
 
     start: float
     step: float
@@ -188,11 +186,7 @@ def convolve(tilted: list[Tilted], parts: Sequence[Side], size: int) -> tuple[Fl
 
 
 class TooLongError(Exception):
-    """The transform would be longer than allowed, by the factor `excess`."""
-
-    def __init__(self, excess: float) -> None:
-        super().__init__(excess)
-        self.excess = excess
+    """The transform would be longer than allowed, by the factor in `args[0]`."""
 
 
 def tail(
@@ -218,7 +212,12 @@ def tail(
     value = _undo(weight[skip:], step, tilt, position)
     log_moment, exponent = moment(parts, tilted, tilt)
     scale = math.exp(log_moment + (1 - tilt) * (start + step * centre))
-    error = _error(parts, step, tilt, noise, lost) * np.exp((1 - tilt) * step * position)
+    # In units of e^{TK + (1−λ)ε}: g ≤ e^{largest} bounds what is lost, and Σ_j g(ℓ_j) what each
+    # entry may be off.
+    largest = math.exp(log_conversion(tilt - 1))
+    total = 1 / (step * tilt * (tilt - 1)) + largest
+    lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
+    error = (total * noise + largest * lost) * np.exp((1 - tilt) * step * position)
     error = scale * (error + 8 * size * UNIT * np.abs(value))
     ended = max(last - low - skip, 0)  # no loss is larger: δ is 0 exactly
     value[ended:], error[ended:] = 0.0, 0.0
@@ -244,14 +243,6 @@ def _undo(
         )
         carried, right = float(out[left]), left
     return out
-
-
-def _error(parts: Sequence[Side], step: float, tilt: float, noise: float, lost: float) -> float:
-    """Return the error of δ, in units of e^{TK + (1−λ)ε}; lost: what is outside the transform."""
-    largest = math.exp(log_conversion(tilt - 1))
-    total = 1 / (step * tilt * (tilt - 1)) + largest
-    lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
-    return total * noise + largest * lost
 
 
 @dataclass(frozen=True, slots=True, eq=False)

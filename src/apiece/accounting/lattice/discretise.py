@@ -1,12 +1,19 @@
-"""A dominated pair on a lattice of log-ratios.
+"""A pair on a lattice of log-ratios, from above and from below: one vector each.
 
-The profile H(t) = sup_A P(A) − t·Q(A) is replaced by the polygon with vertices at the lattice whose
-k-th side lies under the tangent of H at a point t_k of the k-th cell, namely
+All rests on two facts about the likelihood ratio r under Q: spreading r without moving its mean
+gives a dominating pair, contracting r (a post-processing) a dominated one; both survive composition
+and both directions of add/remove.
+
+*Dominating.* The mass of each cell, and each atom, goes to the two ends of the cell, keeping its P-
+and its Q-mass (connect the dots: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022). Outside the
+window the worlds are told apart outright. The variance of the loss grows by at most h²/4.
+
+*Dominated.* The profile H(t) = sup_A P(A) − t·Q(A) is replaced by the polygon with vertices at the
+lattice whose k-th side lies under the tangent of H at a point t_k of the k-th cell, namely
 y_k = min(tangent_{k−1}, tangent_k) at e^{ℓ_k}. It is convex and below H, so it is the profile of a
-dominated pair. Typically the variance of the loss shrinks by h²/12.
-
-In terms of masses: what lies between consecutive tangent points is a cluster, which is gathered at
-its lattice point, and neighbours lend what its mean lacks. Atoms at lattice points stay there.
+dominated pair; typically the variance shrinks by h²/12. In terms of masses: what lies between
+consecutive tangent points is a cluster, which is gathered at its lattice point, and neighbours lend
+what its mean lacks. Atoms at lattice points stay there.
 """
 
 from __future__ import annotations
@@ -34,10 +41,9 @@ class Jump(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lattice:
-    """Q-masses at log-ratios offset + k·step, and the P- and Q-mass told apart outright.
+    """Q-masses at log-ratios offset + k·step, and the P- and Q-mass told apart outright."""
 
-    rounding bounds the relative error of each cell's P- and Q-mass, and of those of `jump`.
-    """
+    # rounding bounds the relative error of each cell's P- and Q-mass, and of those of `jump`.
 
     step: float
     offset: float

@@ -27,11 +27,10 @@ _BESIDE, _NOTHING = 0.01, 1e-280
 
 
 class Window(NamedTuple):
-    """An interval of ρ and (bounds from above on) what lies outside it.
+    """An interval of ρ and (bounds from above on) what lies outside it."""
 
-    outside_p is for the pair's P, coin included. What lies between high and top is a jump
-    (`truncation`); where nothing does, top is high.
-    """
+    # outside_p is for the pair's P, coin included. What lies between high and top is a jump
+    # (`truncation`); where nothing does, top is high.
 
     low: float
     high: float
@@ -163,11 +162,10 @@ class LaplacePair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomsPair:
-    """A discrete pair: atoms at increasing ρ with Q-masses, and what lies outside them.
+    """A discrete pair: atoms at increasing ρ with Q-masses, and what lies outside them."""
 
-    below: where these atoms only dominate what is meant, a pair that it dominates. On a lattice
-    they are as good as a density, so that `atoms` has none.
-    """
+    # below: where these atoms only dominate what is meant, a pair that it dominates. On a lattice
+    # they are as good as a density, so that `atoms` has none.
 
     log_ratio: Floats
     mass: Floats
@@ -281,12 +279,20 @@ _COUNT = 18  # Chebyshev nodes of a panel
 _BLOCK = 2**13  # points at a time
 
 
+# Several Gaussian shifts by secret coins: P₁ = Σ_j v_j·N(s_j, z²) against N(0, z²), the v_j given
+# that some row joins. The log-ratio ρ(x) = log Σ_j v_j·exp((s_j·x − s_j²/2)/z²) rises in x, so an
+# interval of ρ is one of x. Newton's method finds its ends; where one is off, ρ is by a few units,
+# and a likelihood ratio that is off by a factor e^η is a mass that is.
+# Sums of hundreds of terms at a million x take long, so e^ρ is taken from Chebyshev's polynomials
+# on panels of x, at most 2/s long for the largest shift s. All terms are positive: at u + iv their
+# sum is at most what it is at u, so in the ellipse of parameter 20 it is at most e^10.03 times what
+# it is in the middle. Eighteen nodes miss 4·e^10.03·20⁻¹⁷/19 of that, 4e-19 (Theorem 8.2 of
+# Trefethen 2013).
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """ρ on panels of x: its value in each panel's middle, and polynomials.
+    """ρ on panels of x: its value in each panel's middle, and polynomials."""
 
-    terms, slopes: of e^ρ over its value in the middle, and of the derivative in x.
-    """
+    # terms, slopes: of e^ρ over its value in the middle, and of the derivative in x.
 
     width: float
     middle: Floats

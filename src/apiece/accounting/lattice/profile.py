@@ -73,6 +73,12 @@ _LARGEST_EXPONENT = 2000.0
 _NO_RATIO = 40.0  # nats below 1 − π, at which π·e^ρ is nothing beside it
 
 
+# A coin before a whole composition. The lattice pairs are composed as ever, but here every mass is
+# wanted, not δ at one ε. One tilt tells the masses near its mean; so several are taken, and each
+# mass is read off where its error, |error of w|·E[r^λ]·e^{−λℓ}, is least. Masses less their errors
+# are a part of a dominated pair, masses plus their errors contain a dominating one. With a coin in
+# front both are pairs like any other: a loss ℓ becomes log(1 − π + π·e^ℓ) under the same Q
+# (Theorem 2 of Balle, Barthe, Gaboardi 2018).
 def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPair:
     """Return the pair of a composition behind one coin."""
     # What only P can show tells the worlds apart behind the coin too, π times as often. What only Q
@@ -196,7 +202,7 @@ def refined(leaves: Leaves, deltas: Floats, accuracy: Accuracy) -> Attempts:
         except TooLongError as error:
             if settings.step > WIDEST_STEP:
                 raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
-            settings = settings._replace(step=1.05 * error.excess * settings.step)
+            settings = settings._replace(step=1.05 * error.args[0] * settings.step)
             refine = False
             continue
         kept = Attempts((*best, found), close=False)
@@ -316,11 +322,10 @@ def _mark(log_delta: Floats, spacing: float) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composition:
-    """The profile of a composition of several steps.
+    """The profile of a composition of several steps."""
 
-    δ is divided into regions, each computed when first asked for and then kept; where one is too
-    wide for close bounds, finer ones are added. An answer never depends on what was asked before.
-    """
+    # δ is divided into regions, each computed when first asked for and then kept; where one is too
+    # wide for close bounds, finer ones are added. An answer never depends on what was asked before.
 
     leaves: Leaves
     accuracy: Accuracy = DEFAULT

@@ -147,12 +147,11 @@ Options: TypeAlias = tuple[float, float, float, int, float]
 
 
 class Settings(NamedTuple):
-    """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows.
+    """Settings for the neighbourhood of one δ: tilts of the two directions, step, windows."""
 
-    epsilon: the ε that they were chosen for. spread: about the standard deviation of the tilted
-    composition. reach: the ε up to which leaving out the jumps is as good as exact, ∞ where there
-    are none; rate: the θ of their bound. wrap: tilted mass that may be lost.
-    """
+    # epsilon: the ε that they were chosen for. spread: about the standard deviation of the tilted
+    # composition. reach: the ε up to which leaving out the jumps is as good as exact, ∞ where there
+    # are none; rate: the θ of their bound. wrap: tilted mass that may be lost.
 
     epsilon: float
     spread: float
