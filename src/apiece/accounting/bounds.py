@@ -154,22 +154,22 @@ def asked(answer: Answer, question: Question, values: Floats) -> tuple[Bounds, E
     # There they are bounds that say nothing. A value past the range spoils no other value's answer.
     try:
         with within_range(lambda: answer.evaluator):
-            found = getattr(answer.profile, question)(values)
+            bounds = getattr(answer.profile, question)(values)
     except RangeError as error:
         if values.size == 1:
             return nothing_known(values, question), [(error, float(values[0]))]
         halves = [asked(answer, question, half) for half in np.array_split(values, 2)]
         lower, upper = (np.concatenate(ends) for ends in zip(*(h[0] for h in halves), strict=True))
         return Bounds(lower, upper), halves[0][1] + halves[1][1]
-    return gated(answer.evaluator, question, values, found)
+    return gated(answer.evaluator, question, values, bounds)
 
 
-def gated(who: str, question: Question, values: Floats, found: Bounds) -> tuple[Bounds, Errors]:
+def gated(who: str, question: Question, values: Floats, bounds: Bounds) -> tuple[Bounds, Errors]:
     """Return `found`, with bounds that say nothing where it has none, and the errors there."""
     # No bounds are: NaN on either side, a lower one that is below 0 or above the upper one, and a δ
     # above 1.
-    lower, upper = (np.array(end, dtype=np.float64) for end in found)
-    good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _ordered(found)
+    lower, upper = (np.array(end, dtype=np.float64) for end in bounds)
+    good = (lower >= 0) & (upper <= _TRIVIAL[question]) & _ordered(bounds)
     errors: Errors = []
     for low, high, value in zip(lower[~good], upper[~good], values[~good], strict=True):
         text = f"{who}: [{low:g}, {high:g}] at {value:g} are no bounds on {question}"

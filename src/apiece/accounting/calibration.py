@@ -344,16 +344,14 @@ def _search(
 
     safe, unsafe = math.log(safest), math.log(boldest)
     first = min(max(guess, min(safe, unsafe)), max(safe, unsafe))
-    found = safe_end(
-        room, first, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision
-    )
-    if math.isnan(found):
+    end = safe_end(room, first, safe, unsafe, slope=1.0, tolerance=precision / 5, narrow=precision)
+    if math.isnan(end):
         raise InfeasibleError(
             f"calibrate: even {parameter} = {safest:g} spends {seen[safe]:.4g}, above the budget "
             f"of {limit:g}; raise the budget or change the parameters that are given"
         )
-    unspent = seen[found] < limit * (1 - max(_SPENT, 20 * precision))
-    return math.exp(found), seen[found], found == unsafe or unspent
+    unspent = seen[end] < limit * (1 - max(_SPENT, 20 * precision))
+    return math.exp(end), seen[end], end == unsafe or unspent
 
 
 def _most_steps(spent: Callable[[float], float], limit: float) -> tuple[float, float, bool]:

@@ -156,8 +156,8 @@ def _look(pairs: Sequence[_Pair], at: Callable[[_Pair], Floats]) -> None:
     """Evaluate both curves of each pair, all together."""
     nodes = [at(pair) for pair in pairs]
     curves = [each for pair in pairs for each in (pair.curve, pair.baseline)]
-    found = deltas(curves, [each for each in nodes for _ in range(2)])
-    for pair, added, ours, theirs in zip(pairs, nodes, found[::2], found[1::2], strict=True):
+    told = deltas(curves, [each for each in nodes for _ in range(2)])
+    for pair, added, ours, theirs in zip(pairs, nodes, told[::2], told[1::2], strict=True):
         pair.learn(added, ours, theirs)
 
 

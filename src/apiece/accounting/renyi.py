@@ -229,10 +229,10 @@ class RenyiProfile:
         while waiting:
             place, members = waiting.pop()
             orders, divergence = self.at(place)
-            found = ask(divergence, orders, values[members, None])
-            least[members] = np.minimum(least[members], found.min(axis=1))
+            bounds = ask(divergence, orders, values[members, None])
+            least[members] = np.minimum(least[members], bounds.min(axis=1))
             if len(place) < len(_CLOSER):
-                best = found.argmin(axis=1)
+                best = bounds.argmin(axis=1)
                 waiting += [((*place, int(k)), members[best == k]) for k in np.unique(best)]
         return least
 
@@ -288,9 +288,9 @@ def renyi(steps: NormalForm) -> RenyiProfile:
     high = min(2 + 2 * max(_largest_order(step) for step, _ in steps), _LARGEST_ORDER)
     low = min(1e-3, high * 1e-5)
     orders = 1 + np.geomspace(low, high, math.ceil(math.log(high / low) / _SPACING) + 1)
-    found = RenyiProfile(steps, orders)
-    found.at(())  # raises where a step has no divergence
-    return found
+    profile = RenyiProfile(steps, orders)
+    profile.at(())  # raises where a step has no divergence
+    return profile
 
 
 def _largest_order(step: Mechanism) -> float:

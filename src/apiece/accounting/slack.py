@@ -186,8 +186,8 @@ class _Looks(NamedTuple):
 
     def and_at(self, curve: PrivacyCurve, epsilon: Floats) -> _Looks:
         """Return these and what the curve says at other ε."""
-        found = curve.delta(epsilon)
-        added = (epsilon, np.asarray(found.lower), np.asarray(found.upper))
+        told = curve.delta(epsilon)
+        added = (epsilon, np.asarray(told.lower), np.asarray(told.upper))
         columns = list(map(np.concatenate, zip(self, added, strict=True)))
         order = np.argsort(columns[0], kind="stable")
         at, lower, upper = (column[order] for column in columns)
@@ -238,8 +238,8 @@ def _least(slacks: Floats, looks: _Looks) -> Floats:
         return np.asarray(_between(mu, slacks, looks).all(axis=1))
 
     most = np.full(slacks.shape, _MOST)
-    found, _ = narrowed(safe, most, _LEAST, rounds=_HALVINGS, middle=geometric)
-    return np.where(safe(found), found, np.inf)
+    least, _ = narrowed(safe, most, _LEAST, rounds=_HALVINGS, middle=geometric)
+    return np.where(safe(least), least, np.inf)
 
 
 def _between(mu: Floats, slack: Floats, looks: _Looks) -> Mask:
@@ -287,8 +287,8 @@ def _too_little(slacks: Floats, looks: _Looks) -> Floats:
         return np.asarray((looks.lower <= most * (1 + _ROUNDING)).all(axis=1))
 
     start = np.full(slacks.shape, _MOST)
-    _, found = narrowed(possible, start, _LEAST, rounds=_HALVINGS, middle=geometric)
-    return np.where(possible(np.full(slacks.shape, _LEAST)), 0.0, found)
+    _, largest = narrowed(possible, start, _LEAST, rounds=_HALVINGS, middle=geometric)
+    return np.where(possible(np.full(slacks.shape, _LEAST)), 0.0, largest)
 
 
 def _without_slack(mechanism: Mechanism) -> float:

@@ -243,8 +243,8 @@ def from_dict(data: object) -> Mechanism:
             raise InputError("mechanism composed: 'mechanisms' must be a list")
         return Composed(*map(from_dict, parts))
     inner = {key: from_dict(value) for key, value in given.items() if key == "mechanism"}
-    found: Mechanism = kind(**(given | inner))
-    return found
+    made: Mechanism = kind(**(given | inner))
+    return made
 
 
 def to_json(mechanism: Mechanism) -> str:

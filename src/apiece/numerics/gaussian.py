@@ -57,27 +57,27 @@ def gaussian_epsilon_above(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the least ε found with which μ-Gaussian differential privacy is (ε, δ)-DP."""
     # 0 where mu is 0 or δ(0) ≤ delta. Arrays broadcast.
     mu, some, delta = _shift(mu, delta)
-    found, _ = narrowed(
+    epsilon, _ = narrowed(
         lambda epsilon: np.asarray(gaussian_delta(some, epsilon).upper <= delta),
         _enough(some, delta),
         0.0,
         rounds=70,
     )
     free = (mu == 0) | (gaussian_delta(some, 0.0).upper <= delta)
-    return np.asarray(np.where(free, 0.0, found))
+    return np.asarray(np.where(free, 0.0, epsilon))
 
 
 def gaussian_epsilon_below(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """Return the largest ε found with which μ-Gaussian privacy is not (ε, δ)-DP, or 0."""
     # For lower bounds. Arrays broadcast.
     mu, some, delta = _shift(mu, delta)
-    found, _ = narrowed(
+    epsilon, _ = narrowed(
         lambda epsilon: np.asarray(gaussian_delta(some, epsilon).lower > delta),
         0.0,
         _enough(some, delta),
         rounds=70,
     )
-    return np.asarray(np.where(mu == 0, 0.0, found))
+    return np.asarray(np.where(mu == 0, 0.0, epsilon))
 
 
 def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
@@ -97,8 +97,8 @@ def gaussian_mu_below(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     below, above = near * (1 - _NEAR), near * (1 + _NEAR)
     inside = np.where(safe(below), np.maximum(below, inside), inside)
     outside = np.where(safe(above), outside, above)
-    found, _ = narrowed(safe, inside, outside, rounds=60, middle=geometric)
-    return np.asarray(found * (1 - 4 * _ULP))
+    mu, _ = narrowed(safe, inside, outside, rounds=60, middle=geometric)
+    return np.asarray(mu * (1 - 4 * _ULP))
 
 
 def _newton(epsilon: Floats, delta: Floats) -> Floats:

@@ -36,8 +36,8 @@ def log_room(limit: npt.ArrayLike, spent: npt.ArrayLike) -> Floats:
     limit, spent = np.asarray(limit, np.float64), np.asarray(spent, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.log(limit) - np.log(spent)
-    found = np.where(spent <= limit, np.maximum(room, 0.0), np.minimum(room, -(2.0**-52)))
-    return np.asarray(np.where(np.isnan(spent), -np.inf, found))
+    signed = np.where(spent <= limit, np.maximum(room, 0.0), np.minimum(room, -(2.0**-52)))
+    return np.asarray(np.where(np.isnan(spent), -np.inf, signed))
 
 
 def safe_ends(
@@ -66,12 +66,14 @@ def safe_ends(
     for turn in range(_ROUNDS):
         if not some.entry.size:
             break
-        found = np.asarray(room(some.x, some.entry))
-        found = np.where(np.isnan(found), -np.inf, found)
-        good, at = found >= 0, some.entry
+        left_over = np.asarray(room(some.x, some.entry))
+        left_over = np.where(np.isnan(left_over), -np.inf, left_over)
+        good, at = left_over >= 0, some.entry
         best[at[good]] = some.x[good]
-        done = np.where(good, (found <= left[at]) | (some.x == some.unsafe), some.x == some.safe)
-        some.learn(found, good)
+        done = np.where(
+            good, (left_over <= left[at]) | (some.x == some.unsafe), some.x == some.safe
+        )
+        some.learn(left_over, good)
         more = some.move(turn, _AIM * left[at], close[at], np.isnan(best[at]))
         some = some.only(more & ~done)
     return best
@@ -89,7 +91,7 @@ def safe_end(
     stride: float = np.inf,
 ) -> float:
     """Return `safe_ends` of one search."""
-    found = safe_ends(
+    ends = safe_ends(
         lambda x, _: np.array([room(float(x[0]))]),
         *(np.array([float(value)]) for value in (guess, safe, unsafe)),
         slope=slope,
@@ -97,7 +99,7 @@ def safe_end(
         narrow=narrow,
         stride=stride,
     )
-    return float(found[0])
+    return float(ends[0])
 
 
 @dataclass
@@ -116,30 +118,29 @@ class _Open:
     stride: Floats  # that a step along the line may go
     quick: Mask  # whether the last step at least halved the room
 
-    def only(self, which: Mask) -> _Open:
+    def only(self, some: Mask) -> _Open:
         """Return the searches of `which`."""
-        return _Open(*(getattr(self, field.name)[which] for field in fields(self)))
+        return _Open(*(getattr(self, field.name)[some] for field in fields(self)))
 
-    def learn(self, found: Floats, good: Mask) -> None:
+    def learn(self, room: Floats, good: Mask) -> None:
         """Move the ends to x, and take the slope from the last two looks where it is plausible."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            rise = (found - self.at_last) / (self.x - self.last)
+            rise = (room - self.at_last) / (self.x - self.last)
             change = rise / self.slope
-            self.quick = np.abs(found) < np.abs(self.at_last) / 2
-            plain = np.abs(found - self.at_last) > _PLAIN
+            self.quick = np.abs(room) < np.abs(self.at_last) / 2
+            plain = np.abs(room - self.at_last) > _PLAIN
         plain &= np.isfinite(change) & (change > 0)
         usable = plain | ((change > 1 / _TURN) & (change < _TURN))
         usable &= np.abs(self.x - self.last) > 1e-6
         self.slope = np.where(usable, rise, self.slope)
-        near = np.isfinite(found)
+        near = np.isfinite(room)
         self.last = np.where(near, self.x, self.last)
-        self.at_last = np.where(near, found, self.at_last)
+        self.at_last = np.where(near, room, self.at_last)
         self.safe, self.at_safe = (
-            np.where(good, new, old) for new, old in ((self.x, self.safe), (found, self.at_safe))
+            np.where(good, new, old) for new, old in ((self.x, self.safe), (room, self.at_safe))
         )
         self.unsafe, self.at_unsafe = (
-            np.where(good, old, new)
-            for new, old in ((self.x, self.unsafe), (found, self.at_unsafe))
+            np.where(good, old, new) for new, old in ((self.x, self.unsafe), (room, self.at_unsafe))
         )
 
     def move(self, turn: int, aim: Floats, narrow: Floats, unseen: Mask) -> Mask:
@@ -219,5 +220,5 @@ def last_true(holds: Callable[[float], bool], *, most: float, rounds: int) -> fl
     low, high = 0.0, 1.0
     while high < most and holds(high):
         low, high = high, 2 * high
-    found, _ = narrowed(lambda x: np.asarray(holds(float(x))), low, high, rounds=rounds)
-    return float(found)
+    last, _ = narrowed(lambda x: np.asarray(holds(float(x))), low, high, rounds=rounds)
+    return float(last)

@@ -203,10 +203,10 @@ class Steps:
         def most(low: Floats, low_ratio: Floats, high: Floats, high_ratio: Floats) -> Floats:
             nearest = np.maximum(np.maximum(low, -high), 0.0)
             own = np.maximum(order * low_ratio, order * high_ratio)
-            apart = own + power * np.minimum(1.0, np.maximum(high_ratio + spare, 0.0))
+            split = own + power * np.minimum(1.0, np.maximum(high_ratio + spare, 0.0))
             whole = order + power
             joint = np.maximum(whole * low_ratio, whole * high_ratio) + power * spare
-            return np.asarray((np.minimum(apart, joint) - nearest**2 / 2).max(axis=3))
+            return np.asarray((np.minimum(split, joint) - nearest**2 / 2).max(axis=3))
 
         inside = most(*cells)
         left = most(before, loss_at(before, z, q), first, first_ratio)

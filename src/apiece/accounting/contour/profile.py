@@ -218,9 +218,9 @@ def _on_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
         left = (delta - bound[last]) / (bound[before] - bound[last]) * (1 - 4 * UNIT)
     left = np.where((last > before) & (left >= 0), left, 0.0)  # ∞ before: at the node itself
     width = epsilon[last] - epsilon[before]
-    found = epsilon[last] + np.log1p(-left * -np.expm1(-width))
-    found += 8 * UNIT * (epsilon[last] + np.exp(np.minimum(width, 700.0)))
-    return np.where(after < bound.size, np.minimum(found, epsilon[last]), np.inf)
+    at = epsilon[last] + np.log1p(-left * -np.expm1(-width))
+    at += 8 * UNIT * (epsilon[last] + np.exp(np.minimum(width, 700.0)))
+    return np.where(after < bound.size, np.minimum(at, epsilon[last]), np.inf)
 
 
 @np.errstate(all="ignore")
@@ -232,9 +232,9 @@ def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
     for attempt in range(_ATTEMPTS):
         for some, count in _chunks(columns[:3], delta, todo, attempt):
             sides = _sides(columns[:, some][[0, 1, 2, 3, 3]], count, attempt, accuracy)
-            found = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
-            lower[some] = np.maximum(lower[some], found.lower[:, 0])
-            upper[some] = np.minimum(upper[some], found.upper[:, 0])
+            bounds = _larger([one.epsilon(delta[some, None], guess) for one, guess in sides])
+            lower[some] = np.maximum(lower[some], bounds.lower[:, 0])
+            upper[some] = np.minimum(upper[some], bounds.upper[:, 0])
         todo &= ~accuracy.reached(Bounds(lower, upper))
     return tightest([Bounds(lower, upper)])
 

@@ -272,10 +272,10 @@ class Line:
         fall = np.where(high > low, high - low, 1.0)
         with np.errstate(over="ignore"):  # a fall may be as small as a denormal number
             share = np.clip((high - delta) / fall, 0, 1)
-        found = self.start + self.step * (inside - 1)
-        found = found + np.log1p(share * math.expm1(self.step))
-        found = np.where(right == 0, before, found)
-        return np.asarray(np.where(right == self.value.size, np.inf, found), dtype=np.float64)
+        crossing = self.start + self.step * (inside - 1)
+        crossing = crossing + np.log1p(share * math.expm1(self.step))
+        crossing = np.where(right == 0, before, crossing)
+        return np.asarray(np.where(right == self.value.size, np.inf, crossing), dtype=np.float64)
 
 
 def above_line(tail: Tail, outside: float, rare: Remainder | None, *, reverse: bool) -> Line:

@@ -223,9 +223,9 @@ def _between_atoms(pair: Pair, window: Window, step: float) -> tuple[float, floa
         wanted = top - last * step - start
         goal = float(inner(window.low, np.array([max(wanted, 0.0)]), q)[0])
         if window.high == window.top and last >= 2 and wanted >= -rounded:
-            found = _gathered(pair, window, goal)
-            if found is not None:
-                return *found, last
+            cluster = _gathered(pair, window, goal)
+            if cluster is not None:
+                return *cluster, last
     return origin, touched, None
 
 

@@ -198,33 +198,33 @@ def refined(leaves: Leaves, deltas: Floats, accuracy: Accuracy) -> Attempts:
     moves, before, refine = 0, (math.inf, math.inf), True
     while True:
         try:
-            found = _compose(leaves, deltas, settings, accuracy)
+            attempt = _compose(leaves, deltas, settings, accuracy)
         except TooLongError as error:
             if settings.step > WIDEST_STEP:
                 raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
             settings = settings._replace(step=1.05 * error.args[0] * settings.step)
             refine = False
             continue
-        kept = Attempts((*best, found), close=False)
+        kept = Attempts((*best, attempt), close=False)
         lower, upper = kept.epsilon(deltas)
         if moves < _MOVES and _moved(settings, upper):
             known = np.where(np.isfinite(upper), upper, 2 * settings.reach)
             settings = settings_for(leaves, deltas, accuracy, known)
-            best, moves, before, refine = (found,), moves + 1, (math.inf, math.inf), True
+            best, moves, before, refine = (attempt,), moves + 1, (math.inf, math.inf), True
             continue
         gaps = np.minimum(upper, 1e300) - lower
         worst = float(np.max(gaps / np.minimum(accuracy.wanted(upper), 1e297)))
         stuck = worst > 0.8 * before[0 if worst < _SECOND_CHANCE else 1]
         if worst <= 1 or not refine or stuck:
             return Attempts(kept.attempts, close=worst <= 1)
-        best = (found,) if worst < before[1] else best
+        best = (attempt,) if worst < before[1] else best
         before, finer = (before[1], worst), min(0.7, max(0.1, math.sqrt(0.85 / worst)))
         settings = settings._replace(step=settings.step * finer)
 
 
-def _moved(settings: Settings, found: Floats) -> bool:
+def _moved(settings: Settings, upper: Floats) -> bool:
     """Whether the ε found are so far from those of the settings that another would be better."""
-    middle, last = float(found[found.size // 2]), float(found[-1])
+    middle, last = float(upper[upper.size // 2]), float(upper[-1])
     if not math.isfinite(middle):
         return False
     far = abs(middle - settings.epsilon) > min(0.2 * settings.epsilon, 2 * settings.spread)
@@ -342,10 +342,10 @@ class Composition:
         estimate = log_delta(self.leaves, epsilon, self.accuracy.truncation)
         first = self._answer(estimate, epsilon, Attempts.delta)
         # Where losses have heavy tails the estimate is far too high: look again where δ was found.
-        found = np.minimum(estimate, np.log(np.maximum(first.upper, 1e-300)))
-        if (_mark(found, _SPACING) == _mark(estimate, _SPACING)).all():
+        log_found = np.minimum(estimate, np.log(np.maximum(first.upper, 1e-300)))
+        if (_mark(log_found, _SPACING) == _mark(estimate, _SPACING)).all():
             return first
-        return tightest([first, self._answer(found, epsilon, Attempts.delta)])
+        return tightest([first, self._answer(log_found, epsilon, Attempts.delta)])
 
     def _answer(
         self, log_delta: Floats, values: Floats, ask: Callable[[Attempts, Floats], Bounds]
@@ -375,12 +375,12 @@ class Composition:
                 replace(self.accuracy, points=2 * self.accuracy.points) if finer else self.accuracy
             )
             try:
-                found: Attempts | RangeError = refined(
+                made: Attempts | RangeError = refined(
                     self.leaves, np.exp(-(reach**2) / 2), accuracy
                 )
             except RangeError as error:
-                found = error
-            self._attempts[spacing, mark] = found
+                made = error
+            self._attempts[spacing, mark] = made
         kept = self._attempts[spacing, mark]
         if isinstance(kept, RangeError):
             raise kept.with_traceback(None)
