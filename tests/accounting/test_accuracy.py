@@ -1,15 +1,15 @@
-"""Accuracy: how close bounds should lie, and where they do."""
+"""Precision: how close bounds should lie, and where they do."""
 
 import numpy as np
 import pytest
 
 from apiece._types import Bounds
-from apiece.accounting.bounds import DEFAULT, Accuracy
+from apiece.accounting.bounds import DEFAULT, Precision
 from apiece.errors import InputError
 
 
 def test_the_gap_wanted_is_relative_above_the_floor_and_absolute_below() -> None:
-    wanted = Accuracy(gap=1e-3, floor=0.01).wanted(np.array([2.0, 0.005, 0.001]))
+    wanted = Precision(gap=1e-3, floor=0.01).wanted(np.array([2.0, 0.005, 0.001]))
     assert wanted == pytest.approx([2e-3, 1e-5, 2e-4])
 
 
@@ -24,4 +24,4 @@ def test_reached_is_never_so_at_infinity() -> None:
 )
 def test_bad_settings_are_named(change: dict) -> None:
     with pytest.raises(InputError, match=next(iter(change))):
-        Accuracy(**change)
+        Precision(**change)

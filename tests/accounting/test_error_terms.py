@@ -18,7 +18,7 @@ from tests.planted import plant
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, exact, truncation
-from apiece.accounting.bounds import Accuracy, Profile
+from apiece.accounting.bounds import Precision, Profile
 from apiece.accounting.contour import integral, moments
 from apiece.accounting.contour.integral import Aim
 from apiece.accounting.contour.moments import Steps
@@ -35,9 +35,9 @@ from apiece.mechanisms import Atoms
 from apiece.mechanisms.atoms import behind_coin
 from apiece.numerics.rounding import UNIT
 
-COARSE = Accuracy(gap=1e-3, truncation=0.1, wrap=0.1, points=2**14)
+COARSE = Precision(gap=1e-3, truncation=0.1, wrap=0.1, points=2**14)
 """Fine steps, so that nothing but the term in question is large."""
-ROUGH = Accuracy(gap=0.1, floor=0.1, truncation=0.1, wrap=0.1, points=2**12)
+ROUGH = Precision(gap=0.1, floor=0.1, truncation=0.1, wrap=0.1, points=2**12)
 EPSILON = np.array([0.0, 0.3, 1.0, 2.0, 3.0, 4.5])
 DELTA = np.array([0.3, 0.05, 1e-2, 1e-3, 1e-5])
 CLOSE = 1 + 1e-9
@@ -281,7 +281,7 @@ Z, RATE, TIMES = 3.0, 0.1, 400
 def fine(delta: float) -> tuple[Floats, Bounds]:
     """Some ε around ε(δ), and close bounds on δ there by the lattice, found with nothing coarse."""
     leaves: Leaves = ((GaussianPair(Z, RATE), TIMES),)
-    found = Composition(leaves, Accuracy(gap=1e-4))
+    found = Composition(leaves, Precision(gap=1e-4))
     at = float(found.epsilon(np.array([delta])).upper[0]) * np.array([0.7, 0.85, 1.0, 1.2, 1.4])
     return at, found.delta(at)
 
@@ -325,7 +325,7 @@ def smoothed_contours() -> Verdict:
         leaves: Leaves = ((GaussianPair(z, q), times),)
         columns = np.array([z, q, float(times), delta, 8.0])[:, None, None]
         steps, rest, share = moments.cut(columns, 1792)
-        aim = Aim(900, math.log(error), Accuracy(gap=0.05))
+        aim = Aim(900, math.log(error), Precision(gap=0.05))
         found, guess = integral.contour(steps, columns[2], columns[3], rest, share, aim)
         epsilon = guess[0] * np.array([0.75, 0.85, 0.95, 1.0])
         exact, (lower, upper) = known(leaves, tuple(epsilon)), each_delta(found, epsilon)
@@ -343,7 +343,7 @@ def each_delta(one: integral.Contour, epsilon: Floats) -> Bounds:
 @cache
 def known(leaves: Leaves, epsilon: tuple[float, ...]) -> Bounds:
     """Close bounds on δ by the lattice, found with nothing coarse."""
-    return Composition(leaves, Accuracy(gap=1e-4)).delta(np.array(epsilon))
+    return Composition(leaves, Precision(gap=1e-4)).delta(np.array(epsilon))
 
 
 def largest_losses() -> Verdict:

@@ -51,7 +51,7 @@ class Inverted:
         return invert(self.delta, delta)
 
 
-class Answer(NamedTuple):
+class Evaluation(NamedTuple):
     """One evaluator's profile of a mechanism, its name, and why it was asked."""
 
     evaluator: str
@@ -67,7 +67,7 @@ _TRIVIAL: dict[Question, float] = {"epsilon": math.inf, "delta": 1.0}
 
 
 @dataclass(frozen=True)
-class Answers:
+class Evaluations:
     """A profile by several evaluators: the next is asked only where bounds are not close."""
 
     # What several say together is the least upper and the greatest lower bound. Whatever an
@@ -76,9 +76,9 @@ class Answers:
     # resolved: where bounds on ε, and on δ, are close; everybody is asked about δ unless it is
     # said. spare: who is asked in the end, where nobody has an upper bound.
 
-    answers: tuple[Answer, ...]
+    answers: tuple[Evaluation, ...]
     enough: Callable[[Bounds], Mask]
-    spare: Callable[[], Answer | None] = lambda: None
+    spare: Callable[[], Evaluation | None] = lambda: None
     resolved: Callable[[Bounds], Mask] = lambda _: np.array(False)
 
     def delta(self, epsilon: Floats, first: Bounds | None = None) -> Bounds:
@@ -93,24 +93,24 @@ class Answers:
         """Bound ε(δ)."""
         return self.closer(self.answers, delta, nothing_known(delta))
 
-    def closer(self, answers: Sequence[Answer], delta: Floats, known: Bounds) -> Bounds:
+    def closer(self, answers: Sequence[Evaluation], delta: Floats, known: Bounds) -> Bounds:
         """Return bounds on ε(δ) from what is `known` already and from some of the answers."""
         return self._together("epsilon", answers, delta, known, self.enough)
 
     def _together(
         self,
         question: Question,
-        answers: Sequence[Answer],
+        answers: Sequence[Evaluation],
         values: Floats,
         known: Bounds,
         enough: Callable[[Bounds], Mask],
-        told: list[tuple[Answer, Bounds, Errors]] | None = None,
+        told: list[tuple[Evaluation, Bounds, Errors]] | None = None,
     ) -> Bounds:
         """Ask one after the other where it is not enough yet; `told` hears what each said."""
         lower, upper = (np.array(end) for end in known)
         errors: Errors = []
 
-        def ask(answer: Answer, where: Mask) -> None:
+        def ask(answer: Evaluation, where: Mask) -> None:
             bounds, wrong = asked(answer, question, values[where])
             lower[where], upper[where] = tightest([Bounds(lower[where], upper[where]), bounds])
             errors.extend(wrong)
@@ -134,7 +134,7 @@ class Answers:
     def explain(self, delta: float) -> str:
         """Return, in a line or two, which evaluator gave each end of ε(δ), and why."""
         # Values are rounded outward to six digits. What could not be used has a line of its own.
-        at, told = np.array([delta]), list[tuple[Answer, Bounds, Errors]]()
+        at, told = np.array([delta]), list[tuple[Evaluation, Bounds, Errors]]()
         self._together("epsilon", self.answers, at, nothing_known(at), self.enough, told)
         high, above, _ = min(told, key=lambda row: row[1].upper[0])
         low, below, _ = max(told, key=lambda row: (row[1].lower[0], row[0] is high))
@@ -149,7 +149,7 @@ class Answers:
         return text + "".join(f"\nnot used: {error}" for *_, wrong in told for error, _ in wrong)
 
 
-def asked(answer: Answer, question: Question, values: Floats) -> tuple[Bounds, Errors]:
+def asked(answer: Evaluation, question: Question, values: Floats) -> tuple[Bounds, Errors]:
     """Return what an evaluator says, as bounds everywhere, and where it said none."""
     # There they are bounds that say nothing. A value past the range spoils no other value's answer.
     try:
@@ -290,7 +290,7 @@ _LEAST_DELTA = 1e-45  # no smaller one is resolved
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class Precision:
     """Settings of the numerical evaluators; none of them affects whether a bound holds."""
 
     # gap: the relative gap (upper − lower)/upper aimed at in ε and in δ. floor: below this ε the
@@ -332,4 +332,4 @@ class Accuracy:
         return np.asarray((upper - lower <= wanted) | (upper <= _LEAST_DELTA))
 
 
-DEFAULT = Accuracy()
+DEFAULT = Precision()

@@ -13,8 +13,8 @@ are not used, and the next one is asked. So
 - a plan's million records by the same, in arrays (`bounds_of`); and where many records share a
   mechanism, by curves of the contour integral that answer for all of them (`upper_bounds_of`).
 
-An evaluator is a function from a normal form and an `Accuracy` to a `Profile`, or to None for other
-forms. A new one is a file in a folder of its kind and a row here.
+An evaluator is a function from a normal form and a `Precision` to a `Profile`, or to None for other
+forms. A new one is a file beside this one and a row here.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from apiece.accounting import exact
 from apiece.accounting.arrays import runs
 from apiece.accounting.bounds import (
     DEFAULT,
-    Accuracy,
-    Answer,
-    Answers,
+    Evaluation,
+    Evaluations,
+    Precision,
     Profile,
     gated,
     nothing_known,
@@ -54,7 +54,7 @@ from apiece.mechanisms import Gaussian, Laplace, Mechanism, Repeated, Sampled, f
 from apiece.mechanisms.algebra import NormalForm, require_mechanism
 
 
-def _formula(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+def _formula(steps: NormalForm, accuracy: Precision) -> Profile | None:
     """Return the profile of one Gaussian: flattening has merged all plain ones into it."""
     match steps:
         case ((Gaussian(z), 1),):
@@ -62,7 +62,7 @@ def _formula(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
     return None
 
 
-def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+def _one_step(steps: NormalForm, accuracy: Precision) -> Profile | None:
     """Return the profile of one Gaussian or Laplace step behind a coin, or of Laplace alone."""
     match steps:
         case ((Sampled(Gaussian(z), q), 1),):
@@ -74,7 +74,7 @@ def _one_step(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
     return None
 
 
-def _sampled_gaussians(steps: NormalForm, accuracy: Accuracy) -> Profile | None:
+def _sampled_gaussians(steps: NormalForm, accuracy: Precision) -> Profile | None:
     """Return the profile of several sampled Gaussian steps of one kind."""
     match steps:
         case ((Sampled(Gaussian(z), q), times),) if times >= FEWEST:
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
     evaluator: str
     methods: tuple[str, ...]
-    answer: Callable[[NormalForm, Accuracy], Profile | None]
+    answer: Callable[[NormalForm, Precision], Profile | None]
     exact: bool
     why: str
     spare: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ SEVERAL = 3
 """Values of δ from which on a curve of upper bounds is quicker than one answer after another."""
 
 
-def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAULT) -> Answers:
+def choose(mechanism: Mechanism, method: str = "pld", accuracy: Precision = DEFAULT) -> Evaluations:
     """Return the profile of `mechanism` by the evaluators that the table names."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -175,8 +175,8 @@ def choose(mechanism: Mechanism, method: str = "pld", accuracy: Accuracy = DEFAU
         raise InputError("mechanism: nested too deep; write equal steps as Repeated") from None
 
 
-def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
-    answers: list[Answer] = []
+def _chosen(steps: NormalForm, method: str, accuracy: Precision) -> Evaluations:
+    answers: list[Evaluation] = []
     refused: list[ApieceError] = []
     for row in TABLE:
         if method not in row.methods:
@@ -188,7 +188,7 @@ def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
             refused.append(error)  # others may know
             continue
         if profile is not None:
-            answers.append(Answer(row.evaluator, row.why, profile))
+            answers.append(Evaluation(row.evaluator, row.why, profile))
             if row.exact:
                 break
     spare = cache(partial(_spare, steps, method, accuracy))
@@ -202,17 +202,17 @@ def _chosen(steps: NormalForm, method: str, accuracy: Accuracy) -> Answers:
             f"method {method!r}: {other!r} is not a plain Gaussian; use method 'pld' or 'rdp'"
         )
     if method == "best":  # everyone is asked
-        return Answers(tuple(answers), lambda b: np.zeros(b.upper.shape, dtype=bool), spare)
-    return Answers(tuple(answers), accuracy.reached, spare, accuracy.resolved)
+        return Evaluations(tuple(answers), lambda b: np.zeros(b.upper.shape, dtype=bool), spare)
+    return Evaluations(tuple(answers), accuracy.reached, spare, accuracy.resolved)
 
 
-def _spare(steps: NormalForm, method: str, accuracy: Accuracy) -> Answer | None:
+def _spare(steps: NormalForm, method: str, accuracy: Precision) -> Evaluation | None:
     """Return who is asked where nobody else knows an upper bound; None where that is nobody."""
     for row in TABLE:
         if method in row.spare:
             with suppress(UnsupportedError, RangeError), within_range(lambda: row.evaluator):  # noqa: B023
                 profile = row.answer(steps, accuracy)
-                return None if profile is None else Answer(row.evaluator, row.why, profile)
+                return None if profile is None else Evaluation(row.evaluator, row.why, profile)
     return None
 
 
@@ -238,7 +238,7 @@ kind, quickest and closest
     return PrivacyCurve(choose(mechanism, method), method, mechanism)
 
 
-def bounds_of(columns: Floats, method: str, accuracy: Accuracy = DEFAULT) -> Bounds:
+def bounds_of(columns: Floats, method: str, accuracy: Precision = DEFAULT) -> Bounds:
     """Return bounds on ε for columns (z, q, steps, δ) of sampled Gaussian steps."""
     # Equal mechanisms lie side by side. What contours answer is asked in one array; only what is
     # left, of each mechanism on its own. 0 and ∞ where the arithmetic tells nothing.

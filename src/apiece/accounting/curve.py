@@ -16,8 +16,8 @@ from apiece import _check
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import (
     LARGEST_EPSILON,
-    Answer,
-    Answers,
+    Evaluation,
+    Evaluations,
     Profile,
     ascending,
     within_range,
@@ -161,13 +161,13 @@ class PrivacyCurve:
         return Bounds(lower, upper)
 
     @property
-    def _gated(self) -> Answers:
+    def _gated(self) -> Evaluations:
         """The profile, behind the gate that every evaluator's numbers go through."""
-        if isinstance(self.profile, Answers):
+        if isinstance(self.profile, Evaluations):
             return self.profile
         why = "the profile that this curve was given"
-        only = Answer(type(self.profile).__name__, why, self.profile)
-        return Answers((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
+        only = Evaluation(type(self.profile).__name__, why, self.profile)
+        return Evaluations((only,), lambda bounds: np.zeros(bounds.upper.shape, dtype=bool))
 
     def _asked(self, ask: Callable[[Floats], Any], values: Floats) -> Any:
         """Return what a profile answers; raise `RangeError` where its arithmetic fails."""

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from apiece._types import Floats
 from apiece.accounting import epsilons
-from apiece.accounting.bounds import Accuracy
+from apiece.accounting.bounds import Precision
 from apiece.accounting.contour.profile import SampledGaussians, delta_bounds, epsilon_bounds
 from apiece.accounting.lattice.pairs import GaussianPair
 from apiece.accounting.lattice.profile import Composition
@@ -29,7 +29,7 @@ def test_agrees_with_the_lattice() -> None:
     assert found.mean() > 0.6
     for k in np.flatnonzero(found):
         z, q, times, delta = columns[:, k]
-        curve = Composition(((GaussianPair(z, q), int(times)),), Accuracy(gap=2e-4))
+        curve = Composition(((GaussianPair(z, q), int(times)),), Precision(gap=2e-4))
         low, high = (float(end[0]) for end in curve.epsilon(np.array([delta])))
         assert lower[k] <= high * (1 + 1e-12)
         assert upper[k] >= low * (1 - 1e-12)

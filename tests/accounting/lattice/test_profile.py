@@ -10,7 +10,7 @@ from scipy import integrate
 
 from apiece.accounting import Bounds
 from apiece.accounting import exact as closed
-from apiece.accounting.bounds import DEFAULT, Accuracy
+from apiece.accounting.bounds import DEFAULT, Precision
 from apiece.accounting.choose import choose
 from apiece.accounting.exact import GaussianProfile, OneStep
 from apiece.accounting.lattice.pairs import GaussianPair, Pair
@@ -141,9 +141,9 @@ def test_past_the_numerical_range() -> None:
 
 def test_grid_is_checked() -> None:
     with pytest.raises(InputError, match="gap"):
-        Accuracy(gap=float("nan"))
+        Precision(gap=float("nan"))
     with pytest.raises(InputError, match="points"):
-        Accuracy(points=10)
+        Precision(points=10)
 
 
 def test_laplace_pure_bound() -> None:

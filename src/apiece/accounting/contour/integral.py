@@ -39,7 +39,7 @@ import numpy.typing as npt
 
 from apiece._types import Bounds, Floats
 from apiece.accounting.arrays import Places
-from apiece.accounting.bounds import Accuracy
+from apiece.accounting.bounds import Precision
 from apiece.accounting.contour.moments import Steps, Weights, log_modulus
 from apiece.accounting.truncation import Remainder, log_conversion
 from apiece.numerics.rounding import UNIT
@@ -185,7 +185,7 @@ class Aim:
 
     points: int
     log_error: float = math.log(1e-8)
-    smooth: Accuracy | None = None
+    smooth: Precision | None = None
 
 
 def contour(

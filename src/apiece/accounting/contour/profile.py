@@ -22,7 +22,7 @@ from scipy.special import ndtri_exp
 
 from apiece._types import Bounds, Floats, Mask
 from apiece.accounting.arrays import Places, runs
-from apiece.accounting.bounds import DEFAULT, Accuracy, nothing_known, tightest
+from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, tightest
 from apiece.accounting.contour.integral import Aim, Contour, contour
 from apiece.accounting.contour.moments import OUTSIDE, cut, nodes_needed, whole
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
@@ -43,7 +43,7 @@ Stage: TypeAlias = tuple[tuple[int, int], int]
 Own: TypeAlias = tuple[Places, Places]  # the first of the rows that are one's own, and how many
 
 
-class Shared(NamedTuple):
+class SharedIntegrals(NamedTuple):
     """Integrals that are made together for several mechanisms, and which of them are one's own."""
 
     sides: Sides
@@ -66,8 +66,8 @@ class SampledGaussians:
     noise_multiplier: float
     probability: float
     times: int
-    accuracy: Accuracy = DEFAULT
-    kept: dict[Stage, Shared] = field(default_factory=dict, repr=False, compare=False)
+    accuracy: Precision = DEFAULT
+    kept: dict[Stage, SharedIntegrals] = field(default_factory=dict, repr=False, compare=False)
 
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound δ(ε)."""
@@ -139,11 +139,11 @@ def _make(of: Sequence[SampledGaussians], stage: Stage) -> None:
             if count:
                 sides = _sides(np.concatenate(columns, axis=1), count, stage[1], of[0].accuracy)
             for k, first, size in zip(some, np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
-                of[k].kept[stage] = Shared(sides, first, size)
+                of[k].kept[stage] = SharedIntegrals(sides, first, size)
 
 
 def epsilon_bounds(
-    z: Floats, q: Floats, times: Floats, delta: Floats, accuracy: Accuracy = DEFAULT
+    z: Floats, q: Floats, times: Floats, delta: Floats, accuracy: Precision = DEFAULT
 ) -> Bounds:
     """Return bounds on ε(δ) of `times` ≥ 16 sampled Gaussian steps with 0 < q < 1; (K,) arrays."""
     # Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
@@ -158,7 +158,7 @@ def epsilon_bounds(
 
 
 @np.errstate(all="ignore")
-def epsilon_curves(columns: Floats, accuracy: Accuracy = DEFAULT) -> Floats:
+def epsilon_curves(columns: Floats, accuracy: Precision = DEFAULT) -> Floats:
     """Return upper bounds on ε for columns (z, q, T, δ) as of `epsilon_bounds`, by curves."""
     # Equal mechanisms lie side by side. An entry's bound depends on nothing but the entry: on its
     # mechanism's curve in the region of its δ, but for rounding. ∞ where that is not close enough.
@@ -181,7 +181,7 @@ class _Curves(NamedTuple):
     delta: Floats
 
 
-def _curves(keys: Floats, accuracy: Accuracy) -> Iterator[tuple[Places, _Curves]]:
+def _curves(keys: Floats, accuracy: Precision) -> Iterator[tuple[Places, _Curves]]:
     """Yield places of columns (z, q, T, region) and their curves, where these are close enough."""
     most, middle, least = (_delta_at(keys[3] + share) for share in (0.0, 0.5, 1.0))
     columns, todo = np.stack([*keys[:3], middle, least]), np.ones(middle.size, dtype=bool)
@@ -198,7 +198,7 @@ def _delta_at(region: Floats) -> Floats:
     return np.clip(np.exp(-((_WIDTH * region) ** 2) / 2), 1e-300, 1 - 2.0**-20)
 
 
-def _curve(sides: Sides, most: Floats, least: Floats, accuracy: Accuracy) -> tuple[Mask, _Curves]:
+def _curve(sides: Sides, most: Floats, least: Floats, accuracy: Precision) -> tuple[Mask, _Curves]:
     """Return which curves between two δ are close enough, and all of them."""
     start, end = (_larger([one.epsilon(delta, at) for one, at in sides]) for delta in (most, least))
     good = accuracy.reached(start) & accuracy.reached(end)
@@ -224,7 +224,7 @@ def _on_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
 
 
 @np.errstate(all="ignore")
-def _each(columns: Floats, accuracy: Accuracy) -> Bounds:
+def _each(columns: Floats, accuracy: Precision) -> Bounds:
     """Return the bounds of each column (z, q, T, δ), on its own."""
     delta = columns[3]
     lower, upper = nothing_known(delta)
@@ -271,7 +271,7 @@ def _window(times: Floats, delta: Floats) -> Floats:
     return np.asarray(-ndtri_exp(np.log(OUTSIDE * delta / times)))
 
 
-def _sides(columns: Floats, count: int, attempt: int, accuracy: Accuracy) -> Sides:
+def _sides(columns: Floats, count: int, attempt: int, accuracy: Precision) -> Sides:
     """Return both directions' integrals around δ, and about the ε that belong to it."""
     # columns: z, q, T, δ, and the smallest δ that they are asked at, which windows and cuts are
     # chosen for.

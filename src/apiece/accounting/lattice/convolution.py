@@ -36,7 +36,7 @@ _UNDERFLOWS = 1e-280
 NEGLIGIBLE = 1e-30  # tilted masses below it may be wrong by a factor of two
 
 
-class Side(NamedTuple):
+class Direction(NamedTuple):
     """One direction of a lattice pair, `times` over: log masses under the second measure."""
 
     # rounding bounds the relative error of each mass.
@@ -60,14 +60,14 @@ class Tail:
     exponent: float
 
 
-def side(lattice: Lattice, times: int, *, reverse: bool) -> Side:
+def side(lattice: Lattice, times: int, *, reverse: bool) -> Direction:
     """Return the remove direction of a lattice pair, or the add direction (`reverse`)."""
     with np.errstate(divide="ignore"):
         log_mass = np.log(lattice.mass)
     if not reverse:
-        return Side(log_mass, lattice.offset, times, lattice.rounding)
+        return Direction(log_mass, lattice.offset, times, lattice.rounding)
     ratio = lattice.offset + lattice.step * np.arange(log_mass.size)
-    return Side((log_mass + ratio)[::-1], -float(ratio[-1]), times, lattice.rounding)
+    return Direction((log_mass + ratio)[::-1], -float(ratio[-1]), times, lattice.rounding)
 
 
 class Tilted(NamedTuple):
@@ -78,7 +78,7 @@ class Tilted(NamedTuple):
     largest: float
 
 
-def tilt_part(part: Side, step: float, tilt: float) -> Tilted:
+def tilt_part(part: Direction, step: float, tilt: float) -> Tilted:
     """Return w ∝ q_k·e^{λkh}, the log of its normaliser, and the largest exponent met."""
     exponent = part.log_mass + tilt * step * np.arange(part.log_mass.size)
     top = float(exponent.max())
@@ -89,14 +89,16 @@ def tilt_part(part: Side, step: float, tilt: float) -> Tilted:
     return Tilted(weight, top + math.log(total), 2 * (abs(top) + abs(tilt) * step * last) + 100)
 
 
-def moment(parts: Sequence[Side], tilted: Sequence[Tilted], tilt: float) -> tuple[float, float]:
+def moment(
+    parts: Sequence[Direction], tilted: Sequence[Tilted], tilt: float
+) -> tuple[float, float]:
     """Return the log of the composition's moment of order `tilt`, and what rounding does to it."""
     pairs = list(zip(parts, tilted, strict=True))
     log_moment = sum(part.times * (t.log_total + tilt * part.offset) for part, t in pairs)
     return log_moment, sum(p.times * (p.rounding + 8 * UNIT * t.largest) for p, t in pairs)
 
 
-def reach(tilted: list[Tilted], parts: Sequence[Side], nats: float) -> tuple[int, int]:
+def reach(tilted: list[Tilted], parts: Sequence[Direction], nats: float) -> tuple[int, int]:
     """Return lattice indices outside which the composed w has at most e^{−nats} on either side."""
     mean = variance = 0.0
     for part, (weight, _, _) in zip(parts, tilted, strict=True):
@@ -159,7 +161,7 @@ def _power(base: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.compl
         base = base * base
 
 
-def convolve(tilted: list[Tilted], parts: Sequence[Side], size: int) -> tuple[Floats, float]:
+def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tuple[Floats, float]:
     """Return the cyclic composition of all parts and a bound on the error of each entry."""
     unit = 8 * UNIT * math.log2(size)
     product: npt.NDArray[np.complex128] | None = None
@@ -190,7 +192,12 @@ class TooLongError(Exception):
 
 
 def tail(
-    parts: Sequence[Side], step: float, tilt: float, wrap: float, points: int, until: float = 0.0
+    parts: Sequence[Direction],
+    step: float,
+    tilt: float,
+    wrap: float,
+    points: int,
+    until: float = 0.0,
 ) -> Tail:
     """Return δ(ε) of the composition of `parts` around the ε that belongs to `tilt` > 1."""
     # The lattice of ε goes on at least up to `until`. Raises `TooLongError` where this takes a

@@ -16,14 +16,14 @@ import numpy as np
 from scipy import fft
 
 from apiece._types import Bounds, Floats
-from apiece.accounting.bounds import DEFAULT, Accuracy, nothing_known, tightest
+from apiece.accounting.bounds import DEFAULT, Precision, nothing_known, tightest
 from apiece.accounting.exact import log_ratio
 from apiece.accounting.lattice.convolution import (
     NEGLIGIBLE,
     Attempt,
     Attempts,
+    Direction,
     Line,
-    Side,
     TooLongError,
     above_line,
     below_line,
@@ -79,7 +79,7 @@ _NO_RATIO = 40.0  # nats below 1 − π, at which π·e^ρ is nothing beside it
 # are a part of a dominated pair, masses plus their errors contain a dominating one. With a coin in
 # front both are pairs like any other: a loss ℓ becomes log(1 − π + π·e^ℓ) under the same Q
 # (Theorem 2 of Balle, Barthe, Gaboardi 2018).
-def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPair:
+def run_pair(leaves: Leaves, probability: float, accuracy: Precision) -> AtomsPair:
     """Return the pair of a composition behind one coin."""
     # What only P can show tells the worlds apart behind the coin too, π times as often. What only Q
     # can show does not: there the ratio is 1 − π, an atom like any other. Raises `RangeError` where
@@ -122,7 +122,7 @@ def run_pair(leaves: Leaves, probability: float, accuracy: Accuracy) -> AtomsPai
 
 
 def _settings(
-    leaves: Leaves, windows: tuple[Window, ...], accuracy: Accuracy
+    leaves: Leaves, windows: tuple[Window, ...], accuracy: Precision
 ) -> tuple[Floats, float]:
     """Return the tilts by which all masses are told, and a lattice step."""
     coarse = view(leaves, windows)
@@ -139,7 +139,7 @@ def _settings(
 
 
 def _masses(
-    parts: Sequence[Side], step: float, tilts: Floats, *, upper: bool
+    parts: Sequence[Direction], step: float, tilts: Floats, *, upper: bool
 ) -> tuple[Floats, Floats, float, float]:
     """Return the composition's losses, their Q-masses less (or with) their absolute errors, the
     relative error that is left, and a bound on the P- and on the Q-mass beyond the losses."""
@@ -168,7 +168,7 @@ def _masses(
     return loss[mass > 0], mass[mass > 0], relative, lost
 
 
-def _window(parts: Sequence[Side], step: float, tilts: Floats) -> tuple[int, int]:
+def _window(parts: Sequence[Direction], step: float, tilts: Floats) -> tuple[int, int]:
     """Return lattice indices outside which no tilt leaves more than `_WRAP` on either side."""
     ends = [
         reach([tilt_part(part, step, float(tilt)) for part in parts], parts, -math.log(_WRAP))
@@ -188,7 +188,7 @@ _SECOND_CHANCE = 3.0  # times the gap wanted, up to which refining is given a se
 _MOVES = 5  # times that the neighbourhood is moved to the ε found
 
 
-def refined(leaves: Leaves, deltas: Floats, accuracy: Accuracy) -> Attempts:
+def refined(leaves: Leaves, deltas: Floats, accuracy: Precision) -> Attempts:
     """Return bounds for the range of decreasing `deltas`, an odd number of them."""
     # The step is refined until the gap is what is wanted, the points run out, or refining does not
     # help: near the gap wanted twice, as where few steps make δ it depends on how they happen to
@@ -231,7 +231,7 @@ def _moved(settings: Settings, upper: Floats) -> bool:
     return far or last > settings.reach or 2 * last < settings.reach < math.inf
 
 
-def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Accuracy) -> Attempt:
+def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Precision) -> Attempt:
     """Compose both lattice pairs in both directions."""
     # In the add direction from below only where that can matter: where its upper bound is somewhere
     # above the lower bound of the remove direction.
@@ -270,7 +270,7 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Accur
 _LEAST_PROBABILITY = 1e-250
 
 
-def composition(steps: NormalForm, accuracy: Accuracy = DEFAULT) -> Composition:
+def composition(steps: NormalForm, accuracy: Precision = DEFAULT) -> Composition:
     """Return bounds on the profile of any steps, chosen in advance or adaptively."""
     # How close the bounds are is checked, not proved: for sampled Gaussian steps of one kind the
     # gap in ε was at most 0.1 % wherever it was looked at with ε ≥ 0.01, sampling probabilities
@@ -282,7 +282,7 @@ def composition(steps: NormalForm, accuracy: Accuracy = DEFAULT) -> Composition:
 
 
 @lru_cache(maxsize=64)
-def _pair(step: Mechanism, accuracy: Accuracy) -> Pair:
+def _pair(step: Mechanism, accuracy: Precision) -> Pair:
     match step:
         case Sampled(_, q) if q < _LEAST_PROBABILITY:
             raise RangeError(
@@ -328,7 +328,7 @@ class Composition:
     # wide for close bounds, finer ones are added. An answer never depends on what was asked before.
 
     leaves: Leaves
-    accuracy: Accuracy = DEFAULT
+    accuracy: Precision = DEFAULT
     _attempts: dict[tuple[float, int], Attempts | RangeError] = field(
         default_factory=dict, repr=False
     )

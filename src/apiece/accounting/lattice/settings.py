@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from apiece._types import Floats
-from apiece.accounting.bounds import Accuracy
+from apiece.accounting.bounds import Precision
 from apiece.accounting.lattice.discretise import cut
 from apiece.accounting.lattice.pairs import Pair, Window
 from apiece.accounting.truncation import (
@@ -163,7 +163,7 @@ class Settings(NamedTuple):
     wrap: float
     windows: tuple[Window, ...]
 
-    def directions(self, accuracy: Accuracy, *, jumps: bool) -> Iterator[tuple[bool, Options]]:
+    def directions(self, accuracy: Precision, *, jumps: bool) -> Iterator[tuple[bool, Options]]:
         """Yield, for remove and add, whether it is the latter, and the options of `tail`."""
         for reverse, tilt, wrap, until in (
             (False, self.tilt, self.wrap, self.reach if jumps else 0.0),
@@ -174,7 +174,7 @@ class Settings(NamedTuple):
 
 
 def settings_for(
-    leaves: Leaves, deltas: Floats, accuracy: Accuracy, known: Floats | None
+    leaves: Leaves, deltas: Floats, accuracy: Precision, known: Floats | None
 ) -> Settings:
     """Return the region of decreasing `deltas`, of which the middle one matters most."""
     # The bounds are likely to be as close as is wanted. known: what ε is known to be about at each.
