@@ -300,22 +300,26 @@ def _composed(steps: NormalForm) -> Outcomes | None:
             base = _gathered(whole.behind(step.probability))
         else:
             return None
-        power: Outcomes | None = None
-        while base is not None:  # by squaring
-            if times & 1:
-                power = base if power is None else _product(power, base)
-                if power is None:
-                    return None
-            times >>= 1
-            if not times:
-                break
-            base = _product(base, base)
-        else:
-            return None
+        power = None if base is None else _power(base, times)
         total = power if total is None or power is None else _product(total, power)
         if total is None:
             return None
     return total
+
+
+def _power(base: Outcomes | None, times: int) -> Outcomes | None:
+    """Return the outcomes of `times` equal steps, by squaring."""
+    power: Outcomes | None = None
+    while base is not None:
+        if times & 1:
+            power = base if power is None else _product(power, base)
+            if power is None:
+                return None
+        times >>= 1
+        if not times:
+            return power
+        base = _product(base, base)
+    return None
 
 
 def _product(one: Outcomes, other: Outcomes) -> Outcomes | None:

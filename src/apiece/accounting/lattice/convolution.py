@@ -219,12 +219,7 @@ def tail(
     value = _undo(weight[skip:], step, tilt, position)
     log_moment, exponent = moment(parts, tilted, tilt)
     scale = math.exp(log_moment + (1 - tilt) * (start + step * centre))
-    # In units of e^{TK + (1−λ)ε}: g ≤ e^{largest} bounds what is lost, and Σ_j g(ℓ_j) what each
-    # entry may be off.
-    largest = math.exp(log_conversion(tilt - 1))
-    total = 1 / (step * tilt * (tilt - 1)) + largest
-    lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
-    error = (total * noise + largest * lost) * np.exp((1 - tilt) * step * position)
+    error = _error(parts, step, tilt, noise, lost) * np.exp((1 - tilt) * step * position)
     error = scale * (error + 8 * size * UNIT * np.abs(value))
     ended = max(last - low - skip, 0)  # no loss is larger: δ is 0 exactly
     value[ended:], error[ended:] = 0.0, 0.0
@@ -250,6 +245,17 @@ def _undo(
         )
         carried, right = float(out[left]), left
     return out
+
+
+def _error(
+    parts: Sequence[Direction], step: float, tilt: float, noise: float, lost: float
+) -> float:
+    """Return the error of δ, in units of e^{TK + (1−λ)ε}; lost: what is outside the transform."""
+    # g ≤ e^{largest} bounds what is lost, and the sum of all g(ℓ_j) what each entry may be off.
+    largest = math.exp(log_conversion(tilt - 1))
+    total = 1 / (step * tilt * (tilt - 1)) + largest
+    lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
+    return total * noise + largest * lost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
