@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from apiece import _check, _json
 from apiece._types import Json
@@ -220,7 +220,7 @@ def to_dict(mechanism: Mechanism) -> Json:
     return {_NAMES[type(mechanism)]: {name: _plain(getattr(mechanism, name)) for name in names}}
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
     return to_dict(value) if type(value) in _NAMES else value
