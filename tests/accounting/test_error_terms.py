@@ -17,7 +17,7 @@ from scipy.special import ndtr
 from tests.planted import plant
 
 from apiece._types import Floats
-from apiece.accounting import Bounds, exact, truncation
+from apiece.accounting import Bounds, truncation
 from apiece.accounting.bounds import Precision, Profile
 from apiece.accounting.contour import integral, moments
 from apiece.accounting.contour.integral import Aim
@@ -112,15 +112,15 @@ def discrete_steps() -> Verdict:
             atoms, mixed = behind_coin(cut, coin), (1 - coin) * q + coin * p
             for others in ((), (STRONG,)):
                 exact = of_outcomes(*beside(mixed, q, (mixed, q), *others), 1)
-                found = exact._power(Outcomes.of(atoms), 2)
+                found = closed._power(Outcomes.of(atoms), 2)
                 leaves: Leaves = ((discrete_pair(atoms), 2),)
                 if others:
-                    found = found and exact._product(found, Outcomes.of(strong))
+                    found = found and closed._product(found, Outcomes.of(strong))
                     leaves = (*leaves, (discrete_pair(strong), 1))
                 assert found is not None
                 yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
                 yield from holds(Composition(leaves, ROUGH).delta(EPSILON[1::2]), exact[1::2])
-        found = exact._product(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
+        found = closed._product(Outcomes.of(cut).behind(0.1), Outcomes.of(strong))
         assert found is not None
         exact = of_outcomes(*beside(0.9 * q + 0.1 * p, q, STRONG), 1)
         yield from holds(DiscreteProfile(found).delta(EPSILON), exact)
@@ -129,7 +129,7 @@ def discrete_steps() -> Verdict:
 def faint_outcomes() -> Verdict:
     """Masses that are left out of an enumeration for being small, which here is .003."""
     for p, q in ((P, Q), (Q, P)):
-        power = exact._power(Outcomes.of(atoms_of_pair(p, q)), 3)
+        power = closed._power(Outcomes.of(atoms_of_pair(p, q)), 3)
         assert power is not None
         yield from holds(DiscreteProfile(power).delta(EPSILON), of_outcomes(p, q, 3))
 
@@ -143,7 +143,7 @@ def both_directions() -> Verdict:
     for p, q in (rare, rare[::-1], ([0.6, 0.4], [0.95, 0.05]), ([0.95, 0.05], [0.6, 0.4])):
         atoms = atoms_of_pair(np.array(p), np.array(q))
         for times in (1, 4):
-            power = exact._power(Outcomes.of(atoms), times)
+            power = closed._power(Outcomes.of(atoms), times)
             assert power is not None
             found = Composition(((discrete_pair(atoms), times),), ROUGH)
             yield from between(found, DiscreteProfile(power))
@@ -184,8 +184,8 @@ def run_behind_a_coin() -> Verdict:
         patch.setattr(profile, "_LEAST_DELTA", 0.5)
         for z, coin in ((1.0, 0.3), (2.0, 0.8)):
             pair = profile.run_pair(((GaussianPair(3 * z), 9),), coin, COARSE)
-            for add, form in ((False, exact.sampled_remove), (True, exact.sampled_add)):
-                exact = form(lambda e: exact.gaussian(z, e), coin, EPSILON)  # noqa: B023
+            for add, form in ((False, closed.sampled_remove), (True, closed.sampled_add)):
+                exact = form(lambda e: closed.gaussian(z, e), coin, EPSILON)  # noqa: B023
                 low, high = (of_pair(each, add=add) for each in (pair.below, pair))
                 yield bool((low <= exact.upper * CLOSE).all())
                 yield bool((exact.lower <= high * CLOSE).all())
@@ -356,8 +356,8 @@ def largest_losses() -> Verdict:
         )
         end = -math.log1p(-q)
         epsilon = end * np.array([0.3, 0.6, 0.8, 1.1])
-        inner = partial(exact.gaussian, z)
-        known = exact.sampled_add(inner, q, epsilon)
+        inner = partial(closed.gaussian, z)
+        known = closed.sampled_add(inner, q, epsilon)
         upper = each_delta(found, epsilon).upper
         yield bool((known.lower[:3] <= upper[:3]).all())
         yield bool(upper[3] == 0)
@@ -430,7 +430,7 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Settings that are constants, made coarse too; the oracles come first."""
     for delta in (1e-2, 1e-5):
         fine(delta)
-    monkeypatch.setattr(exact, "_LEAST_MASS", 0.003)
+    monkeypatch.setattr(closed, "_LEAST_MASS", 0.003)
     with np.errstate(all="ignore"):
         yield
 
@@ -600,14 +600,14 @@ PLANTS: list[Plant] = [
     ),
     (
         "enumeration: outside of either step",
-        exact._product,
+        closed._product,
         "one.outside_p + other.outside_p",
         "one.outside_p",
         "discrete_steps",
     ),
     (
         "enumeration: faint masses",
-        exact._gathered,
+        closed._gathered,
         "lost = _LEAST_MASS * int(faint.sum())",
         "lost = 0.0",
         "faint_outcomes",
@@ -691,7 +691,7 @@ PLANTS: list[Plant] = [
     ),
     (
         "a coin, remove: the loss it leaves",
-        exact._before_coin,
+        closed._before_coin,
         "/ probability",
         "",
         "jumps_of_heavy_tails",
