@@ -18,6 +18,7 @@ from tests.planted import plant
 
 from apiece._types import Floats
 from apiece.accounting import Bounds, truncation
+from apiece.accounting import exact as closed
 from apiece.accounting.bounds import Precision, Profile
 from apiece.accounting.contour import integral, moments
 from apiece.accounting.contour.integral import Aim
