@@ -138,10 +138,10 @@ def ledger_writers(size: int, folder: Path) -> float:
 
     Nothing is lost and nobody overdrawn: each person has paid as often as their budget allows.
     """
-    from apiece.ledger import units
+    from apiece.ledger import codec
 
     ledger = _ledger(size, folder)
-    once = int(units.to_units(units.losses(1.0, 20.0)))
+    once = int(codec.to_units(codec.losses(1.0, 20.0)))
     words = [sys.executable, "-W", "ignore", __file__, "--write", str(size), str(folder)]
     start = time.perf_counter()
     writers = [subprocess.Popen([*words, str(number)]) for number in range(WRITERS)]

@@ -25,7 +25,7 @@ REASONS = {
     ("audit/stacked_training.py", "torch.export.load"): "behind trusted=True",
     ("datasets/cifar.py", "import pickle"): "an unpickler that knows four names",
     ("datasets/cifar.py", "Unpickler"): "an unpickler that knows four names",
-    ("queries/scratch.py", "import subprocess"): "Python itself, with a fixed program, to tidy up",
+    ("queries/reading.py", "import subprocess"): "Python itself, with a fixed program, to tidy up",
     ("training/checkpoints.py", "import pickle"): "for the name of its error",
 }
 

@@ -247,16 +247,16 @@ def test_a_kill_leaves_answers_alone_and_is_gone_on_with(
     train: Any, monkeypatch: Any, block: int
 ) -> None:
     make, written = prepared(train, monkeypatch, "--seed 4"), [0]
-    write = asking.Kept.write
+    write = asking.KeptAnswers.write
 
-    def dying(self: asking.Kept, answers: Any) -> None:
+    def dying(self: asking.KeptAnswers, answers: Any) -> None:
         if written[0] == block:
             raise Killed
         written[0] += 1
         write(self, answers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(asking.Kept, "write", dying)
+        patch.setattr(asking.KeptAnswers, "write", dying)
         with pytest.raises(Killed):
             run(make(), out=Path("run"), watch=lambda *_: None)
     left = [p for p in (Path("run") / "checkpoints").rglob("*") if p.is_file()]

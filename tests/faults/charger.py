@@ -19,7 +19,7 @@ import pandas as pd  # noqa: F401  imported before the forks
 
 from apiece.errors import StateError
 from apiece.filters import Costs
-from apiece.ledger import Ledger, accounts, chain
+from apiece.ledger import Ledger, chain, schema
 
 PEOPLE, WRITERS, TIMING = 9000, 10, "timing"
 IDS = np.arange(PEOPLE)
@@ -28,7 +28,7 @@ IDS = np.arange(PEOPLE)
 def charge_until_killed(url: str, child: int, releases: Path, ready: int) -> None:
     """Reserve, compute, commit, release; over and over."""
     rng = np.random.default_rng(child)
-    accounts.CHUNK = chain.CHUNK = 1
+    schema.CHUNK = chain.CHUNK = 1
     ledger = Ledger.open(url)
     os.write(ready, b"!")
     with releases.open("a") as out:

@@ -22,7 +22,8 @@ from apiece.budgets import Budgets, Ownership, Units
 from apiece.budgets.frames import ids_column
 from apiece.datasets import read_table
 from apiece.errors import ApieceError, DataError, InputError
-from apiece.ledger import Ledger, LedgerFilter, read_id
+from apiece.ledger import Ledger, LedgerFilter
+from apiece.ledger.codec import read_id
 from apiece.queries import Schema, register
 
 Ids = list[Any]

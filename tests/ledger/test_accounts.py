@@ -8,12 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from apiece.errors import StateError
-from apiece.ledger import accounts, codec
+from apiece.ledger import accounts, codec, schema
 from apiece.ledger.schema import BALANCE, PEOPLE
 
 from .tables import SALT, pairs, terms
 
-BLOCKS = accounts.CHUNK + 3  # more than one query asks for
+BLOCKS = schema.CHUNK + 3  # more than one query asks for
 
 
 @pytest.fixture

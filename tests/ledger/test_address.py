@@ -13,7 +13,8 @@ import pytest
 from apiece import cli
 from apiece.errors import ApieceError, InputError
 from apiece.jobs import job_from_dict
-from apiece.ledger import Ledger, check_address
+from apiece.ledger import Ledger
+from apiece.ledger.database import check_address
 
 SECRET = "hunter2-Zx9"
 WITH_PASSWORD = [

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import StateError
-from apiece.ledger import Ledger, read_head, schema
-from apiece.ledger.anchor import VARIABLE, Anchor, HeadFile, Heads
+from apiece.ledger import Ledger, schema
+from apiece.ledger.anchor import VARIABLE, Anchor, HeadFile, Heads, read_head
 from apiece.ledger.chain import Head, Last, state_root
 from apiece.ledger.codec import block_digest, entry_digest, payload_root
 

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from apiece.errors import AnalysisError
 from apiece.ledger import accounts, chain, codec
-from apiece.ledger.charging import Asked, charge, check_request, replay, reserved
-from apiece.ledger.trail import Trail
+from apiece.ledger.chain import Trail
+from apiece.ledger.charging import Demand, charge, check_request, replay, reserved
 
 from .tables import SALT, START, pairs, terms
 
 units = st.integers(0, 100)
 
 
-def one(charges: np.ndarray) -> Asked:
+def one(charges: np.ndarray) -> Demand:
     """One pair a person."""
-    return Asked(charges[:, None])
+    return Demand(charges[:, None])
 
 
 @settings(
@@ -61,7 +61,7 @@ def test_an_account_pays_the_pair_that_takes_the_least_share_of_it(tables: sa.Co
     accounts.write_people(tables, SALT, [(0, np.arange(4), own)])
     accounts.write_spent(tables, SALT, [(0, pairs(0, 10, 0, 0))])
     everyone = np.arange(4)
-    asked = Asked(menu, np.zeros(4, np.int64))
+    asked = Demand(menu, np.zeros(4, np.int64))
     admitted, _ = charge(tables, SALT, everyone, asked)
     assert admitted.tolist() == [True, True, True, False]  # the last can pay none of them
     spent, _ = accounts.read_balances(tables, SALT, everyone)
@@ -124,7 +124,7 @@ def test_an_earlier_charge_is_found_again_and_only_for_what_it_was(tables: sa.Co
         found = replay(tables, trail, number, some, one(pairs(*charges)))
         assert found.tolist() == expected
     for menu, expected in (([(10, 0), (9, 0)], True), ([(10, 0), (9, 1)], False)):
-        asked = Asked(np.array([menu]), np.zeros(1, np.int64))  # any pair that was paid will do
+        asked = Demand(np.array([menu]), np.zeros(1, np.int64))  # any pair that was paid will do
         assert replay(tables, trail, number, places[:1], asked).tolist() == [expected]
     check_request("q", entry, "r")
     with pytest.raises(AnalysisError, match="reserved with other people or norms"):

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from apiece.errors import BudgetError, DataError, InputError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_budget
-from apiece.ledger import Ledger, accounts, codec, units
+from apiece.ledger import Ledger, accounts, codec
+from apiece.ledger.accounts import add, amend
+from apiece.ledger.chain import Origin
 from apiece.ledger.directory import Directory
-from apiece.ledger.enrolment import add, amend
 from apiece.ledger.schema import payloads
-from apiece.ledger.trail import Origin
 
 from .tables import SALT, START, pairs, terms
 
@@ -83,7 +83,7 @@ def test_the_share_of_the_slack_is_everyone_s_own(ledger_url: str) -> None:
     assert ledger.enroll([1, 2, 3], 1.0, 1e-5) == 0  # who names no share changes none
     assert ledger.head() == head
     ledger.enroll([2, 3], [1.0, 1.2], 1e-5)
-    assert ledger.balances([2, 3])[0][:, 1] * units.SLACK_UNIT == pytest.approx([1e-6, 1e-6])
+    assert ledger.balances([2, 3])[0][:, 1] * codec.SLACK_UNIT == pytest.approx([1e-6, 1e-6])
     for bad in (-0.1, 1.0, np.nan):
         with pytest.raises((BudgetError, InputError), match="slack"):
             ledger.enroll([4], 1.0, 1e-5, slack=bad)

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.ledger import Ledger, accounts, chain, codec, schema, verify
+from apiece.ledger import Ledger, chain, codec, schema, verify
 from apiece.ledger.database import transaction
 
 SIZE = 2 * codec.BLOCK + 77
@@ -28,7 +28,7 @@ def norms_of(ids: Any) -> Any:
 
 @pytest.fixture
 def a_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (accounts, chain, schema):
+    for module in (chain, schema):
         monkeypatch.setattr(module, "CHUNK", 1)
     monkeypatch.setattr(verify, "SPAN", 1)
 
@@ -161,7 +161,7 @@ def test_nobody_is_everyone_of_an_empty_ledger(ledger_url: str) -> None:
 
 def test_memory_does_not_follow_the_people(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times as many people: about the same peak. A list of all ids would need four times."""
-    for module in (accounts, chain, schema):
+    for module in (chain, schema):
         monkeypatch.setattr(module, "CHUNK", 2)
     monkeypatch.setattr(verify, "SPAN", 2)
     peaks = []

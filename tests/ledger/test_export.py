@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from apiece.errors import DataError
-from apiece.ledger import Ledger, accounts, codec, export, units
+from apiece.ledger import Ledger, accounts, codec, schema
 from apiece.ledger.chain import Entry
 
 from .tables import pairs, terms
@@ -20,25 +20,27 @@ def test_accounts_in_the_filter_s_own_unit(tmp_path: Path) -> None:
         (np.array(["ann", "bob"]), terms(2**40, 7), pairs(2**39, 0)),
         (np.array(["cy"]), terms(3, slack=9), pairs(3, slack=8)),
     ]
-    assert export.write(export.accounts(iter(blocks)), tmp_path / "a.parquet", []) == 3
+    assert (
+        accounts.write_parquet(accounts.account_rows(iter(blocks)), tmp_path / "a.parquet", []) == 3
+    )
     found = pq.read_table(tmp_path / "a.parquet").to_pydict()
     assert found["id"] == ["ann", "bob", "cy"]
     assert found["epsilon"] == [1.0] * 3
     assert found["delta"] == [1e-6] * 3
-    assert found["limit"] == [2**40 * units.UNIT, 7 * units.UNIT, 3 * units.UNIT]
-    assert found["spent"] == [2**39 * units.UNIT, 0.0, 3 * units.UNIT]
-    assert found["slack"] == [0.0, 0.0, 9 * units.SLACK_UNIT]
-    assert found["slack_spent"] == [0.0, 0.0, 8 * units.SLACK_UNIT]
+    assert found["limit"] == [2**40 * codec.UNIT, 7 * codec.UNIT, 3 * codec.UNIT]
+    assert found["spent"] == [2**39 * codec.UNIT, 0.0, 3 * codec.UNIT]
+    assert found["slack"] == [0.0, 0.0, 9 * codec.SLACK_UNIT]
+    assert found["slack_spent"] == [0.0, 0.0, 8 * codec.SLACK_UNIT]
 
 
 def test_nobody_has_no_accounts() -> None:
     with pytest.raises(DataError, match="no accounts to export; enroll people first"):
-        list(export.accounts([]))
+        list(accounts.account_rows([]))
 
 
 def test_history_holds_the_entries_alone(tmp_path: Path) -> None:
     entries = [Entry(0, "init", "t", None, "d"), Entry(1, "commit", "u", "q", "e")]
-    assert export.write([export.history(entries)], tmp_path / "h.parquet", []) == 2
+    assert accounts.write_parquet([accounts.history_rows(entries)], tmp_path / "h.parquet", []) == 2
     assert pq.read_table(tmp_path / "h.parquet").to_pydict() == {
         "number": [0, 1],
         "kind": ["init", "commit"],
@@ -49,12 +51,12 @@ def test_history_holds_the_entries_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    rows = export.history([Entry(0, "init", "t", None, "d")])
+    rows = accounts.history_rows([Entry(0, "init", "t", None, "d")])
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"theirs")
     for place in (tmp_path / "file" / "h.parquet", tmp_path / "folder"):
         with pytest.raises(DataError):
-            export.write([rows], place, [])
+            accounts.write_parquet([rows], place, [])
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
     assert (tmp_path / "file").read_bytes() == b"theirs"
 
@@ -63,15 +65,15 @@ def test_a_failure_halfway_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "h.parquet"
-    export.write([export.history([])], target, [])
+    accounts.write_parquet([accounts.history_rows([])], target, [])
     old = target.read_bytes()
 
     def halfway() -> Iterator[Any]:
-        yield export.history([Entry(0, "init", "t", None, "d")])
+        yield accounts.history_rows([Entry(0, "init", "t", None, "d")])
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DataError, match="No space left"):
-        export.write(halfway(), target, [])
+        accounts.write_parquet(halfway(), target, [])
     assert target.read_bytes() == old
     assert list(tmp_path.iterdir()) == [target]
 
@@ -81,8 +83,8 @@ def test_accounts_are_written_as_they_are_read(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Block by block, and the whole file as it was at one moment."""
-    monkeypatch.setattr(export, "GROUP", 1)
-    monkeypatch.setattr(accounts, "CHUNK", 1)
+    monkeypatch.setattr(accounts, "GROUP", 1)
+    monkeypatch.setattr(schema, "CHUNK", 1)
     ids: Any = np.random.default_rng(0).permutation(2 * codec.BLOCK + 5)
     ids = ids if kind == "integer" else ids.astype(str)
     ledger = Ledger.make(f"{tmp_path}/p.db", ids, np.where(np.arange(ids.size) % 3, 1.0, 0.1), 1e-6)

@@ -9,8 +9,8 @@ import pytest
 
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger, schema
+from apiece.ledger.chain import Trail
 from apiece.ledger.codec import keyed
-from apiece.ledger.trail import Trail
 
 from .mutations import Edit, build, dump, edits, missed, probe, restore
 from .tables import another_process

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from apiece.errors import ApieceError, DataError, StateError
-from apiece.ledger import Ledger, opening
+from apiece.ledger import Ledger, store
 from apiece.ledger.database import make_engine
 
 
@@ -30,14 +30,14 @@ def test_missing_ledger_is_not_made_where_unwanted(ledger_url: str) -> None:
 
 def test_a_ledger_is_made_once(tmp_path: Path) -> None:
     engine = make_engine(str(tmp_path / "p.db"))
-    assert not opening.is_there(engine)
-    assert str(opening.none_there(engine)).endswith("no ledger there; run `apiece ledger init`")
-    last = opening.make(engine, None)
+    assert not store.is_there(engine)
+    assert str(store.none_there(engine)).endswith("no ledger there; run `apiece ledger init`")
+    last = store.make(engine, None)
     assert last is not None
     assert (last.number, last.people) == (0, 0)
-    assert opening.make(engine, None) is None
-    assert opening.is_there(engine)
-    salt, origin = opening.read(engine)
+    assert store.make(engine, None) is None
+    assert store.is_there(engine)
+    salt, origin = store.read(engine)
     assert (len(salt), origin) == (32, (0, False))
 
 
@@ -52,8 +52,8 @@ def test_a_ledger_is_made_once(tmp_path: Path) -> None:
 )
 def test_a_ledger_without_its_beginning_is_refused(edit: str, said: str, tmp_path: Path) -> None:
     engine = make_engine(str(tmp_path / "p.db"))
-    opening.make(engine, None)
+    store.make(engine, None)
     with engine.execution_options(apiece_writes=True).begin() as connection:
         connection.exec_driver_sql(edit)
     with pytest.raises(StateError, match=said):
-        opening.read(engine)
+        store.read(engine)

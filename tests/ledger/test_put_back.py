@@ -19,10 +19,9 @@ import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, ApieceError, StateError
 from apiece.filters import Costs
-from apiece.ledger import Ledger, anchor, chain, read_head, receipt
-from apiece.ledger.anchor import HeadFile, Memory
-from apiece.ledger.chain import Last
-from apiece.ledger.trail import Trail
+from apiece.ledger import Ledger, anchor, chain, receipt
+from apiece.ledger.anchor import HeadFile, Memory, read_head
+from apiece.ledger.chain import Last, Trail
 
 from .tables import another_process
 

@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from apiece.errors import StateError
-from apiece.ledger import runs
-from apiece.ledger.runs import Part, Run
+from apiece.ledger import directory
+from apiece.ledger.directory import SortedPart, SortedRun
 
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "HELD", 10)
-    monkeypatch.setattr(runs, "PIECE", 8)
+    monkeypatch.setattr(directory, "HELD", 10)
+    monkeypatch.setattr(directory, "PIECE", 8)
 
 
-def part(keys: Any, places: Any, second: Any = None) -> Part:
+def part(keys: Any, places: Any, second: Any = None) -> SortedPart:
     order = np.argsort(keys, kind="stable")
     columns = [np.asarray(keys)] + ([] if second is None else [np.asarray(second)])
-    return Part(tuple(each[order] for each in columns), np.asarray(places)[order])
+    return SortedPart(tuple(each[order] for each in columns), np.asarray(places)[order])
 
 
-def found(run: Run, *keys: Any) -> list[int]:
+def found(run: SortedRun, *keys: Any) -> list[int]:
     asked = tuple(np.asarray(each) for each in keys)
     order = np.lexsort(asked[::-1])
     places = np.empty(order.size, np.int64)
@@ -47,7 +47,7 @@ def test_runs_merged_in_any_order_find_what_a_dictionary_finds(few: int) -> None
             keys.sort()  # as ids that are handed out in turn
         cuts = np.sort(rng.integers(0, 200, 6))
         split = [some for some in np.split(np.arange(200, dtype=np.uint32), cuts) if some.size]
-        kept = [Run.of(part(keys[some], some, second[some])) for some in split]
+        kept = [SortedRun.of(part(keys[some], some, second[some])) for some in split]
         while len(kept) > 1:
             one, two = (kept.pop(int(rng.integers(len(kept)))) for _ in range(2))
             kept.append(one.merged(two))
@@ -58,8 +58,8 @@ def test_runs_merged_in_any_order_find_what_a_dictionary_finds(few: int) -> None
 
 @pytest.mark.usefixtures("on_disk")
 def test_places_may_need_wider_numbers() -> None:
-    low = Run.of(part(np.arange(0, 40, 2), np.arange(20, dtype=np.uint32)))
-    high = Run.of(part(np.arange(1, 40, 2), np.arange(2**40, 2**40 + 20, dtype=np.uint64)))
+    low = SortedRun.of(part(np.arange(0, 40, 2), np.arange(20, dtype=np.uint32)))
+    high = SortedRun.of(part(np.arange(1, 40, 2), np.arange(2**40, 2**40 + 20, dtype=np.uint64)))
     for run in (low.merged(high), high.merged(low)):
         assert found(run, [0, 1, 38, 39, 40]) == [0, 2**40, 19, 2**40 + 19, -1]
 
@@ -72,10 +72,10 @@ def open_files() -> int:
 def test_the_file_has_no_name_and_ends_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(directory.tempfile, "tempdir", str(tmp_path))
     gc.collect()  # what other tests left open
     before = open_files()
-    run = Run.of(part(np.arange(20), np.arange(20))).merged(Run.of(part([30], [20])))
+    run = SortedRun.of(part(np.arange(20), np.arange(20))).merged(SortedRun.of(part([30], [20])))
     assert list(tmp_path.iterdir()) == []
     assert open_files() == before + 1
     del run
@@ -85,7 +85,9 @@ def test_the_file_has_no_name_and_ends_with_the_run(
 
 @pytest.mark.usefixtures("on_disk")
 def test_processes_that_share_the_file_do_not_move_each_other() -> None:
-    run = Run.of(part(np.arange(200), np.arange(200))).merged(Run.of(part([300], [200])))
+    run = SortedRun.of(part(np.arange(200), np.arange(200))).merged(
+        SortedRun.of(part([300], [200]))
+    )
     children = []
     for _ in range(4):
         child = os.fork()
@@ -102,7 +104,7 @@ def test_processes_that_share_the_file_do_not_move_each_other() -> None:
 def test_no_room_is_said_and_what_is_there_stays(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = (Run.of(part(np.arange(20) + k, np.arange(20))) for k in (0, 50))
+    one, two = (SortedRun.of(part(np.arange(20) + k, np.arange(20))) for k in (0, 50))
 
     def full(*_: object, **__: object) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -113,17 +115,17 @@ def test_no_room_is_said_and_what_is_there_stays(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(runs.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(directory.tempfile, "tempdir", str(tmp_path))
     opened = full if at == "open" else lambda **_: Full()
-    monkeypatch.setattr(runs.tempfile, "TemporaryFile", opened)
+    monkeypatch.setattr(directory.tempfile, "TemporaryFile", opened)
     with pytest.raises(StateError, match=f"no room .* in {tmp_path} .No space left.*TMPDIR"):
         one.merged(two)
     assert found(one, [3]) == found(two, [53]) == [3]
 
 
 def test_a_file_that_was_cut_short_finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "HELD", 10)
-    run = Run.of(part(np.arange(20), np.arange(20))).merged(Run.of(part([30], [20])))
+    monkeypatch.setattr(directory, "HELD", 10)
+    run = SortedRun.of(part(np.arange(20), np.arange(20))).merged(SortedRun.of(part([30], [20])))
     run._parts._file.truncate(100)  # type: ignore[attr-defined]
     with pytest.raises(StateError, match="cut short"):
         found(run, [3])
@@ -132,16 +134,16 @@ def test_a_file_that_was_cut_short_finds_nobody(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("ordered", [True, False], ids=["ids in turn", "in no order"])
 def test_memory_does_not_follow_the_people(ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of 12 bytes a person is merged and asked in less than four, most of it for pieces."""
-    monkeypatch.setattr(runs, "HELD", 2**11)
-    monkeypatch.setattr(runs, "PIECE", 2**11)
+    monkeypatch.setattr(directory, "HELD", 2**11)
+    monkeypatch.setattr(directory, "PIECE", 2**11)
     rng = np.random.default_rng(0)
 
     def peak(size: int) -> int:
-        kept, keys = list[Run](), np.arange(size) if ordered else rng.permutation(size)
+        kept, keys = list[SortedRun](), np.arange(size) if ordered else rng.permutation(size)
         tracemalloc.start()
         for start in range(0, size, 2**11):
             some = np.arange(start, min(start + 2**11, size), dtype=np.uint32)
-            kept.append(Run.of(part(keys[some], some)))
+            kept.append(SortedRun.of(part(keys[some], some)))
             while len(kept) > 1 and kept[-2].size < 2 * kept[-1].size:
                 last = kept.pop()
                 kept[-1] = kept[-1].merged(last)

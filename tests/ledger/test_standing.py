@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from apiece.filters import Costs
-from apiece.ledger import SHARES, Ledger, binned, cumulated, standing
+from apiece.ledger import Ledger, standing
+from apiece.ledger.reports import SHARES, binned, cumulated
 
 
 def test_every_account_is_counted_by_what_it_has_left(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.ledger import Ledger, units
-from apiece.ledger.chain import Last, append
-from apiece.ledger.trail import Trail, check_id, check_result, origin
+from apiece.ledger import Ledger, codec
+from apiece.ledger.chain import Last, Trail, append, check_id, checked_json, origin
 
 from .tables import SALT, START, another_process
 
@@ -157,12 +156,12 @@ def test_the_first_entry_says_where_a_ledger_comes_from(
 ) -> None:
     with pytest.raises(StateError, match="first entry is missing"):
         origin(tables, SALT)
-    body = {"kind": "init", "units": [units.UNIT, units.SLACK_UNIT], **more}
+    body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT], **more}
     append(tables, SALT, START, body, [])
     assert origin(tables, SALT) == expected
 
 
-@pytest.mark.parametrize("units_", [[1.0, 2.0], [units.UNIT], None, "x"])
+@pytest.mark.parametrize("units_", [[1.0, 2.0], [codec.UNIT], None, "x"])
 def test_other_units_are_refused(units_: Any, tables: sa.Connection) -> None:
     append(tables, SALT, START, {"kind": "init", "units": units_}, [])
     with pytest.raises(StateError, match="entry 0 is damaged"):
@@ -183,12 +182,12 @@ def test_ids_that_are_taken(value: str) -> None:
 @pytest.mark.parametrize("result", [math.nan, [math.inf], object(), {1, 2}, b"x"])
 def test_results_that_are_no_json(result: object) -> None:
     with pytest.raises(InputError, match=r"^result: .*give a JSON value"):
-        check_result(result)
+        checked_json("result", result)
 
 
 @pytest.mark.parametrize("result", [None, 1.5, [1, "ε"], {"a": {"b": []}}])
 def test_results_that_are(result: object) -> None:
     """A result of another kind in the same place is refused: it was looked at."""
-    check_result(result)
+    checked_json("result", result)
     with pytest.raises(InputError):
-        check_result([result, object()])
+        checked_json("result", [result, object()])

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from apiece.errors import BudgetError, InputError
 from apiece.filters import Costs
 from apiece.filters.costs import cheapest
-from apiece.ledger import units
+from apiece.ledger import codec
 from apiece.numerics.gaussian import gaussian_delta
 
-UNIT, SLACK = Fraction(units.UNIT), Fraction(units.SLACK_UNIT)
+UNIT, SLACK = Fraction(codec.UNIT), Fraction(codec.SLACK_UNIT)
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.floats(0, 1e4), st.floats(1e-3, 1e3))
 def test_a_charge_is_never_below_the_loss(norm: float, stddev: float) -> None:
-    ((loss, slack),) = units.whole(units.losses([norm], stddev))[0].tolist()
+    ((loss, slack),) = codec.whole(codec.losses([norm], stddev))[0].tolist()
     exact = (Fraction(norm) / Fraction(stddev)) ** 2
-    assert loss * UNIT >= min(exact, units.CAP * UNIT)
+    assert loss * UNIT >= min(exact, codec.CAP * UNIT)
     assert norm > 0 or loss == 0
     assert slack == 0
 
@@ -29,21 +29,21 @@ def test_a_charge_is_never_below_the_loss(norm: float, stddev: float) -> None:
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.floats(0, 1e9), st.floats(0, 0.5))
 def test_a_pair_is_never_below_its_cost(loss: float, slack: float) -> None:
-    ((first, second),) = units.pairs(Costs.fixed([loss], slack))[0].tolist()
-    assert first * UNIT >= min(Fraction(loss), units.CAP * UNIT)
-    assert second * SLACK >= min(Fraction(slack), units.CAP * SLACK)
+    ((first, second),) = codec.pairs(Costs.fixed([loss], slack))[0].tolist()
+    assert first * UNIT >= min(Fraction(loss), codec.CAP * UNIT)
+    assert second * SLACK >= min(Fraction(slack), codec.CAP * SLACK)
 
 
 def test_a_tiny_contribution_is_not_free() -> None:
     tiny = [1e-300, 5e-324, 0.0]
-    assert units.to_units(units.losses(tiny, 1e10)).tolist() == [1, 1, 0]
+    assert codec.to_units(codec.losses(tiny, 1e10)).tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-3, 0.3])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
 def test_an_account_keeps_its_promise(epsilon: float, delta: float, share: float) -> None:
-    ((loss, slack),) = units.limits(np.array([epsilon]), np.array([delta]), share).tolist()
+    ((loss, slack),) = codec.account_limits(np.array([epsilon]), np.array([delta]), share).tolist()
     told = float(slack * SLACK)
     assert told <= share * delta
     assert told == pytest.approx(min(share * delta, 2.0**-10), rel=1e-4)
@@ -59,28 +59,28 @@ def test_a_whole_slack_is_in_the_account(delta: float) -> None:
     from apiece.mechanisms import Gaussian, Repeated, Sampled
 
     costs = costs_of([Repeated(Sampled(Gaussian(3.0), 0.1), 50)], delta)
-    limit = units.limits(np.array([50.0]), np.array([delta]))
-    pairs = units.pairs(costs)[0]  # of .9 of δ, .8 and so on; a tenth is the ninth
+    limit = codec.account_limits(np.array([50.0]), np.array([delta]))
+    pairs = codec.pairs(costs)[0]  # of .9 of δ, .8 and so on; a tenth is the ninth
     assert pairs[8, 1] <= limit[0, 1] <= pairs[8, 1] * 1.001
     assert pairs[7, 1] > limit[0, 1]
     assert cheapest(pairs[None, :, 0], pairs[None, :, 1], limit[:, 0], limit[:, 1]).tolist() != [0]
 
 
 def test_a_loss_past_every_budget_is_the_cap() -> None:
-    charges = units.to_units(np.array([1e300, np.inf]))
-    assert charges.tolist() == [units.CAP, units.CAP]
+    charges = codec.to_units(np.array([1e300, np.inf]))
+    assert charges.tolist() == [codec.CAP, codec.CAP]
     assert int(charges[0]) + int(charges[1]) < 2**63  # two of them add up
-    (least,) = units.limits(np.array([1e-3]), np.array([0.999]), 0.999)
-    assert least[1] < units.to_units(np.array([0.9]), units.SLACK_UNIT)[0]
+    (least,) = codec.account_limits(np.array([1e-3]), np.array([0.999]), 0.999)
+    assert least[1] < codec.to_units(np.array([0.9]), codec.SLACK_UNIT)[0]
 
 
 @pytest.mark.parametrize("values", [[-1.0], [np.nan], [np.inf], ["a"], [None]])
 def test_norms_that_are_none(values: list[object]) -> None:
     with pytest.raises(InputError, match=r"^norms"):
-        units.losses(values, 1.0)
+        codec.losses(values, 1.0)
 
 
 def test_budgets_that_no_units_hold() -> None:
     for epsilon, remedy in ((1e-12, "a larger epsilon"), (1e9, "a smaller epsilon")):
         with pytest.raises(BudgetError, match=rf"epsilon\[0\] = .*give {remedy}"):
-            units.limits(np.array([epsilon]), np.array([1e-12]))
+            codec.account_limits(np.array([epsilon]), np.array([1e-12]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apiece.ledger import Ledger, accounts, chain, codec, units
+from apiece.ledger import Ledger, accounts, chain, codec
 from apiece.ledger.chain import Last
 from apiece.ledger.database import transaction
 from apiece.ledger.schema import meta
@@ -53,7 +53,7 @@ def test_a_true_ledger_adds_up(ledger: Ledger) -> None:
     found = ledger.verify()
     assert found.ok
     assert (found.entries, found.people, found.head) == (3, 2, ledger.head())
-    spent = np.round(ledger.spent([1, 2]) / units.UNIT).astype(np.int64)
+    spent = np.round(ledger.spent([1, 2]) / codec.UNIT).astype(np.int64)
     body, payload = reserve("r", 5)
     assert added(ledger, body, spent + np.array([0, 5]), payload) == ()
 
@@ -80,10 +80,10 @@ def test_entries_that_cannot_be(ledger: Ledger, body: dict[str, Any], said: str)
 
 @pytest.mark.parametrize(
     ("charge", "said"),
-    [(-1, "charges of block 0 out of range"), (units.CAP, "someone in block 0 is over budget")],
+    [(-1, "charges of block 0 out of range"), (codec.CAP, "someone in block 0 is over budget")],
 )
 def test_charges_that_cannot_be(ledger: Ledger, charge: int, said: str) -> None:
-    spent = np.round(ledger.spent([1, 2]) / units.UNIT).astype(np.int64)
+    spent = np.round(ledger.spent([1, 2]) / codec.UNIT).astype(np.int64)
     body, payload = reserve("r", charge)
     assert added(ledger, body, spent + np.array([0, charge]), payload) == (f"entry 3: {said}",)
 

@@ -10,8 +10,7 @@ import pytest
 from apiece._types import Integers
 from apiece.errors import StateError
 from apiece.pate import Noise, VotePlan
-from apiece.pate.asking import Kept, ask
-from apiece.pate.voting import NONE
+from apiece.pate.asking import NONE, KeptAnswers, ask
 
 from .test_planning import with_own_phases
 from .worlds import CLASSES, plan, public, unchecked
@@ -38,8 +37,8 @@ class Ballots:
         return self.votes[:, which]
 
 
-def kept(folder: Path, votes: VotePlan = MANY) -> Kept:
-    return Kept.at(folder / "answers.json", votes, public(votes.questions))
+def kept(folder: Path, votes: VotePlan = MANY) -> KeptAnswers:
+    return KeptAnswers.at(folder / "answers.json", votes, public(votes.questions))
 
 
 @pytest.mark.parametrize("alive", [0, 1, 2])
@@ -139,7 +138,7 @@ def test_answers_that_are_not_of_this_run(tmp_path: Path, change: object) -> Non
 def test_other_questions_or_another_plan_are_seen(tmp_path: Path) -> None:
     kept(tmp_path).write(np.array([0]))
     with pytest.raises(StateError):
-        Kept.at(tmp_path / "answers.json", MANY, public(250) + 1).read(250, CLASSES)
+        KeptAnswers.at(tmp_path / "answers.json", MANY, public(250) + 1).read(250, CLASSES)
     with pytest.raises(StateError):
         kept(tmp_path, plan(questions=251)).read(251, CLASSES)
     (tmp_path / "answers.json").write_text("{")

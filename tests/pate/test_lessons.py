@@ -6,8 +6,8 @@ import torch
 
 from apiece.errors import DataError, InputError
 from apiece.pate import Lessons
-from apiece.pate.lessons import learn, require_classes, said
 from apiece.pate.shares import Shares
+from apiece.pate.teaching import learn, require_classes, said
 from apiece.training import StackedMlp
 from apiece.training.randomness import Streams
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apiece.errors import UnsupportedError
-from apiece.pate.spreading import spread
+from apiece.pate.teaching import spread
 
 GENERATOR = np.random.default_rng(0)
 BLOBS = np.concatenate([GENERATOR.normal(at, 0.3, (60, 2)) for at in (0, 4, 8)])

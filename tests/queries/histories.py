@@ -27,9 +27,9 @@ from sqlalchemy import event
 
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger
-from apiece.queries import Query, Schema, Session, Table, register, schema, session
-from apiece.queries.features import Features
+from apiece.queries import Schema, Session, Table, register, schema, session
 from apiece.queries.noise import BITS
+from apiece.queries.scan import Question
 
 VICTIM = "v"
 OTHERS = tuple(f"p{i}" for i in range(8))
@@ -52,10 +52,8 @@ FILES = (
     "session.py",
     "ledger.py",
     "store.py",
-    "queries/people.py",
     "estimates.py",
     "chain.py",
-    "trail.py",
     "database.py",
 )
 PASSED_OVER = ("arrays", "nobody", "_linear")
@@ -271,10 +269,10 @@ class Watched:
         self.schema, self.fingerprint = self.table.schema, self.table.fingerprint
 
     @contextmanager
-    def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Any]:
-        key = self.fingerprint, query.text, grid
+    def contributions(self, question: Question, grid: float) -> Iterator[Any]:
+        key = self.fingerprint, question.query.text, grid
         if key not in _scanned:
-            _scanned[key] = Scanned(self.table, query, what, grid)
+            _scanned[key] = Scanned(self.table, question, grid)
         yield Held(self.world, _scanned[key])
 
 
@@ -300,9 +298,9 @@ class Held:
 class Scanned:
     """What a scan found, which is a function of table, query and grid: many histories ask it."""
 
-    def __init__(self, table: Table, query: Query, what: Features, grid: float) -> None:
-        self._given = table, query, what, grid
-        with table.contributions(query, what, grid) as held:
+    def __init__(self, table: Table, question: Question, grid: float) -> None:
+        self._given = table, question, grid
+        with table.contributions(question, grid) as held:
             self.norms = held.norms(2)
         self.ids = np.array(self.norms[0].to_pylist(), dtype=object)
         self._totals: dict[bytes, list[list[int]]] = {}

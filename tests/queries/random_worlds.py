@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from apiece.queries import Schema
-from apiece.queries.cells import text_of
+from apiece.queries.sources import text_of
 
 COLUMNS = ("id", "source", "x", 'y "z"', "city", "since")
 SCHEMA = Schema(

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from apiece.queries.cells import as_text, text_of, texts
+from apiece.queries.sources import as_text, text_of, texts
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import duckdb
 import pytest
 
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema, parse
-from apiece.queries.conditions import Compare, Missing, condition_sql
-from apiece.queries.dialects import number_sql, quoted
+from apiece.queries import Schema
+from apiece.queries.grammar import Compare, Missing, parse
+from apiece.queries.scan import condition_sql, number_sql, quoted, resolved
 
 SCHEMA = Schema(
     "id", bounds={"age": (0, 100)}, groups={"city": ["Bonn", "Köln"]}, kinds={"since": "date"}
@@ -16,7 +16,7 @@ SCHEMA = Schema(
 def sql(where: str) -> str:
     condition = parse(f"count() where {where}").where
     assert condition is not None
-    return condition_sql(condition, SCHEMA)
+    return condition_sql(resolved(condition, SCHEMA))
 
 
 def test_no_name_of_a_user_enters() -> None:
@@ -44,4 +44,4 @@ def test_a_literal_of_another_kind_is_refused(where: str) -> None:
 @pytest.mark.parametrize("condition", [Compare("odd", "=", (1.0,)), Missing("odd")])
 def test_a_column_that_is_not_declared_is_refused(condition: Compare | Missing) -> None:
     with pytest.raises(DataError, match="no declared kind"):
-        condition_sql(condition, SCHEMA)
+        condition_sql(resolved(condition, SCHEMA))

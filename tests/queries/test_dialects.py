@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.queries.dialects import DUCKDB, SPARK, coded, number_sql, quoted
+from apiece.queries.scan import DUCKDB, SPARK, coded, number_sql, quoted
 
 
 @settings(derandomize=True, max_examples=80, deadline=None)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from apiece.queries import Schema, parse
+from apiece.queries import Schema
 from apiece.queries.estimates import estimate
-from apiece.queries.features import LEVELS, moment_names
+from apiece.queries.grammar import parse
+from apiece.queries.scan import LEVELS, moment_names, resolve
 
 SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 10)})
 X = np.random.default_rng(0).uniform(-2, 6, 4000)
@@ -28,7 +29,7 @@ def moments(text: str) -> np.ndarray:
     ],
 )
 def test_moments_without_noise(text: str, true: float) -> None:
-    found = estimate(parse(text), SCHEMA, moments(text), 1e-9, 0.95)
+    found = estimate(resolve(parse(text), SCHEMA), moments(text), 1e-9, 0.95)
     assert found["estimate"] == pytest.approx(true, rel=1e-9)
     low, high = found["interval"]
     assert low <= found["estimate"] <= high
@@ -36,14 +37,14 @@ def test_moments_without_noise(text: str, true: float) -> None:
 
 def test_regression_without_noise() -> None:
     text = "regression(y ~ x)"
-    found = estimate(parse(text), SCHEMA, moments(text), 1e-9, 0.95)["coefficients"]
+    found = estimate(resolve(parse(text), SCHEMA), moments(text), 1e-9, 0.95)["coefficients"]
     slope, intercept = np.polyfit(X, Y, 1)
     assert found["x"]["estimate"] == pytest.approx(slope, rel=1e-3)
     assert found["intercept"]["estimate"] == pytest.approx(intercept, rel=1e-3)
 
 
 def test_a_sum_is_scaled_back() -> None:
-    found = estimate(parse("sum(x)"), SCHEMA, np.array([[X.sum() / 6]]), 2.0, 0.95)
+    found = estimate(resolve(parse("sum(x)"), SCHEMA), np.array([[X.sum() / 6]]), 2.0, 0.95)
     assert found["estimate"] == pytest.approx(X.sum())
     assert found["interval"][1] - found["interval"][0] == pytest.approx(2 * 1.959964 * 2 * 6)
 
@@ -54,7 +55,7 @@ def test_a_quantile_is_within_its_resolution() -> None:
     for level in range(1, LEVELS + 1):
         at, count = np.unique(2**level - 2 + (leaf >> (LEVELS - level)), return_counts=True)
         nodes[at, 0] = count
-    found = estimate(parse("quantile(x, 0.25)"), SCHEMA, nodes, 1e-9, 0.95)
+    found = estimate(resolve(parse("quantile(x, 0.25)"), SCHEMA), nodes, 1e-9, 0.95)
     assert abs(found["estimate"] - np.quantile(X, 0.25)) <= found["resolution"]
 
 
@@ -63,7 +64,7 @@ def test_noise_alone_stays_within_what_is_possible(text: str) -> None:
     """Where noise hides the count, the estimate is still one that data in the bounds can have."""
     for seed in range(50):
         sums = np.random.default_rng(seed).normal(0, 50, (1, len(moment_names(parse(text)))))
-        found = estimate(parse(text), SCHEMA, sums, 50.0, 0.95)
+        found = estimate(resolve(parse(text), SCHEMA), sums, 50.0, 0.95)
         low, high = {"mean(x)": (-2, 6), "variance(x)": (0, 16), "covariance(x, y)": (-20, 20)}[
             text
         ]

@@ -7,8 +7,9 @@ import duckdb
 import pytest
 
 from apiece.errors import DataError
-from apiece.queries import Schema, parse
-from apiece.queries.features import LEVELS, features, moment_names
+from apiece.queries import Schema
+from apiece.queries.grammar import parse
+from apiece.queries.scan import LEVELS, moment_names, resolve
 
 SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 1e6), "z": (-3, -1)})
 QUERIES = [
@@ -20,7 +21,7 @@ CELLS = ["NULL", "-1e308", "-3.0", "-2.0", "0.3", "6.0", "1e6", "1e308"]
 
 @pytest.mark.parametrize("text", QUERIES)
 def test_no_row_adds_more_than_the_norm(text: str) -> None:
-    what = features(parse(text), SCHEMA)
+    what = resolve(parse(text), SCHEMA)
     names = ", ".join(SCHEMA.stored(c, "numeric") for c in ("x", "y", "z"))
     rows = ", ".join(
         f"({', '.join(f'{cell}::DOUBLE' for cell in row)})"
@@ -42,7 +43,7 @@ def test_no_row_adds_more_than_the_norm(text: str) -> None:
 
 
 def test_a_missing_cell_does_not_count() -> None:
-    what = features(parse("mean(x)"), SCHEMA)
+    what = resolve(parse("mean(x)"), SCHEMA)
     name = SCHEMA.stored("x", "numeric")
     assert duckdb.sql(f"SELECT {what.present} FROM (SELECT NULL::DOUBLE AS {name})").fetchall() == [
         (False,)
@@ -50,14 +51,14 @@ def test_a_missing_cell_does_not_count() -> None:
 
 
 def test_a_quantile_row_is_in_one_node_a_level() -> None:
-    what = features(parse("quantile(y, 0.5)"), SCHEMA)
+    what = resolve(parse("quantile(y, 0.5)"), SCHEMA)
     assert len(what.cells) == LEVELS
     assert what.size == sum(2**level for level in range(1, LEVELS + 1))
 
 
 def test_columns_without_bounds_are_refused() -> None:
     with pytest.raises(DataError, match="no declared bounds"):
-        features(parse("sum(w)"), SCHEMA)
+        resolve(parse("sum(w)"), SCHEMA)
 
 
 def test_moments_begin_with_the_count() -> None:

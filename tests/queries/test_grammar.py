@@ -6,28 +6,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.errors import ApieceError, DataError, InputError, OptionError
-from apiece.queries import Schema, parse
-from apiece.queries.conditions import Compare, Joined, Missing, Negated, condition_sql
+from apiece.queries import Schema
+from apiece.queries.grammar import Combined, Compare, Missing, Negated, parse
+from apiece.queries.scan import condition_sql, resolved
 
 
 def test_parts() -> None:
     query = parse("Histogram(income, 20) BY \"home town\" where a >= -1.5e3 and not b = 'it''s'")
     assert (query.aggregate, query.columns, query.numbers) == ("histogram", ("income",), (20.0,))
     assert query.by == "home town"
-    assert query.where == Joined(
+    assert query.where == Combined(
         "and",
         (Compare("a", ">=", (-1500.0,)), Negated(Compare("b", "=", ("it's",)))),
     )
     assert parse("regression(y ~ x1 + x2)").columns == ("y", "x1", "x2")
     assert parse("count()").columns == ()
-    assert parse("count() where a in (1, 'x') or b is not null").where == Joined(
+    assert parse("count() where a in (1, 'x') or b is not null").where == Combined(
         "or", (Compare("a", "in", (1.0, "x")), Negated(Missing("b")))
     )
-    assert parse("count() where a not in (1) and (b = 2 or c = 3)").where == Joined(
+    assert parse("count() where a not in (1) and (b = 2 or c = 3)").where == Combined(
         "and",
         (
             Negated(Compare("a", "in", (1.0,))),
-            Joined("or", (Compare("b", "=", (2.0,)), Compare("c", "=", (3.0,)))),
+            Combined("or", (Compare("b", "=", (2.0,)), Compare("c", "=", (3.0,)))),
         ),
     )
 
@@ -78,7 +79,7 @@ def test_no_text_breaks_out(text: str, sign: str) -> None:
         schema = Schema("id", kinds={"c" + text: "text"})
         where = parse(f'count() where "{name}" {right}').where
         assert where is not None
-        sql = condition_sql(where, schema)
+        sql = condition_sql(resolved(where, schema))
     except ApieceError:
         return
     database = duckdb.default_connection()
@@ -126,7 +127,7 @@ def test_long_flat_conditions_are_answered() -> None:
     terms = " or ".join(f"a = {i}" for i in range(800))
     where = parse(f"count() where {terms}").where
     assert where is not None
-    sql = condition_sql(where, Schema("id", kinds={"a": "numeric"}))
+    sql = condition_sql(resolved(where, Schema("id", kinds={"a": "numeric"})))
     found = duckdb.connect().execute(f"SELECT {sql} FROM (SELECT 799.0::DOUBLE AS c1)").fetchall()
     assert found == [(True,)]
 
@@ -154,14 +155,14 @@ def test_columns_are_compared_by_their_declared_kind(kind: str, literal: str, go
     assert where is not None
     schema = Schema("id", kinds={"a": kind})
     if good:
-        assert "c1 >=" in condition_sql(where, schema)
+        assert "c1 >=" in condition_sql(resolved(where, schema))
         return
     with pytest.raises(InputError, match=f"declared {kind}"):
-        condition_sql(where, schema)
+        condition_sql(resolved(where, schema))
 
 
 def test_a_column_without_a_kind_is_refused() -> None:
     where = parse("count() where a >= 1").where
     assert where is not None
     with pytest.raises(DataError, match="no declared kind"):
-        condition_sql(where, Schema("id", bounds={"b": (0, 1)}))
+        condition_sql(resolved(where, Schema("id", bounds={"b": (0, 1)})))

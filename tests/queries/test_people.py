@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from apiece.ledger import Ledger
-from apiece.queries import people
-from apiece.queries.people import with_account
+from apiece.queries import session
+from apiece.queries.session import with_account
 
 
 def ids(*texts: str) -> pa.ChunkedArray:
@@ -16,7 +16,7 @@ def ids(*texts: str) -> pa.ChunkedArray:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/people.db"
+    return f"sqlite:///{tmp_path}/session.db"
 
 
 def test_whole_numbers_are_written_in_one_way(folder: str) -> None:
@@ -49,8 +49,8 @@ def test_part_by_part_it_is_the_same(
     ledger = Ledger.make(folder, [kind(i) for i in range(0, 60, 7)], 1.0, 1e-6)
     given = ids(*(str(i) for i in range(50)), "07", "ann")
     found = []
-    for part in (people._PART, 1, 3, 52):
-        monkeypatch.setattr(people, "_PART", part)
+    for part in (session._PART, 1, 3, 52):
+        monkeypatch.setattr(session, "_PART", part)
         values, can = with_account(given, ledger)
         found.append((values.tolist(), can.tolist()))
     assert found[0][0] == [kind(i) for i in range(0, 50, 7)]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from apiece.queries import scratch
+from apiece.queries import reading
 
 USER = """
 import os, signal, sys
-from apiece.queries import scratch
-folder = scratch.folder()
+from apiece.queries import reading
+folder = reading.folder()
 folder.mkdir()
 (folder / "rows").write_bytes(b"ann")
 if sys.argv[1] == "forked" and os.fork() == 0:
@@ -32,7 +32,7 @@ if sys.argv[1] in ("SIGKILL", "SIGTERM", "SIGINT"):
 
 
 def test_a_folder_is_new_and_its_room_is_private() -> None:
-    one, two = scratch.folder(), scratch.folder()
+    one, two = reading.folder(), reading.folder()
     assert one.parent == two.parent
     assert one != two
     assert not one.exists()

@@ -13,7 +13,7 @@ import pytest
 
 from apiece.datasets.blocks import read_batches
 from apiece.errors import DataError, InputError
-from apiece.queries import Schema, cells, register, sources, spark
+from apiece.queries import Schema, register, sources, spark
 
 PEOPLE = pd.DataFrame({
     "id": [3, 1, 2], "x": [0.5, 2.0, 1.5], "g": ["u", "v", "u"], "other": ["never", "read", "x"],
@@ -82,7 +82,7 @@ def test_a_file_is_read_in_parts(
         pq.write_table(table, path, row_group_size=3)
     parts, _ = read(path, ["g", "id"])
     sizes = [len(part["id"]) for part in parts]
-    assert [cell for part in parts for cell in cells.texts(part["g"]).to_pylist()] == ids
+    assert [cell for part in parts for cell in sources.texts(part["g"]).to_pylist()] == ids
     assert [cell for part in parts for cell in part["id"].to_pylist()] == ids
     assert all(10 <= size < 20 for size in sizes[:-1])
     assert len(sizes) == max(1, sum(sizes[:-1]) // 10 + (sizes[-1] > 0))

@@ -24,9 +24,9 @@ from random_worlds import COLUMNS, HOSTILE, SCHEMA, TYPES, _row, query
 from apiece.cli import run
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.ledger import Ledger
-from apiece.queries import Schema, Session, parse, reading, register, register_on_spark, scan, spark
-from apiece.queries.dialects import SPARK, Dialect, coded, number_sql, quoted
-from apiece.queries.features import features
+from apiece.queries import Schema, Session, reading, register, register_on_spark, scan, spark
+from apiece.queries.grammar import parse
+from apiece.queries.scan import SPARK, SqlDialect, coded, number_sql, quoted, resolve
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),
@@ -80,8 +80,7 @@ def written(table: pa.Table, folder: Path, rng: random.Random) -> tuple[Path, Pa
 
 def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
     """Everybody's contributions."""
-    asked = parse(text)
-    with table.contributions(asked, features(asked, table.schema), grid) as held:
+    with table.contributions(resolve(parse(text), table.schema), grid) as held:
         if isinstance(table, spark.SparkTable):
             return sorted((p, c, *map(int, ks)) for p, c, *ks in held.found.collect())
         found = held.cursor.execute("FROM contributions").fetchall()
@@ -90,14 +89,13 @@ def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
 
 def sums(table: Any, text: str) -> Any:
     """What is charged and what the noise is added to: everybody's norm, sums with some left out."""
-    asked = parse(text)
-    what = features(asked, table.schema)
-    groups = 1 if asked.by is None else len(table.schema.groups_of(asked.by))
-    with table.contributions(asked, what, GRIDS[0]) as held:
+    question = resolve(parse(text), table.schema)
+    cells = len(question.groups) * question.size
+    with table.contributions(question, GRIDS[0]) as held:
         ids, norms = held.norms(2)
         paid = np.array([len(i) % 3 > 0 for i in ids.to_pylist()], dtype=bool)
-        some = held.totals(groups * what.size, paid)
-        everybody = held.totals(groups * what.size, None)
+        some = held.totals(cells, paid)
+        everybody = held.totals(cells, None)
     return list(zip(ids.to_pylist(), norms.tolist(), strict=True)), some, everybody
 
 
@@ -157,7 +155,7 @@ def test_roundings_are_equal_at_and_beside_ties(session: Any) -> None:
 
 
 def _quoting(monkeypatch: pytest.MonkeyPatch) -> None:
-    dialect = Dialect(quoted, SPARK.wide, SPARK.divided, SPARK.spread)
+    dialect = SqlDialect(quoted, SPARK.wide, SPARK.divided, SPARK.spread)
     monkeypatch.setattr(spark, "SPARK", dialect)
 
 

@@ -124,7 +124,7 @@ class Killed:
         return TOTALS(held, cells, paid)
 
 
-TOTALS = spark.Contributions.totals
+TOTALS = spark.SparkContributions.totals
 
 
 @pytest.mark.parametrize("text", ["mean(x)", "count() by city"])
@@ -133,7 +133,7 @@ def test_an_executor_killed_between_norms_and_sums_changes_no_bit(
 ) -> None:
     here, there = tables(cluster, tmp_path, 7)
     expected, killed = sums(here, text), Killed()
-    monkeypatch.setattr(spark.Contributions, "totals", lambda *args: killed(*args))
+    monkeypatch.setattr(spark.SparkContributions, "totals", lambda *args: killed(*args))
     assert sums(there, text) == expected
     assert killed.times == 2
 
@@ -144,7 +144,7 @@ def test_an_executor_killed_in_mid_query_charges_nobody_twice(
     """Charges, answer and history are those without Spark; asked again, nothing is charged."""
     here, there = tables(cluster, tmp_path, 5)
     ids, killed, found = here.people.tolist()[1:], Killed(), []
-    monkeypatch.setattr(spark.Contributions, "totals", lambda *args: killed(*args))
+    monkeypatch.setattr(spark.SparkContributions, "totals", lambda *args: killed(*args))
     for number, table in enumerate((here, there)):
         ledger = Ledger.open(f"sqlite:///{tmp_path}/{number}.db")
         ledger.enroll(ids, np.where(np.arange(len(ids)) % 2, 0.1, 2.0), 1e-6)

@@ -21,9 +21,9 @@ import pytest
 from random_worlds import COLUMNS, HEADER, SCHEMA, UNCLEAR, query, world
 
 from apiece.errors import ApieceError, DataError
-from apiece.queries import Session, Table, parse, reading, register, scan, session
-from apiece.queries.dialects import DUCKDB
-from apiece.queries.features import features
+from apiece.queries import Session, Table, reading, register, scan, session
+from apiece.queries.grammar import parse
+from apiece.queries.scan import DUCKDB, resolve
 
 GRID = 2.0**-20
 Shares = dict[str, dict[int, tuple[int, ...]]]
@@ -53,9 +53,7 @@ class Everyone:
 
 def shares(found: Table, text: str) -> Shares:
     """Everybody's contributions, in whole grid steps; nobody's if all are zero."""
-    asked = parse(text)
-    what = features(asked, SCHEMA)
-    sql = scan.contributions_sql(asked, SCHEMA, what, GRID, DUCKDB)
+    sql = scan.contributions_sql(resolve(parse(text), SCHEMA), GRID, DUCKDB)
     result: Shares = {}
     for person, cell, *steps in found.database.cursor().execute(sql).fetchall():
         result.setdefault(str(found.people[person]), {})[cell] = tuple(steps)

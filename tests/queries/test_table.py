@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from apiece.datasets.blocks import read_batches
 from apiece.errors import DataError, InputError, OptionError
-from apiece.queries import Schema, Session, parse, reading, register, scratch, sources
+from apiece.queries import Schema, Session, reading, register, sources
 from apiece.queries import table as table_module
-from apiece.queries.features import features
+from apiece.queries.grammar import parse
+from apiece.queries.scan import resolve
 
 SCHEMA = Schema("id", bounds={"x": (0, 10)}, kinds={"since": "date"}, groups={"g": ["a", "b"]})
 LINES = [
@@ -91,7 +92,7 @@ def many(folder: Path) -> Path:
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the next table puts what memory does not hold; one thread, so that little is needed."""
-    monkeypatch.setattr(scratch, "folder", lambda: tmp_path / "own")
+    monkeypatch.setattr(reading, "folder", lambda: tmp_path / "own")
     monkeypatch.setattr(reading, "connect", partial(reading.connect, 1))
     return tmp_path / "own"
 
@@ -120,7 +121,7 @@ def test_what_memory_does_not_hold_is_summed_to_the_bit(
     asked = parse(f"mean(x) by g where id != '{7:0110}'")
     for memory in (None, 128_000_000):
         table = register(path, schema, memory=memory)
-        with table.contributions(asked, features(asked, schema), 2.0**-20) as shares:
+        with table.contributions(resolve(asked, schema), 2.0**-20) as shares:
             ids, norms = shares.norms(2)
             ids = ids.to_pylist()
             paid = np.array([i.endswith("3") for i in ids], dtype=bool)

@@ -27,10 +27,11 @@ from apiece import Budgets, assign
 from apiece.cli import run
 from apiece.errors import AnalysisError, ApieceError, InputError
 from apiece.ledger import Ledger, LedgerFilter, reserve_plan
-from apiece.queries import Schema, Session, Table, parse, register, session
+from apiece.queries import Schema, Session, Table, register, session
 from apiece.queries.estimates import estimate
-from apiece.queries.features import features
+from apiece.queries.grammar import parse
 from apiece.queries.noise import rounded_gaussians
+from apiece.queries.scan import resolve
 from apiece.queries.schema import LARGEST
 
 SIZE = 30
@@ -291,10 +292,9 @@ def test_an_estimate_of_any_sums_can_be_recorded(
     text: str, x: Any, y: Any, sums: list[float], stddev: float
 ) -> None:
     schema = Schema("id", bounds={"x": x, "y": y})
-    query = parse(text)
-    what = features(query, schema)
-    noisy = np.resize(np.array(sums), (what.size, len(what.columns)))
-    json.dumps(estimate(query, schema, noisy, stddev, 0.95), allow_nan=False)
+    question = resolve(parse(text), schema)
+    noisy = np.resize(np.array(sums), question.shape[1:])
+    json.dumps(estimate(question, noisy, stddev, 0.95), allow_nan=False)
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -94,7 +94,7 @@ def files_of(text: str) -> list[Path]:
     """Return the files that a text may name: itself, and that of an SQLite address."""
     found = [Path(text)] if text else []
     if "://" in text:
-        from apiece.ledger import database_files
+        from apiece.ledger.database import database_files
 
         found += database_files(text)
     try:

@@ -225,7 +225,7 @@ def _people_of(ledger: Ledger, data: Path, flags: Flags) -> list[int | str | Non
     """Return the ids of a table's people, as the ledger writes them."""
     from apiece.budgets.frames import person_column
     from apiece.datasets import read_table
-    from apiece.ledger import read_id
+    from apiece.ledger.codec import read_id
 
     found = dict.fromkeys(
         person_column(read_table(data, dialect_from(flags)), flags["person"]).tolist()
@@ -334,7 +334,8 @@ def status(
 
 def _left(ledger: Ledger, analysis: str | None, noise_stddev: float | None) -> Json:
     """Return how many accounts have which share left: as they are, or released."""
-    from apiece.ledger import SHARES, standing
+    from apiece.ledger import standing
+    from apiece.ledger.reports import SHARES
 
     if noise_stddev is not None:
         from apiece.queries import release_standing
@@ -367,8 +368,8 @@ def receipt(url: str, person: str, as_json: bool) -> None:
 
     It is data about a person. All charges together keep the person's budget.
     """
-    from apiece.ledger import read_id
     from apiece.ledger import receipt as receipt_of
+    from apiece.ledger.codec import read_id
 
     ledger = _open(url, create=False)
     whose = read_id(person, ledger.id_kind)
@@ -445,7 +446,7 @@ def history(url: str, as_json: bool) -> None:
 @option("--json")
 def verify(url: str, head: str | None, as_json: bool) -> None:
     """Recompute every digest and balance; exit 1 and name what does not add up."""
-    from apiece.ledger import read_head
+    from apiece.ledger.anchor import read_head
 
     kept = None if head is None else read_head(head)
     if head is not None and kept is None:

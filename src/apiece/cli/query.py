@@ -197,7 +197,7 @@ def _log(path: Path | None) -> Log:
 
 
 def _table(answer: Json) -> str:
-    from apiece.queries import FIELDS
+    from apiece.queries.estimates import FIELDS
 
     lines = []
     for group in answer["groups"]:

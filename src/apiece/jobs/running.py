@@ -50,7 +50,9 @@ from apiece.jobs.trained import (
     accuracies,
     weights_digest,
 )
-from apiece.ledger import Ledger, read_id, reserve_plan, training_costs, training_terms
+from apiece.ledger import Ledger, reserve_plan, training_costs
+from apiece.ledger.codec import read_id
+from apiece.ledger.plans import training_terms
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
 from apiece.training import Progress, StackedMlp, Trainer

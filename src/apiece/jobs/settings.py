@@ -158,7 +158,7 @@ def rows_or_all(name: str, value: object) -> int | str:
 
 def address(name: str, value: object) -> str:
     """Return a ledger's address, after a look before anything repeats it or writes it down."""
-    from apiece.ledger import check_address
+    from apiece.ledger.database import check_address
 
     check_address(text(name, value))
     return str(value)
@@ -170,7 +170,7 @@ def strategies_of(method: str) -> Collection[str]:
         from apiece.assignment import STRATEGIES
 
         return STRATEGIES
-    from apiece.pate import VOTERS
+    from apiece.pate.strategies import VOTERS
 
     return VOTERS
 

@@ -1,4 +1,4 @@
-"""What is remembered of a ledger outside its store, so that an older copy of it is not believed.
+"""Memory of a ledger outside its store, so that an older copy of it is not believed.
 
 A process remembers the last entry that any of its objects wrote or read. The head file, which lies
 beside an SQLite file, has the digest of every entry; so has an anchor, which lies elsewhere.
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from apiece.errors import StateError
-from apiece.ledger.address import head_file
 from apiece.ledger.chain import Head, Last
+from apiece.ledger.database import head_file
 
 VARIABLE: Final = "APIECE_LEDGER_ANCHOR"
 TAIL: Final = 4096  # bytes of a file that are read at each call: some fifty entries
@@ -32,19 +32,9 @@ _NOT_OURS: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def read_head(text: str) -> Head | None:
-    """Return the head in `number:digest`; None where that is not what the text is.
-
-    Args:
-        text: A line, as `apiece ledger status` prints it.
-
-    Example:
-        >>> read_head("3:" + "0" * 64).number
-        3
-        >>> read_head("three") is None
-        True
-    """
-    found = _LINE.fullmatch(text)
-    return None if found is None else Head(int(found[1]), found[2])
+    """Return the head in `number:digest`; None where that is not what the text is."""
+    result = _LINE.fullmatch(text)
+    return None if result is None else Head(int(result[1]), result[2])
 
 
 @dataclass(slots=True, repr=False)
@@ -96,10 +86,7 @@ class HeadFile:
     store: Path | None = None
 
     def read(self, *, whole: bool = False) -> dict[int, str]:
-        """Return the last digests, or all, by number; none where a head file is not there.
-
-        Raises `StateError` for a file that cannot be read or is not one.
-        """
+        """Return the last digests, or all, by number; none where a head file is not there."""
         try:
             with self.path.open("rb") as file:
                 start = 0 if whole else max(0, file.seek(0, os.SEEK_END) - TAIL)
@@ -168,7 +155,7 @@ class HeadFile:
 
     @property
     def called(self) -> str:
-        """What a message calls it."""
+        """Return the name that messages use."""
         return f"{'anchor' if self.store is None else 'head file'} {self.path}"
 
 
@@ -180,7 +167,7 @@ class Heads(NamedTuple):
 
     @property
     def digests(self) -> dict[int, str]:
-        """All of them."""
+        """Return all of them by number."""
         return {**self.beside, **self.elsewhere}
 
 
@@ -203,7 +190,7 @@ class Anchor:
 
     @property
     def files(self) -> list[HeadFile]:
-        """Those that there are, or are to be."""
+        """Return the files that are there or will be."""
         return [file for file in (self.beside, self.elsewhere) if file is not None]
 
     def read(self, *, whole: bool = False) -> Heads:
@@ -246,7 +233,7 @@ class Anchor:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is such a file: none of a name that no file can have."""
+    """Return whether there is such a file; a name that no file can have has none."""
     try:
         return path.exists()
     except OSError:

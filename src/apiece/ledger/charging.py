@@ -14,18 +14,17 @@ from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
 from apiece.filters.costs import cheapest
-from apiece.ledger import accounts, chain, codec, units
-from apiece.ledger.accounts import chunks
-from apiece.ledger.chain import Last
+from apiece.ledger import accounts, chain, codec
+from apiece.ledger.chain import Last, Trail, check_terms
 from apiece.ledger.codec import BLOCK, Ids, begin
-from apiece.ledger.trail import Trail, check_terms
+from apiece.ledger.schema import chunks
 
 Record = Iterator[tuple[int, bytes]]  # what each block was charged
 Losses = Callable[[Ids], Floats]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Demand:
     """What people are asked to pay, in units: one of some pairs (μ², slack).
 
     pairs: (rows, pairs, 2). row: (people,) each one's row; None where row i is person i's.
@@ -35,18 +34,18 @@ class Asked:
     row: Integers | None = field(repr=False, default=None)
 
     @classmethod
-    def of(cls, costs: Costs) -> Asked:
+    def of(cls, costs: Costs) -> Demand:
         """Return costs in units, rounded up."""
-        return cls(units.pairs(costs), costs.group)
+        return cls(codec.pairs(costs), costs.group)
 
     def __len__(self) -> int:
         return len(self.pairs if self.row is None else self.row)
 
-    def __getitem__(self, part: Any) -> Asked:
+    def __getitem__(self, part: Any) -> Demand:
         """Return what some of them are asked."""
         if self.row is None:
-            return Asked(self.pairs[part])
-        return Asked(self.pairs, self.row[part])
+            return Demand(self.pairs[part])
+        return Demand(self.pairs, self.row[part])
 
     def each(self) -> Integers:
         """Return the pairs of each person, (people, pairs, 2)."""
@@ -57,7 +56,7 @@ class Asked:
         if self.pairs.shape[1] == 1:
             return self.each()[:, 0]
         rows = np.arange(len(self.pairs)) if self.row is None else self.row
-        (row, *limit), kind = units.distinct(rows, *limits.T)
+        (row, *limit), kind = codec.distinct(rows, *limits.T)
         pairs = self.pairs[row]
         at = cheapest(pairs[..., 0], pairs[..., 1], *limit)
         return np.asarray(pairs[np.arange(len(pairs)), at][kind])
@@ -73,7 +72,7 @@ class Asked:
 
 
 def charge(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Asked
+    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Demand
 ) -> tuple[Mask, list[tuple[int, bytes]]]:
     """Charge each account that can bear it; return whose could, and the record."""
     groups = codec.by_block(ordinals)
@@ -107,7 +106,7 @@ def _run(places: Integers) -> Any:
 
 
 def charge_listed(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Asked, admitted: Mask
+    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Demand, admitted: Mask
 ) -> Record:
     """Charge these people as the record is read; `admitted` says afterwards who could pay."""
     for groups in chunks(codec.by_block(ordinals)):
@@ -117,7 +116,7 @@ def charge_listed(
 
 
 def replay(
-    connection: sa.Connection, trail: Trail, number: int, ordinals: Integers, asked: Asked
+    connection: sa.Connection, trail: Trail, number: int, ordinals: Integers, asked: Demand
 ) -> Mask:
     """Return whom an earlier reservation charged at least one pair of what is asked of them.
 
@@ -170,13 +169,7 @@ def check_request(analysis_id: str, entry: Json, request: str) -> None:
 
 @dataclass
 class Everyone:
-    """A charge of the first `people` accounts, of which a few thousand are in memory at a time.
-
-    Args:
-        salt: Of the ledger.
-        people: How many, in the order of enrolment.
-        losses: From some ids to the losses of these people, not yet rounded.
-    """
+    """A charge of the first `people` accounts, of which a few thousand are in memory at a time."""
 
     salt: bytes = field(repr=False)
     people: int
@@ -184,22 +177,22 @@ class Everyone:
     paid: int = field(default=0, init=False, repr=False)
     _asked: Any = field(default=None, init=False, repr=False)
 
-    def charges(self, connection: sa.Connection) -> Iterator[tuple[Integers, Asked]]:
+    def charges(self, connection: sa.Connection) -> Iterator[tuple[Integers, Demand]]:
         """Yield places and what is asked; afterwards `request` tells them from all others."""
         self._asked = begin(self.salt, b"everyone", str(self.people).encode())
         for blocks in chunks(range(-(-self.people // BLOCK))):
             rows = accounts.read_people(connection, self.salt, blocks)
             charges = [self._charges(*rows[block], self.people - block * BLOCK) for block in blocks]
             places = blocks[0] * BLOCK + np.arange(sum(map(len, charges)))
-            yield places, Asked(np.concatenate(charges))
+            yield places, Demand(np.concatenate(charges))
 
     def _charges(self, packed: bytes, terms: codec.Terms, most: int) -> Integers:
         ids = codec.unpack_ids(packed, terms.size)[:most]
-        loss = units.nonnegative("losses", self.losses(ids))
+        loss = codec.nonnegative("losses", self.losses(ids))
         if loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms or losses for {ids.size} ids; give one a person")
-        charges = units.whole(loss)
-        self._asked.update(b"".join(Asked(charges).told()))
+        charges = codec.whole(loss)
+        self._asked.update(b"".join(Demand(charges).told()))
         return charges
 
     def charge(self, connection: sa.Connection) -> Record:
@@ -226,7 +219,7 @@ class Everyone:
 
     @property
     def request(self) -> str:
-        """What was asked, for another call to be compared with."""
+        """Return a digest of the demand, to which another call is compared."""
         return str(self._asked.hexdigest())
 
 
@@ -236,7 +229,7 @@ def reserve_listed(
     last: Last,
     analysis_id: str,
     ordinals: Integers,
-    asked: Asked,
+    asked: Demand,
     about: Json,
 ) -> tuple[Mask, Last]:
     """Charge these people, or find whom an earlier reservation charged; return the last entry."""

@@ -1,4 +1,4 @@
-"""How people, budgets and charges are packed into blocks of bytes, and the digests of these.
+"""Blocks of bytes that hold people, budgets and charges, and the digests of these; whole units.
 
 Person number k (in the order of enrolment) is entry k % BLOCK of block k // BLOCK. A charge of
 10⁶ people is a few hundred rows, which is why both databases write it in under a second.
@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Integers, Mask
-from apiece.errors import DataError, StateError
+from apiece._types import Floats, Integers, Mask
+from apiece.errors import BudgetError, DataError, InputError, StateError
+from apiece.filters import Costs
+from apiece.filters.convert import SHARE, gaussian_budget
 
 Ids = npt.NDArray[Any]
 
@@ -49,14 +51,6 @@ def read_id(text: str, kind: str | None) -> int | str | None:
     """Return the id that a text stands for in a ledger of such ids; None where it can be nobody's.
 
     No two texts stand for one id: where ids are whole numbers, "7" is 7, and "07" is nobody's.
-
-    Args:
-        text: As on a command line, or in a table of texts.
-        kind: Of the ledger's ids, as `Ledger.id_kind` has it.
-
-    Example:
-        >>> read_id("7", "integer"), read_id("07", "integer"), read_id("07", "text")
-        (7, None, '07')
     """
     if kind != "integer":
         return text
@@ -109,14 +103,18 @@ def unpack_enrolled(data: bytes) -> tuple[Ids, Terms]:
 
 def pack_masked(mask: Mask, values: npt.NDArray[Any]) -> bytes:
     """Return which people of a block are meant, and one value for each of them."""
-    head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
-    return zlib.compress(head + values.tobytes(), 1)
+    return _pack(mask, values.tobytes())
 
 
 def unpack_masked(data: bytes, dtype: Any) -> tuple[Mask, npt.NDArray[Any]]:
     """Invert `pack_masked`."""
     mask, rest = _masked(data)
     return mask, np.frombuffer(rest, dtype, count=int(mask.sum()))
+
+
+def _pack(mask: Mask, values: bytes) -> bytes:
+    head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
+    return zlib.compress(head + values, 1)
 
 
 def _masked(data: bytes) -> tuple[Mask, bytes]:
@@ -156,8 +154,7 @@ def unpack_pairs(data: bytes, size: int) -> Integers:
 
 def pack_charges(mask: Mask, pairs: Integers) -> bytes:
     """Return which people of a block were charged, and what: (charged, 2) units."""
-    head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
-    return zlib.compress(head + pack_pairs(pairs), 1)
+    return _pack(mask, pack_pairs(pairs))
 
 
 def unpack_charges(data: bytes) -> tuple[Mask, Integers]:
@@ -212,3 +209,100 @@ def entry_digest(salt: bytes, previous: bytes, body: str, payload_root: bytes) -
 def payload_root(salt: bytes, payloads: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the digest of an entry's packed arrays."""
     return root(salt, ((block, keyed(salt, data)) for block, data in payloads))
+
+
+UNIT: Final = 2.0**-50  # of μ²
+SLACK_UNIT: Final = 2.0**-70
+CAP: Final = 2**61  # two of them add up within 64 bits
+ULP: Final = 2.0**-52
+
+
+def account_limits(epsilon: Floats, delta: Floats, share: Floats | float = SHARE) -> Integers:
+    """Return accounts (B, S) in units, (people, 2): S a share of δ, B made from the rest."""
+    (eps, dlt, part), place = distinct(epsilon, delta, share)
+    told = np.minimum(np.floor(dlt * part / SLACK_UNIT), CAP // 2)
+    budget = gaussian_budget(eps, dlt, told * SLACK_UNIT)
+    units = np.floor(budget * (1 - 4 * ULP) / UNIT)
+    good = (units >= 1) & (units < CAP)
+    if not good.all():
+        i = int(np.flatnonzero(~good[place])[0])
+        kind = place[i]
+        remedy = "a larger epsilon" if units[kind] < 1 else "a smaller epsilon"
+        raise BudgetError(
+            f"epsilon[{i}] = {float(eps[kind])!r}, delta = {float(dlt[kind])!r}: its budget, "
+            f"{float(budget[kind]):g}, is outside [{UNIT:g}, {CAP * UNIT:g}); give {remedy}"
+        )
+    return np.asarray(np.array([units, told]).astype(np.int64)[:, place].T)
+
+
+def distinct(*columns: Any) -> tuple[list[npt.NDArray[Any]], Integers]:
+    """Return the distinct rows of columns, one or one entry a person, and each person's row."""
+    kinds, places = zip(*(np.unique(each, return_inverse=True) for each in columns), strict=True)
+    sizes, codes = [kind.size for kind in kinds], np.zeros(1, dtype=np.int64)
+    for size, place in zip(sizes, places, strict=True):
+        codes = codes * size + place.reshape(-1)
+    result, place = np.arange(max(sizes)), codes
+    if sum(size > 1 for size in sizes) > 1:
+        result, place = np.unique(codes, return_inverse=True)
+    rows = np.unravel_index(result, sizes)
+    return [kind[row] for kind, row in zip(kinds, rows, strict=True)], place
+
+
+def terms(ids: Ids, epsilon: Any, delta: Any, slack: Any = None) -> Terms:
+    """Return each person's ε, δ and account; raises `BudgetError` for what cannot be a budget."""
+    eps = _check.positive_array("epsilon", epsilon, error=BudgetError)
+    dlt = _check.positive_array("delta", delta, below=1.0, error=BudgetError)
+    share = nonnegative("slack", SHARE if slack is None else slack)
+    if not (share < 1).all():
+        raise BudgetError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try {SHARE}")
+    for label, array in (("epsilon", eps), ("delta", dlt), ("slack", share)):
+        if array.ndim and array.shape != ids.shape:
+            raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
+    result = np.zeros(ids.size, dtype=TERMS)
+    result["epsilon"], result["delta"] = eps, dlt
+    result["limit"], result["slack"] = account_limits(eps, dlt, share).T
+    return result
+
+
+def losses(norms: Any, noise_stddev: Any) -> Floats:
+    """Return the μ² of a Gaussian sum, s²/S²; not yet rounded."""
+    stddev = _check.positive("noise_stddev", noise_stddev)
+    given = nonnegative("norms", norms)
+    with np.errstate(over="ignore", under="ignore"):
+        ratio = given / stddev  # 0 for the smallest norms, which are not free for that
+        return np.asarray(np.where(given > 0, np.maximum(ratio * ratio, UNIT / 4), 0.0))
+
+
+def nonnegative(name: str, values: Any) -> Floats:
+    """Return `values` as floats if all lie in [0, ∞)."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: not numbers; give one number a person") from None
+    good = (array >= 0) & (array < np.inf)
+    if not good.all():
+        i = int(np.flatnonzero(~good.reshape(-1))[0])
+        raise InputError(
+            f"{name}[{i}] = {float(array.reshape(-1)[i])!r}: must be in [0, inf); a person whose "
+            "contribution is not finite must contribute nothing, with 0"
+        )
+    return array
+
+
+def to_units(amount: Floats, unit: float = UNIT) -> Integers:
+    """Return amounts in units, rounded up; one past every budget becomes the cap."""
+    with np.errstate(over="ignore"):
+        units = np.ceil(amount * (1 + 16 * ULP) / unit)
+    return np.minimum(units, CAP).astype(np.int64)
+
+
+def whole(loss: Floats) -> Integers:
+    """Return the costs (μ², no slack) in units, (people, 1, 2): one pair a person."""
+    units = to_units(loss)
+    return np.asarray(np.array([units, np.zeros_like(units)]).T[:, None])
+
+
+def pairs(costs: Costs) -> Integers:
+    """Return the pairs of costs in units, (groups, pairs, 2)."""
+    told = to_units(costs.slack, SLACK_UNIT)
+    return np.stack([to_units(costs.loss), told], axis=-1)

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import sqlalchemy as sa
 
+from apiece import _check
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.errors import AnalysisError, InputError, StateError, unknown
 from apiece.filters import Costs
-from apiece.ledger import (
-    accounts,
-    chain,
-    codec,
-    enrolment,
-    export,
-    opening,
-    units,
-)
+from apiece.ledger import accounts, chain, codec, schema, store
 from apiece.ledger.anchor import Anchor, Heads
-from apiece.ledger.chain import Entry, Head
-from apiece.ledger.charging import Asked, reserve_all, reserve_listed, reserved
+from apiece.ledger.chain import Entry, Head, check_id, check_terms, checked_json, terms_of
+from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, sqlite_file
-from apiece.ledger.store import Store
-from apiece.ledger.trail import check_id, check_result, check_terms, terms_of
-from apiece.ledger.verify import Verification
+from apiece.ledger.store import LedgerStore
+from apiece.ledger.verify import LedgerVerification
 
 
 class Ledger:
@@ -68,7 +62,7 @@ class Ledger:
     """
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
-        self.engine, self._store = engine, Store(engine, anchor)
+        self.engine, self._store = engine, LedgerStore(engine, anchor)
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -81,7 +75,7 @@ class Ledger:
         create: bool = True,
         anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
-        """Open the ledger at `url`, making an empty one (which admits nobody) if there is none.
+        """Return the ledger at `url`; an empty one, which admits nobody, is made if there is none.
 
         Args:
             url: sqlite:///file, a file's path, or postgresql://user@host/name, without a password:
@@ -90,31 +84,19 @@ class Ledger:
             anchor: A file, besides the head file, with the digests of the entries written; by
                 default the one that APIECE_LEDGER_ANCHOR names, if any.
 
-        Returns:
-            The ledger.
-
         Raises:
-            StateError: For a database that cannot be reached, a ledger that is damaged, from a
-                newer version or from an older one (see `migrate_ledger`), and an anchor that cannot
-                be read.
+            StateError: For a database that cannot be reached, an anchor that cannot be read, and a
+                ledger that is damaged or of another version (see `migrate_ledger`).
             InputError: For an address that is not allowed.
             DataError: Where, with create=False, there is none.
-
-        Example:
-            >>> import tempfile
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
-            ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
-            ...     ledger.reserve("q1", ["ann", "bob"], norms=1.0, noise_stddev=10.0).tolist()
-            ['bob']
         """
         engine = make_engine(url)
         kept = Anchor.of(anchor, sqlite_file(engine))
-        if not opening.is_there(engine):
+        if not store.is_there(engine):
             kept.require_none(name(engine))
             if not create:
-                raise opening.none_there(engine)
-            last = opening.make(engine, None)
+                raise store.none_there(engine)
+            last = store.make(engine, None)
             if last is not None:
                 kept.keep(last, Heads({}, {}))
         return cls(engine, kept)
@@ -130,37 +112,28 @@ class Ledger:
         slack: Any = None,
         anchor: str | os.PathLike[str] | None = None,
     ) -> Ledger:
-        """Make a ledger with these people's accounts: both, or no ledger is left behind.
+        """Return a new ledger with these people's accounts: both, or no ledger is left behind.
 
         Args:
             url: As of `open`.
-            ids: As of `enroll`.
-            epsilon: As of `enroll`.
-            delta: As of `enroll`.
-            slack: As of `enroll`.
+            ids: As of `enroll`, and so epsilon, delta and slack.
+            epsilon: One entry a person, or a scalar.
+            delta: The same.
+            slack: The same, or None.
             anchor: As of `open`.
-
-        Returns:
-            The ledger, open.
 
         Raises:
             StateError: Where there is a ledger already, and as `open`.
             InputError: As `open` and `enroll`.
-
-        Example:
-            >>> import tempfile
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.1, 1.0], 1e-6).people
-            2
         """
         engine = make_engine(url)
         kept = Anchor.of(anchor, sqlite_file(engine))
         ids = codec.checked_ids(ids)
-        terms = units.terms(ids, epsilon, delta, slack)
+        terms = codec.terms(ids, epsilon, delta, slack)
         last = None
-        if not opening.is_there(engine):
+        if not store.is_there(engine):
             kept.require_none(name(engine))
-            last = opening.make(engine, (ids, terms))
+            last = store.make(engine, (ids, terms))
         if last is None:
             raise StateError(f"ledger {name(engine)}: exists already; open it, and enroll people")
         kept.keep(last, Heads({}, {}))
@@ -187,22 +160,14 @@ class Ledger:
             DataError: For ids that repeat or are of another kind.
         """
         ids = codec.checked_ids(ids)
-        terms = units.terms(ids, epsilon, delta, slack)
+        terms = codec.terms(ids, epsilon, delta, slack)
         with self._store.writing() as writing:
-            found = self._store.directory(writing).find(ids)
-            known = found >= 0
-            at, salt = writing.connection, self._store.salt
-            writing.last = enrolment.amend(
-                at,
-                salt,
-                writing.last,
-                ids[known],
-                found[known],
-                terms[known],
-                self._store.origin,
-                keep=slack is None,
-            )
-            writing.last = enrolment.add(at, salt, writing.last, ids[~known], terms[~known])
+            places = self._store.directory(writing).find(ids)
+            known, at, salt = places >= 0, writing.connection, self._store.salt
+            old = ids[known], places[known], terms[known]
+            keep, last = slack is None, writing.last
+            last = accounts.amend(at, salt, last, *old, self._store.origin, keep=keep)
+            writing.last = accounts.add(at, salt, last, ids[~known], terms[~known])
         return int((~known).sum())
 
     def reserve(
@@ -227,8 +192,7 @@ class Ledger:
             The ids of those who paid, in the order given. Data about people.
 
         Raises:
-            AnalysisError: Where the id stands for an analysis under other terms, or a committed
-                one.
+            AnalysisError: For an id that stands for other terms, or for a committed analysis.
             DataError: For an unknown person.
             InputError: For a norm that is negative or not finite, noise that is not positive, and
                 terms that are no JSON.
@@ -237,16 +201,16 @@ class Ledger:
             With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
             and the terms alone.
         """
-        loss = units.losses(norms, noise_stddev)
+        loss = codec.losses(norms, noise_stddev)
         ids = codec.checked_ids(ids, least=0)
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
-        asked = Asked(units.whole(np.broadcast_to(loss, ids.shape)))
+        asked = Demand(codec.whole(np.broadcast_to(loss, ids.shape)))
         about = {"noise_stddev": float(noise_stddev), **terms_of(self._store.salt, terms)}
         return self._reserve(analysis_id, ids, asked, about)
 
     def reserve_costs(self, analysis_id: str, ids: Any, costs: Costs, *, terms: Any = None) -> Ids:
-        """Charge costs to everyone who can pay; otherwise as `reserve`.
+        """Return who paid these costs, which are charged to all who can; otherwise as `reserve`.
 
         For what is not one Gaussian sum, such as a whole training. Each account pays one pair, the
         one whose larger share of that account is the least: it follows from the account's budget,
@@ -258,29 +222,15 @@ class Ledger:
             costs: One row a person, in the same order; `costs_of` makes them.
             terms: As of `reserve`.
 
-        Returns:
-            The ids of those who paid, in the order given. Data about people.
-
         Raises:
-            AnalysisError: As `reserve`.
-            DataError: As `reserve`.
+            AnalysisError: As `reserve`, and so `DataError`.
             InputError: For costs of another number of people.
-
-        Example:
-            >>> import tempfile
-            >>> from apiece.filters import costs_of
-            >>> from apiece.mechanisms import Laplace
-            >>> costs = costs_of([Laplace(2.0)], 1e-6).of([0, 0])  # ε = .5
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.4, 3.0], 1e-6)
-            ...     ledger.reserve_costs("a Laplace count", ["ann", "bob"], costs).tolist()
-            ['bob']
         """
         ids = codec.checked_ids(ids, least=0)
         if len(costs) != ids.size:
             raise InputError(f"costs: of {len(costs)} people for {ids.size} ids; give one a person")
         about = terms_of(self._store.salt, terms)
-        return self._reserve(analysis_id, ids, Asked.of(costs), about)
+        return self._reserve(analysis_id, ids, Demand.of(costs), about)
 
     def reserve_everyone(
         self,
@@ -292,9 +242,8 @@ class Ledger:
     ) -> int:
         """Charge a Gaussian sum over all accounts, as `reserve` with everyone's id would.
 
-        A few hundred thousand people are in memory at a time, however many there are; all are
-        charged in one transaction, or none. `admitted` yields who paid. Repeated, it charges those
-        who had accounts at the first call, and therefore nobody again.
+        All are charged in one transaction, or none, and `admitted` yields who paid. Repeated, it
+        charges those who had accounts at the first call, and therefore nobody again.
 
         Args:
             analysis_id: A name that no other analysis has.
@@ -310,26 +259,18 @@ class Ledger:
         Raises:
             AnalysisError: As `reserve`.
             InputError: As `reserve`, and where the function returns another number of norms.
-
-        Example:
-            >>> import tempfile
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     ledger = Ledger.make(f"{folder}/p.db", ["ann", "bob"], [0.1, 1.0], 1e-6)
-            ...     paid = ledger.reserve_everyone("census", 1.0, noise_stddev=10.0)
-            ...     paid, [ids.tolist() for ids in ledger.admitted("census")]
-            (1, [['bob']])
         """
         check_id(analysis_id)
         every = 0.0 if callable(norms) else norms
         if np.ndim(every):
             raise InputError("norms: give one number for all, or a function from ids to norms")
-        one = units.losses(every, noise_stddev)
+        one = codec.losses(every, noise_stddev)
         about = {"noise_stddev": float(noise_stddev), **terms_of(self._store.salt, terms)}
 
         def losses(ids: Ids) -> Floats:
             if not callable(norms):
                 return np.full(ids.shape, one)
-            return units.losses(norms(ids), noise_stddev)
+            return codec.losses(norms(ids), noise_stddev)
 
         with self._store.writing() as writing:
             at, trail, last = writing.connection, self._store.trail, writing.last
@@ -353,7 +294,7 @@ class Ledger:
             self._store.trail.require(analysis_id)
             number = self._store.trail.reserved[analysis_id]
             digests = self._store.trail.array_digests(reading.connection, number)
-        for blocks in accounts.chunks(sorted(digests)):
+        for blocks in schema.chunks(sorted(digests)):
             with self._store.reading() as reading:
                 some = {block: digests[block] for block in blocks}
                 stored = self._store.trail.arrays(reading.connection, number, some)
@@ -381,7 +322,7 @@ class Ledger:
             InputError: For a result that is no JSON.
         """
         check_id(analysis_id)
-        check_result(result)
+        checked_json("result", result)
         with self._store.writing() as writing:
             self._store.trail.require(analysis_id)
             number = self._store.trail.committed.get(analysis_id)
@@ -438,7 +379,7 @@ class Ledger:
         Args:
             ids: Of persons with accounts.
         """
-        return np.asarray(self.balances(ids)[1][:, 0] * units.UNIT)
+        return np.asarray(self.balances(ids)[1][:, 0] * codec.UNIT)
 
     def remaining(self, ids: Any) -> Floats:
         """Return the μ² that is left of each person's budget. Data about people.
@@ -447,7 +388,7 @@ class Ledger:
             ids: Of persons with accounts.
         """
         limit, spent = self.balances(ids)
-        return np.asarray((limit - spent)[:, 0] * units.UNIT)
+        return np.asarray((limit - spent)[:, 0] * codec.UNIT)
 
     def remaining_slack(self, ids: Any) -> Floats:
         """Return what is left of each person's slack. Data about people.
@@ -456,7 +397,7 @@ class Ledger:
             ids: Of persons with accounts.
         """
         limit, spent = self.balances(ids)
-        return np.asarray((limit - spent)[:, 1] * units.SLACK_UNIT)
+        return np.asarray((limit - spent)[:, 1] * codec.SLACK_UNIT)
 
     def balances(self, ids: Any) -> tuple[Integers, Integers]:
         """Return the limits of accounts and what is spent, (people, 2) whole units of μ² and slack.
@@ -479,7 +420,7 @@ class Ledger:
 
     @property
     def people(self) -> int:
-        """How many people have accounts."""
+        """Return how many people have accounts."""
         with self._store.reading() as reading:
             return reading.last.people
 
@@ -518,14 +459,14 @@ class Ledger:
         would write to it (on SQLite) or use this object (in another thread) waits for that.
         """
         with self._store.reading() as reading:
-            for blocks in accounts.chunks(range(-(-reading.last.people // BLOCK))):
+            for blocks in schema.chunks(range(-(-reading.last.people // BLOCK))):
                 people = accounts.read_people(reading.connection, self._store.salt, blocks)
                 spent = accounts.read_spent(reading.connection, self._store.salt, blocks)
                 for block in blocks:
                     packed, terms = people[block]
                     yield codec.unpack_ids(packed, terms.size), terms, spent[block]
 
-    def verify(self, head: Head | None = None) -> Verification:
+    def verify(self, head: Head | None = None) -> LedgerVerification:
         """Recompute every digest, and every balance from the history.
 
         Args:
@@ -545,19 +486,15 @@ class Ledger:
     def export(
         self, path: str | Path, table: str = "accounts", *, analysis_id: str | None = None
     ) -> int:
-        """Write a table to a Parquet file, whole or not at all; return its number of rows.
+        """Return how many rows were written to a Parquet file, whole or not at all.
 
         Args:
-            path: Of the file, which ends in .parquet. Of what is there only an earlier export is
-                replaced.
+            path: A .parquet file. Only an earlier export is replaced.
             table: "accounts" (id, epsilon, delta, of μ² and slack the limit and what is spent: data
                 about people), "history" (number, kind, at, analysis, digest: nothing about a
                 single person), or "paid" (the ids of those who paid for an analysis: data about
                 people).
             analysis_id: For "paid": of which analysis.
-
-        Returns:
-            The number of rows.
 
         Raises:
             OptionError: For another table.
@@ -565,20 +502,23 @@ class Ledger:
             AnalysisError: Where nothing was reserved under this id.
             DataError: Where the file cannot be written, or would take the place of something else.
         """
-        if table not in export.TABLES:
-            raise unknown("table", table, export.TABLES)
+        if table not in accounts.TABLES:
+            raise unknown("table", table, accounts.TABLES)
         if (table == "paid") != (analysis_id is not None):
             raise InputError(
                 f"table = {table!r}: 'paid' is of one analysis, and nothing else is; name it, or "
                 "leave it out"
             )
+        parts: Iterable[Any]
         if analysis_id is not None:
-            return export.write(export.paid(self.admitted(analysis_id)), path, self._store.files)
-        if table == "accounts":
-            return export.write(export.accounts(self.account_blocks()), path, self._store.files)
-        return export.write([export.history(self.history())], path, self._store.files)
+            parts = accounts.paid_rows(self.admitted(analysis_id))
+        elif table == "accounts":
+            parts = accounts.account_rows(self.account_blocks())
+        else:
+            parts = [accounts.history_rows(self.history())]
+        return accounts.write_parquet(parts, path, self._store.files)
 
-    def _reserve(self, analysis_id: str, ids: Ids, asked: Asked, about: Json) -> Ids:
+    def _reserve(self, analysis_id: str, ids: Ids, asked: Demand, about: Json) -> Ids:
         check_id(analysis_id)
         with self._store.writing() as writing:
             at, trail, last = writing.connection, self._store.trail, writing.last
@@ -589,3 +529,66 @@ class Ledger:
                 at, trail, last, analysis_id, places, asked, about
             )
         return np.asarray(ids[admitted])
+
+
+@dataclass
+class LedgerFilter:
+    """Charges each call of `admit` to a ledger, as analyses `run`/0, `run`/1 and so on.
+
+    Every charge is committed at once, so a run's name can be used once: a training that starts over
+    is another run and is charged again. Give it to `FilteredTrainer` as its accounts.
+
+    Args:
+        ledger: With accounts of all these persons.
+        ids: Each record's person, one record a person.
+        run: The run's name in the ledger.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.open(f"sqlite:///{folder}/people.db")
+        ...     _ = ledger.enroll(["ann", "bob"], epsilon=[0.1, 1.0], delta=1e-6)
+        ...     LedgerFilter(ledger, ["ann", "bob"], "model 1").admit([0.1, 1.0], 10.0).tolist()
+        [True, True]
+    """
+
+    ledger: Ledger
+    ids: Any = field(repr=False)
+    run: str
+    calls: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = codec.checked_ids(self.ids)
+
+    def admit(self, norms: npt.ArrayLike, noise_stddev: float) -> Mask:
+        """Return who can pay for this analysis and takes part; charge them, durably.
+
+        Args:
+            norms: Bound on each person's contribution, or one for all.
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            AnalysisError: Where the run's name was used before.
+            InputError: For norms that are negative or not finite, and for noise that is not
+                positive.
+        """
+        step = f"{self.run}/{self.calls}"
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        terms = {"run": self.run, "step": self.calls, "noise_stddev": stddev}
+        admitted = self.ledger.reserve(step, self.ids, norms, stddev, terms=terms)
+        self.ledger.commit(step)
+        self.calls += 1
+        return np.asarray(np.isin(self.ids, admitted))
+
+    def affordable(self, noise_stddev: float) -> Floats:
+        """Return the largest norm each person can still pay for. Data about people.
+
+        Args:
+            noise_stddev: Of the noise on the sum.
+
+        Raises:
+            InputError: For noise that is not positive.
+        """
+        stddev = _check.positive("noise_stddev", noise_stddev)
+        left = np.maximum(self.ledger.remaining(self.ids) - 2.0**-48, 0.0)
+        return np.asarray(np.sqrt(left) * (stddev * (1 - 2.0**-44)))

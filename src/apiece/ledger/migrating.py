@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from apiece._types import Floats, Integers, Json
 from apiece.errors import StateError
 from apiece.filters.convert import renyi_budget
-from apiece.ledger import accounts, chain, codec, enrolment, opening, schema, units
+from apiece.ledger import accounts, chain, codec, schema, store
 from apiece.ledger.anchor import Anchor, Heads
 from apiece.ledger.chain import Head, Last
 from apiece.ledger.codec import BLOCK, block_digest, entry_digest, payload_root
@@ -45,7 +45,7 @@ _OWN: Final = ("number", "people", "state")  # of an entry, written anew
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """What an older ledger has, once it is checked."""
+    """The content of an older ledger, once it is checked."""
 
     salt: bytes = field(repr=False)
     order: float | None
@@ -58,33 +58,33 @@ class Older:
         if self.order is None:
             return charges
         with np.errstate(over="ignore"):
-            found = np.ceil(charges * (2 / self.order) * (1 + 16 * units.ULP))
-        return np.asarray(np.minimum(found, units.CAP).astype(np.int64))
+            result = np.ceil(charges * (2 / self.order) * (1 + 16 * codec.ULP))
+        return np.asarray(np.minimum(result, codec.CAP).astype(np.int64))
 
     def terms(self, block: int, spent: Integers) -> codec.Terms:
         """Return the accounts of a block, of whom each has spent so much, in today's units."""
         old = self.blocks[block][1]
-        found = np.zeros(old.size, dtype=codec.TERMS)
+        result = np.zeros(old.size, dtype=codec.TERMS)
         epsilon, delta = old["epsilon"].copy(), old["delta"].copy()
-        found["epsilon"], found["delta"] = epsilon, delta
-        found["limit"], found["slack"] = units.limits(epsilon, delta).T
+        result["epsilon"], result["delta"] = epsilon, delta
+        result["limit"], result["slack"] = codec.account_limits(epsilon, delta).T
         if self.order is not None:
             charged = spent > 0
-            told = found["slack"] * units.SLACK_UNIT
-            limit = self._renyi(epsilon, (delta - told) / (1 - told) * (1 - 8 * units.ULP))
-            found["limit"] = np.where(charged, limit, found["limit"])
+            told = result["slack"] * codec.SLACK_UNIT
+            limit = self._renyi(epsilon, (delta - told) / (1 - told) * (1 - 8 * codec.ULP))
+            result["limit"] = np.where(charged, limit, result["limit"])
         # Where a slack leaves less than what is spent there is none, and the account is as it was.
-        over = spent > found["limit"]
+        over = spent > result["limit"]
         was = old["limit"] if self.order is None else self._renyi(epsilon, delta)
-        found["limit"] = np.where(over, np.maximum(was, spent), found["limit"])
-        found["slack"] = np.where(over, 0, found["slack"])
-        return found
+        result["limit"] = np.where(over, np.maximum(was, spent), result["limit"])
+        result["slack"] = np.where(over, 0, result["slack"])
+        return result
 
     def _renyi(self, epsilon: Floats, delta: Floats) -> Integers:
         order = self.order or 0.0
         budget = 2 * renyi_budget(epsilon, delta, order) / order
-        whole = np.floor(budget * (1 - 8 * units.ULP) / units.UNIT)
-        return np.clip(whole, 0, units.CAP - 1).astype(np.int64)
+        whole = np.floor(budget * (1 - 8 * codec.ULP) / codec.UNIT)
+        return np.clip(whole, 0, codec.CAP - 1).astype(np.int64)
 
 
 def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None = None) -> Head:
@@ -126,31 +126,31 @@ def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None 
 
 def _migrated(old: sa.Engine, new: sa.Engine, anchor: Any) -> Last:
     if is_missing(old):
-        raise opening.none_there(old)
+        raise store.none_there(old)
     kept = Anchor.of(anchor, sqlite_file(old)).read(whole=True)
     beside = Anchor.of("", sqlite_file(new))
-    if opening.is_there(new):
+    if store.is_there(new):
         raise StateError(f"ledger {name(new)}: exists already; give an address of a new one")
     beside.require_none(name(new))
     with opened(old, writes=False) as source, chain.naming_damage():
-        found = _read(source, name(old), kept)
-        spent = _spent(source, found)
+        result = _read(source, name(old), kept)
+        spent = _spent(source, result)
         with made_private(new), transaction(new, writes=True) as target:
-            schema.create(target, found.salt)
+            schema.create(target, result.salt)
             row = {"one": 1, "number": -1, "digest": b"", "people": 0}
             target.execute(sa.insert(schema.HEAD).values(row))
-            last = _write(source, target, found, spent)
+            last = _write(source, target, result, spent)
     beside.keep(last, Heads({}, {}))
     return last
 
 
 def _read(connection: sa.Connection, called: str, kept: Heads) -> Older:
     """Check an older ledger and return what it has but for its charges."""
-    version = schema.check_version(opening.meta(connection, "schema"))
+    version = schema.check_version(store.meta(connection, "schema"))
     if not version < schema.VERSION:
         raise StateError(f"ledger {called}: is of version {version} already; open it")
     schema.refuse_strangers(connection)
-    salt, wanted = bytes.fromhex(opening.meta(connection, "salt")), kept.digests
+    salt, wanted = bytes.fromhex(store.meta(connection, "salt")), kept.digests
     previous, bodies = b"", []
     entries = connection.exec_driver_sql(
         "SELECT number, body, digest FROM apiece_entry ORDER BY number"
@@ -179,21 +179,18 @@ def _read(connection: sa.Connection, called: str, kept: Heads) -> Older:
 
 
 def _people(connection: sa.Connection, salt: bytes) -> dict[int, tuple[codec.Ids, Any]]:
-    found = {}
+    result = {}
     for row in pages(connection, sa.select(schema.PEOPLE), schema.PEOPLE.c.block):
         size, ids, terms = str(row.size).encode(), bytes(row.ids), bytes(row.terms)
         if bytes(row.digest) != block_digest(salt, "people", row.block, size, ids, terms):
             raise _damaged(f"the people of block {row.block} are")
         own = np.frombuffer(terms, _TERMS)
-        found[row.block] = codec.unpack_ids(ids, own.size), own
-    return found
+        result[row.block] = codec.unpack_ids(ids, own.size), own
+    return result
 
 
 def _spent(connection: sa.Connection, found: Older) -> dict[int, Integers]:
-    """Return what each block's people have spent, once in today's units, by the history.
-
-    In the old units it has to be what the balances say.
-    """
+    """Return what each block's people have spent, once in today's units, by the history."""
     spent = {b: np.zeros((2, terms.size), np.int64) for b, (_, terms) in found.blocks.items()}
     for body in found.bodies:
         if body["kind"] == "reserve":
@@ -227,7 +224,7 @@ def _write(
         arrays = payloads(source, body["number"])
         match body["kind"]:
             case "init":
-                own = {"kind": "init", "units": [units.UNIT, units.SLACK_UNIT], "migrated": origin}
+                own = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT], "migrated": origin}
                 last = chain.append(target, salt, last, {**own, "at": body["at"]}, [])
             case "enroll":
                 some = [_enrolled(data) for _, data in arrays]
@@ -236,7 +233,7 @@ def _write(
                 own_terms = np.concatenate(
                     [terms[b][places[part] % BLOCK] for b, part in codec.by_block(places)]
                 )
-                last = enrolment.add(target, salt, last, ids, own_terms)
+                last = accounts.add(target, salt, last, ids, own_terms)
             case "reserve":
                 last = chain.append(target, salt, last, kept, _charged(target, found, arrays))
             case "commit":

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats, Integers, Json
+from apiece._types import Floats, Json
 from apiece.errors import InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import codec
@@ -28,8 +28,8 @@ MOST: Final = 256  # groups that are looked at one by one; of more, neighbours a
 def plan_costs(plan: Plan) -> Costs:
     """Return what a training by this plan costs a record of each group: pairs (μ², slack).
 
-    All steps and stages count together, sampling and coins included. Where a plan has more than 256
-    groups, those that ask for nearly the same pay what would be enough for each of them.
+    Sampling and coins are included. Where a plan has more than 256 groups, those that ask for
+    nearly the same pay what would be enough for each of them.
 
     Args:
         plan: What is to be run.
@@ -50,15 +50,17 @@ def plan_costs(plan: Plan) -> Costs:
         return _costs([plan.mechanism_for(g) for g in range(groups)], delta)
     order = np.argsort(plan.budget_groups.epsilon, kind="stable")
     parts = np.array_split(order, MOST)
+
+    def most(values: Floats | None) -> Any:  # a larger rate or bound is dominated by no smaller one
+        return None if values is None else np.array([values[part].max() for part in parts])
+
     stages = [
         replace(
             stage,
             expected_batch_size=1.0,
-            sampling_probability=_most(stage.sampling_probability, parts),
-            clip_norm=_most(stage.clip_norm, parts),
-            participation=None
-            if stage.participation is None
-            else _most(stage.participation, parts),
+            sampling_probability=most(stage.sampling_probability),
+            clip_norm=most(stage.clip_norm),
+            participation=most(stage.participation),
         )
         for stage in plan.stages
     ]
@@ -95,16 +97,11 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
         [0.8, 0.5]
     """
     groups = plan.budget_groups
-    found = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
+    result = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
     asked = _check.positive_array("epsilon", epsilon)
     each, place = np.unique(asked, return_inverse=True)
     nearest = np.abs(np.log(each[:, None] / groups.epsilon)).argmin(axis=1)
-    return np.asarray(found[nearest][place].reshape(np.shape(epsilon)))
-
-
-def _most(values: Floats, parts: list[Integers]) -> Floats:
-    """Return the largest of each part: a larger rate or bound is dominated by no smaller one."""
-    return np.array([values[part].max() for part in parts])
+    return np.asarray(result[nearest][place].reshape(np.shape(epsilon)))
 
 
 def _costs(mechanisms: Sequence[Mechanism], delta: Floats) -> Costs:
@@ -152,11 +149,10 @@ def training_costs(*plans: BoundPlan) -> Costs:
 def reserve_plan(
     ledger: Ledger, analysis_id: str, plan: Plan, *others: Plan, terms: Any = None
 ) -> Ids:
-    """Charge everyone for all of a plan, or of several; return the ids of those who could pay.
+    """Return who paid for all of a plan, or of several, in advance. Data about people.
 
     Whoever is not returned must be left out of every training; the plans' sizes and noise stay as
-    they are, since they are public. Repeated before the commit, it charges nothing and returns the
-    same ids.
+    they are. Repeated before the commit, it charges nothing and returns the same ids.
 
     Args:
         ledger: With accounts of all these persons.
@@ -166,13 +162,8 @@ def reserve_plan(
         terms: What else is fixed in public: settings, source. With the plans and who is bound to
             them they are the terms of `Ledger.reserve`.
 
-    Returns:
-        The ids of those who paid. Data about people.
-
     Raises:
-        InputError: For a plan without ids, or plans of different ids.
-        AnalysisError: As `Ledger.reserve`.
-        DataError: As `Ledger.reserve`.
+        InputError: For a plan without ids, or plans of different ids; and as `Ledger.reserve`.
 
     Example:
         >>> import tempfile
@@ -195,24 +186,7 @@ def reserve_plan(
 
 
 def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
-    """Return the terms under which `reserve_plan` charges a training, for `Ledger.status`.
-
-    Args:
-        plan: As of `reserve_plan`, and so the following.
-        *others: The other plans.
-        terms: What else is fixed in public.
-
-    Raises:
-        InputError: For a plan without ids.
-
-    Example:
-        >>> from apiece.assignment import Scale, assign
-        >>> from apiece.budgets import Budgets
-        >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
-        >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
-        >>> training_terms(plan, terms={"rate": 0.1}) == training_terms(plan)
-        False
-    """
+    """Return the terms under which `reserve_plan` charges a training, for `Ledger.status`."""
     plans = [BoundPlan.of(each) for each in (plan, *others)]
     who = json.dumps([[each.ids.tolist(), each.group_index.tolist()] for each in plans])
     return {
@@ -225,7 +199,7 @@ def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
 def reserve_alike(
     ledger: Ledger, analysis_id: str, costs: Costs, ids: Any = None, *, terms: Any = None
 ) -> Ids:
-    """Charge the same costs to everyone, or to a list; return the ids of those who could pay.
+    """Return who paid the same costs, of all who have accounts or of a list. Data about people.
 
     For an analysis that is made elsewhere, whose noise suits the largest contribution: it has to be
     of those alone who are returned.
@@ -237,13 +211,8 @@ def reserve_alike(
         ids: Of the persons in question; None is everyone who has an account.
         terms: As of `Ledger.reserve`.
 
-    Returns:
-        The ids of those who paid. Data about people.
-
     Raises:
-        InputError: For costs of several.
-        AnalysisError: As `Ledger.reserve`.
-        DataError: As `Ledger.reserve`.
+        InputError: For costs of several; and as `Ledger.reserve`.
 
     Example:
         >>> import tempfile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any, Final
 
@@ -98,10 +98,7 @@ def refuse_strangers(connection: sa.Connection) -> None:
 
 
 def strangers(connection: sa.Connection) -> tuple[list[str], list[str]]:
-    """Return what apiece did not make: what acts on its tables, and what only lies beside them.
-
-    Of PostgreSQL, whose databases others share, only what acts on them.
-    """
+    """Return what apiece did not make: what acts on its tables, and what only lies beside them."""
     if connection.dialect.name == "postgresql":
         return _postgres_strangers(connection), []
     acting, idle = [], []
@@ -126,8 +123,8 @@ def _postgres_strangers(connection: sa.Connection) -> list[str]:
         "(SELECT to_regclass(n) FROM unnest(CAST(:names AS text[])) n)"
     )
     acting = []
-    for name, other, *found in connection.execute(query, {"names": list(_tables.tables)}):
-        kinds = zip(("a trigger", "a rule", "a table that inherits"), found, strict=True)
+    for name, other, *result in connection.execute(query, {"names": list(_tables.tables)}):
+        kinds = zip(("a trigger", "a rule", "a table that inherits"), result, strict=True)
         acting += [f"{kind} of {name!r}" for kind, there in kinds if there]
         if other:
             acting.append(f"{name!r}, which is no plain table,")
@@ -170,3 +167,9 @@ def pages(connection: sa.Connection, query: sa.Select[Any], *by: sa.Column[Any])
         last = [sa.literal(getattr(rows[-1], column.name)) for column in by]
         after = by[0] > last[0] if len(by) == 1 else sa.tuple_(*by) > sa.tuple_(*last)
         rows = connection.execute(ordered.where(after)).all() if len(rows) == CHUNK else []
+
+
+def chunks(blocks: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield blocks, or what belongs to them, as many at a time as one query asks for."""
+    for start in range(0, len(blocks), CHUNK):
+        yield blocks[start : start + CHUNK]

@@ -2,22 +2,87 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
-from apiece.errors import StateError
-from apiece.ledger import chain, opening
+from apiece.errors import DataError, StateError
+from apiece.ledger import accounts, chain, codec, schema
 from apiece.ledger.anchor import Anchor, Heads, memory_of
-from apiece.ledger.chain import Head, Last
-from apiece.ledger.database import opened, sqlite_file
+from apiece.ledger.chain import Head, Last, Trail, hold
+from apiece.ledger.database import is_missing, made_private, name, opened, sqlite_file, transaction
 from apiece.ledger.directory import Directory
-from apiece.ledger.trail import Trail, hold
-from apiece.ledger.verify import Verification, verify
+from apiece.ledger.verify import LedgerVerification, verify
+
+Enrolment = tuple[codec.Ids, codec.Terms]
+
+
+def is_there(engine: sa.Engine) -> bool:
+    """Return whether there is a ledger."""
+    if is_missing(engine):
+        return False
+    with transaction(engine, writes=False) as connection:
+        if not schema.exists(connection):
+            return False
+        result = schema.check_version(meta(connection, "schema"))
+        if result < schema.VERSION:
+            raise StateError(
+                f"ledger {name(engine)}: its schema is version {result}, which counted in another "
+                f"currency; run `apiece ledger migrate {name(engine)} NEW`, and use NEW"
+            )
+        return True
+
+
+def none_there(engine: sa.Engine) -> DataError:
+    """Return the error for an address without a ledger."""
+    return DataError(f"ledger {name(engine)}: no ledger there; run `apiece ledger init`")
+
+
+def make(engine: sa.Engine, people: Enrolment | None) -> Last | None:
+    """Make a ledger, and open accounts for its first people: all of it, or nothing is left.
+
+    Return its last entry; None where another process had made one first, and nothing was done.
+    """
+    with made_private(engine), transaction(engine, writes=True) as connection:
+        _alone(connection)
+        if schema.exists(connection):
+            return None
+        salt = secrets.token_bytes(32)
+        schema.create(connection, salt)
+        connection.execute(sa.insert(schema.HEAD).values(one=1, number=-1, digest=b"", people=0))
+        body = {"kind": "init", "units": [codec.UNIT, codec.SLACK_UNIT]}
+        last = chain.append(connection, salt, Last(-1, b"", 0), body, [])
+        if people is not None:
+            Directory(salt).find(people[0])  # refuses an id that occurs twice
+            last = accounts.add(connection, salt, last, *people)
+        return last
+
+
+def read(engine: sa.Engine) -> tuple[bytes, chain.Origin]:
+    """Return a ledger's salt, and where it comes from. Raises `StateError` where it is damaged."""
+    with transaction(engine, writes=False) as connection, chain.naming_damage():
+        salt = bytes.fromhex(meta(connection, "salt"))
+        return salt, chain.origin(connection, salt)
+
+
+def meta(connection: sa.Connection, key: str) -> str:
+    """Return a setting of the ledger. Raises `StateError` where it is missing."""
+    result: Any = schema.meta(connection).get(key)
+    if result is None:
+        raise StateError(f"ledger: its setting {key!r} is missing; restore a backup")
+    return str(result)
+
+
+def _alone(connection: sa.Connection) -> None:
+    """Wait for another process that makes or migrates this ledger; SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7307199140915)")
 
 
 @dataclass(slots=True)
@@ -28,7 +93,7 @@ class Reading:
     last: Last
 
 
-class Store:
+class LedgerStore:
     """The database of a ledger, its history and people as far as they were followed.
 
     Threads may share one: one of them reads or writes at a time. What any store of this process
@@ -37,7 +102,7 @@ class Store:
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
         self.engine, self._anchor = engine, anchor
-        self.salt, self.origin = opening.read(engine)
+        self.salt, self.origin = read(engine)
         self.trail, self._directory = Trail(self.salt), Directory(self.salt)
         self._memory, self._mutex = memory_of(self.salt), threading.RLock()
 
@@ -46,15 +111,15 @@ class Store:
         self._directory.refresh(reading.connection, reading.last.people)
         return self._directory
 
-    def verify(self, head: Head | None) -> Verification:
+    def verify(self, head: Head | None) -> LedgerVerification:
         """Recompute everything from the history, and hold it against all heads that are kept."""
-        found = self._anchor.read(whole=True)
-        kept, seen = found.digests, self._memory.last
+        result = self._anchor.read(whole=True)
+        kept, seen = result.digests, self._memory.last
         own = None if seen is None else Head(seen.number, seen.digest.hex())
         for each in (own, head):
             if each is not None and kept.setdefault(*each) != each.digest:
                 raise StateError(f"head {each.number}: another digest of that entry is kept")
-        gone = None if found.beside else self._anchor.beside
+        gone = None if result.beside else self._anchor.beside
         return verify(self.engine, self.salt, kept, None if gone is None else gone.called)
 
     @property
@@ -77,7 +142,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Reading]:
-        """As `reading`, with the only right to write; `last` is remembered after it.
+        """Write to a checked history, as its only writer; `last` is remembered afterwards.
 
         The store is looked at once more then: a copy may have been put in its place meanwhile.
         """

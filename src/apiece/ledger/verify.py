@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from apiece._types import Integers, Json
 from apiece.errors import StateError
-from apiece.ledger import chain, codec, units
+from apiece.ledger import chain, codec
 from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK, TERMS, block_digest, entry_digest, payload_root
 from apiece.ledger.database import transaction
@@ -34,7 +34,7 @@ SPAN: Final = 256  # blocks folded at a time: a million people
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class LedgerVerification:
     """What was recomputed, and every problem found; `ok` where there is none.
 
     Attributes:
@@ -45,7 +45,7 @@ class Verification:
 
     Example:
         >>> from apiece.ledger.chain import Head
-        >>> Verification(1, 0, Head(0, "0" * 64), ()).ok
+        >>> LedgerVerification(1, 0, Head(0, "0" * 64), ()).ok
         True
     """
 
@@ -61,7 +61,7 @@ class Verification:
 
 
 @dataclass(slots=True, repr=False)
-class _Block:
+class _FoldedBlock:
     """Ids, terms and spending of a block of people, as the history alone tells them."""
 
     ids: codec.Ids
@@ -75,12 +75,12 @@ class _Block:
 
 @dataclass(slots=True, repr=False)
 class _Fold:
-    """What the entries say, and some blocks at a time what their arrays add up to."""
+    """The entries' content and, some blocks at a time, the sums of their arrays."""
 
     kinds: dict[int, str] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
-    blocks: dict[int, _Block] = field(default_factory=dict)
+    blocks: dict[int, _FoldedBlock] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def meet(self, number: int, body: Json) -> None:
@@ -107,47 +107,37 @@ class _Fold:
         """Add an entry's array of one block to what the earlier ones made of it."""
         match self.kinds.get(number):
             case "enroll":
-                self._enroll(block, data)
+                ids, terms = codec.unpack_enrolled(data)
+                spent = codec.nothing(ids.size)
+                if block in self.blocks:
+                    old = self.blocks[block]
+                    ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
+                    spent = np.concatenate([old.spent, spent])
+                self.blocks[block] = _FoldedBlock(ids, terms, spent)
+                return
             case "amend":
-                self._amend(number, block, data)
+                mask, new = codec.unpack_masked(data, TERMS)
+                terms = self.blocks[block].terms.copy()
+                terms[mask] = new
+                self.blocks[block] = replace(self.blocks[block], terms=terms)
             case "reserve":
-                self._charge(number, block, data)
-
-    def _enroll(self, block: int, data: bytes) -> None:
-        ids, terms = codec.unpack_enrolled(data)
-        spent = codec.nothing(ids.size)
-        if block in self.blocks:
-            old = self.blocks[block]
-            ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
-            spent = np.concatenate([old.spent, spent])
-        self.blocks[block] = _Block(ids, terms, spent)
-
-    def _amend(self, number: int, block: int, data: bytes) -> None:
-        mask, new = codec.unpack_masked(data, TERMS)
-        terms = self.blocks[block].terms.copy()
-        terms[mask] = new
-        self.blocks[block] = replace(self.blocks[block], terms=terms)
-        self._check_limits(number, block)
-
-    def _charge(self, number: int, block: int, data: bytes) -> None:
-        mask, charges = codec.unpack_charges(data)
-        if charges.size and not (charges.min() >= 0 and charges.max() <= units.CAP):
-            self.problems.append(f"entry {number}: charges of block {block} out of range")
-        spent = self.blocks[block].spent
-        if mask.size == len(spent) and mask.all():
-            spent += charges
-        else:
-            spent[np.flatnonzero(mask)] += charges
-        self._check_limits(number, block)
-
-    def _check_limits(self, number: int, block: int) -> None:
+                mask, charges = codec.unpack_charges(data)
+                if charges.size and not (charges.min() >= 0 and charges.max() <= codec.CAP):
+                    self.problems.append(f"entry {number}: charges of block {block} out of range")
+                spent = self.blocks[block].spent
+                if mask.size == len(spent) and mask.all():
+                    spent += charges
+                else:
+                    spent[np.flatnonzero(mask)] += charges
+            case _:
+                return
         if (self.blocks[block].spent > self.blocks[block].limits).any():
             self.problems.append(f"entry {number}: someone in block {block} is over budget")
 
 
 def verify(
     engine: sa.Engine, salt: bytes, kept: Mapping[int, str], gone: str | None = None
-) -> Verification:
+) -> LedgerVerification:
     """Return what `Ledger.verify` promises; damage becomes a problem, not an exception.
 
     The entries are read once for their digests and once more, a million people at a time, for what
@@ -168,15 +158,15 @@ def verify(
     except (StateError, DBAPIError, *codec.DAMAGE) as error:
         said = str(error).splitlines() or [type(error).__name__]
         fold.problems.append(f"stopped: {said[0]}")
-    return Verification(last.number + 1, people, last, tuple(dict.fromkeys(fold.problems)))
+    return LedgerVerification(last.number + 1, people, last, tuple(dict.fromkeys(fold.problems)))
 
 
 def _check_file(connection: sa.Connection, problems: list[str]) -> None:
-    for found in strangers(connection):
-        problems += [f"database: {each} is not of this ledger" for each in found]
+    for result in strangers(connection):
+        problems += [f"database: {each} is not of this ledger" for each in result]
     if connection.dialect.name == "sqlite":
-        found = [str(r[0]) for r in connection.exec_driver_sql("PRAGMA integrity_check(20)")]
-        problems += [f"database file: {line}" for line in found if line != "ok"]
+        result = [str(r[0]) for r in connection.exec_driver_sql("PRAGMA integrity_check(20)")]
+        problems += [f"database file: {line}" for line in result if line != "ok"]
 
 
 def _walk(connection: sa.Connection, salt: bytes, kept: Mapping[int, str], fold: _Fold) -> Head:
@@ -235,22 +225,20 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
         part = numbers[start : start + SPAN]
         fold.blocks = {}
         _apply(connection, part, fold)
-        _compare_people(connection, salt, part, fold)
-        _compare_balances(connection, salt, part, fold)
+        _compare_blocks(connection, salt, part, fold)
         sizes += [fold.blocks[b].ids.size if b in fold.blocks else 0 for b in part]
     filled = len(sizes) - sizes.count(0)
     if numbers[:filled] != list(range(filled)) or any(n != BLOCK for n in sizes[: filled - 1]):
         fold.problems.append("people: the history leaves places free between them")
-    for name, found in zip(("people", "balances"), there[1:], strict=True):
-        if len(found) != filled:
-            fold.problems.append(f"{name}: {len(found)} blocks, {filled} in the history")
+    for name, result in zip(("people", "balances"), there[1:], strict=True):
+        if len(result) != filled:
+            fold.problems.append(f"{name}: {len(result)} blocks, {filled} in the history")
     return sum(sizes)
 
 
 def _apply(connection: sa.Connection, part: Sequence[int], fold: _Fold) -> None:
     """Fold what the entries say about some blocks, oldest first."""
-    rows = sa.select(PAYLOAD).where(PAYLOAD.c.block.between(part[0], part[-1]))
-    for row in pages(connection, rows, PAYLOAD.c.number, PAYLOAD.c.block):
+    for row in _between(connection, PAYLOAD, part, PAYLOAD.c.number):
         try:
             fold.apply(row.number, row.block, bytes(row.data))
         except codec.DAMAGE as error:
@@ -258,41 +246,33 @@ def _apply(connection: sa.Connection, part: Sequence[int], fold: _Fold) -> None:
             fold.problems.append(said)
 
 
-def _between(connection: sa.Connection, table: sa.Table, part: Sequence[int]) -> Iterator[Any]:
+def _between(
+    connection: sa.Connection, table: sa.Table, part: Sequence[int], *first: sa.Column[Any]
+) -> Iterator[Any]:
+    """Yield the rows of some blocks, by block, or first by another column."""
     block = table.c.block
-    return pages(connection, sa.select(table).where(block.between(part[0], part[-1])), block)
+    rows = sa.select(table).where(block.between(part[0], part[-1]))
+    return pages(connection, rows, *first, block)
 
 
-def _compare_people(
+def _compare_blocks(
     connection: sa.Connection, salt: bytes, part: Sequence[int], fold: _Fold
 ) -> None:
+    """Compare stored blocks of people and balances with what was folded of them."""
+
+    def same(row: Any, kind: str, stored: list[bytes], packed: list[bytes]) -> bool:
+        digest = block_digest(salt, kind, row.block, str(row.size).encode(), *stored)
+        return stored == packed and bytes(row.digest) == digest
+
     for row in _between(connection, PEOPLE, part):
-        size, ids, terms = str(row.size).encode(), bytes(row.ids), bytes(row.terms)
-        own = fold.blocks.get(row.block)
-        good = (
-            own is not None
-            and row.size == own.ids.size
-            and ids == codec.pack_ids(own.ids)
-            and terms == own.terms.tobytes()
-            and bytes(row.digest) == block_digest(salt, "people", row.block, size, ids, terms)
-        )
-        if not good:
+        own, stored = fold.blocks.get(row.block), [bytes(row.ids), bytes(row.terms)]
+        packed = [] if own is None else [codec.pack_ids(own.ids), own.terms.tobytes()]
+        if own is None or row.size != own.ids.size or not same(row, "people", stored, packed):
             fold.problems.append(f"people: block {row.block} is not as in the history")
-
-
-def _compare_balances(
-    connection: sa.Connection, salt: bytes, part: Sequence[int], fold: _Fold
-) -> None:
     for row in _between(connection, BALANCE, part):
-        spent, size = bytes(row.spent), str(row.size).encode()
-        own = fold.blocks.get(row.block)
-        good = (
-            own is not None
-            and row.size == own.ids.size
-            and spent == codec.pack_pairs(own.spent)
-            and bytes(row.digest) == block_digest(salt, "balance", row.block, size, spent)
-        )
-        if not good:
+        own, stored = fold.blocks.get(row.block), [bytes(row.spent)]
+        packed = [] if own is None else [codec.pack_pairs(own.spent)]
+        if own is None or row.size != own.ids.size or not same(row, "balance", stored, packed):
             fold.problems.append(
                 f"balances: block {row.block} (people {row.block * BLOCK} to "
                 f"{row.block * BLOCK + BLOCK - 1}) is not what the history adds up to"

@@ -6,26 +6,20 @@ What needs torch is loaded when it is first asked for.
 from typing import TYPE_CHECKING
 
 from apiece import _lazy
-from apiece.pate.planning import Noise, Phase, VotePlan, plan_votes
-from apiece.pate.strategies import VOTERS, Seats, Strictest, Upsample, Voters, Weight
+from apiece.pate.planning import Noise, VotePlan, plan_votes
+from apiece.pate.strategies import Upsample, Weight
 
 if TYPE_CHECKING:
-    from apiece.pate.lessons import Lessons
-    from apiece.pate.teaching import Taught, teach
+    from apiece.pate.teaching import Lessons, Taught, teach
 
 __all__ = [
-    "VOTERS",
     "Lessons",
     "Noise",
-    "Phase",
-    "Seats",
-    "Strictest",
     "Taught",
     "Upsample",
     "VotePlan",
-    "Voters",
     "Weight",
     "plan_votes",
     "teach",
 ]
-__getattr__ = _lazy.names_of(__name__, {"lessons": ("Lessons",), "teaching": ("Taught", "teach")})
+__getattr__ = _lazy.names_of(__name__, {"teaching": ("Lessons", "Taught", "teach")})

@@ -19,13 +19,46 @@ import torch
 from torch import Tensor
 
 from apiece import _json
-from apiece._types import Integers
+from apiece._types import Floats, Integers
 from apiece.errors import DataError, StateError
-from apiece.pate.planning import VotePlan
-from apiece.pate.voting import NONE, answered, counted
+from apiece.pate.planning import Noise, VotePlan
 from apiece.training import ChaCha20Stream
 from apiece.training.checkpoints import write_atomically
 from apiece.training.randomness import Streams
+
+NONE = -1  # asked, and not answered
+
+
+def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
+    """Return what the votes for each class add up to, (questions, classes).
+
+    Exact: the sums are multiples of the grid within a double's precision. A teacher who says
+    another class takes its weight from one count and adds it to another.
+    """
+    questions = votes.shape[1]
+    place = (votes + classes * np.arange(questions)).reshape(-1)
+    each = np.repeat(weights, questions)
+    flat = np.bincount(place, weights=each, minlength=questions * classes)
+    return np.asarray(flat, dtype=np.float64).reshape(questions, classes)
+
+
+def answered(
+    counts: Floats, noise: Noise, total: float, most: int, stream: ChaCha20Stream
+) -> Integers:
+    """Return an answer to each question, or −1: noisy max, after a noisy check where one is made.
+
+    For a record that moves each count by at most r, and two of them in opposite ways, this is
+    one Gaussian mechanism of sensitivity r for each question that is checked, and one of
+    sensitivity √2·r for each that is answered, of which there are at most `most`.
+    """
+    passed = np.ones(counts.shape[0], dtype=bool)
+    if noise.check is not None and noise.threshold is not None:
+        largest = counts.max(axis=1) + noise.check * stream.normal(passed.size).numpy()
+        passed = largest >= noise.threshold * total
+    given = passed & (np.cumsum(passed) <= most)
+    fresh = stream.normal(counts.size).numpy().reshape(counts.shape)
+    return np.where(given, (counts + noise.answer * fresh).argmax(axis=1), NONE)
+
 
 BLOCK = 100  # questions whose answers are written together
 FORMAT = "apiece answers 1"
@@ -33,30 +66,21 @@ Votes = Callable[[slice], Integers]  # the votes (teachers, questions) on some o
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Where answers are kept until a run is done; None keeps nothing.
+class KeptAnswers:
+    """Where answers are kept until a run is done; None keeps nothing."""
 
-    Attributes:
-        path: Of the file.
-        of: What the answers are to: a digest of the plan and of the questions.
-    """
-
-    path: Path
-    of: str
+    path: Path  # Of the file
+    of: str  # What the answers are to: a digest of the plan and of the questions
 
     @classmethod
-    def at(cls, path: Path, plan: VotePlan, questions: Tensor) -> Kept:
+    def at(cls, path: Path, plan: VotePlan, questions: Tensor) -> KeptAnswers:
         """Return the place for the answers of a plan to these questions."""
         digest = hashlib.sha256(f"{plan.hash()} {tuple(questions.shape)}".encode())
         digest.update(questions.contiguous().view(torch.uint8).numpy().tobytes())
         return cls(path, digest.hexdigest())
 
     def read(self, questions: int, classes: int) -> Integers:
-        """Return the answers that are there, maybe none.
-
-        Raises:
-            StateError: For a file that is damaged, or of another plan or other questions.
-        """
+        """Return the answers that are there, maybe none."""
         if not self.path.exists():
             return np.zeros(0, dtype=np.int64)
         wrong = StateError(
@@ -64,9 +88,9 @@ class Kept:
             "public rows have changed since: start a new run"
         )
         try:
-            found = _json.loads(self.path.read_bytes(), str(self.path))
-            answers = np.array(found["answers"], dtype=np.int64)
-            good = found["format"] == FORMAT and found["of"] == self.of
+            result = _json.loads(self.path.read_bytes(), str(self.path))
+            answers = np.array(result["answers"], dtype=np.int64)
+            good = result["format"] == FORMAT and result["of"] == self.of
         except (OSError, DataError, KeyError, TypeError, ValueError):
             raise wrong from None
         fits = answers.ndim == 1 and answers.size <= questions
@@ -81,20 +105,12 @@ class Kept:
 
 
 def ask(
-    plan: VotePlan, votes: Votes, classes: int, *, seed: int | None, kept: Kept | None = None
+    plan: VotePlan, votes: Votes, classes: int, *, seed: int | None, kept: KeptAnswers | None = None
 ) -> Integers:
     """Return the answers to the plan's questions, in order; −1 where one was not answered.
 
-    Args:
-        plan: How many questions, in which phases, and the noise.
-        votes: The teachers' votes on a slice of the questions.
-        classes: How many there are.
-        seed: Of the noise, for an experiment; None for fresh noise of the operating system.
-        kept: Where answers are kept; those that are there are not asked again.
-
-    Guarantee:
-        No more checks and answers in any phase than the plan has, whatever the votes are and
-        however often the run is killed and taken up again: what was written counts.
+    No more checks and answers in any phase than the plan has, whatever the votes are and
+    however often the run is killed and taken up again: what was written counts.
     """
     none = np.zeros(0, dtype=np.int64)
     answers = none if kept is None else kept.read(plan.questions, classes)
@@ -108,18 +124,12 @@ def ask(
             if left > 0:
                 counts = counted(votes(block), weights, classes)
                 total = float(weights.sum())
-                found = answered(counts, plan.noise, total, left, _stream(seed, at))
+                key = None if seed is None else Streams.from_seed(seed).derive("votes", at)
+                result = answered(counts, plan.noise, total, left, ChaCha20Stream(key))
             else:
-                found = np.full(block.stop - at, NONE)
-            answers = np.concatenate([answers, found])
+                result = np.full(block.stop - at, NONE)
+            answers = np.concatenate([answers, result])
             if kept is not None:
                 kept.write(answers)
         begin = end
     return answers
-
-
-def _stream(seed: int | None, at: int) -> ChaCha20Stream:
-    """Return the noise of the block that begins at a question."""
-    if seed is None:
-        return ChaCha20Stream()
-    return ChaCha20Stream(Streams.from_seed(seed).derive("votes", at))

@@ -24,7 +24,7 @@ from apiece._types import Floats, Integers, Mask
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, InputError
 from apiece.filters.convert import gaussian_mu
-from apiece.pate.strategies import Seats, Voters, require_people, voters_named
+from apiece.pate.strategies import Seats, Voters, voters_named
 from apiece.plan import BoundPlan, Plan, Reference, Stage
 
 CHECKS = 0.25  # of what a record allows, for checks; the rest is for answers
@@ -33,21 +33,11 @@ _ROOM = 1e-9  # relative, by which noise is above what the budgets need
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Phase:
-    """Questions in which the same pools of teachers vote.
+    """Questions in which the same pools of teachers vote."""
 
-    Attributes:
-        questions: How many are asked at most.
-        answers: How many of them are answered at most.
-        voting: (pools,) Which pools vote: those whose records' budgets are not yet spent.
-
-    Example:
-        >>> Phase(100, 100, np.array([True])).answers
-        100
-    """
-
-    questions: int
-    answers: int
-    voting: Mask
+    questions: int  # How many are asked at most
+    answers: int  # How many of them are answered at most
+    voting: Mask  # (pools,) Which pools vote: those whose records' budgets are not yet spent
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -79,16 +69,6 @@ class Noise:
         if self.check is not None:
             put(self, "check", _check.positive("check noise", self.check))
             put(self, "threshold", _share("threshold", self.threshold))
-
-    def price(self, questions: float, answers: float) -> float:
-        """Return what so many questions and answers cost a record of reach 1, as its μ².
-
-        Args:
-            questions: That are asked.
-            answers: That are given.
-        """
-        checks = 0.0 if self.check is None else questions / self.check**2
-        return checks + 2 * answers / self.answer**2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -145,7 +125,13 @@ class VotePlan:
         if any(phase.voting.shape != pools for phase in self.phases):
             raise InputError("phases: voting must have one entry a pool; use plan_votes")
         told = stages_of(groups, self.seats, self.noise, self.phases)
-        if len(told) != len(self.plan.stages) or not all(map(_same, told, self.plan.stages)):
+        columns = ("sampling_probability", "clip_norm", "steps", "noise_stddev", "participation")
+        same = len(told) == len(self.plan.stages) and all(
+            np.array_equal(getattr(one, column), getattr(other, column))
+            for one, other in zip(told, self.plan.stages, strict=True)
+            for column in columns
+        )
+        if not same:
             raise InputError(
                 "plan: its stages are not what these seats, noise and phases do; make the plan "
                 "again, with plan_votes"
@@ -238,7 +224,12 @@ def plan_votes(
     """
     voters, groups = voters_named(strategy), budgets.groups
     teachers, questions = _check.count("teachers", teachers), _check.count("questions", questions)
-    require_people(groups, teachers)
+    records = int(groups.records.sum())
+    if not teachers <= records:
+        raise InputError(
+            f"teachers = {teachers}: there are {records} records or persons to teach them; give "
+            f"at most {records}, and better a hundredth of it"
+        )
     most = _answers(questions, answers, threshold if noise is None else noise.threshold)
     seats = voters.seats(groups, gaussian_mu(groups.epsilon, groups.delta), teachers)
     allowed = _allowed(groups, seats)
@@ -300,8 +291,10 @@ def _phases(allowed: Floats, noise: Noise, questions: int, answers: int) -> tupl
     A pool stays for so many questions that these, with a proportional number of answers rounded
     up, cost no more than it allows.
     """
-    each = noise.price(1, answers / questions) * (1 + _ROOM)
-    spare = noise.price(0, 1) if answers < questions else 0.0  # for the rounding up
+    answer = 2 / noise.answer**2  # the μ² that it costs a record of reach 1
+    check = 0.0 if noise.check is None else 1 / noise.check**2
+    each = (check + answer * answers / questions) * (1 + _ROOM)
+    spare = answer if answers < questions else 0.0  # for the rounding up
     lasts = np.minimum(np.floor((allowed - spare) / each), questions).astype(np.int64)
     if not lasts.max() > 0:
         raise InfeasibleError(
@@ -332,16 +325,14 @@ def stages_of(
     return tuple(stages)
 
 
-def _same(one: Stage, other: Stage) -> bool:
-    """Whether two stages do the same to every group."""
-    columns = ("sampling_probability", "clip_norm", "steps", "noise_stddev", "participation")
-    return all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns)
-
-
 def _plan(
     name: str, groups: BudgetGroups, seats: Seats, noise: Noise, phases: tuple[Phase, ...]
 ) -> Plan:
     """Return the plan of Gaussian mechanisms."""
+    note = (
+        f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
+        "stands as a clip norm is how far one record can move the votes that are counted."
+    )
     stages = stages_of(groups, seats, noise, phases)
     mean = float(np.sqrt(2.0) * (seats.reach @ groups.records) / groups.records.sum())
     return Plan(
@@ -350,12 +341,5 @@ def _plan(
         budget_groups=groups,
         stages=stages,
         reference=Reference(1.0, sum(stage.steps for stage in stages)),
-        notes=(_note(seats),),
-    )
-
-
-def _note(seats: Seats) -> str:
-    return (
-        f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
-        "stands as a clip norm is how far one record can move the votes that are counted."
+        notes=(note,),
     )

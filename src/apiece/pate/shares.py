@@ -1,4 +1,4 @@
-"""Which teacher learns from which rows: each record's teachers are drawn by its own coins.
+"""The deal of rows to teachers: each record's teachers are drawn by its own coins.
 
 Nobody else's presence, rows or budget move a record to other teachers. A person's rows all go to
 the person's teachers, so that what holds of a record holds of a person.
@@ -22,20 +22,10 @@ _CELLS = 1 << 22  # coins in memory at a time
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shares:
-    """The rows of each model: those of model k are rows[starts[k]:starts[k + 1]].
+    """The rows of each model: those of model k are rows[starts[k]:starts[k + 1]]."""
 
-    Attributes:
-        rows: Positions in the data, model by model; a row of several models stands in each.
-        starts: (models + 1,) Where each model's rows begin, and the end.
-
-    Example:
-        >>> shares = Shares(np.array([4, 2, 7]), np.array([0, 2, 3]))
-        >>> shares.drawn(np.array([[0.0, 0.9], [0.3, 0.6]])).tolist()
-        [[4, 2], [7, 7]]
-    """
-
-    rows: Integers
-    starts: Integers
+    rows: Integers  # Positions in the data, model by model; a row of several models stands in each
+    starts: Integers  # (models + 1,) Where each model's rows begin, and the end
 
     @property
     def sizes(self) -> Integers:
@@ -43,18 +33,14 @@ class Shares:
         return np.diff(self.starts)
 
     def drawn(self, coins: Floats) -> Integers:
-        """Return rows drawn with replacement from each model's own; 0 where a model has none.
-
-        Args:
-            coins: (models, B) in [0, 1). Row k chooses among model k's rows and no others.
-        """
+        """Return rows drawn with replacement from each model's own; 0 where a model has none."""
         sizes = self.sizes[:, None]
         place = np.minimum((coins * sizes).astype(np.int64), np.maximum(sizes - 1, 0))
         if not self.rows.size:
             return np.zeros_like(place)
         last = self.rows.size - 1  # a model without rows at the end would look past it
-        found = self.rows[np.minimum(self.starts[:-1, None] + place, last)]
-        return np.asarray(np.where(sizes > 0, found, 0))
+        result = self.rows[np.minimum(self.starts[:-1, None] + place, last)]
+        return np.asarray(np.where(sizes > 0, result, 0))
 
 
 def shared_out(
@@ -62,19 +48,8 @@ def shared_out(
 ) -> Shares:
     """Return the rows of each teacher.
 
-    Args:
-        plan: Who is in which group, and where its records go.
-        key: 32 secret bytes, from which all coins come.
-        people: (n,) Each row's person, where the plan is of persons; None where each row is a
-            record, in the plan's order.
-        included: (records,) Who takes part; None for all.
-
-    Guarantee:
-        A record's rows are in `copies` different teachers of its group's pool and in no other, and
-        which these are depends on `key` and its place in the plan alone.
-
-    Raises:
-        DataError: For a plan of persons without `people`, and as `Units.of`.
+    A record's rows are in `copies` different teachers of its group's pool and in no other, and
+    which these are depends on `key` and its place in the plan alone.
     """
     bound = plan.plan
     if (people is None) != (bound.unit == "record"):
@@ -109,22 +84,12 @@ def require_dealt(
     A record moves a count by the votes of the different teachers who have a row of it: its reach,
     added up here from the rows that the teachers learn from. Nothing of the plan is believed but
     what its group was promised.
-
-    Args:
-        plan: What each group was promised.
-        shares: The rows of each teacher.
-        people: As of `shared_out`.
-        included: As of `shared_out`.
-
-    Raises:
-        VerificationError: For a record that sits with a teacher of another pool, has a larger reach
-            in some phase than its group was promised, or takes no part and has a teacher; it names
-            nobody.
     """
     if shares.sizes.size != plan.teachers:
         raise _misdealt("there are other teachers than the plan has")
     teacher = np.repeat(np.arange(plan.teachers), shares.sizes)
-    owner, group, seats = _owners(plan, people), plan.plan.group_index, plan.seats
+    group, seats = plan.plan.group_index, plan.seats
+    owner = np.arange(group.size) if people is None else Units.of(people, plan.plan.ids).owner
     pairs = np.unique(owner[shares.rows] * plan.teachers + teacher)
     record, teacher = pairs // plan.teachers, pairs % plan.teachers
     if included is not None and not included[record].all():
@@ -138,13 +103,6 @@ def require_dealt(
             raise _misdealt("a record can move the votes by more than its group was promised")
 
 
-def _owners(plan: VotePlan, people: npt.ArrayLike | None) -> Integers:
-    """Return the record, or person, that each row of the data belongs to."""
-    if people is None:
-        return np.arange(plan.plan.group_index.size)
-    return Units.of(people, plan.plan.ids).owner
-
-
 def _misdealt(why: str) -> VerificationError:
     return VerificationError(
         f"teachers: {why}; no question was asked and nothing is released: deal again, by shared_out"
@@ -156,7 +114,7 @@ def _seated(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
     seats, group = plan.seats, plan.plan.group_index
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(seats.teachers)])
     width = int(seats.teachers.max())
-    stream, found = ChaCha20Stream(key), []
+    stream, result = ChaCha20Stream(key), []
     together = max(1, _CELLS // width)
     for at in range(0, group.size, together):
         here = group[at : at + together]
@@ -165,6 +123,6 @@ def _seated(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
             who, pool, copies = np.flatnonzero(here == g), seats.pool[g], int(seats.copies[g])
             among = coins[who, : seats.teachers[pool]]
             chosen = np.argpartition(among, copies - 1, axis=1)[:, :copies]
-            found.append((np.repeat(who + at, copies), first[pool] + chosen.reshape(-1)))
-    record, teacher = (np.concatenate(part) for part in zip(*found, strict=True))
+            result.append((np.repeat(who + at, copies), first[pool] + chosen.reshape(-1)))
+    record, teacher = (np.concatenate(part) for part in zip(*result, strict=True))
     return record, teacher

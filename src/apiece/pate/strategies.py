@@ -1,4 +1,4 @@
-"""Who teaches whom: how budgets decide in how many teachers a record is, and what a vote counts.
+"""Strategies: budgets decide how many teachers a record has, and how much their votes count.
 
 Teachers stand in pools. A record's teachers are all of one pool, and the votes of a pool's teachers
 all count the same. What one record can move in a count of votes is its *reach*: the number of its
@@ -24,38 +24,18 @@ GRID = 2.0**-20  # weights are multiples of it, so that sums of votes are exact 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Seats:
-    """The pools of teachers, and where the records of each budget group go.
+    """The pools of teachers, and where the records of each budget group go."""
 
-    Attributes:
-        pool: (groups,) The pool of each group.
-        copies: (groups,) How many teachers of it a record has, at least 1.
-        teachers: (pools,) How many teachers each pool has.
-        weight: (pools,) What the vote of one of them counts, a multiple of 2⁻²⁰.
-
-    Raises:
-        InputError: For a group whose pool there is not or has fewer teachers than copies, and
-            weights that are not positive or not on the grid.
-
-    Example:
-        >>> seats = Seats(np.array([0, 0]), np.array([1, 3]), np.array([50]), np.array([1.0]))
-        >>> seats.reach.tolist()
-        [1.0, 3.0]
-    """
-
-    pool: Integers
-    copies: Integers
-    teachers: Integers
-    weight: Floats
+    pool: Integers  # (groups,) The pool of each group
+    copies: Integers  # (groups,) How many teachers of it a record has, at least 1
+    teachers: Integers  # (pools,) How many teachers each pool has
+    weight: Floats  # (pools,) What the vote of one of them counts, a multiple of 2⁻²⁰
 
     def __post_init__(self) -> None:
         self.require()
 
     def require(self) -> None:
-        """Raise unless every group has seats, and its votes add up exactly.
-
-        Raises:
-            InputError: As when they are made.
-        """
+        """Raise unless every group has seats, and its votes add up exactly."""
         pools = self.teachers.size
         if self.weight.shape != (pools,) or self.pool.shape != self.copies.shape or not pools:
             raise InputError(
@@ -92,41 +72,18 @@ class Voters(Protocol):
     name: ClassVar[str]
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return the pools.
-
-        Args:
-            groups: The budgets.
-            mu: (groups,) The Gaussian parameter that each budget allows.
-            teachers: How many there are in all.
-
-        Raises:
-            InfeasibleError: Where a group cannot be seated.
-        """
+        """Return the pools."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Strictest:
-    """PATE without individual budgets: one teacher a record, and everyone gets the strictest ε.
-
-    References:
-        Papernot et al. 2018.
-
-    Example:
-        >>> Strictest().name
-        'uniform'
-    """
+    """PATE without individual budgets: one teacher a record, and everyone gets the strictest ε."""
 
     name: ClassVar[str] = "uniform"
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return one pool, in which each record has one teacher.
-
-        Args:
-            groups: The budgets.
-            mu: (groups,) The Gaussian parameter that each budget allows.
-            teachers: How many there are in all.
-        """
+        """Return one pool, in which each record has one teacher."""
         return _one_pool(np.ones(len(groups), dtype=np.int64), teachers)
 
 
@@ -223,18 +180,7 @@ VOTERS: dict[str, Callable[[], Voters]] = {v.name: v for v in (Strictest, Upsamp
 
 
 def voters_named(voters: str | Voters) -> Voters:
-    """Return the strategy of a name, with its default options.
-
-    Args:
-        voters: A name, or a strategy, which is returned as it is.
-
-    Raises:
-        OptionError: For a name that there is not.
-
-    Example:
-        >>> voters_named("weight")
-        Weight()
-    """
+    """Return the strategy of a name, with its default options."""
     if not isinstance(voters, str):
         return voters
     if voters not in VOTERS:
@@ -272,18 +218,3 @@ def _dealt(groups: BudgetGroups, teachers: int) -> Integers:
         else:  # there are no more groups than teachers, so that some group has two
             own[int(np.argmin(np.where(own > 1, rest, np.inf)))] -= 1
     return np.asarray(own)
-
-
-def require_people(groups: BudgetGroups, teachers: int) -> None:
-    """Raise `InputError` for more teachers than records.
-
-    Args:
-        groups: The budgets.
-        teachers: How many.
-    """
-    records = int(groups.records.sum())
-    if not teachers <= records:
-        raise InputError(
-            f"teachers = {teachers}: there are {records} records or persons to teach them; give "
-            f"at most {records}, and better a hundredth of it"
-        )

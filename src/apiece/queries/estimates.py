@@ -1,4 +1,4 @@
-"""From noisy sums to estimates with intervals; all of it post-processing, free of charge.
+"""Estimates and intervals from noisy sums: post-processing, which is free of charge.
 
 Each interval covers, with the stated confidence, the statistic of the clamped rows of the people
 who took part: it is about the noise, not about sampling, clamping, or who had no budget left.
@@ -7,22 +7,19 @@ who took part: it is about the noise, not about sampling, clamping, or who had n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
 
 from apiece._types import Floats, Json
-from apiece.queries.features import LEVELS, moment_names
-from apiece.queries.grammar import Query
-from apiece.queries.schema import Schema
+from apiece.queries.scan import LEVELS, Measure, Question, moment_names
 
 DRAWS = 2000
 FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
 
 
 def estimate(
-    query: Query, schema: Schema, sums: Floats, scale: float, confidence: float, pure: bool = False
+    question: Question, sums: Floats, scale: float, confidence: float, pure: bool = False
 ) -> Json:
     """Return the estimate of one group from its noisy sums, shape (cells, features).
 
@@ -30,64 +27,57 @@ def estimate(
     scale of a Laplace law.
     """
     z = -math.log(1 - confidence) if pure else NormalDist().inv_cdf((1 + confidence) / 2)
-    stddev = scale
-    match query.aggregate:
+    match question.query.aggregate:
         case "count":
-            return _linear(sums[0, 0], stddev, z)
+            return _linear(sums[0, 0], z * scale)
         case "sum":
-            low, high = schema.bounds_of(query.columns[0])
-            largest = max(abs(low), abs(high))
-            return _linear(sums[0, 0] * largest, stddev * largest, z)
+            largest = question.measures[0].largest
+            return _linear(sums[0, 0] * largest, z * scale * largest)
         case "histogram":
-            low, high = schema.bounds_of(query.columns[0])
-            edges = np.linspace(low, high, len(sums) + 1)
-            bins = [_linear(s, stddev, z) for s in sums[:, 0]]
+            (column,) = question.measures
+            edges = np.linspace(column.low, column.high, len(sums) + 1)
+            bins = [_linear(s, z * scale) for s in sums[:, 0]]
             return {"edges": edges.tolist(), "bins": bins}
         case "mean":
-            return _mean(query, schema, sums[0], stddev, z)
+            return _mean(question.measures[0], sums[0], z * scale)
         case "quantile":
-            return _quantile(query, schema, sums[:, 0], stddev, z)
-    return _simulated(query, schema, sums[0], stddev, confidence)
+            level = question.query.numbers[0]
+            return _quantile(question.measures[0], level, sums[:, 0], z * scale)
+    return _simulated(question, sums[0], scale, confidence)
 
 
-def _linear(value: float, stddev: float, z: float) -> Json:
+def _linear(value: float, margin: float) -> Json:
     value = float(value)
-    return {"estimate": value, "interval": [value - z * stddev, value + z * stddev]}
+    return {"estimate": value, "interval": [value - margin, value + margin]}
 
 
-def _scale(schema: Schema, column: str) -> tuple[float, float]:
-    low, high = schema.bounds_of(column)
-    return (low + high) / 2, (high - low) / 2
-
-
-def _mean(query: Query, schema: Schema, sums: Floats, stddev: float, z: float) -> Json:
-    """Ratio of two Gaussians: Fieller's interval, which is exact for known variances."""
-    middle, half = _scale(schema, query.columns[0])
+def _mean(column: Measure, sums: Floats, margin: float) -> Json:
+    """Return a ratio of two Gaussians: Fieller's interval, which is exact for known variances."""
     count, total = float(sums[0]), float(sums[1])
     ratio = min(max(total / count, -1.0), 1.0) if count > 0 else 0.0
     # {r : (total − r·count)² ≤ z²σ²(1 + r²)}
-    a, b, c = count**2 - (z * stddev) ** 2, -count * total, total**2 - (z * stddev) ** 2
+    a, b, c = count**2 - margin**2, -count * total, total**2 - margin**2
     low, high = -1.0, 1.0
     if a > 0 and count > 0:
         root = math.sqrt(max(b * b - a * c, 0.0))
         low, high = max((-b - root) / a, -1.0), min((-b + root) / a, 1.0)
         low, high = min(low, 1.0), max(high, -1.0)
+    middle, half = column.middle, column.half
     return {
         "estimate": middle + half * ratio,
         "interval": [middle + half * low, middle + half * high],
     }
 
 
-def _quantile(query: Query, schema: Schema, nodes: Floats, stddev: float, z: float) -> Json:
-    """The least edge whose noisy rank reaches the level; ranks are sums of at most ten nodes."""
-    low, high = schema.bounds_of(query.columns[0])
-    level = query.numbers[0]
+def _quantile(column: Measure, level: float, nodes: Floats, noise: float) -> Json:
+    """Return the least edge whose noisy rank, a sum of at most ten nodes, reaches the level."""
+    low, high = column.low, column.high
     ranks = _ranks(nodes)
     target = level * (nodes[0] + nodes[1])
     edges = np.linspace(low, high, ranks.size)
     reached = np.flatnonzero(np.maximum.accumulate(ranks) >= target)
     best = edges[reached[0]] if reached.size else high
-    margin = z * stddev * (math.sqrt(LEVELS) + level * math.sqrt(2))
+    margin = noise * (math.sqrt(LEVELS) + level * math.sqrt(2))
     above = np.flatnonzero(ranks >= target - margin)
     below = np.flatnonzero(ranks <= target + margin)
     first = edges[max(int(above[0]) - 1, 0)] if above.size else high
@@ -113,80 +103,53 @@ def _ranks(nodes: Floats) -> Floats:
     return ranks
 
 
-def _simulated(
-    query: Query, schema: Schema, sums: Floats, stddev: float, confidence: float
-) -> Json:
-    """Intervals by drawing the noise again around the noisy sums (a parametric bootstrap)."""
-    solve: Callable[[Floats], Floats] = {
-        "variance": _variance,
-        "covariance": _covariance,
-        "regression": _regression,
-    }[query.aggregate](query, schema, stddev)
-    best = solve(sums[None, :])[0]
+def _simulated(question: Question, sums: Floats, stddev: float, confidence: float) -> Json:
+    """Return intervals by drawing the noise again around the noisy sums (parametric bootstrap)."""
     # The draws describe an interval, they hide nothing: their seed is fixed.
     draws = sums + np.random.default_rng(0).normal(0, stddev, (DRAWS, sums.size))
+    solve = _regression if question.query.aggregate == "regression" else _moment
+    best = solve(question, sums[None, :], stddev)[0]
     tail = (1 - confidence) / 2
-    low, high = np.quantile(solve(draws), [tail, 1 - tail], axis=0)
-    if query.aggregate != "regression":
-        return {"estimate": float(best[0]), "interval": [float(low[0]), float(high[0])]}
-    names = ["intercept", *query.columns[1:]]
-    return {
-        "coefficients": {
-            name: {"estimate": float(best[i]), "interval": [float(low[i]), float(high[i])]}
-            for i, name in enumerate(names)
-        }
-    }
+    low, high = np.quantile(solve(question, draws, stddev), [tail, 1 - tail], axis=0)
+    result = [
+        {"estimate": float(each), "interval": [float(least), float(most)]}
+        for each, least, most in zip(best, low, high, strict=True)
+    ]
+    if question.query.aggregate != "regression":
+        return result[0]
+    names = ["intercept", *question.query.columns[1:]]
+    return {"coefficients": dict(zip(names, result, strict=True))}
 
 
-def _variance(query: Query, schema: Schema, stddev: float) -> Callable[[Floats], Floats]:
-    _, half = _scale(schema, query.columns[0])
-
-    def solve(sums: Floats) -> Floats:
-        count = np.maximum(sums[:, 0], max(stddev, 1.0))
-        first, second = sums[:, 1] / count, sums[:, 2] / count
-        return np.asarray(np.clip(second - first**2, 0.0, 1.0)[:, None] * half**2)
-
-    return solve
-
-
-def _covariance(query: Query, schema: Schema, stddev: float) -> Callable[[Floats], Floats]:
-    _, half_x = _scale(schema, query.columns[0])
-    _, half_y = _scale(schema, query.columns[1])
-
-    def solve(sums: Floats) -> Floats:
-        count = np.maximum(sums[:, 0], max(stddev, 1.0))
-        x, y, xy = (sums[:, i] / count for i in (1, 2, 3))
-        return np.asarray(np.clip(xy - x * y, -1.0, 1.0)[:, None] * half_x * half_y)
-
-    return solve
+def _moment(question: Question, sums: Floats, stddev: float) -> Floats:
+    """Return a variance or covariance of each row of sums."""
+    count = np.maximum(sums[:, 0], max(stddev, 1.0))
+    # Of a variance: count, x, x²; both factors of the product are the same.
+    x, y, product = (sums[:, i] / count for i in (1, -2, -1))
+    first, second = question.measures[0], question.measures[-1]
+    least = 0.0 if question.query.aggregate == "variance" else -1.0
+    return np.asarray(np.clip(product - x * y, least, 1.0)[:, None] * first.half * second.half)
 
 
-def _regression(query: Query, schema: Schema, stddev: float) -> Callable[[Floats], Floats]:
-    """Least squares from noisy second moments; their eigenvalues are kept above the noise."""
-    names = ["", *query.columns]
-    at = {m: i for i, m in enumerate(moment_names(query))}
+def _regression(question: Question, sums: Floats, stddev: float) -> Floats:
+    """Return least squares from noisy second moments; eigenvalues are kept above the noise."""
+    names = ["", *question.query.columns]
+    at = {m: i for i, m in enumerate(moment_names(question.query))}
     index = np.empty((len(names), len(names)), dtype=int)
     for i, a in enumerate(names):
         for j, b in enumerate(names):
             key = tuple(n for n in (a, b) if n)
             index[i, j] = at[key] if key in at else at[key[::-1]]
     regressors = [0, *range(2, len(names))]
-    scales = [_scale(schema, c) for c in query.columns]
-
-    def solve(sums: Floats) -> Floats:
-        moments = sums[:, index]
-        gram = moments[:, regressors][:, :, regressors]
-        values, vectors = np.linalg.eigh(gram)
-        values = np.maximum(values, max(stddev, 1.0))
-        right = moments[:, regressors, 1]
-        inner = np.einsum("nij,ni->nj", vectors, right) / values
-        slopes = np.einsum("nij,nj->ni", vectors, inner)
-        middle_y, half_y = scales[0]
-        result = np.empty_like(slopes)
-        result[:, 0] = middle_y + half_y * slopes[:, 0]
-        for i, (middle, half) in enumerate(scales[1:], start=1):
-            result[:, i] = slopes[:, i] * half_y / half
-            result[:, 0] -= result[:, i] * middle
-        return np.asarray(result)
-
-    return solve
+    moments = sums[:, index]
+    values, vectors = np.linalg.eigh(moments[:, regressors][:, :, regressors])
+    values = np.maximum(values, max(stddev, 1.0))
+    inner = np.einsum("nij,ni->nj", vectors, moments[:, regressors, 1]) / values
+    slopes = np.einsum("nij,nj->ni", vectors, inner)
+    response, *columns = question.measures
+    result = np.empty_like(slopes)
+    result[:, 0] = response.middle + response.half * slopes[:, 0]
+    for i, column in enumerate(columns, start=1):
+        result[:, i] = slopes[:, i] * response.half / column.half
+        result[:, 0] -= result[:, i] * column.middle
+    return np.asarray(result)

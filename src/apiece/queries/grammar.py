@@ -20,18 +20,17 @@ from typing import Final
 
 from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import InputError, OptionError, unknown
-from apiece.queries.conditions import Compare, Condition, Joined, Literal, Missing, Negated
 
-AGGREGATES: Final = (
-    "count",
-    "sum",
-    "mean",
-    "variance",
-    "covariance",
-    "histogram",
-    "quantile",
-    "regression",
-)
+_SHAPES: Final = {  # columns at least, at most; numbers
+    "count": (0, 1, 0),
+    "sum": (1, 1, 0),
+    "mean": (1, 1, 0),
+    "variance": (1, 1, 0),
+    "covariance": (2, 2, 0),
+    "histogram": (1, 1, 1),
+    "quantile": (1, 1, 1),
+    "regression": (2, 20, 0),
+}
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)
     |(?P<text>'(?:[^']|'')*')
@@ -45,45 +44,54 @@ _WORDS: Final = ("by", "where", "and", "or", "not", "in", "is", "null")
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A parsed query, as `parse` returns it.
+class Compare:
+    """A column beside literals. sign: = != <> < <= > >= (one literal), or in (one or more)."""
 
-    Attributes:
-        aggregate: "count", "sum", "mean" and so on, in small letters.
-        columns: Its columns, in order; of a regression the response first.
-        numbers: Its numbers: how many bins, which level.
-        by: The grouping column, or None.
-        where: The condition as a tree (see `conditions`), or None.
-        text: What it was parsed from.
+    column: str
+    sign: str
+    literals: tuple[Literal, ...]
 
-    Example:
-        >>> query = parse("sum(income) by region")
-        >>> query.aggregate, query.columns, query.by
-        ('sum', ('income',), 'region')
-    """
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A column whose cell is missing, or cannot be read as its declared kind."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """A condition that does not hold; of a missing cell neither a comparison nor its negation."""
+
+    part: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Several conditions, joined by one word: and, or."""
+
+    word: str
+    parts: tuple[Condition, ...]
+
+
+Literal = float | str
+Condition = Compare | Missing | Negated | Combined
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """A parsed query; of a regression the first column is the response."""
 
     aggregate: str
     columns: tuple[str, ...]
-    numbers: tuple[float, ...]
+    numbers: tuple[float, ...]  # how many bins, which level
     by: str | None
     where: Condition | None
     text: str
 
 
-def parse(text: str) -> Query:
-    """Return the query that `text` stands for.
-
-    Args:
-        text: One sentence of the language, such as "mean(income) by region where age >= 18".
-
-    Raises:
-        InputError: With the place where it stops being a query.
-        OptionError: For an unknown aggregate.
-
-    Example:
-        >>> parse("mean(income) by region where age >= 18").where
-        Compare(column='age', sign='>=', literals=(18.0,))
-    """
+def parse(text: str) -> ParsedQuery:
+    """Return the query that a text stands for; raise `InputError` where it stops being one."""
     return _Parser(text).query()
 
 
@@ -93,41 +101,45 @@ class _Parser:
 
     def fail(self, expected: str) -> InputError:
         kind, value, place = self.tokens[self.at]
-        found = "the end" if kind == "end" else repr(value)
+        result = "the end" if kind == "end" else repr(value)
         return InputError(
-            f"query: expected {expected}, found {found} at character {place + 1} of "
+            f"query: expected {expected}, found {result} at character {place + 1} of "
             f"{self.text!r}; for instance: mean(income) by region where age >= 18"
         )
 
     def take(self, kind: str, value: str | None = None) -> str | None:
         have, content, _ = self.tokens[self.at]
         same = value is None or content.lower() == value
-        if have != kind or not same or (kind == "name" and value is None and _word(content)):
+        if (
+            have != kind
+            or not same
+            or (kind == "name" and value is None and content.lower() in _WORDS)
+        ):
             return None
         self.at += 1
         return content
 
     def need(self, kind: str, value: str | None = None) -> str:
-        found = self.take(kind, value)
-        if found is None:
+        result = self.take(kind, value)
+        if result is None:
             raise self.fail(repr(value) if value else f"a {'column' if kind == 'name' else kind}")
-        return found
+        return result
 
     def column(self) -> str:
         name = self.need("name")
         return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
-    def query(self) -> Query:
+    def query(self) -> ParsedQuery:
         aggregate = self.need("name").lower()
-        if aggregate not in AGGREGATES:
-            raise unknown("aggregate", aggregate, AGGREGATES)
+        if aggregate not in _SHAPES:
+            raise unknown("aggregate", aggregate, _SHAPES)
         columns, numbers = self.arguments()
         by = self.column() if self.take("name", "by") else None
         where = self.condition() if self.take("name", "where") else None
         if self.tokens[self.at][0] != "end":
             raise self.fail("'by', 'where' or the end")
         _check_arguments(aggregate, columns, numbers)
-        return Query(aggregate, tuple(columns), tuple(numbers), by, where, self.text.strip())
+        return ParsedQuery(aggregate, tuple(columns), tuple(numbers), by, where, self.text.strip())
 
     def arguments(self) -> tuple[list[str], list[float]]:
         columns: list[str] = []
@@ -154,7 +166,7 @@ class _Parser:
         parts = [part()]
         while self.take("name", word):
             parts.append(part())
-        return parts[0] if len(parts) == 1 else Joined(word, tuple(parts))
+        return parts[0] if len(parts) == 1 else Combined(word, tuple(parts))
 
     def term(self) -> Condition:
         negated = self.take("name", "not") is not None
@@ -199,10 +211,6 @@ class _Parser:
         return text[1:-1].replace("''", "'")
 
 
-def _word(content: str) -> bool:
-    return content.lower() in _WORDS
-
-
 def _tokens(text: str) -> list[tuple[str, str, int]]:
     if len(text) > 10_000:
         raise InputError("query: give a text of at most 10,000 characters")
@@ -223,18 +231,6 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
         tokens.append((kind, match.group(kind), match.start(kind)))
         at = match.end()
     return [*tokens, ("end", "", len(text))]
-
-
-_SHAPES: Final = {  # columns at least, at most; numbers
-    "count": (0, 1, 0),
-    "sum": (1, 1, 0),
-    "mean": (1, 1, 0),
-    "variance": (1, 1, 0),
-    "covariance": (2, 2, 0),
-    "histogram": (1, 1, 1),
-    "quantile": (1, 1, 1),
-    "regression": (2, 20, 0),
-}
 
 
 def _check_arguments(aggregate: str, columns: list[str], numbers: list[float]) -> None:

@@ -116,10 +116,7 @@ def _normal(more: Words) -> tuple[bool, int, _Uniform]:
 
 
 def _exponential(more: Words) -> tuple[int, _Uniform]:
-    """Return the whole part and fraction of an exact standard exponential deviate.
-
-    Source: von Neumann 1951.
-    """
+    """Return whole part and fraction of an exact exponential deviate (von Neumann 1951)."""
     whole = 0
     while True:
         x = _Uniform(more)
@@ -132,17 +129,7 @@ def _exponential(more: Words) -> tuple[int, _Uniform]:
 
 
 def rounded_laplaces(count: int, bits: Bits = secrets.randbits) -> list[int]:
-    """Return `count` independent values of round(2^BITS · L), L standard Laplace, exactly.
-
-    Args:
-        count: How many.
-        bits: As of `rounded_gaussians`.
-
-    Example:
-        >>> import random
-        >>> [v / 2**BITS for v in rounded_laplaces(2, random.Random(0).getrandbits)] == [0.0, 0.0]
-        False
-    """
+    """Return `count` independent values of round(2^BITS · L), L standard Laplace, exactly."""
     more = _pool(bits)
     return [_rounded(more() >> (WORD - 1) == 1, *_exponential(more)) for _ in range(count)]
 
@@ -156,17 +143,6 @@ def _rounded(negative: bool, whole: int, fraction: _Uniform) -> int:
 
 
 def rounded_gaussians(count: int, bits: Bits = secrets.randbits) -> list[int]:
-    """Return `count` independent values of round(2^BITS · N), N standard normal, exactly.
-
-    Args:
-        count: How many.
-        bits: Where randomness comes from; the operating system's cryptographic source by default.
-            Anything else is for tests and simulations, never for a release.
-
-    Example:
-        >>> import random
-        >>> [v / 2**BITS for v in rounded_gaussians(2, random.Random(0).getrandbits)] == [0.0, 0.0]
-        False
-    """
+    """Return `count` independent values of round(2^BITS · N), N standard normal, exactly."""
     more = _pool(bits)
     return [_rounded(*_normal(more)) for _ in range(count)]

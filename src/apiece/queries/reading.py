@@ -1,4 +1,4 @@
-"""What is stored becomes cells of the declared kinds, each row by itself, in a locked DuckDB.
+"""Cells of the declared kinds from what is stored, each row by itself, in a locked DuckDB.
 
 Every engine reads with this, in its own processes and some rows at a time: a row's reading is a
 function of that row, the storage types and the schema, so it does not matter which rows it meets.
@@ -6,16 +6,24 @@ function of that row, the storage types and the schema, so it does not matter wh
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from apiece.errors import UnsupportedError
-from apiece.queries import cells
-from apiece.queries.conditions import MOMENT
+from apiece.queries import sources
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Columns
 
 ID_LENGTH: Final = 128
+MOMENT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?"  # ASCII digits
 _LOCKED: Final = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -64,10 +72,7 @@ def _bytes(found: Any) -> int:
 
 
 def stored(columns: Columns, schema: Schema) -> dict[str, Any]:
-    """Return what is to be read, by the name that it has then: texts, or doubles as they are.
-
-    Raises `UnsupportedError` for a column of lists and the like.
-    """
+    """Return what is to be read, by the name that it has then: texts, or doubles as they are."""
     given = {"person": _stored(columns, schema.person, "text")}
     for column, kind in schema.readings:
         given[schema.stored(column, kind)] = _stored(columns, column, kind)
@@ -78,7 +83,7 @@ def stored(columns: Columns, schema: Schema) -> dict[str, Any]:
 
 def _stored(columns: Columns, column: str, kind: str) -> Any:
     try:
-        return (cells.numbers if kind == "numeric" else cells.texts)(columns[column])
+        return (sources.numbers if kind == "numeric" else sources.texts)(columns[column])
     except UnsupportedError as error:
         raise UnsupportedError(f"column {column!r}: {error}; leave it out or convert it") from None
 
@@ -86,8 +91,8 @@ def _stored(columns: Columns, column: str, kind: str) -> Any:
 def types(schema: Schema) -> dict[str, str]:
     """Return the columns of the table `cells` after `person`, and what they hold."""
     as_type = {"numeric": "double", "text": "text", "date": "whole"}
-    found = {schema.stored(column, kind): as_type[kind] for column, kind in schema.readings}
-    return found | {schema.stored_group(column): "whole" for column in schema.groups}
+    result = {schema.stored(column, kind): as_type[kind] for column, kind in schema.readings}
+    return result | {schema.stored_group(column): "whole" for column in schema.groups}
 
 
 def order(schema: Schema) -> str:
@@ -114,7 +119,7 @@ def read(database: Any, given: dict[str, Any], schema: Schema, *, more: bool = F
     content = [f"texts.{name}" for name in names]
     for column in schema.groups:
         name = schema.stored_group(column)
-        values = [cells.text_of(value) for value in schema.groups_of(column)]
+        values = [sources.text_of(value) for value in schema.groups_of(column)]
         declared = pa.table({"value": values, "number": list(range(len(values)))})
         database.register(f"declared_{name}", declared)
         joins += f" LEFT JOIN declared_{name} ON texts.{name} = declared_{name}.value"
@@ -129,3 +134,41 @@ def read(database: Any, given: dict[str, Any], schema: Schema, *, more: bool = F
     )
     for name in ["given", *(f"declared_{schema.stored_group(column)}" for column in schema.groups)]:
         database.unregister(name)
+
+
+# Waits until whoever started it is gone, however that came about.
+_AFTERWARDS: Final = (
+    "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+)
+
+
+def folder() -> Path:
+    """Return a folder that is not there yet, in a room of this process in TMPDIR.
+
+    The room has mode 0700. It is removed at exit, and by a process that waits for this one to end
+    where it is killed; only with the whole machine, or with both at once, it stays.
+    """
+    return _room(os.getpid()) / uuid.uuid4().hex
+
+
+@cache
+def _room(process: int) -> Path:
+    """Make this process's room; a forked one has its own."""
+    room = tempfile.mkdtemp(prefix="apiece-")
+    quiet = subprocess.DEVNULL
+    waiting = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _AFTERWARDS, room],
+        stdin=subprocess.PIPE,
+        stdout=quiet,
+        stderr=quiet,
+        start_new_session=True,  # a Ctrl-C is not for it
+    )
+
+    def leave() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(room, ignore_errors=True)
+            waiting.kill()
+            waiting.wait()
+
+    atexit.register(leave)
+    return Path(room)

@@ -1,29 +1,290 @@
-"""The scan: people's bounded contributions as whole grid steps, as SQL over a registered table.
+"""Questions: a query resolved against its schema, once, and the scan that answers it.
 
-It is stable: a person's contributions are a function of that person's rows, the query, the schema
-and the noise's grid. Rows are read one at a time when the table is registered; a condition, a group
-and a feature are functions of one row; which rows are kept, and their sums, of one person's rows.
-All sums are of whole numbers, so their order does not matter, and no expression can fail. The text
-is one for every engine, but for what its dialect says.
+The scan is stable: a person's contributions are a function of that person's rows, the question and
+the noise's grid. A condition, a group and a feature are functions of one row; which rows are kept,
+and their sums, of one person's rows. Sums are of whole numbers, so their order does not matter, and
+no expression can fail. The text is one for every engine, but for what its dialect says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import combinations_with_replacement
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from apiece._types import Floats, Mask
-from apiece.queries.conditions import condition_sql
-from apiece.queries.dialects import Dialect, number_sql
-from apiece.queries.features import Features
-from apiece.queries.grammar import Query
+from apiece._types import Floats, Json, Mask
+from apiece.errors import InputError
+from apiece.queries.grammar import (
+    Combined,
+    Compare,
+    Condition,
+    Literal,
+    Missing,
+    Negated,
+    ParsedQuery,
+)
+from apiece.queries.reading import MOMENT
 from apiece.queries.schema import Schema
 
 Texts = Any  # an Arrow array of text in chunks: a tenth of what Python's texts take
-_HALF = 2**53  # of a sum of squares, that both halves are exact as doubles
+LEVELS: Final = 10  # of the tree of a quantile: 2^10 leaves over the declared bounds
+_HALF: Final = 2**53  # of a sum of squares, that both halves are exact as doubles
+_LIKE: Final = {
+    "numeric": "a finite number, as in 18",
+    "text": "a text in quotes, as in 'north'",
+    "date": "a date in quotes, as in '2024-01-31' or '2024-01-31 18:30'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A column that is clamped to its declared bounds. stored: its name in the scanned table."""
+
+    name: str
+    stored: str
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Return what is scaled to 0."""
+        return (self.low + self.high) / 2
+
+    @property
+    def half(self) -> float:
+        """Return half the width of the bounds, which is scaled to 1."""
+        return (self.high - self.low) / 2
+
+    @property
+    def largest(self) -> float:
+        """Return the largest size of a clamped value."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def clamped(self) -> str:
+        """Return SQL for the clamped value."""
+        return f"least(greatest({self.stored}, {number_sql(self.low)}), {number_sql(self.high)})"
+
+    @property
+    def scaled(self) -> str:
+        """Return SQL for the clamped value, scaled to [−1, 1]."""
+        middle, half = number_sql(self.middle), number_sql(self.half)
+        return f"least(greatest(({self.clamped} - {middle}) / {half}, -1.0), 1.0)"
+
+    def position(self, bins: int) -> str:
+        """Return SQL for the bin that the value lies in."""
+        unit = f"(({self.scaled} + 1) / 2)"
+        return f"least(CAST(floor({unit} * {bins}) AS BIGINT), {bins - 1})"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query over a table whose schema and source are known: what is planned, charged, answered.
+
+    A row that counts adds `columns` (SQL, in [−1, 1]) to each of its `cells` (SQL, one a level),
+    by at most `norm` (ℓ2); a person at most `rows` of them.
+    """
+
+    query: ParsedQuery
+    measures: tuple[Measure, ...]
+    columns: tuple[str, ...]
+    cells: tuple[str, ...]
+    norm: float
+    size: int  # cells of a group
+    present: str  # SQL: the row has all numbers that are asked for
+    where: Condition | None  # over stored columns, with literals of their kinds
+    group: str | None  # the stored number of a row's declared group
+    groups: tuple[Any, ...]  # the declared values; one that is None where nothing is grouped
+    rows: int
+    terms: Json = field(repr=False)  # query, schema and source, as a ledger compares them
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return of how many noisy sums the answer is made: (groups, cells, features)."""
+        return len(self.groups), self.size, len(self.columns)
+
+
+def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
+    """Return a query with what the schema declares of its columns; source: a fingerprint.
+
+    Raises `DataError` for a column that is not declared as the query uses it, `InputError` for a
+    literal of another kind than its column's. Neither depends on a row.
+    """
+    counts = query.aggregate == "count"
+    measures = () if counts else tuple(_measure(name, schema) for name in query.columns)
+    needed = [schema.stored(c, schema.kind_of(c)) for c in query.columns if counts]
+    needed += [each.stored for each in measures]
+    columns, cells, norm, size = _features(query, measures)
+    return Question(
+        query=query,
+        measures=measures,
+        columns=columns,
+        cells=cells,
+        norm=norm,
+        size=size,
+        present=" AND ".join(f"({name} IS NOT NULL)" for name in needed) or "TRUE",
+        where=None if query.where is None else resolved(query.where, schema),
+        group=None if query.by is None else schema.stored_group(query.by),
+        groups=(None,) if query.by is None else schema.groups_of(query.by),
+        rows=schema.rows_per_person,
+        terms={"query": query.text, "schema": asdict(schema), "source": source},
+    )
+
+
+def _measure(name: str, schema: Schema) -> Measure:
+    low, high = schema.bounds_of(name)
+    return Measure(name, schema.stored(name, "numeric"), low, high)
+
+
+def _features(
+    query: ParsedQuery, measures: tuple[Measure, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...], float, int]:
+    """Return what a row adds and to which cells, its norm, and the number of cells."""
+    match query.aggregate:
+        case "count":
+            return ("1.0",), ("0",), 1.0, 1
+        case "sum":
+            value = f"{measures[0].clamped} / {number_sql(measures[0].largest)}"
+            return (value,), ("0",), 1.0, 1
+        case "histogram":
+            bins = int(query.numbers[0]) if query.numbers else 10
+            return ("1.0",), (measures[0].position(bins),), 1.0, bins
+        case "quantile":
+            leaf = measures[0].position(2**LEVELS)
+            # Level l has 2^l nodes, which start at 2^l − 2.
+            nodes = tuple(
+                f"({2**level - 2} + CAST(floor({leaf} / {number_sql(2.0 ** (LEVELS - level))}) "
+                "AS BIGINT))"
+                for level in range(1, LEVELS + 1)
+            )
+            return ("1.0",), nodes, math.sqrt(LEVELS), 2 ** (LEVELS + 1) - 2
+    moments, values = moment_names(query), {each.name: each.scaled for each in measures}
+    sql = tuple(" * ".join(f"({values[c]})" for c in names) or "1.0" for names in moments)
+    # Every coordinate is at most 1, and the first is 1.
+    return sql, ("0",), math.sqrt(len(moments)), 1
+
+
+def moment_names(query: ParsedQuery) -> list[tuple[str, ...]]:
+    """Return which products of columns the sums of an aggregate of moments are: 1 first."""
+    columns = query.columns
+    singles: list[tuple[str, ...]] = [(), *((c,) for c in columns)]
+    match query.aggregate:
+        case "mean":
+            return singles
+        case "variance":
+            return [*singles, columns * 2]
+        case "covariance":
+            return [*singles, columns]
+        case _:
+            return [*singles, *combinations_with_replacement(columns, 2)]
+
+
+def resolved(condition: Condition, schema: Schema) -> Condition:
+    """Return a condition over stored columns, whose literals are of the declared kinds."""
+    match condition:
+        case Combined(word, parts):
+            return Combined(word, tuple(resolved(part, schema) for part in parts))
+        case Negated(part):
+            return Negated(resolved(part, schema))
+    column, kind = condition.column, schema.kind_of(condition.column)
+    if isinstance(condition, Compare):
+        literals = tuple(_literal(column, kind, value) for value in condition.literals)
+        condition = replace(condition, literals=literals)
+    return replace(condition, column=schema.stored(column, kind))
+
+
+def _literal(column: str, kind: str, value: Literal) -> Literal:
+    match kind, value:
+        case "numeric", float() if math.isfinite(value):
+            return value
+        case "text", str():
+            return value
+        case "date", str() if (moment := _moment(value)) is not None:
+            return moment
+    raise InputError(
+        f"query: column {column!r} is declared {kind}, so it cannot be compared with {value!r}; "
+        f"give {_LIKE[kind]}"
+    )
+
+
+def _moment(text: str) -> int | None:
+    """Return microseconds since 1970, in UTC; None for what is no date."""
+    try:
+        moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    if re.fullmatch(MOMENT, text, re.ASCII) is None:
+        return None
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlDialect:
+    """The parts of SQL that engines write differently.
+
+    An engine is fit for a scan if, on the types that `reading` leaves, its doubles are those of
+    IEEE 754 with + − × ÷ floor and round (ties away from zero), its texts compare byte by byte, and
+    its whole numbers of 38 digits are exact. Tests compare DuckDB and Spark to the bit; for an
+    engine that cannot be tested here there is no dialect.
+
+    text: SQL for exactly a text. wide: its type of whole numbers of 38 digits. divided: its sign of
+    division without remainder. spread: SQL that makes one row of each of several numbers.
+    """
+
+    text: Callable[[str], str]
+    wide: str
+    divided: str
+    spread: Callable[[Sequence[str]], str]
+
+
+def number_sql(value: float) -> str:
+    """Return SQL for exactly this double, in every dialect."""
+    return f"CAST('{value!r}' AS DOUBLE)"
+
+
+def quoted(value: str) -> str:
+    """Return SQL for exactly this text where a quote is written twice and nothing else is."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def coded(value: str) -> str:
+    """Return SQL for exactly this text by its bytes: where backslashes and quotes mean more."""
+    return f"CAST(X'{value.encode().hex()}' AS STRING)"
+
+
+DUCKDB: Final = SqlDialect(quoted, "HUGEINT", "//", lambda cells: f"unnest([{', '.join(cells)}])")
+SPARK: Final = SqlDialect(
+    coded, "DECIMAL(38, 0)", "DIV", lambda cells: f"explode(array({', '.join(cells)}))"
+)
+
+
+def condition_sql(condition: Condition, dialect: SqlDialect = DUCKDB) -> str:
+    """Return SQL for a resolved condition; it cannot fail on any row."""
+    match condition:
+        case Combined(word, parts):
+            inner = f" {word.upper()} ".join(condition_sql(part, dialect) for part in parts)
+            return f"({inner})"
+        case Negated(part):
+            return f"(NOT {condition_sql(part, dialect)})"
+        case Missing(column):
+            return f"({column} IS NULL)"
+        case Compare(column, sign, literals):
+            values = ", ".join(_literal_sql(value, dialect) for value in literals)
+            right = f"({values})" if sign == "in" else values
+            return f"({column} {sign.upper()} {right})"
+
+
+def _literal_sql(value: Literal, dialect: SqlDialect) -> str:
+    if isinstance(value, str):
+        return dialect.text(value)
+    return str(value) if isinstance(value, int) else number_sql(value)
 
 
 class Contributions(Protocol):
@@ -49,37 +310,30 @@ class Registered(Protocol):
     fingerprint: str
 
     def contributions(
-        self, query: Query, what: Features, grid: float
+        self, question: Question, grid: float
     ) -> AbstractContextManager[Contributions]:
-        """Hold everybody's contributions to a query, in whole steps of the grid."""
+        """Hold everybody's contributions to a question, in whole steps of the grid."""
         ...
 
 
-def contributions_sql(
-    query: Query, schema: Schema, features: Features, grid: float, dialect: Dialect
-) -> str:
-    """Return SQL for person, cell and whole grid steps, one row a pair, over the table `rows`.
-
-    Of a person's rows that count at most schema.rows_per_person are kept. Raises `DataError` for a
-    column that is not declared as the query uses it; it depends on no row.
-    """
-    kept = [f"({features.present})"]
-    if query.where is not None:
-        kept.append(condition_sql(query.where, schema, dialect))
+def contributions_sql(question: Question, grid: float, dialect: SqlDialect) -> str:
+    """Return SQL for person, cell and whole grid steps, one row a pair, over the table `rows`."""
+    kept = [f"({question.present})"]
+    if question.where is not None:
+        kept.append(condition_sql(question.where, dialect))
     base = "0"
-    if query.by is not None:
-        group = schema.stored_group(query.by)
-        kept.append(f"({group} IS NOT NULL)")
-        base = f"{group} * {features.size}"
-    width, wide = range(len(features.columns)), dialect.wide
+    if question.group is not None:
+        kept.append(f"({question.group} IS NOT NULL)")
+        base = f"{question.group} * {question.size}"
+    width, wide = range(len(question.columns)), dialect.wide
     # A feature is at most 1 in size and 1/grid at most 2^44, so a step is exact in 64 bits and no
     # sum, nor one of squares, leaves 38 digits.
     steps = ", ".join(
         f"CAST(round(({sql}) / {number_sql(grid)}) AS BIGINT) AS k{i}"
-        for i, sql in enumerate(features.columns)
+        for i, sql in enumerate(question.columns)
     )
-    cells = dialect.spread([f"({base}) + {cell}" for cell in features.cells])
-    if schema.rows_per_person == 1:  # a row's cells differ, so there is nothing to add up
+    cells = dialect.spread([f"({base}) + {cell}" for cell in question.cells])
+    if question.rows == 1:  # a row's cells differ, so there is nothing to add up
         sums, pairs = ", ".join(f"CAST(k{i} AS {wide}) AS k{i}" for i in width), ""
     else:
         sums = ", ".join(f"CAST(sum(CAST(k{i} AS {wide})) AS {wide}) AS k{i}" for i in width)
@@ -89,13 +343,13 @@ def contributions_sql(
         WITH counted AS (
             SELECT *, row_number() OVER (PARTITION BY person ORDER BY place) AS nth
             FROM rows AS given WHERE {" AND ".join(kept)}
-        ), bounded AS (SELECT * FROM counted AS given WHERE nth <= {schema.rows_per_person}),
+        ), bounded AS (SELECT * FROM counted AS given WHERE nth <= {question.rows}),
         spread AS (SELECT person, {steps}, {cells} AS cell FROM bounded)
         SELECT person, CAST(cell AS BIGINT) AS cell, {sums} FROM spread {pairs}
         """
 
 
-def powers_sql(width: int, power: int, dialect: Dialect) -> str:
+def powers_sql(width: int, power: int, dialect: SqlDialect) -> str:
     """Return SQL for every contributing person and their sum of squares or sizes, in two halves."""
     wide = dialect.wide
     powers = " + ".join(f"k{i} * k{i}" if power == 2 else f"abs(k{i})" for i in range(width))

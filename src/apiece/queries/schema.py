@@ -1,4 +1,4 @@
-"""What is declared about a table before a private query: all of it public, none of it looked up."""
+"""Declarations about a table before a private query: all of them public, none looked up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from apiece import _check
 from apiece.datasets.blocks import UNREADABLE
 from apiece.errors import DataError, InputError, unknown
-from apiece.queries.cells import text_of
+from apiece.queries.sources import text_of
 
 KINDS: Final = ("numeric", "text", "date")
 # Of bounds, and of what they are apart its inverse: no estimate from any noisy sums overflows.

@@ -5,31 +5,36 @@ from __future__ import annotations
 import math
 import secrets
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Json, Mask
+from apiece._types import Floats, Integers, Json, Mask
 from apiece.accounting import gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
+from apiece.ledger.codec import read_id
+from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
-from apiece.queries.features import Features, features
-from apiece.queries.grammar import Query, parse
+from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.people import with_account
-from apiece.queries.scan import Registered
+from apiece.queries.scan import Question, Registered, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import nobody, register
 
-CONFIDENCE = 0.95
-PURE = ("count", "sum", "histogram")  # a row adds to one sum alone
-CELLS = 2**22  # of an answer, at most: each is a draw of exact noise
+CONFIDENCE: Final = 0.95
+PURE: Final = ("count", "sum", "histogram")  # a row adds to one sum alone
+CELLS: Final = 2**22  # of an answer, at most: each is a draw of exact noise
+NORM: Final = math.sqrt(2)  # a person is in one place of each of two histograms
+_SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
+_PART: Final = 2**20  # ids looked up at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,172 +157,254 @@ class Session:
                 f"delta = 0: {query.aggregate} has Gaussian noise, which needs one; give a delta, "
                 f"such as 1e-6 ({', '.join(PURE)} may have 0, for Laplace noise)"
             )
-        analysis_id = str(uuid.uuid4()) if analysis_id is None else analysis_id
-        what = features(query, self.schema)
-        self._check_size(query, what)
-        noise = _noise(what, self.schema.rows_per_person, epsilon, delta)
-        terms = {
-            "query": query.text,
-            "schema": asdict(self.schema),
-            "epsilon": epsilon,
-            "delta": delta,
-            "source": self.source.fingerprint,
-        }
-        asked = _Asked(query, what, epsilon, delta, *noise, analysis_id, terms)
+        name = str(uuid.uuid4()) if analysis_id is None else analysis_id
+        question = resolve(query, self.schema, self.source.fingerprint)
+        _require_size(question)
+        asked = _Asked(question, epsilon, delta, name, *_noise(question, epsilon, delta))
         if self.ledger is None:
             return self._answer(asked)
-        return self._recorded(asked, self.ledger)
-
-    def _recorded(self, asked: _Asked, ledger: Ledger) -> Answer:
-        """Return the answer in the ledger, which is the first that was ever computed.
-
-        The terms are compared before a row is read. Whoever else asks on the same terms meanwhile
-        is answered with what was committed first, and so is the one who committed it.
-        """
-        if ledger.status(asked.analysis_id, asked.terms) != "committed":
-            try:
-                own = self._answer(asked)
-                return Answer(**ledger.commit(asked.analysis_id, own.to_dict()))
-            except AnalysisError:  # committed or taken since then
-                if ledger.status(asked.analysis_id, asked.terms) != "committed":
-                    raise
-        return Answer(**ledger.result(asked.analysis_id))
-
-    def _answer(self, asked: _Asked) -> Answer:
         return Answer(
-            asked.query.text,
-            asked.analysis_id,
-            self._estimates(asked, self._sums(asked)),
-            asked.epsilon,
-            asked.delta,
-            asked.multiplier,
-            CONFIDENCE,
-            "add_remove",
-            _guarantee(asked, self.ledger is not None),
+            **_recorded(self.ledger, name, asked.terms, lambda: self._answer(asked).to_dict())
         )
 
-    def _check_size(self, query: Query, what: Features) -> None:
-        """Refuse answers that are too large, or whose parts would share a name."""
-        groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
-        if not groups * what.size * len(what.columns) <= CELLS:
-            raise InputError(
-                f"query: {groups} groups of {what.size * len(what.columns)} noisy sums; give at "
-                f"most {CELLS} in all"
-            )
-        if query.by in FIELDS or (query.aggregate == "regression" and "intercept" in query.columns):
-            raise InputError(
-                "query: a column has the name of a part of the answer (such as 'estimate' or "
-                "'intercept'); rename the column"
-            )
+    def _answer(self, asked: _Asked) -> Answer:
+        question, by = asked.question, asked.question.query.by
+        groups = [
+            ({} if by is None else {by: name})
+            | estimate(question, values, asked.scale, CONFIDENCE, asked.pure)
+            for name, values in zip(question.groups, self._sums(asked), strict=True)
+        ]
+        return Answer(
+            query=question.query.text,
+            analysis_id=asked.analysis_id,
+            groups=groups,
+            epsilon=asked.epsilon,
+            delta=asked.delta,
+            noise_multiplier=asked.multiplier,
+            confidence=CONFIDENCE,
+            relation="add_remove",
+            guarantee=asked.guarantee(self.ledger is not None),
+        )
 
-    def _sums(self, asked: _Asked) -> Any:
+    def _sums(self, asked: _Asked) -> Floats:
         """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
-        query, what = asked.query, asked.what
-        grid, width = math.ldexp(asked.scale, -BITS), len(what.columns)
-        groups = 1 if query.by is None else len(self.schema.groups_of(query.by))
+        grid, shape = math.ldexp(asked.scale, -BITS), asked.question.shape
         try:
-            with self.source.contributions(query, what, grid) as held:
+            with self.source.contributions(asked.question, grid) as held:
                 paid = None
                 if self.ledger is not None:
                     ids, steps = held.norms(1 if asked.pure else 2)
                     paid = self._paid(self.ledger, asked, ids, steps * grid)
-                sums = held.totals(groups * what.size, paid)
+                sums = held.totals(shape[0] * shape[1], paid)
         except ApieceError:
             raise
         except Exception as error:  # any of the engine's may quote a row
-            self.log(f"query {query.text!r}: {type(error).__name__}: {error}")
+            self.log(f"query {asked.question.query.text!r}: {type(error).__name__}: {error}")
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
         drawn = rounded_laplaces if asked.pure else rounded_gaussians
-        noise = iter(drawn(groups * what.size * width, self.bits))
+        noise = iter(drawn(math.prod(shape), self.bits))
         noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
-        return np.array(noisy).reshape(groups, what.size, width)
+        return np.array(noisy).reshape(shape)
 
-    def _paid(self, ledger: Ledger, asked: _Asked, people: Any, norms: Any) -> Mask:
+    def _paid(self, ledger: Ledger, asked: _Asked, people: Texts, norms: Floats) -> Mask:
         """Charge everyone with an account who can pay; return who they are."""
-        ids, known = with_account(people, ledger)
-        if not known.all():
-            self.log(
-                f"analysis {asked.analysis_id!r}: {int((~known).sum())} of {len(people)} people "
-                "have no account; left out"
-            )
+        ids, paid = with_account(people, ledger)
+        said, size = f"analysis {asked.analysis_id!r}", len(people)
+        if not paid.all():
+            self.log(f"{said}: {int((~paid).sum())} of {size} people have no account; left out")
+        norms, terms = norms[paid], asked.terms
         if asked.pure:
-            mu = gaussian_of_laplace(norms[known] / asked.scale)
+            mu = gaussian_of_laplace(norms / asked.scale)
             costs = Costs.fixed(mu * mu * (1 + 2.0**-40))
-            admitted = ledger.reserve_costs(asked.analysis_id, ids, costs, terms=asked.terms)
+            admitted = ledger.reserve_costs(asked.analysis_id, ids, costs, terms=terms)
         else:
-            admitted = ledger.reserve(
-                asked.analysis_id, ids, norms[known], asked.scale, terms=asked.terms
-            )
-        paid = known.copy()
+            admitted = ledger.reserve(asked.analysis_id, ids, norms, asked.scale, terms=terms)
         if admitted.size < ids.size:
             self.log(
-                f"analysis {asked.analysis_id!r}: {ids.size - admitted.size} of {len(people)} "
-                "people have no budget left, or were charged less when it was first asked; left out"
+                f"{said}: {ids.size - admitted.size} of {size} people have no budget left, or "
+                "were charged less when it was first asked; left out"
             )
-            paid[known] = np.isin(ids, admitted)
+            paid[paid] = np.isin(ids, admitted)
         return paid
-
-    def _estimates(self, asked: _Asked, sums: Any) -> list[Json]:
-        query = asked.query
-        names: tuple[Any, ...] = (None,)
-        if query.by is not None:
-            names = self.schema.groups_of(query.by)
-        found = []
-        for name, values in zip(names, sums, strict=True):
-            group = {} if query.by is None else {query.by: name}
-            made = estimate(query, self.schema, values, asked.scale, CONFIDENCE, asked.pure)
-            found.append({**group, **made})
-        return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A question with its noise and what the ledger holds it to, fixed before a row is read."""
 
-    query: Query
-    what: Features
+    question: Question
     epsilon: float
     delta: float
+    analysis_id: str
     multiplier: float
     scale: float
-    analysis_id: str
-    terms: Json = field(repr=False)
+
+    @property
+    def terms(self) -> Json:
+        """Return what the analysis id stands for."""
+        return {**self.question.terms, "epsilon": self.epsilon, "delta": self.delta}
 
     @property
     def pure(self) -> bool:
         """Whether the noise is Laplace noise."""
         return self.delta == 0
 
+    def guarantee(self, ledger: bool) -> str:
+        """Return the promise as a sentence."""
+        noise = "Laplace" if self.pure else "Gaussian"
+        alone = (
+            f"({self.epsilon:g}, {self.delta:g})-DP under adding or removing all rows of a person "
+            f"(exact {noise} noise, rounded to a grid)"
+        )
+        if not ledger:
+            return alone + "; this query alone"
+        return alone + "; and each person's own budget over everything this ledger has charged"
 
-def _noise(what: Features, rows: int, epsilon: float, delta: float) -> tuple[float, float]:
+
+def _require_size(question: Question) -> None:
+    """Refuse answers that are too large, or whose parts would share a name."""
+    query, (groups, size, width) = question.query, question.shape
+    if not groups * size * width <= CELLS:
+        raise InputError(
+            f"query: {groups} groups of {size * width} noisy sums; give at most {CELLS} in all"
+        )
+    if query.by in FIELDS or (query.aggregate == "regression" and "intercept" in query.columns):
+        raise InputError(
+            "query: a column has the name of a part of the answer (such as 'estimate' or "
+            "'intercept'); rename the column"
+        )
+
+
+def _noise(question: Question, epsilon: float, delta: float) -> tuple[float, float]:
     """Return the noise multiplier and the noise's scale in units of the features.
 
     A person adds at most rows·(norm + half a grid step in each coordinate), and the grid is a
     fraction of the noise, so its scale solves a linear equation. Where δ is 0 a row adds to one
     coordinate, and the scale is that of Laplace noise.
     """
-    mu = float(gaussian_mu(epsilon, delta)) if delta else epsilon
-    coordinates = len(what.columns) * len(what.cells)
+    mu, rows = float(gaussian_mu(epsilon, delta)) if delta else epsilon, question.rows
+    coordinates = len(question.columns) * len(question.cells)
     rounding = rows * math.ldexp(math.sqrt(coordinates), -BITS - 1)
     if not mu > 2 * rounding:
         raise InputError(
             f"epsilon = {epsilon:g}, delta = {delta:g}: too small for the grid of the noise with "
             f"{rows} rows per person; give a larger epsilon or fewer rows"
         )
-    stddev = rows * what.norm / (mu - rounding) * (1 + 2.0**-40)
-    if not stddev / (rows * what.norm) > 2.0**-20:
+    scale = rows * question.norm / (mu - rounding) * (1 + 2.0**-40)
+    if not scale / (rows * question.norm) > 2.0**-20:
         raise InputError(f"epsilon = {epsilon:g}: gives no privacy; give a smaller one")
-    return 1 / mu, stddev
+    return 1 / mu, scale
 
 
-def _guarantee(asked: _Asked, ledger: bool) -> str:
-    noise = "Laplace" if asked.pure else "Gaussian"
-    alone = (
-        f"({asked.epsilon:g}, {asked.delta:g})-DP under adding or removing all rows of a person "
-        f"(exact {noise} noise, rounded to a grid)"
-    )
-    if not ledger:
-        return alone + "; this query alone"
-    return alone + "; and each person's own budget over everything this ledger has charged"
+def _recorded(ledger: Ledger, analysis_id: str, terms: Json, answer: Callable[[], Json]) -> Json:
+    """Return the answer in the ledger, which is the first that was ever computed.
+
+    The terms are compared before a row is read. Whoever else asks on the same terms meanwhile is
+    answered with what was committed first, and so is the one who committed it.
+    """
+    if ledger.status(analysis_id, terms) != "committed":
+        try:
+            return dict(ledger.commit(analysis_id, answer()))
+        except AnalysisError:  # committed or taken since then
+            if ledger.status(analysis_id, terms) != "committed":
+                raise
+    return dict(ledger.result(analysis_id))
+
+
+def with_account(ids: Texts, ledger: Ledger) -> tuple[npt.NDArray[Any], Mask]:
+    """Return the ids as the ledger writes them, and who has an account; nobody's error.
+
+    No two texts become one id: where the ledger's ids are whole numbers, "7" is 7, and "07" has
+    no account. The ids returned are those with an account, in the order given.
+    """
+    kind = ledger.id_kind
+    if kind is None:
+        return np.zeros(0, dtype=np.int64), np.zeros(len(ids), dtype=bool)
+    accounts: list[npt.NDArray[Any]] = []
+    masks: list[Mask] = []
+    for start in range(0, max(1, len(ids)), _PART):
+        part = ids.slice(start, _PART)
+        if kind == "integer":
+            values, can_be = _integers(part)
+        else:
+            values, can_be = np.array(part.to_pylist(), dtype=str), np.ones(len(part), dtype=bool)
+        known = ledger.enrolled(values)
+        can_be[can_be] = known
+        accounts.append(values[known])
+        masks.append(can_be)
+    return np.concatenate(accounts), np.concatenate(masks)
+
+
+def _integers(ids: Texts) -> tuple[npt.NDArray[Any], Mask]:
+    """Return those that are whole numbers, written in the one way, and which they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    short = np.asarray(pc.match_substring_regex(ids, _SHORT)).astype(bool)
+    values = np.zeros(len(ids), dtype=np.int64)
+    values[short] = pc.cast(pc.filter(ids, pa.array(short)), pa.int64())
+    can_be = short.copy()
+    for place in np.flatnonzero(~short).tolist():
+        whole = read_id(ids[place].as_py(), "integer")
+        if whole is not None:
+            values[place], can_be[place] = whole, True
+    return values[can_be], can_be
+
+
+def release_standing(
+    ledger: Ledger, analysis_id: str, *, noise_stddev: float, bits: Bits = secrets.randbits
+) -> Json:
+    """Return how many accounts have at least which share left, with noise; it may be published.
+
+    Those are counted who can pay for it, as they are after they have paid.
+
+    Args:
+        ledger: All of its accounts are charged.
+        analysis_id: A name that no other analysis has; asked again, the answer is the first one's.
+        noise_stddev: On the number of accounts between two shares.
+        bits: The noise's randomness, cryptographic by default.
+
+    Returns:
+        The shares, and for "queries" and "trainings" the counts (see `ledger.standing`).
+
+    Raises:
+        AnalysisError: For a name that stands for another analysis.
+        InputError: For noise that is not positive.
+
+    Guarantee:
+        A Gaussian mechanism of sensitivity √2 under adding or removing a person, which is what is
+        charged: others' accounts do not follow from a person's rows but through what was released.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/p.db", list(range(2000)), 3.0, 1e-6)
+        ...     found = release_standing(ledger, "standing in May", noise_stddev=20.0)
+        >>> 1700 < found["queries"][1] < 2300
+        True
+    """
+    stddev = _check.positive("noise_stddev", noise_stddev)
+    terms = {"standing": list(SHARES), "noise_stddev": stddev}
+
+    def counted() -> Json:
+        ledger.reserve_everyone(analysis_id, NORM, stddev, terms=terms)
+        return _noisy(ledger, analysis_id, stddev, bits)
+
+    return _recorded(ledger, analysis_id, terms, counted)
+
+
+def _noisy(ledger: Ledger, analysis_id: str, stddev: float, bits: Bits) -> Json:
+    bins: Integers = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
+    for ids in ledger.admitted(analysis_id):
+        bins += binned(*ledger.balances(ids))
+    grid = math.ldexp(stddev, -BITS)
+    one = math.floor(1 / grid)  # whole steps of the grid that a person adds, at most 1 in all
+    counts = (bins * one).ravel().tolist()
+    drawn = rounded_gaussians(len(counts), bits=bits)
+    noisy = [(count + noise) * grid for count, noise in zip(counts, drawn, strict=True)]
+    told = cumulated(np.array(noisy).reshape(bins.shape))
+    return {"shares": list(SHARES), "noise_stddev": stddev} | {
+        kind: [round(count) for count in each] for kind, each in told.items()
+    }

@@ -1,4 +1,4 @@
-"""Where a table comes from: one Parquet or CSV file, or a table in memory; read literally.
+"""Sources of a table: one Parquet or CSV file, or a table in memory; read literally.
 
 Of a file some rows are in memory at a time. A path is the name of one file: no pattern, no folder
 names that become columns, no address. Names of columns are matched exactly, and only declared
@@ -8,16 +8,134 @@ columns are read.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
-from apiece.datasets.blocks import header_cells, read_batches
-from apiece.errors import DataError, InputError
-from apiece.queries import cells
+import numpy as np
+
+from apiece.datasets.blocks import UNREADABLE, cell_text, header_cells, read_batches
+from apiece.errors import DataError, InputError, UnsupportedError
+
+_EXACT: Final = Context(prec=400)
+_DIGITS: Final = 310  # of a whole number: as many as doubles reach
+
+
+def text_of(cell: Any) -> str | None:
+    """Return a cell as text: whole numbers without a fraction, dates as ISO 8601 in UTC."""
+    match cell:
+        case str():
+            return str(cell)
+        case bool() | np.bool_():
+            return "true" if cell else "false"
+        case int() | np.integer():
+            return str(int(cell)) if abs(int(cell)) < 10**_DIGITS else None
+        case float() | np.floating():
+            # From 2^53 on, different whole numbers are one double.
+            whole = float(cell).is_integer() and abs(float(cell)) < 2**53
+            return None if math.isnan(cell) else str(int(cell)) if whole else repr(float(cell))
+        case Decimal():
+            if not (cell.is_finite() and abs(cell.adjusted()) <= _DIGITS):
+                return None
+            return format(cell.normalize(_EXACT), "f") if cell else "0"
+        case date():
+            return _moment_text(cell)
+    return None
+
+
+def _moment_text(value: date) -> str | None:
+    if value != value:  # pandas' NaT is a datetime
+        return None
+    if not isinstance(value, datetime):
+        return value.isoformat()
+    try:
+        plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        return datetime(*plain.timetuple()[:6], plain.microsecond).isoformat(sep=" ")
+    except (OverflowError, ValueError, NotImplementedError):  # beyond the years 1 to 9999
+        return None
+
+
+def texts(column: Any) -> Any:
+    """Return an Arrow column as text, cell by cell; raise `UnsupportedError` for lists and such."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return texts(column.cast(kind.value_type))
+    if pa.types.is_null(kind):
+        return pa.chunked_array([pa.nulls(len(column), pa.string())])
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _valid(column)
+    if pa.types.is_integer(kind):
+        return column.cast(pa.string())
+    if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return as_text(column.to_pylist())
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return as_text(_moments(column))
+    raise UnsupportedError(f"stored as {kind}, which is neither text, a number nor a date")
+
+
+def numbers(column: Any) -> Any:
+    """Return an Arrow column as doubles where it holds numbers, and as text where it does not."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return column.cast(pa.float64(), safe=False)
+    return texts(column)
+
+
+def as_text(cells: Iterable[Any]) -> Any:
+    """Return cells of any Python types as an Arrow column of text, one by one."""
+    import pyarrow as pa
+
+    column = [
+        cell if type(cell) is str and cell.isascii() else _encodable(text_of(cell))
+        for cell in cells
+    ]
+    return pa.chunked_array([pa.array(column, pa.large_string())])
+
+
+def _encodable(text: str | None) -> str | None:
+    return None if text is None or UNREADABLE.search(text) else text
+
+
+def _valid(column: Any) -> Any:
+    """Return a column of text in which cells that are not UTF-8 are missing."""
+    import pyarrow as pa
+
+    try:
+        column.validate(full=True)
+        return column
+    except pa.ArrowInvalid:
+        cells = column.cast(pa.large_binary()).to_pylist()
+        return as_text([None if c is None else cell_text(c) for c in cells])
+
+
+def _moments(column: Any) -> list[datetime | None]:
+    """Return dates and times; None where the calendar's years 1 to 9999 do not reach."""
+    import pyarrow as pa
+
+    kind = column.type
+    whole = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
+    unit = "D" if pa.types.is_date32(kind) else "ms" if pa.types.is_date64(kind) else kind.unit
+    micros = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
+    start = datetime(1970, 1, 1)
+    result: list[datetime | None] = []
+    for cell in whole.cast(pa.int64()).to_pylist():
+        try:
+            after = None if cell is None else cell * micros // (1000 if unit == "ns" else 1)
+            result.append(None if after is None else start + timedelta(microseconds=after))
+        except OverflowError:
+            result.append(None)
+    return result
+
 
 FILES: Final = (".parquet", ".csv")
 CELLS: Final = 2**21  # of a file, in memory at a time
@@ -68,10 +186,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 def row_groups(path: Path, wanted: Sequence[str]) -> tuple[int, Any, int]:
-    """Return how many row groups a Parquet file has, its wanted columns without rows, and rows.
-
-    Raises `DataError` for a file that is not there or lacks a column.
-    """
+    """Return how many row groups a Parquet file has, its wanted columns without rows, and rows."""
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
@@ -82,10 +197,7 @@ def row_groups(path: Path, wanted: Sequence[str]) -> tuple[int, Any, int]:
 
 
 def row_group(path: Path, number: int, wanted: Sequence[str], about: tuple[int, int]) -> Columns:
-    """Return the wanted columns of one row group of a file whose size and time are `about`.
-
-    Raises `DataError` for a file that is another one now.
-    """
+    """Return the wanted columns of one row group of a file whose size and time are `about`."""
     import pyarrow.parquet as pq
 
     with _opened(path) as file:
@@ -94,8 +206,9 @@ def row_group(path: Path, number: int, wanted: Sequence[str], about: tuple[int, 
 
 
 def _about(file: BufferedReader) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
+    """Return a file's size and time."""
+    result = os.fstat(file.fileno())
+    return result.st_size, result.st_mtime_ns
 
 
 def _require_same(file: BufferedReader, path: Path, about: tuple[int, int]) -> None:
@@ -169,7 +282,7 @@ def _frame(frame: Any, wanted: Sequence[str]) -> Columns:
         if isinstance(column.dtype, pd.CategoricalDtype):
             column = column.astype(object)
         plain = column.dtype == object or isinstance(column.dtype, pd.StringDtype)
-        stored = cells.as_text(column.tolist()) if plain else pa.Array.from_pandas(column)
+        stored = as_text(column.tolist()) if plain else pa.Array.from_pandas(column)
         columns[name] = pa.chunked_array([stored]) if isinstance(stored, pa.Array) else stored
     return columns
 
@@ -181,9 +294,9 @@ def _named(source: Any, names: Sequence[Any], wanted: Sequence[str]) -> Sequence
     """
     for name in wanted:
         if names.count(name) != 1:
-            found = "twice" if name in names else "not"
+            result = "twice" if name in names else "not"
             raise DataError(
-                f"column {name!r}: {found} in the source {short(source)}, which has {len(names)} "
+                f"column {name!r}: {result} in the source {short(source)}, which has {len(names)} "
                 "columns; its header must have every declared name once, as it is written"
             )
     return names

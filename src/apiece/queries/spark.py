@@ -21,9 +21,7 @@ from typing import Any, Final
 from apiece._types import Floats, Mask
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import reading, scan, sources
-from apiece.queries.dialects import SPARK
-from apiece.queries.features import Features
-from apiece.queries.grammar import Query
+from apiece.queries.scan import SPARK, Question
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import guarded, nobody
@@ -34,47 +32,31 @@ Part = tuple[str, int, int, int]  # of a source: a file, its size and time, and 
 
 @dataclass(frozen=True)
 class SparkTable:
-    """A table registered with Spark, frozen in a folder. Its rows are data about people.
+    """A table registered with Spark, frozen in a folder. Its rows are data about people."""
 
-    Attributes:
-        schema: What was declared.
-        fingerprint: SHA-256 of the file; of several, of their names and SHA-256s.
-        spark: The session that it was registered with.
-        folder: Where its rows are, as Parquet.
-
-    Example:
-        >>> def rows(table: SparkTable) -> int:
-        ...     return table.spark.read.parquet(str(table.folder)).count()
-    """
-
-    schema: Schema
+    schema: Schema  # What was declared
+    # SHA-256 of the file; of several, of their names and SHA-256s
     fingerprint: str = field(repr=False)
-    spark: Any = field(repr=False)
-    folder: Path = field(repr=False)
+    spark: Any = field(repr=False)  # The session that it was registered with
+    folder: Path = field(repr=False)  # Where its rows are, as Parquet
 
     @contextmanager
-    def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
-        """Yield everybody's contributions to a query, in whole steps of the grid.
-
-        Args:
-            query: What is asked.
-            what: Its features.
-            grid: A step, in units of the features.
-        """
-        sql = scan.contributions_sql(query, self.schema, what, grid, SPARK)
+    def contributions(self, question: Question, grid: float) -> Iterator[SparkContributions]:
+        """Yield everybody's contributions, in whole steps of the grid."""
+        sql = scan.contributions_sql(question, grid, SPARK)
         # A session of its own: its views and settings are nobody else's.
         spark = self.spark.newSession()
         spark.read.parquet(str(self.folder)).createOrReplaceTempView("rows")
-        found = spark.sql(sql)
-        found.createOrReplaceTempView("contributions")
+        result = spark.sql(sql)
+        result.createOrReplaceTempView("contributions")
         try:
-            yield Contributions(spark, found, len(what.columns))
+            yield SparkContributions(spark, result, len(question.columns))
         finally:
-            found.unpersist()
+            result.unpersist()
 
 
 @dataclass
-class Contributions:
+class SparkContributions:
     """What everybody adds to one query's sums, as a view of a session.
 
     What a lost executor held is computed again from the frozen rows, with the same outcome.
@@ -113,7 +95,7 @@ def register_on_spark(
     log: Log = nobody,
     fingerprint: str | None = None,
 ) -> SparkTable:
-    """Read the declared columns of `source` once, with Spark's workers; freeze them in a folder.
+    """Return a table for a `Session`: `source`, read once by Spark's workers, frozen in a folder.
 
     Args:
         source: A Parquet file, or a folder whose Parquet files have the same columns; under a path
@@ -124,9 +106,6 @@ def register_on_spark(
             kept in a new folder in it, for as long as questions are asked.
         log: As of `register`.
         fingerprint: Refuse a source with another one.
-
-    Returns:
-        The table, for a `Session`.
 
     Raises:
         DataError: As `register`, and where the files differ in their columns or storage types.
@@ -154,10 +133,10 @@ def register_on_spark(
         folder.mkdir(mode=0o700)
         _freeze(spark, parts, schema, folder / "rows")
         kept = spark.read.parquet(str(folder / "rows"))
-        found, people = kept.count(), kept.where("place = 1").count()
-    if found < rows:
-        log(f"{rows - found} rows have no id that can be one; left out")
-    log(f"registered: {found} rows of {people} people")
+        result, people = kept.count(), kept.where("place = 1").count()
+    if result < rows:
+        log(f"{rows - result} rows have no id that can be one; left out")
+    log(f"registered: {result} rows of {people} people")
     return SparkTable(schema, digest, spark, folder / "rows")
 
 
@@ -270,8 +249,8 @@ def _reader(schema: Schema) -> Any:
             )
             database = reading.connect(threads=1)
             reading.read(database, reading.stored(columns, schema), schema)
-            found = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
-            yield from found.cast(target).to_batches()
+            result = database.sql(f"SELECT {', '.join(names)} FROM cells").to_arrow_table()
+            yield from result.cast(target).to_batches()
             database.close()
 
     return read

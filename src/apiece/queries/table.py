@@ -23,10 +23,8 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import ApieceError, DataError
-from apiece.queries import reading, scan, scratch, sources
-from apiece.queries.dialects import DUCKDB
-from apiece.queries.features import Features
-from apiece.queries.grammar import Query
+from apiece.queries import reading, scan, sources
+from apiece.queries.scan import DUCKDB, Question
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 
@@ -69,25 +67,24 @@ class Table:
         self.database.close()
 
     @contextmanager
-    def contributions(self, query: Query, what: Features, grid: float) -> Iterator[Contributions]:
-        """Yield everybody's contributions to a query, in whole steps of the grid.
+    def contributions(self, question: Question, grid: float) -> Iterator[DuckDBContributions]:
+        """Yield everybody's contributions, in whole steps of the grid.
 
         Args:
-            query: What is asked.
-            what: Its features.
+            question: A query that was resolved against this table's schema.
             grid: A step, in units of the features.
         """
-        sql = scan.contributions_sql(query, self.schema, what, grid, DUCKDB)
+        sql = scan.contributions_sql(question, grid, DUCKDB)
         cursor = self.database.cursor()
         try:
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE contributions AS {sql}")
-            yield Contributions(cursor, len(what.columns))
+            yield DuckDBContributions(cursor, len(question.columns))
         finally:
             cursor.close()
 
 
 @dataclass
-class Contributions:
+class DuckDBContributions:
     """What everybody adds to one query's sums, in a cursor's table `contributions`."""
 
     cursor: Any = field(repr=False)
@@ -98,13 +95,13 @@ class Contributions:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
         import pyarrow as pa
 
-        found = self.cursor.sql(
+        result = self.cursor.sql(
             f"SELECT people.person AS id, high, low, number FROM "
             f"({scan.powers_sql(self.width, power, DUCKDB)}) AS s JOIN people ON s.person = number "
             "ORDER BY id"
         )
         # Its name in newer releases of DuckDB, and in older ones.
-        reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+        reader = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
         ids, steps, numbers = [pa.array([], pa.string())], [np.zeros(0)], [np.zeros(0, np.int64)]
         for batch in reader(_BATCH):
             ids.append(batch.column("id"))
@@ -132,27 +129,22 @@ def register(
     fingerprint: str | None = None,
     memory: int | None = None,
 ) -> Table:
-    """Read the declared columns of `source` once; return the table that questions are asked of.
+    """Return the table that questions are asked of: `source`, whose declared columns are read once.
 
     Args:
-        source: The path of one Parquet or CSV file (see `datasets.lines`), a pandas or Arrow
-            table, or a DuckDB relation.
+        source: The path of one Parquet or CSV file, a pandas or Arrow table, or a DuckDB relation.
         schema: What is declared about it.
         log: Called with each line of the steward's log, which speaks of rows and is not for
             analysts.
         fingerprint: Refuse a source with another one.
-        memory: How many bytes of rows, and of what is computed from them, are held in memory: 4
-            GiB by default, or four fifths of the machine's where that is less. The rest lies in a
-            private folder of TMPDIR until the table is closed or gone, or the process ends.
-
-    Returns:
-        The table.
+        memory: How many bytes of rows are held in memory: 4 GiB by default, or four fifths of the
+            machine's where that is less. The rest lies in a private folder of TMPDIR until the
+            table is closed or gone, or the process ends.
 
     Raises:
         DataError: For a file that is not there, lacks a declared column, has another fingerprint
-            or changes while it is read. Where the source itself cannot be read (a CSV file outside
-            the dialect, a damaged Parquet file) the message does not depend on what is wrong; the
-            log has the reason.
+            or changes while it is read. Where the source itself cannot be read the message does
+            not depend on what is wrong; the log has the reason.
         UnsupportedError: For a column of lists and the like.
 
     Guarantee:
@@ -197,7 +189,7 @@ def guarded(source: Any, log: Log) -> Iterator[None]:
 def _build(
     parts: Iterator[sources.Columns], digest: str, schema: Schema, log: Log, memory: int
 ) -> Table:
-    database = reading.connect(spill=scratch.folder(), memory=memory)
+    database = reading.connect(spill=reading.folder(), memory=memory)
     try:
         present = Counter[str]()
         for number, columns in enumerate(parts):
@@ -232,8 +224,8 @@ def _report(database: Any, schema: Schema, log: Log, given: Mapping[str, int]) -
     """Tell the steward how much could not be read of what was given."""
     names = {schema.stored(column, kind): (column, kind) for column, kind in schema.readings}
     counts = ", ".join(f"count({name})" for name in ["person", *names])
-    rows, identified, *found = database.execute(f"SELECT count(*), {counts} FROM cells").fetchone()
-    for (name, (column, kind)), count in zip(names.items(), found, strict=True):
+    rows, identified, *result = database.execute(f"SELECT count(*), {counts} FROM cells").fetchone()
+    for (name, (column, kind)), count in zip(names.items(), result, strict=True):
         if given[name] > count:
             log(f"column {column!r}: {given[name] - count} cells are not {kind}")
     if identified < rows:

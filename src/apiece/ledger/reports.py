@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -15,33 +16,20 @@ from apiece.ledger.codec import BLOCK
 from apiece.ledger.ledger import Ledger
 
 _FREE: Final = np.zeros(2, dtype=np.int64)
-_FIELDS: Final = ("analysis", "at", "share", "slack", "committed")
 _WORDS: Final = (
     "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
-    """What one analysis took from one person's account; data about a person.
+class PaidCharge:
+    """What one analysis took from one person's account; data about a person."""
 
-    Attributes:
-        analysis: Its name in the ledger.
-        at: When it was reserved, in UTC.
-        share: Of the person's budget, in μ², in which charges add up.
-        slack: Of the person's slack, the same.
-        committed: Whether its result was released.
-
-    Example:
-        >>> Charge("q1", "2026-01-01T00:00:00Z", 0.25, 0.0, True)
-        Charge(analysis='q1', committed=True)
-    """
-
-    analysis: str
-    at: str = field(repr=False)
-    share: float = field(repr=False)
-    slack: float = field(repr=False)
-    committed: bool
+    analysis: str  # Its name in the ledger
+    at: str = field(repr=False)  # When it was reserved, in UTC
+    share: float = field(repr=False)  # Of the person's budget, in μ², in which charges add up
+    slack: float = field(repr=False)  # Of the person's slack, the same
+    committed: bool  # Whether its result was released
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +56,7 @@ class Receipt:
     person: Any = field(repr=False)
     epsilon: float = field(repr=False)
     delta: float = field(repr=False)
-    charges: tuple[Charge, ...] = field(repr=False)
+    charges: tuple[PaidCharge, ...] = field(repr=False)
     spent: float = field(repr=False)
     slack: float = field(repr=False)
     repeats: int | None = field(repr=False)
@@ -87,17 +75,9 @@ class Receipt:
 
     def to_dict(self) -> Json:
         """Return all of it as JSON types. Data about a person."""
-        return {
-            "person": self.person,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "spent": self.spent,
-            "slack": self.slack,
-            "repeats": self.repeats,
-            "left": self.left,
-            "charges": [{name: getattr(c, name) for name in _FIELDS} for c in self.charges],
-            "head": {"number": self.head.number, "digest": self.head.digest},
-        }
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        charges = [asdict(charge) for charge in self.charges]
+        return {**told, "left": self.left, "charges": charges, "head": self.head._asdict()}
 
 
 def receipt(ledger: Ledger, person: Any) -> Receipt:
@@ -144,18 +124,22 @@ def receipt(ledger: Ledger, person: Any) -> Receipt:
     limits = codec.limits(terms)
     spent, told = _shares(balance, limits)
     paid = [(body, pair) for body, pair in charged if pair.any()]
+    repeats = None
+    if paid:  # how often what is left pays for the last pair, which is not free
+        last, left = paid[-1][1].tolist(), (limits - balance).tolist()
+        repeats = min(most // p for p, most in zip(last, left, strict=True) if p)
     return Receipt(
         person=ids[0].item(),
         epsilon=float(terms["epsilon"]),
         delta=float(terms["delta"]),
         charges=tuple(
-            Charge(body["analysis"], body["at"], share, slack, body["analysis"] in committed)
+            PaidCharge(body["analysis"], body["at"], share, slack, body["analysis"] in committed)
             for body, pair in paid
             for share, slack in [_shares(pair, limits)]
         ),
         spent=spent,
         slack=told,
-        repeats=_repeats(paid[-1][1], limits - balance) if paid else None,
+        repeats=repeats,
         head=Head(reading.last.number, reading.last.digest.hex()),
     )
 
@@ -175,6 +159,42 @@ def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
     return loss, slack
 
 
-def _repeats(pair: Integers, left: Integers) -> int:
-    """Return how often what is left pays for a pair, which is not free."""
-    return min(int(most) // int(p) for p, most in zip(pair, left, strict=True) if p)
+SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)  # of an account, at least which are left
+
+
+def standing(ledger: Ledger) -> dict[str, Integers]:
+    """Return how many accounts have at least each of `SHARES` left, for two kinds of analyses.
+
+    "queries" is about the budget alone, which is what Gaussian sums take; "trainings" about the
+    budget and the slack, whichever has less left. Data about people: what was charged follows from
+    their rows.
+
+    Args:
+        ledger: All of its accounts are counted.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.2, 3.0], 1e-6)
+        ...     _ = ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0)
+        ...     standing(ledger)["queries"].tolist()
+        [0, 1, 2, 2, 2, 2]
+    """
+    bins = sum(
+        (binned(codec.limits(terms), spent) for _, terms, spent in ledger.account_blocks()),
+        np.zeros((2, len(SHARES) + 1), dtype=np.int64),
+    )
+    return cumulated(bins)
+
+
+def binned(limits: Integers, spent: Integers) -> Integers:
+    """Return (2, shares + 1) how many accounts lie between which shares; each in one a row."""
+    left = 1 - spent / np.maximum(limits, 1)
+    places = [(each[:, None] < np.array(SHARES)).sum(axis=1) for each in (left[:, 0], left.min(1))]
+    return np.array([np.bincount(place, minlength=len(SHARES) + 1) for place in places])
+
+
+def cumulated(bins: Any) -> dict[str, Any]:
+    """Return how many have at least each share, from how many lie between which."""
+    rows: Iterable[Any] = np.cumsum(np.asarray(bins)[:, :-1], axis=1)
+    return dict(zip(("queries", "trainings"), rows, strict=True))
