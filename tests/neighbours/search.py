@@ -11,8 +11,8 @@ import torch
 from apiece.errors import InputError
 from apiece.training import clip_and_sum
 from apiece.training.clipping import proof
-from apiece.training.clipping.clipped import clip_factors
-from apiece.training.clipping.layout import SHARED, SUMMED, Records, Shared, Unproved
+from apiece.training.clipping.records import clip_factors
+from apiece.training.clipping.table import SHARED, SUMMED, Records, Shared, Unproved
 
 from .harness import Refused, flat
 from .holdout import reset

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from apiece.training import clip_and_sum, sums
-from apiece.training.clipping.clipped import ClippedSum
 from apiece.training.clipping.joined import Joined
+from apiece.training.clipping.records import ClippedSum
 
 from .harness import METHODS, PRECISIONS
 from .persons import RAGGED, ROWS, holds, movement, summed, trained, world

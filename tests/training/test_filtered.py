@@ -11,7 +11,7 @@ from apiece.audit import lower_bound
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
 from apiece.filters import GaussianFilter, RenyiFilter
 from apiece.ledger import Ledger, LedgerFilter
-from apiece.training.clipping.clipped import ClippedSum
+from apiece.training.clipping.records import ClippedSum
 from apiece.training.filtered import FilteredTrainer, charges_for
 from apiece.training.processes import Processes
 

@@ -23,8 +23,8 @@ from apiece.errors import (
     UnsupportedError,
 )
 from apiece.sensitivity.partial import PartialSensitivity
+from apiece.training.clipping.front import smooth_squares
 from apiece.training.clipping.records import LossFunction
-from apiece.training.clipping.smooth import smooth_squares
 from apiece.training.modes import called_with, unchanged
 
 Derivatives: TypeAlias = tuple[Tensor, Tensor]  # norms (n,), and their gradients (n, ...)

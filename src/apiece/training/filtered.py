@@ -15,7 +15,8 @@ from apiece._types import Floats, Integers, Mask
 from apiece.errors import InputError, UnsupportedError, VerificationError
 from apiece.training.batches import Draw, EqualSampler
 from apiece.training.callbacks import Callback, Progress
-from apiece.training.clipping import ClippedSum, LossFunction, Proof, guards
+from apiece.training.clipping import ClippedSum, Proof, guards
+from apiece.training.clipping.records import LossFunction
 from apiece.training.loop import Loop, SumOver
 from apiece.training.processes import Processes
 from apiece.training.randomness import RunningStreams, Uncopied

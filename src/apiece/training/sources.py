@@ -29,7 +29,8 @@ from torch.utils.data import (
 
 from apiece._types import Integers
 from apiece.errors import DataError, StewardWarning
-from apiece.training.clipping import model_randomness, records
+from apiece.training.clipping import records
+from apiece.training.clipping.ambient import model_randomness
 
 Indices = npt.NDArray[np.int64]
 Together = tuple[Indices, object, object]  # places in an index, and inputs and targets there

@@ -22,16 +22,11 @@ from torch import nn
 from apiece._types import Floats, Integers
 from apiece.budgets import Units
 from apiece.errors import InputError, StateError
-from apiece.training.clipping import (
-    ClippedSum,
-    LossFunction,
-    Proof,
-    clip_and_sum,
-    empty_sum,
-    guards,
-    model_randomness,
-    proof_of,
-)
+from apiece.training.clipping import ClippedSum, Proof, clip_and_sum, guards
+from apiece.training.clipping.ambient import model_randomness
+from apiece.training.clipping.engine import proof_of
+from apiece.training.clipping.front import empty_sum
+from apiece.training.clipping.records import LossFunction
 from apiece.training.sources import Source
 
 

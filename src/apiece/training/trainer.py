@@ -22,7 +22,8 @@ from apiece.plan import BoundPlan, Plan
 from apiece.training.batches import PlannedSampler, taking_part
 from apiece.training.callbacks import Callback, Progress
 from apiece.training.checkpoints import CheckpointFolder, Keeper
-from apiece.training.clipping import LossFunction, Proof, guards
+from apiece.training.clipping import Proof, guards
+from apiece.training.clipping.records import LossFunction
 from apiece.training.loop import Loop, NoiseAlone, Prepaid
 from apiece.training.processes import Processes
 from apiece.training.randomness import Streams, Uncopied

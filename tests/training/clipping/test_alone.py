@@ -10,7 +10,7 @@ from torch import nn
 
 from apiece.errors import UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping.written import written
+from apiece.training.clipping.watch import written
 
 SIZE = 6
 

@@ -1,9 +1,15 @@
 """Torch's generators are put back after a trial, and seeded for a step."""
 
+import contextlib
+import math
+
 import pytest
 import torch
+from torch import nn
 
+from apiece.training import clip_and_sum
 from apiece.training.clipping.ambient import model_randomness, put_back, states, trial
+from apiece.training.clipping.engine import proof_of
 
 CPU = [torch.device("cpu")]
 
@@ -38,3 +44,50 @@ def test_a_step_draws_by_its_seed_alone():
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(drawn(7), drawn(7))
     assert not torch.equal(drawn(7), drawn(8))
+
+
+RECORDS = 2048
+KINDS = {
+    "bfloat16 weights": (torch.bfloat16, contextlib.nullcontext),
+    "float16 weights": (torch.float16, contextlib.nullcontext),
+    "bfloat16 autocast": (torch.float32, lambda: torch.autocast("cpu", torch.bfloat16)),
+}
+
+
+def loss(outputs, targets):
+    return (outputs.float()[:, 0] - targets.float()).square()
+
+
+def moved(kind, method, bounds):
+    """How far the sum moves when record 0, of bound `bounds[0]`, is removed."""
+    dtype, context = KINDS[kind]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.Identity(), nn.Linear(6, 1)).to(dtype)
+    x, y = torch.randn(len(bounds), 8).to(dtype), torch.full((len(bounds),), 9.0).to(dtype)
+    with context():
+        sums = [
+            clip_and_sum(model, loss, x[some], y[some], bounds[some], method=method).gradients
+            for some in (slice(0, None), slice(1, None))
+        ]
+    assert all(g.dtype == torch.float32 for g in sums[0].values())
+    return math.sqrt(sum(float((sums[0][n].double() - sums[1][n]).square().sum()) for n in sums[0]))
+
+
+@pytest.mark.parametrize("method", ["auto"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_removing_one_of_many_records_moves_the_sum_by_its_bound(kind, method):
+    equal = torch.ones(RECORDS, dtype=torch.float64)
+    assert moved(kind, method, equal) < 1.002
+    beside = equal.clone()
+    beside[0] = 0.01  # among larger ones
+    assert moved(kind, method, beside) < 0.012
+
+
+@pytest.mark.parametrize("kind", ["bfloat16 autocast", "bfloat16 weights"])
+def test_half_precision_is_proved(kind):
+    dtype, context = KINDS[kind]
+    model = nn.Sequential(nn.Conv1d(3, 8, 3), nn.GELU(), nn.Flatten(), nn.Linear(56, 1)).to(dtype)
+    x, y = torch.randn(16, 3, 9).to(dtype), torch.ones(16).to(dtype)
+    with context():
+        clip_and_sum(model, loss, x, y, 1.0)
+    assert proof_of(model).proved

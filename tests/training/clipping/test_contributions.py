@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
 
+from apiece.training.clipping import clip_and_sum, contributions, convolution
 from apiece.training.clipping.contributions import (
     Lookups,
     Outer,
@@ -14,6 +16,7 @@ from apiece.training.clipping.contributions import (
     lookups,
     products,
 )
+from apiece.training.clipping.records import slack
 
 B = 5
 
@@ -107,3 +110,90 @@ def test_a_small_table_looked_up_often_is_made_for_each_record(size, places, kin
     torch.testing.assert_close(found.squares(), form.squares(), rtol=1e-4, atol=1e-5)
     weights = torch.rand(B)
     torch.testing.assert_close(found.weighted(weights), form.weighted(weights))
+
+
+ROWS = {
+    "constant": lambda n: torch.full((n,), 1.1),
+    "one large first": lambda n: torch.cat([torch.full((1,), 1e3), torch.full((n - 1,), 3e-2)]),
+    "ramp": lambda n: torch.linspace(1e-3, 1, n),
+    "normal": torch.randn,
+}
+
+
+def error(norms, rows):
+    return float((norms.double() / rows.double().norm(dim=1) - 1).abs().max())
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("width", [1, 128, 257, 36864, 200_003])
+def test_norms_are_right_well_within_the_slack(name, width):
+    torch.manual_seed(0)
+    rows = torch.stack([ROWS[name](width)] * 2)
+    assert error(contributions.row_squares(rows).sqrt(), rows) < slack(torch.float32) / 8
+
+
+def test_the_plain_norm_would_not_do():
+    """Negative control: on one of these rows vector_norm loses more than the slack."""
+    off = [
+        error(torch.linalg.vector_norm(rows, dim=1), rows)
+        for rows in (make(n).repeat(2, 1) for make in ROWS.values() for n in (36864, 1_000_000))
+    ]
+    assert max(off) > slack(torch.float32)
+
+
+@pytest.mark.parametrize("shape", [(300, 100, 90), (300, 90, 100), (3, 2, 2)])
+def test_products(shape):
+    n, o, i = shape
+    left, right = torch.randn(n, o), torch.randn(n, i)
+    wanted = left.double().t() @ right.double()
+    torch.testing.assert_close(
+        contributions.product(left, right).double(), wanted, rtol=1e-4, atol=1e-4
+    )
+    assert contributions.product(left.double(), right.double()).dtype == torch.float64
+
+
+LAYERS = 6
+
+
+def deep(kind):
+    """Return layers of whose per-record gradients the keeping is asked, and records for them."""
+    torch.manual_seed(0)
+    if kind == "convolutions":
+        layers = [nn.Conv2d(4, 4, 3, padding=1) for _ in range(LAYERS)]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 1)), torch.randn(5, 4, 4, 4)
+    layers = [nn.Linear(6, 6) for _ in range(LAYERS)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(120, 1)), torch.randn(5, 20, 6)
+
+
+@pytest.mark.parametrize("kind", ["convolutions", "positions"])
+def test_no_more_is_kept_than_the_total_and_the_sum_is_the_same(kind, monkeypatch):
+    kept, may_keep = [], contributions.may_keep
+
+    def counted(cells, most):
+        found = may_keep(cells, most)
+        kept.append(cells if found else 0)
+        return found
+
+    monkeypatch.setattr(contributions, "may_keep", counted)
+    monkeypatch.setattr(convolution, "may_keep", counted)
+    model, x = deep(kind)
+    loss = lambda out, y: (out[:, 0] - y).square()  # noqa: E731
+
+    def summed(total):
+        monkeypatch.setattr(contributions, "TOTAL", total)
+        kept.clear()
+        found = clip_and_sum(model, loss, x, torch.ones(5), 0.01)
+        return sum(kept[-LAYERS:]), found.gradients
+
+    everything, wanted = summed(1 << 26)
+    some, part = summed(everything // 2)
+    nothing, none = summed(0)
+    assert everything // 2 >= some > nothing == 0
+    for name, value in wanted.items():
+        assert torch.allclose(part[name], value, rtol=1e-4, atol=1e-7)
+        assert torch.allclose(none[name], value, rtol=1e-4, atol=1e-7)
+
+
+def test_without_a_step_only_a_layer_s_own_limit_counts():
+    assert contributions.may_keep(10, 10)
+    assert not contributions.may_keep(11, 10)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from apiece.training.clipping import flow, table
+from apiece.training.clipping import proof, table
 from apiece.training.clipping.capture import OTHERWISE, Uncaptured, agree
-from apiece.training.clipping.layout import SHARED, Records, Unproved
+from apiece.training.clipping.table import SHARED, Records, Unproved
 
 from .test_table import HINT, check, laid_out, rows, traced
 
@@ -160,5 +160,5 @@ def test_a_rule_that_is_wrong_is_caught(name, monkeypatch):
 
 
 def test_the_laws_name_operators_that_have_rules():
-    named = {*flow._PLACES, *flow._PICK, *flow._LENGTHS, *flow._SLICES, *flow._BESIDE}
+    named = {*proof._PLACES, *proof._PICK, *proof._LENGTHS, *proof._SLICES, *proof._BESIDE}
     assert named <= table.RULES.keys()

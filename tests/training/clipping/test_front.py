@@ -8,7 +8,8 @@ from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
 from apiece.training import clip_and_sum
-from apiece.training.clipping import contributions, convolution, engine, proof_of, records, rewrite
+from apiece.training.clipping import contributions, convolution, engine, records, rewrite
+from apiece.training.clipping.engine import proof_of
 
 
 def one_at_a_time(model, loss_fn, inputs, targets, clip_norms):

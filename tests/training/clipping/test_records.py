@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training.clipping import records
+from apiece.training.clipping import ClippedSum, clip_factors, records
+from apiece.training.clipping.records import add_up, slack
 
 Pair = namedtuple("Pair", "left right")
 TREES = [
@@ -30,15 +31,14 @@ def test_trees_keep_their_form(tree):
     assert records.count(tree, torch.zeros(3)) == 3
 
 
-def test_one_record_is_lifted_to_a_batch():
-    assert records.lift({"x": torch.ones(2)})["x"].shape == (1, 2)
+def test_a_mapping_gives_keywords_and_a_tuple_positions():
+    def model(*args, **kwargs):
+        return args, kwargs
 
-
-def test_arguments():
     one = torch.ones(1)
-    assert records.arguments({"a": one}) == ((), {"a": one})
-    assert records.arguments((one, 2)) == ((one, 2), {})
-    assert records.arguments(one) == ((one,), {})
+    assert records.call(model, {"a": one}) == ((), {"a": one})
+    assert records.call(model, (one, 2)) == ((one, 2), {})
+    assert records.call(model, one) == ((one,), {})
 
 
 REFUSED = {
@@ -78,3 +78,55 @@ def test_parts_cover_the_batch():
     parts = list(batch.parts(2))
     assert [len(part) for part in parts] == [2, 2, 1]
     assert torch.cat([part.inputs for part in parts]).tolist() == [0, 1, 2, 3, 4]
+
+
+def of(*values):
+    bounds = torch.tensor([1.0] * len(values)).double()
+    norms = torch.tensor(values)
+    return ClippedSum({"w": norms.nansum(0, keepdim=True)}, norms, norms, bounds)
+
+
+def test_sums_add_up_by_record():
+    total = of(1.0, 2.0) + of(4.0)
+    assert total.gradients["w"].item() == 7
+    assert len(total) == 3
+    assert total.clip_norms.shape == (3,)
+    again = add_up([of(1.0, 2.0), of(4.0)])
+    assert again.gradients["w"].item() == 7
+    assert again.norms.tolist() == [1.0, 2.0, 4.0]
+    one = of(1.0)
+    assert add_up([one]) is one
+
+
+def test_rejected_are_those_that_are_not_finite():
+    assert of(1.0, float("nan"), float("inf")).rejected == 2
+
+
+def test_sums_of_other_models_do_not_add():
+    other = ClippedSum({"v": torch.ones(1)}, *[torch.ones(1)] * 3)
+    with pytest.raises(InputError, match="different parameters"):
+        of(1.0) + other
+    with pytest.raises(TypeError):
+        of(1.0) + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_factors_leave_the_slack(dtype):
+    torch.manual_seed(0)
+    norms = (10 ** torch.empty(20_000, dtype=torch.float64).uniform_(-15, 15)).to(dtype)
+    bounds = 10 ** torch.empty(20_000, dtype=torch.float64).uniform_(-12, 3)
+    factors = clip_factors(norms, bounds)
+    assert factors.dtype == dtype
+    assert bool((factors.double() * norms.double() <= bounds * (1 - slack(dtype) / 2)).all())
+    assert bool((factors <= 1).all())
+    few = factors < 1
+    exact = bounds / norms.double()
+    assert bool((factors.double() >= exact * (1 - 1.1 * slack(dtype)))[few].all())
+    assert bool((bounds * (1 - slack(dtype)) <= norms.double() * (1 + 1e-6))[few].all())
+
+
+def test_factors_of_what_has_no_norm_or_no_bound():
+    norms = torch.tensor([[torch.nan, torch.inf, 0.0], [0.0, 3.0, 3.0]])
+    bounds = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 6.0]])
+    assert clip_factors(norms, bounds).tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert bounds[0, 0] == 1  # what was given is left as it is

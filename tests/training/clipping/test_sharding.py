@@ -18,9 +18,9 @@ from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from apiece.training.clipping import flow, table
+from apiece.training.clipping import proof, table
 from apiece.training.clipping.capture import for_any_size
-from apiece.training.clipping.layout import Records, Shared, Summed
+from apiece.training.clipping.table import Records, Shared, Summed
 
 from .test_table import CASES, SKIPPED, laid_out, overloads, traced, values
 
@@ -190,7 +190,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_rule_that_is_wrong_is_seen(name, mesh, monkeypatch):
     function, rule = WRONG[name]
-    monkeypatch.setattr(flow, "_flows", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(proof, "_flows", lambda *_args, **_kwargs: None)
     monkeypatch.setitem(table.RULES, name, rule)
     wrong = disputed(compared(mesh, function, [torch.randn(4, 6)]))
     assert name in [op for op, *_ in wrong]

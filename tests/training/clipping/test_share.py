@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from apiece.training import clip_and_sum
-from apiece.training.clipping import clipped, contributions, engine
+from apiece.training.clipping import contributions, engine, records
 from apiece.training.clipping.guards import LEAST_BOUND
 from apiece.training.filtered import ROOM
 
@@ -216,7 +216,7 @@ PLANTED = {
         "linear over few places",
         "float32",
     ),
-    "round-off": ([clipped], "slack", nothing, "conv2d", "float32"),
+    "round-off": ([records], "slack", nothing, "conv2d", "float32"),
     "cancellation": (
         [contributions],
         "cancellation_of",

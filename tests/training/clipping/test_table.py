@@ -12,8 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from apiece.training.clipping import layers, table
 from apiece.training.clipping.capture import for_any_size
-from apiece.training.clipping.layout import Places, Records, Shared, Sizes, Summed, Unproved
 from apiece.training.clipping.proof import _layout
+from apiece.training.clipping.table import Places, Records, Shared, Sizes, Summed, Unproved
 
 aten, functional = torch.ops.aten, torch.nn.functional
 B, HINT = 4, 1009  # HINT is no other size

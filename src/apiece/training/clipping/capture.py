@@ -15,7 +15,7 @@ import operator
 import random
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,19 +28,20 @@ from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
 from apiece.errors import ApieceError
 from apiece.training.clipping import records
-from apiece.training.clipping.layout import Sizes
+from apiece.training.clipping.ambient import streams_kept
+from apiece.training.clipping.records import LossFunction
 from apiece.training.clipping.sequences import Unwritten, written_out
-from apiece.training.clipping.settled import Settling, Unsettled
 from apiece.training.clipping.table import (
     RANDOM,
     RULES,
     UNFILLED,
+    Sizes,
     is_filled,
     name_of,
     operator_name,
@@ -50,7 +51,6 @@ from apiece.training.clipping.watch import Kept
 # Numbers of records in the capture that is kept: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
 OTHERWISE = 4  # in the one that it is compared with: even, and small
-
 aten = torch.ops.aten
 
 
@@ -58,15 +58,16 @@ class Uncaptured(Exception):  # noqa: N818
     """A model or loss cannot be written as one graph; the text says what and where."""
 
 
+class Coincidence(Exception):  # noqa: N818
+    """A number that does not follow the number of records is a multiple of it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
     """A graph of model and loss, forward and backward.
 
-    Args:
-        module: Takes the tensors of `names`, then those of inputs and targets, in order.
-        names: Of parameters and buffers.
-        trained: Of the parameters that gradients are made for.
-        sizes: What is known of sizes.
+    module: takes the tensors of `names` (of parameters and buffers), then those of inputs and
+    targets, in order. trained: the parameters that gradients are made for.
     """
 
     module: fx.GraphModule
@@ -75,38 +76,30 @@ class Captured:
     sizes: Sizes
 
     @property
-    def placeholders(self) -> list[fx.Node]:
-        """The inputs of the graph: parameters and buffers, then what is a record's."""
-        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
-
-    @property
     def records(self) -> list[fx.Node]:
-        """The inputs that are along the records."""
-        return self.placeholders[len(self.names) :]
+        """The inputs of the graph that are along the records."""
+        placeholders = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        return placeholders[len(self.names) :]
 
     @property
     def results(self) -> tuple[fx.Node, list[fx.Node | None]]:
         """The losses, and each trained parameter's gradient, None where it has none."""
-        (found,) = next(node for node in self.module.graph.nodes if node.op == "output").args
-        losses, *gradients = found
+        (result,) = next(node for node in self.module.graph.nodes if node.op == "output").args
+        losses, *gradients = result
         return losses, gradients
 
 
 def capture(
-    model: nn.Module, parameters: dict[str, nn.Parameter], loss_fn: Any, inputs: Any, targets: Any
+    model: nn.Module,
+    parameters: dict[str, nn.Parameter],
+    loss_fn: LossFunction,
+    inputs: object,
+    targets: object,
 ) -> Captured:
     """Return the graph of a model's losses and the gradients of these parameters.
 
-    Args:
-        model: Left as it was.
-        parameters: The trained ones, by name.
-        loss_fn: Gives one loss a record.
-        inputs: Of any number of records; only shapes and types are looked at.
-        targets: As `inputs`.
-
-    Raises:
-        Uncaptured: With the line of whose code.
-        InputError: For a loss that was reduced.
+    Of inputs and targets only shapes and types are looked at; the model is left as it was. Raises
+    `Uncaptured` with the line of whose code, and `InputError` for a loss that was reduced.
     """
     task = _Task(model, parameters, loss_fn, inputs, targets)
     for prime in PRIMES:
@@ -129,9 +122,11 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
     changed, attributes = kept.changed, kept.attributes
     if len(changed) > len(attributes):
         raise _written(next((c for c in changed if c not in attributes), changed[0]))
-    settling = Settling(list(attributes.values())) if attributes else None
+    settling = _Settling(list(attributes.values())) if attributes else None
     try:
-        with kept.restored(), _quiet(), _other_seeds():
+        with kept.restored(), _quiet():
+            random.seed(20)
+            np.random.seed(20)  # noqa: NPY002
             again = task.plain(OTHERWISE, settling)
         agree(graph, again, prime)
     except (Uncaptured, Unsettled):
@@ -142,10 +137,9 @@ def _captured(task: _Task, kept: Kept, prime: int) -> fx.GraphModule:
         raise _written(kept.changed[0])
     for one in (graph, again):
         _write_elsewhere(one.graph)
-    if not _writes(graph):
-        return graph
-    graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
-    agree(graph, again, prime)
+    if any(node.op == "call_function" and _is_mutation(node) for node in graph.graph.nodes):
+        graph, again = task.without_writes(graph, prime), task.without_writes(again, OTHERWISE)
+        agree(graph, again, prime)
     return graph
 
 
@@ -157,30 +151,12 @@ def _written(place: str) -> Uncaptured:
 
 
 @contextlib.contextmanager
-def _other_seeds() -> Iterator[None]:
-    """Let Python's and NumPy's draws be other ones, and leave the streams as they were."""
-    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        random.seed(20)
-        np.random.seed(20)  # noqa: NPY002
-        yield
-    finally:
-        random.setstate(before)
-        np.random.set_state(of_numpy)  # noqa: NPY002
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Leave the streams of random numbers as they were; run what is compiled as it was written."""
-    before, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     as_written = dynamo.config.patch(error_on_nested_fx_trace=False)
-    with torch.random.fork_rng(devices=[]), as_written, warnings.catch_warnings():
+    with streams_kept(), as_written, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
-        try:
-            yield
-        finally:
-            random.setstate(before)
-            np.random.set_state(of_numpy)  # noqa: NPY002
+        yield
 
 
 class _Means(TorchFunctionMode):
@@ -189,54 +165,72 @@ class _Means(TorchFunctionMode):
     Torch's own writes other strides into its result, for pictures with their channels last.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.adaptive_avg_pool2d and not kwargs:
-            given, size = args
-            if size in (1, (1, 1), [1, 1]):
-                return given.mean((-2, -1), keepdim=True)
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        whole = (1, (1, 1), [1, 1])
+        if func is nn.functional.adaptive_avg_pool2d and not kwargs and args[1] in whole:
+            return args[0].mean((-2, -1), keepdim=True)
         return func(*args, **(kwargs or {}))
+
+
+def fakes(
+    tensors: Sequence[torch.Tensor], along: Sequence[bool], size: int
+) -> Iterator[torch.Tensor]:
+    """Yield tensors without values, with `size` records where they are along the records."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    for tensor, follows in zip(tensors, along, strict=True):
+        given = tensor.detach()
+        if follows:
+            given = torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+            given = torch.empty_like(given, device=tensor.device)
+        yield mode.from_tensor(given)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Task:
-    """What is to be captured."""
+    """A model and a loss to be captured."""
 
     model: nn.Module
     parameters: dict[str, nn.Parameter]
-    loss_fn: Any
-    inputs: Any
-    targets: Any
+    loss_fn: LossFunction
+    inputs: object
+    targets: object
 
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers by name, each once, the trained ones first."""
-        found: dict[str, torch.Tensor] = dict(self.parameters)
-        seen = {id(t) for t in found.values()}
-        for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                found[name] = tensor
-        return found
-
-    @property
-    def _places(self) -> dict[str, str]:
-        """Every name under which the model holds a tensor, and the one that it goes by here."""
-        first = {id(t): name for name, t in self.tensors.items()}
-        every = [
+    @functools.cached_property
+    def places(self) -> list[tuple[str, torch.Tensor]]:
+        """Every name under which the model holds a tensor."""
+        return [
             *self.model.named_parameters(remove_duplicate=False),
             *self.model.named_buffers(remove_duplicate=False),
         ]
-        return {place: first[id(t)] for place, t in every}
 
-    def plain(self, size: int, settling: Settling | None = None) -> fx.GraphModule:
+    @functools.cached_property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name, each once, the trained ones first."""
+        result: dict[str, torch.Tensor] = dict(self.parameters)
+        seen = {id(t) for t in result.values()}
+        for name, tensor in self.places:
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                result[name] = tensor
+        return result
+
+    def _fakes(self, size: int) -> list[torch.Tensor]:
+        shared, given = list(self.tensors.values()), records.leaves([self.inputs, self.targets])
+        return list(fakes([*shared, *given], [*[False] * len(shared), *[True] * len(given)], size))
+
+    def plain(self, size: int, settling: _Settling | None = None) -> fx.GraphModule:
         """Return the graph for one number of records, from the state that forwards leave."""
-        fake = self._fake(size)
         paths: dict[int, str] = {}
         try:
             with (
                 torch.enable_grad(),
                 _modules_noted(self.model, paths) as note,
-                _cells(self.model),
                 written_out(self.model),
                 _Means(),
             ):
@@ -246,53 +240,38 @@ class _Task:
                     decomposition_table=decompositions(),
                     _allow_non_fake_inputs=True,
                 )
-                found: fx.GraphModule = make(*fake)
+                result: fx.GraphModule = make(*self._fakes(size))
         except (ApieceError, Uncaptured, Unsettled, KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:
             raise Uncaptured(_where(error)) from None
         at = ""
-        for k, node in enumerate(found.graph.nodes):
+        for k, node in enumerate(result.graph.nodes):
             at = paths.get(k, at)
             node.meta["custom"] = {"module": at}
         if settling is not None:
-            settling.check(found.graph)
-        return found
-
-    def _fake(self, size: int) -> list[torch.Tensor]:
-        """Return tensors without values, with `size` records."""
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-        def of(tensor: torch.Tensor, first: bool) -> torch.Tensor:
-            given = tensor.detach()
-            if first:
-                given = torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
-                given = torch.empty_like(given, device=tensor.device)
-            return mode.from_tensor(given)
-
-        shared = [of(t, first=False) for t in self.tensors.values()]
-        return [*shared, *(of(t, first=True) for t in records.leaves([self.inputs, self.targets]))]
+            settling.check(result.graph)
+        return result
 
     def _joint(
-        self, settling: Settling | None, note: Callable[[str], None], *tensors: torch.Tensor
+        self, settling: _Settling | None, note: Callable[[str], None], *tensors: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """Return losses and gradients: what is captured."""
-        names = list(self.tensors)
-        held = dict(zip(names, tensors, strict=False))
+        held = dict(zip(self.tensors, tensors, strict=False))
         for name in self.parameters:
             held[name] = held[name].detach().requires_grad_()
-        given = records.fill([self.inputs, self.targets], list(tensors[len(names) :]))
-        args, kwargs = records.arguments(given[0])
-        everywhere = {place: held[name] for place, name in self._places.items()}
+        inputs, targets = records.fill([self.inputs, self.targets], list(tensors[len(held) :]))
+        own = {id(tensor): held[name] for name, tensor in self.tensors.items()}
+        everywhere = {place: own[id(tensor)] for place, tensor in self.places}
         wanted = [held[name] for name in self.parameters]
         size = tensors[-1].shape[0]
         # what is checkpointed runs again in the backward, and must find the same parameters
         with _reparametrize_module(self.model, everywhere):
             if settling is not None:
-                settling.before(lambda: self.loss_fn(self.model(*args, **kwargs), given[1]))
-            outputs = self.model(*args, **kwargs)
+                settling.before(lambda: self.loss_fn(records.call(self.model, inputs), targets))
+            outputs = records.call(self.model, inputs)
             note("loss_fn")
-            losses = records.check_losses(self.loss_fn(outputs, given[1]), size, self.loss_fn)
+            losses = records.check_losses(self.loss_fn(outputs, targets), size, self.loss_fn)
             note("")
             if settling is not None:
                 settling.after()
@@ -301,8 +280,8 @@ class _Task:
                 with torch.autocast(losses.device.type, enabled=False):
                     gradients = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
             for place, tensor in everywhere.items():
-                module, _, own = place.rpartition(".")
-                if getattr(self.model.get_submodule(module), own, None) is not tensor:
+                module, _, name = place.rpartition(".")
+                if getattr(self.model.get_submodule(module), name, None) is not tensor:
                     raise _written(place)
         return [losses.detach(), *gradients]
 
@@ -315,18 +294,27 @@ class _Task:
                     tracing_mode="fake",
                     _allow_non_fake_inputs=True,
                 )
-                found: fx.GraphModule = make(*self._fake(size))
+                result: fx.GraphModule = make(*self._fakes(size))
         except Exception as error:
             raise Uncaptured(
                 f"model: cannot be written without writing into tensors ({_short(error)})"
             ) from None
-        for node in found.graph.nodes:
+        for node in result.graph.nodes:
             if _is_mutation(node) and node.op == "call_function":
-                at = node.meta.get("custom", {}).get("module") or "model"
                 raise Uncaptured(
-                    f"{at}: writes into what it was given (a buffer, a parameter, or a record)"
+                    f"{_at(node)}: writes into what it was given (a buffer, a parameter, or a "
+                    "record)"
                 )
-        return found
+        return result
+
+
+def _at(node: fx.Node) -> str:
+    return node.meta.get("custom", {}).get("module") or "model"
+
+
+def _is_mutation(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
 
 
 def _write_elsewhere(graph: fx.Graph) -> None:
@@ -348,7 +336,7 @@ def _write_elsewhere(graph: fx.Graph) -> None:
 
 
 def _keeps_form(node: fx.Node) -> bool:
-    """Whether a new tensor would have the type and strides of the one that is written into."""
+    """Return whether a new tensor would have the type and strides of the one that is written."""
     own = node.meta["val"]
     others = [n.meta["val"] for n in node.all_input_nodes]
     return all(
@@ -359,24 +347,16 @@ def _keeps_form(node: fx.Node) -> bool:
 
 
 def _is_fresh(node: fx.Node) -> bool:
-    """Whether an operator gives memory of its own: no view, and nothing that it was given."""
+    """Return whether an operator gives memory of its own: no view, nothing that it was given."""
     source = node.args[0] if node.target is operator.getitem else node
     schema = getattr(getattr(source, "target", None), "_schema", None)
     return schema is not None and all(one.alias_info is None for one in schema.returns)
 
 
-def _writes(graph: fx.GraphModule) -> bool:
-    """Whether any operator writes into a tensor."""
-    return any(node.op == "call_function" and _is_mutation(node) for node in graph.graph.nodes)
-
-
 def for_any_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None:
     """Let a graph take any number of records, with which all its sizes that follow it change.
 
-    Args:
-        graph: Changed in place.
-        sizes: Of its capture.
-        along: A placeholder with the records along its first axis.
+    along: a placeholder with the records along its first axis.
     """
     *_, last = (node for node in graph.graph.nodes if node.op == "placeholder")
     calls = [node for node in graph.graph.nodes if node.op in ("call_function", "output")]
@@ -423,63 +403,25 @@ _ZEROS: dict[str, Any] = {
 }
 
 
-def _is_mutation(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
-
-
 def _only_parameters(graph: fx.GraphModule, parameters: dict[str, nn.Parameter]) -> None:
     """Raise `Uncaptured` where the graph holds a trained parameter that it was not given."""
     own = {id(p): name for name, p in parameters.items()}
     pointers = {p.data_ptr(): name for name, p in parameters.items() if p.numel()}
     for node in graph.graph.nodes:
-        if node.op == "get_attr":
-            tensor = operator.attrgetter(node.target)(graph)
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            name = own.get(id(tensor)) or pointers.get(_pointer(tensor))
-            if name is not None:
-                raise Uncaptured(
-                    f"{name}: is used past the model (in the loss, or in a function that holds "
-                    "it); use it through the model's forward"
-                )
-
-
-def _pointer(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:
-        return 0
+        if node.op != "get_attr":
+            continue
+        tensor = operator.attrgetter(node.target)(graph)
+        name = own.get(id(tensor))
+        with contextlib.suppress(AttributeError, RuntimeError):  # no tensor, or one without memory
+            name = name or pointers.get(tensor.data_ptr())
+        if name is not None:
+            raise Uncaptured(
+                f"{name}: is used past the model (in the loss, or in a function that holds it); "
+                "use it through the model's forward"
+            )
 
 
 # ---------------------------------------------------------------- two captures agree
-
-
-class Coincidence(Exception):  # noqa: N818
-    """A number that does not follow the number of records is a multiple of it."""
-
-
-def agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
-    """Raise `Uncaptured` where two captures differ but in the number of records.
-
-    Args:
-        graph: With `batch` records.
-        other: With `OTHERWISE`.
-        batch: A prime.
-
-    Raises:
-        Coincidence: Where a size is a multiple of `batch` and the same in both.
-    """
-    named: dict[fx.Node, fx.Node] = {}
-    ours, theirs = _moving(graph.graph), _moving(other.graph)
-    for one, two in zip(ours, theirs, strict=False):
-        named[one] = two
-        if not _alike(one, two, named, batch):
-            at = one.meta.get("custom", {}).get("module") or "model"
-            raise Uncaptured(f"{at}: {name_of(one)} differs from one capture to the next; {_MOVES}")
-    if len(ours) != len(theirs):
-        raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
-
 
 _MOVES = (
     "a value of Python's (a coin, a clock, a counter, the number of records) decides what is "
@@ -487,11 +429,21 @@ _MOVES = (
 )
 
 
-def _shapes(value: Any) -> Any:
-    """Return the shapes of a node's tensors."""
-    if isinstance(value, list | tuple):
-        return [_shapes(part) for part in value]
-    return list(value.shape) if isinstance(value, torch.Tensor) else None
+def agree(graph: fx.GraphModule, other: fx.GraphModule, batch: int) -> None:
+    """Raise `Uncaptured` where a graph with `batch` records and one with `OTHERWISE` differ more.
+
+    Raises `Coincidence` where a size is a multiple of `batch`, a prime, and the same in both.
+    """
+    pairs = _Pairs({}, batch)
+    ours, theirs = _moving(graph.graph), _moving(other.graph)
+    for one, two in zip(ours, theirs, strict=False):
+        pairs.named[one] = two
+        if not pairs.alike(one, two):
+            raise Uncaptured(
+                f"{_at(one)}: {name_of(one)} differs from one capture to the next; {_MOVES}"
+            )
+    if len(ours) != len(theirs):
+        raise Uncaptured(f"model: other operators from one capture to the next; {_MOVES}")
 
 
 def _moving(graph: fx.Graph) -> list[fx.Node]:
@@ -505,45 +457,55 @@ def _moving(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node not in still]
 
 
-def _alike(one: fx.Node, two: fx.Node, named: dict[fx.Node, fx.Node], batch: int) -> bool:
-    """Whether two nodes do the same with what are the same nodes before them."""
-    if one.op != two.op:
-        return False
-    if one.op == "get_attr":
-        holders = (one.graph.owning_module, two.graph.owning_module)
-        a, b = (operator.attrgetter(str(n.target))(g) for n, g in zip((one, two), holders))  # noqa: B905
-        return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
-    if not _same(_shapes(one.meta.get("val")), _shapes(two.meta.get("val")), named, batch):
-        at = one.meta.get("custom", {}).get("module") or "model"
-        raise Uncaptured(f"{at}: {name_of(one)}: a size is not a multiple of the batch's")
-    if one.op == "placeholder":
-        return True
-    keys = one.target == two.target and one.kwargs.keys() == two.kwargs.keys()
-    return keys and _same(
-        [*one.args, *one.kwargs.values()],
-        [*two.args, *(two.kwargs.get(k) for k in one.kwargs)],
-        named,
-        batch,
-    )
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Nodes of two captures that do the same, the first with `batch` records."""
 
+    named: dict[fx.Node, fx.Node]
+    batch: int
 
-def _same(a: Any, b: Any, named: dict[fx.Node, fx.Node], batch: int) -> bool:
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(
-            _same(x, y, named, batch) for x, y in zip(a, b, strict=True)
+    def alike(self, one: fx.Node, two: fx.Node) -> bool:
+        """Return whether two nodes do the same with what are the same nodes before them."""
+        if one.op != two.op:
+            return False
+        if one.op == "get_attr":
+            a, b = (operator.attrgetter(str(n.target))(n.graph.owning_module) for n in (one, two))
+            return a is b or (isinstance(a, torch.Tensor) and _equal(a, b))
+        if not self.same(_shapes(one.meta.get("val")), _shapes(two.meta.get("val"))):
+            raise Uncaptured(f"{_at(one)}: {name_of(one)}: a size is not a multiple of the batch's")
+        if one.op == "placeholder":
+            return True
+        return (
+            one.target == two.target
+            and one.kwargs.keys() == two.kwargs.keys()
+            and self.same(
+                [*one.args, *one.kwargs.values()], [*two.args, *(two.kwargs[k] for k in one.kwargs)]
+            )
         )
-    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-        if a not in named and b not in named.values() and _alike(a, b, named, batch):
-            named[a] = b
-        return named.get(a) is b
-    if type(a) is int and type(b) is int:  # the same number, or the same multiple of the batch's
-        if a == b and a and a % batch == 0:
-            raise Coincidence
-        return a == b or a * OTHERWISE == b * batch
-    return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
+
+    def same(self, a: object, b: object) -> bool:
+        """Return whether two arguments are the same, or one multiple of the numbers of records."""
+        if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+            return len(a) == len(b) and all(map(self.same, a, b))
+        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+            if a not in self.named and b not in self.named.values() and self.alike(a, b):
+                self.named[a] = b
+            return self.named.get(a) is b
+        if type(a) is int and type(b) is int:
+            if a == b and a and a % self.batch == 0:
+                raise Coincidence
+            return a == b or a * OTHERWISE == b * self.batch
+        return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
 
 
-def _equal(a: torch.Tensor, b: Any) -> bool:
+def _shapes(value: object) -> object:
+    """Return the shapes of a node's tensors."""
+    if isinstance(value, list | tuple):
+        return [_shapes(part) for part in value]
+    return list(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+def _equal(a: torch.Tensor, b: object) -> bool:
     if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
         return False
     return bool(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))) if a.numel() else True
@@ -553,9 +515,9 @@ def _equal(a: torch.Tensor, b: Any) -> bool:
 def decompositions() -> dict[Any, Any]:
     """Return how operators without a rule are written in others, where torch knows how."""
     table: Any = _core_aten_decompositions_post_autograd()
-    found = {op: how for op, how in table.items() if operator_name(op) not in RULES}
-    found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
-    return found
+    result = {op: how for op, how in table.items() if operator_name(op) not in RULES}
+    result[aten._weight_norm_interface_backward.default] = _weight_norm_backward
+    return result
 
 
 def _weight_norm_backward(
@@ -566,6 +528,115 @@ def _weight_norm_backward(
     along = (grad_w * v).sum(others, keepdim=True)
     norms = norms.reshape(along.shape)
     return (grad_w - along * (v / norms.square())) * (g / norms), along / norms
+
+
+# ---------------------------------------------------------------- what a forward leaves behind
+
+_SETTLED = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+
+
+class Unsettled(Exception):  # noqa: N818
+    """What a forward leaves behind differs from call to call, or follows from what it was given."""
+
+
+class _Number:
+    """Any number: it can be counted on, and nothing can be decided by it."""
+
+    __slots__ = ()
+
+    def _counted(self, other: object) -> _Number:
+        if isinstance(other, int | float | _Number):
+            return self
+        raise Unsettled("a tensor depends on it")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _counted
+
+    def _decided(self, *_others: object) -> Any:
+        raise Unsettled("something is decided by it")
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _decided
+    __int__ = __float__ = __index__ = __str__ = __repr__ = __format__ = _decided
+
+
+class _Settling:
+    """Forwards before the one that counts, and what they have left in a model's attributes.
+
+    That may be a counter of calls, or a table that follows from shapes and is kept for the next
+    call, on which nothing that is computed depends. The graph that is proved and run is that of a
+    forward from the state that the model has; it must be the same from the state that forwards
+    leave, and with any number in a counter's place. So nothing freezes that would have moved.
+    """
+
+    def __init__(self, attributes: Sequence[tuple[nn.Module, str]]) -> None:
+        self._attributes = attributes
+        self._left: list[object] = []
+        self._tensors: set[fx.Node] = set()
+        self._begins = 0  # the place in the graph of the forward that counts
+
+    def before(self, run: Callable[[], object]) -> None:
+        """Run twice; what still moves then must be a number, and becomes any number."""
+        run()
+        once = self._state()
+        run()
+        twice = self._state()
+        for (module, key), one, two in zip(self._attributes, once, twice, strict=True):
+            if not _left_alike(one, two):
+                if type(one) not in (int, float) or type(two) not in (int, float):
+                    raise Unsettled("differs from call to call")
+                module.__dict__[key] = _Number()
+        self._left = self._state()
+        mode = get_proxy_mode()
+        assert mode is not None
+        self._tensors = {
+            get_proxy_slot(value, mode.tracer).proxy.node
+            for value in self._left
+            if isinstance(value, torch.Tensor)
+        }
+        self._begins = len(mode.tracer.graph.nodes)
+
+    def after(self) -> None:
+        """Raise `Unsettled` unless the forward that counts has left everything as it was."""
+        if not all(map(_left_alike, self._state(), self._left)):
+            raise Unsettled("differs from call to call")
+
+    def _state(self) -> list[object]:
+        result = [module.__dict__.get(key) for module, key in self._attributes]
+        if not all(isinstance(value, (*_SETTLED, torch.Tensor, _Number)) for value in result):
+            raise Unsettled("is neither a number nor a tensor")
+        return result
+
+    def check(self, graph: fx.Graph) -> None:
+        """Take out the forwards before; raise `Unsettled` where a tensor follows from inputs."""
+        if self._tensors & _moved_by_records(graph):
+            raise Unsettled("follows from what it was given")
+        for node in reversed(list(graph.nodes)[: self._begins]):
+            if not node.users and node.op != "placeholder":
+                graph.erase_node(node)
+
+
+def _left_alike(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and isinstance(one, _SETTLED) and bool(one == other)
+
+
+def _moved_by_records(graph: fx.Graph) -> set[fx.Node]:
+    """Return what is made of inputs or of chance, and what such values are written into."""
+    result = {n for n in graph.nodes if n.op == "placeholder" or name_of(n) in RANDOM}
+    known = 0
+    while len(result) > known:
+        known = len(result)
+        for node in graph.nodes:
+            if node not in result and result.isdisjoint(node.all_input_nodes):
+                continue
+            result.add(node)
+            schema, into = getattr(node.target, "_schema", None), node
+            while schema is not None and schema.is_mutable and into.args:
+                if not isinstance(into.args[0], fx.Node):
+                    break
+                into = into.args[0]
+                result.add(into)
+    return result
 
 
 # ---------------------------------------------------------------- where
@@ -582,12 +653,12 @@ def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable
         if mode is not None:
             paths[len(mode.tracer.graph.nodes)] = path
 
-    def enter(module: nn.Module, _args: Any) -> None:
+    def enter(module: nn.Module, _args: object) -> None:
         if id(module) in names:
             stack.append(names[id(module)])
             at(stack[-1])
 
-    def leave(module: nn.Module, _args: Any, _out: Any) -> None:
+    def leave(module: nn.Module, _args: object, _out: object) -> None:
         if id(module) in names and stack:
             stack.pop()
             at(stack[-1] if stack else "")
@@ -599,18 +670,6 @@ def _modules_noted(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable
     finally:
         before.remove()
         after.remove()
-
-
-@contextlib.contextmanager
-def _cells(model: nn.Module) -> Iterator[None]:
-    """Let recurrent layers be written out, step by step, in place of one fused operator."""
-    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="TF32 acceleration")
-            with torch.backends.mkldnn.flags(enabled=False):
-                yield
-    else:
-        yield
 
 
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
@@ -640,6 +699,3 @@ def _short(error: BaseException) -> str:
         return _MEANT[name]
     text = str(error).strip().splitlines()
     return f"{name}: {text[0][:160]}" if text else name
-
-
-Function = Callable[..., Any]

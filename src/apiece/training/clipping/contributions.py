@@ -1,4 +1,4 @@
-"""What one use of a parameter gives each record: its squared norm, and any weighted sum of it.
+"""Contributions: what one use of a parameter gives each record, in the form that costs least.
 
 A layer hands over activations and output gradients; a contribution knows the cheapest way from
 there to squared norms (B,) and to Σ weight·gradient, and the per-record gradients where nothing
@@ -8,90 +8,122 @@ al. 2022, arXiv 2110.05679).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 
-from apiece.training.clipping.kernels import (
-    Squares,
-    flattened,
-    least_norm,
-    may_keep,
-    product,
-    row_squares,
-)
-
+Squares = Callable[[torch.Tensor], torch.Tensor]
+_BLOCK = 128  # values added one after the other in single precision
+_linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
+TOTAL = 1 << 26  # entries of per-record gradients kept over a step: 256 MiB in single precision
+_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
 _CELLS = 1 << 22  # entries of a temporary at a time
 _IN_CACHE = 1 << 22  # entries of per-record gradients that stay in a processor's caches
 
 
-class Contribution(Protocol):
+def flattened(rows: torch.Tensor) -> torch.Tensor:
+    """Return (B, ...) as (B, I); a number a row is a row of one."""
+    return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
+
+
+def row_squares(rows: torch.Tensor) -> torch.Tensor:
+    """Return the squared norms (B,) of the rows of (B, ...), to a few units of precision.
+
+    `vector_norm` adds along a row in as many running sums as the processor has lanes, and loses
+    hundreds of units of precision over a long row, more than the room under a bound; so do compiled
+    sums. So blocks of a row come first, and blocks of those.
+    """
+    norm: Squares = functools.partial(torch.linalg.vector_norm, dim=-1)
+    flat = flattened(rows)
+    width = flat.shape[1]
+    if width <= 2 * _BLOCK:
+        return norm(flat).square_()
+    whole = width - width % _BLOCK
+    total = _sums(norm(flat[:, :whole].view(len(flat), -1, _BLOCK)).square_())
+    if whole < width:
+        total += norm(flat[:, whole:]).square_()
+    return total
+
+
+def _sums(blocks: torch.Tensor) -> torch.Tensor:
+    """Return the sums (B,) of rows (B, N), blocks of them first."""
+    while (width := blocks.shape[1]) > 2 * _BLOCK:
+        whole = width - width % _BLOCK
+        some = blocks[:, :whole].view(len(blocks), -1, _BLOCK).sum(2)
+        blocks = torch.cat([some, blocks[:, whole:]], 1) if whole < width else some
+    return blocks.sum(1)
+
+
+def remembering(function: Squares) -> Squares:
+    """Return `function` for one step, which computes the same tensor's result once."""
+    known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def of(rows: torch.Tensor) -> torch.Tensor:
+        if id(rows) not in known:
+            known[id(rows)] = rows, function(rows)
+        return known[id(rows)][1]
+
+    return of
+
+
+class Contribution:
     """Per-record gradients of one parameter, held in the form in which they are cheapest."""
+
+    __slots__ = ()
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return (B,) squared norms, never below the true ones but for ordinary round-off.
 
-        Args:
-            of_rows: Gives the squared norms of a tensor's rows, perhaps from memory.
+        `of_rows` gives the squared norms of a tensor's rows, perhaps from memory.
         """
-        ...
+        return of_rows(self.per_record())
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_i weights[i]·gradient_i, of the parameter's shape.
-
-        Args:
-            weights: (B,).
-        """
-        ...
+        """Return Σ_i weights[i]·gradient_i, of the parameter's shape; weights: (B,)."""
+        rows = self.per_record()
+        return (weights @ flattened(rows)).view(rows.shape[1:])
 
     def per_record(self) -> torch.Tensor:
         """Return the gradients one by one, (B, *shape)."""
-        ...
+        raise NotImplementedError
 
-    def without(self, bad: torch.Tensor) -> Contribution:
-        """Return this with some records set to zero.
-
-        Args:
-            bad: (B,), which ones.
-        """
-        ...
+    def without(self, bad: torch.Tensor) -> Self:
+        """Return this with the records at `bad` (B,) set to zero."""
+        held = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        real = {n: t for n, t in held.items() if isinstance(t, torch.Tensor)}
+        return replace(  # type: ignore[type-var]
+            self, **{n: blank(t, bad) for n, t in real.items() if t.is_floating_point()}
+        )
 
 
 def blank(tensor: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
-    """Return a copy of `tensor` with the rows at `bad` zero."""
+    """Return a copy of `tensor` with the rows at `bad` zero: 0·NaN would be none."""
     rows = bad.view(-1, *([1] * (tensor.dim() - 1)))
     return torch.where(rows, torch.zeros((), dtype=tensor.dtype, device=tensor.device), tensor)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Rows:
+class Rows(Contribution):
     """Per-record gradients as they are, (B, *shape)."""
 
     gradients: torch.Tensor
-
-    def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
-        """Return the sums of squares."""
-        return of_rows(self.gradients)
-
-    def weighted(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return one vector-matrix product."""
-        return (weights @ flattened(self.gradients)).view(self.gradients.shape[1:])
 
     def per_record(self) -> torch.Tensor:
         """Return the gradients."""
         return self.gradients
 
-    def without(self, bad: torch.Tensor) -> Rows:
-        """Return this with the records at `bad` set to zero."""
-        return Rows(blank(self.gradients, bad))
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Slices:
+class Slices(Contribution):
     """Per-record gradients as they are, some records a tensor: joining those would cost a copy."""
 
     parts: tuple[torch.Tensor, ...]
@@ -101,12 +133,15 @@ class Slices:
         return torch.cat([of_rows(part) for part in self.parts])
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return one vector-matrix product a slice."""
-        some = weights.split_with_sizes([len(part) for part in self.parts])
-        first, *rest = (w @ flattened(part) for w, part in zip(some, self.parts, strict=True))
+        """Return one vector-matrix product a slice, added up."""
+        first, *rest = (w @ flattened(part) for w, part in self._with(weights))
         for more in rest:
             first.add_(more)
         return first.view(self.parts[0].shape[1:])
+
+    def _with(self, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        some = values.split_with_sizes([len(part) for part in self.parts])
+        return zip(some, self.parts, strict=True)
 
     def per_record(self) -> torch.Tensor:
         """Return the gradients in one tensor."""
@@ -114,12 +149,11 @@ class Slices:
 
     def without(self, bad: torch.Tensor) -> Slices:
         """Return this with the records at `bad` set to zero."""
-        some = bad.split_with_sizes([len(part) for part in self.parts])
-        return Slices(tuple(blank(part, b) for part, b in zip(self.parts, some, strict=True)))
+        return Slices(tuple(blank(part, b) for b, part in self._with(bad)))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Outer:
+class Outer(Contribution):
     """Gradients left_i ⊗ right_i; left: (B, O), right: (B, I)."""
 
     left: torch.Tensor
@@ -142,10 +176,6 @@ class Outer:
         """Return the outer products."""
         return self.left.unsqueeze(2) * self.right.unsqueeze(1)
 
-    def without(self, bad: torch.Tensor) -> Outer:
-        """Return this with the records at `bad` set to zero."""
-        return Outer(blank(self.left, bad), blank(self.right, bad))
-
 
 def outer_squares(parts: Sequence[Outer], of_rows: Squares = row_squares) -> torch.Tensor:
     """Return the squared norms of several contributions, added up: few operators for all."""
@@ -156,7 +186,7 @@ def outer_squares(parts: Sequence[Outer], of_rows: Squares = row_squares) -> tor
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Products:
+class Products(Contribution):
     """Gradients left_i ᵀ right_i summed over positions; left: (B, T, O), right: (B, T, I)."""
 
     left: torch.Tensor
@@ -164,21 +194,27 @@ class Products:
 
     @property
     def ghost_is_cheaper(self) -> bool:
-        """Whether Gram matrices over positions cost less than the gradients themselves."""
+        """Return whether Gram matrices over positions cost less than the gradients themselves."""
         positions, out, into = (*self.left.shape[1:], self.right.shape[2])
         return positions * (out + into) <= out * into
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return the squared norms by whichever of the two forms costs less."""
-        if self.ghost_is_cheaper:
-            return in_parts(self._ghost, self.left, self.right, self.left.shape[1] ** 2)
-        cells = self.left.shape[2] * self.right.shape[2]
-        return in_parts(_instantiated, self.left, self.right, cells)
-
-    @staticmethod
-    def _ghost(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Return Σ_{s,t} (left_s·left_t)(right_s·right_t), made safe against cancellation."""
-        return gram_sum(left @ left.mT, right @ right.mT, left.shape[2], right.shape[2])
+        if self.ghost_is_cheaper:  # Σ_{s,t} (left_s·left_t)(right_s·right_t)
+            return in_parts(
+                lambda left, right: gram_sum(
+                    left @ left.mT, right @ right.mT, left.shape[2], right.shape[2]
+                ),
+                self.left,
+                self.right,
+                self.left.shape[1] ** 2,
+            )
+        return in_parts(
+            lambda left, right: made_again(row_squares(left.mT @ right), left, right),
+            self.left,
+            self.right,
+            self.left.shape[2] * self.right.shape[2],
+        )
 
     def sizes(self) -> torch.Tensor:
         """Return Σ_t ‖left_t‖‖right_t‖, (B,), of which round-off is a few units of precision."""
@@ -197,13 +233,9 @@ class Products:
         """Return the products."""
         return self.left.mT @ self.right
 
-    def without(self, bad: torch.Tensor) -> Products:
-        """Return this with the records at `bad` set to zero."""
-        return Products(blank(self.left, bad), blank(self.right, bad))
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Lookups:
+class Lookups(Contribution):
     """Gradients of a table of `size` rows: row index[i, t] gets left[i, t]; left: (B, T, D)."""
 
     index: torch.Tensor
@@ -212,13 +244,12 @@ class Lookups:
 
     def squares(self, of_rows: Squares = row_squares) -> torch.Tensor:
         """Return Σ_{s,t: same row} left_s·left_t."""
-        return in_parts(self._ghost, self.left, self.index, self.index.shape[1] ** 2)
 
-    @staticmethod
-    def _ghost(left: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        same = index.unsqueeze(1) == index.unsqueeze(2)
-        gram = left @ left.mT
-        return gram_sum(gram, same.to(gram.dtype), left.shape[2], 1)
+        def ghost(left: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            same, gram = index.unsqueeze(1) == index.unsqueeze(2), left @ left.mT
+            return gram_sum(gram, same.to(gram.dtype), left.shape[2], 1)
+
+        return in_parts(ghost, self.left, self.index, self.index.shape[1] ** 2)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the scaled rows, scattered."""
@@ -232,13 +263,8 @@ class Lookups:
         where = self.index.unsqueeze(2).expand(-1, -1, width)
         return table.scatter_add_(1, where, self.left)
 
-    def without(self, bad: torch.Tensor) -> Lookups:
-        """Return this with the records at `bad` set to zero."""
-        return replace(self, left=blank(self.left, bad))
 
-
-def _instantiated(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return made_again(row_squares(left.mT @ right), left, right)
+# ---------------------------------------------------------------- the cheapest form
 
 
 def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
@@ -249,14 +275,12 @@ def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
     of small products is then quicker than Gram matrices and one long product, up to where those
     multiply two fifths as much.
     """
-    found = Products(left, right)
+    result = Products(left, right)
     batch, positions, out, into = (*left.shape, right.shape[2])
     cells = batch * out * into
     in_cache = left.device.type == "cpu" and cells <= _IN_CACHE
-    ghost = 5 * positions * (out + into) <= 2 * out * into if in_cache else found.ghost_is_cheaper
-    if ghost or not may_keep(cells, KEEP):
-        return found
-    return Rows(found.per_record())
+    ghost = 5 * positions * (out + into) <= 2 * out * into if in_cache else result.ghost_is_cheaper
+    return result if ghost or not may_keep(cells, KEEP) else Rows(result.per_record())
 
 
 def lookups(index: torch.Tensor, left: torch.Tensor, size: int) -> Contribution:
@@ -264,9 +288,77 @@ def lookups(index: torch.Tensor, left: torch.Tensor, size: int) -> Contribution:
 
     A small table that is looked up often (relative positions) is made for each record.
     """
-    found, table = Lookups(index, left, size), size * left.shape[2]
+    result, table = Lookups(index, left, size), size * left.shape[2]
     small = table <= index.shape[1] ** 2 // 4 and may_keep(len(left) * table, KEEP)
-    return Rows(found.per_record()) if small else found
+    return Rows(result.per_record()) if small else result
+
+
+def join(parts: list[Contribution]) -> Contribution:
+    """Return the contribution of a parameter used several times, cross terms included."""
+    if len(parts) == 1:
+        return parts[0]
+    pairs = [
+        (part.left.unsqueeze(1), part.right.unsqueeze(1))
+        if isinstance(part, Outer)
+        else (part.left, part.right)
+        for part in parts
+        if isinstance(part, Outer | Products)
+    ]
+    if len(pairs) == len(parts):
+        lefts, rights = zip(*pairs, strict=True)
+        return Products(torch.cat(lefts, 1), torch.cat(rights, 1))
+    total = parts[0].per_record().clone()
+    for part in parts[1:]:
+        total += part.per_record()
+    return Rows(total)
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[None]:
+    """Let no more than `TOTAL` entries be kept meanwhile, however many layers there are."""
+    token = _left.set([TOTAL])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def may_keep(cells: int, most: int) -> bool:
+    """Return whether a layer may keep so many entries, of at most `most`; they are then counted."""
+    left = _left.get()
+    if cells > most or (left is not None and cells > left[0]):
+        return False
+    if left is not None:
+        left[0] -= cells
+    return True
+
+
+# ---------------------------------------------------------------- products
+
+
+def _is_amd() -> bool:
+    """Return whether the BLAS library behind `@` is not at its best on this processor."""
+    try:
+        with Path("/proc/cpuinfo").open() as file:
+            return "AuthenticAMD" in file.read(4096)
+    except OSError:
+        return "AuthenticAMD" in platform.processor()
+
+
+# Multiplications from which a product goes to oneDNN directly: on a processor of AMD that takes 0.4
+# to 0.75 of the time of `@`, on one of Intel 1.1 to 3 times as long; below, setting up costs more.
+_SMALL = 1 << 21 if _is_amd() and _linear is not None else math.inf
+
+
+def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return leftᵀ right; left: (N, O), right: (N, I)."""
+    single_on_cpu = left.dtype == torch.float32 and left.device.type == "cpu"
+    if not (left.numel() * right.shape[1] >= _SMALL and single_on_cpu):
+        return left.t() @ right
+    if left.shape[1] > right.shape[1]:  # the narrower one first
+        return product(right, left).t()
+    result: torch.Tensor = _linear(left.t(), right.t(), None, "none", [], "")
+    return result
 
 
 def in_parts(
@@ -281,6 +373,9 @@ def in_parts(
         return squares(left, right)
     pairs = zip(left.split(width), right.split(width), strict=True)  # type: ignore[no-untyped-call]
     return torch.cat([squares(a, b) for a, b in pairs])
+
+
+# ---------------------------------------------------------------- room for round-off
 
 
 def gram_sum(left: torch.Tensor, right: torch.Tensor, *widths: int) -> torch.Tensor:
@@ -336,21 +431,9 @@ def _lost(rows: torch.Tensor) -> float:
     return least_norm(rows.shape[-1], rows.dtype)
 
 
-def join(parts: list[Contribution]) -> Contribution:
-    """Return the contribution of a parameter used several times, cross terms included."""
-    if len(parts) == 1:
-        return parts[0]
-    products = [_as_products(part) for part in parts]
-    if all(product is not None for product in products):
-        left = torch.cat([p.left for p in products if p is not None], 1)
-        return Products(left, torch.cat([p.right for p in products if p is not None], 1))
-    total = parts[0].per_record().clone()
-    for part in parts[1:]:
-        total += part.per_record()
-    return Rows(total)
+def least_norm(width: int, dtype: torch.dtype) -> float:
+    """Return more than what underflow can take from the norm of `width` values.
 
-
-def _as_products(part: Contribution) -> Products | None:
-    if isinstance(part, Outer):
-        return Products(part.left.unsqueeze(1), part.right.unsqueeze(1))
-    return part if isinstance(part, Products) else None
+    A square below 2⁻¹²⁶ (2⁻¹⁰²² in double precision) may be lost, so that √width·2⁻⁶³ may be.
+    """
+    return math.sqrt(width) * (2.0**-510 if dtype == torch.float64 else 2.0**-62)

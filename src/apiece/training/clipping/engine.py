@@ -8,30 +8,39 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from apiece.errors import IdleParameterWarning, UnsupportedError
 from apiece.training.clipping import records
-from apiece.training.clipping.ambient import put_back, states
-from apiece.training.clipping.clipped import ClippedSum, add_up, clip_factors
-from apiece.training.clipping.contributions import Contribution, Outer, Rows, outer_squares
+from apiece.training.clipping.ambient import is_highest, put_back, single, states, wide
+from apiece.training.clipping.contributions import (
+    Contribution,
+    Outer,
+    Rows,
+    flattened,
+    keeping,
+    outer_squares,
+    remembering,
+    row_squares,
+)
 from apiece.training.clipping.joined import Joined, Persons
-from apiece.training.clipping.kernels import flattened, keeping, remembering, row_squares
-from apiece.training.clipping.precision import is_highest, single, wide
-from apiece.training.clipping.records import Batch
-from apiece.training.clipping.watch import Watch, fingerprint
+from apiece.training.clipping.records import Batch, ClippedSum, add_up, clip_factors
+from apiece.training.clipping.watch import Watch
 
 if TYPE_CHECKING:
-    from apiece.training.clipping.rewrite import Program
-    from apiece.training.clipping.whole import Whole
+    from apiece.training.clipping.rewrite import Program, Whole
 
 _CACHE = 1 << 23  # values that a part of a batch may leave behind on a processor
 _WORTH = 16  # a part must leave this many values for each parameter, which it has to pass over
 _EACH = 1 << 16  # and as many for each operator, whose call costs the same for any number
 _GRAPHS = 16  # of one model that are kept
+_SMALL = 1 << 12  # entries of one record's gradient, above which a copy costs more than a call
+_ALL = ""  # the name of what stands side by side
+Named = dict[str, torch.Tensor]
+Held = dict[str, Contribution | Joined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +69,8 @@ class Proof:
 class Engine:
     """How batches of one form are clipped: by a program where one was proved.
 
-    Args:
-        proof: What was proved.
-        program: What runs; None where nothing was.
-        names: Of the model's tensors that it takes.
-        most: How many records it takes at a time, at most, on a processor.
-        whole: The program and all that follows it, compiled; None unless that was asked for.
+    names: of the model's tensors that the program takes. most: how many records it takes at a time
+    on a processor. whole: the program and all that follows it, compiled, where that was asked for.
     """
 
     proof: Proof
@@ -79,13 +84,13 @@ class Engine:
 class _Seen:
     """A form of batches, and what of Python's it was captured with."""
 
-    form: Any
-    loss_fn: Any
+    form: object
+    loss_fn: object
     watch: Watch
     engine: Engine
 
 
-_known: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[nn.Module, dict[object, _Seen]] = weakref.WeakKeyDictionary()
 
 
 def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
@@ -97,14 +102,18 @@ def engine_for(batch: Batch, *, compiled: bool = False) -> Engine:
     for seen in known.values():
         if seen.loss_fn is batch.loss_fn and seen.form == form and seen.watch.unchanged():
             return seen.engine
-    key = form, fingerprint(batch.model, batch.loss_fn)
-    engine = known[key].engine if key in known else _proved(batch)
+    watch = Watch(batch.model, batch.loss_fn)
+    key = form, watch.key
+    if key in known:
+        engine = known[key].engine
+    else:
+        engine, watch = _proved(batch), Watch(batch.model, batch.loss_fn)
     if compiled and engine.program is not None and engine.whole is None:
         engine = replace(engine, whole=_whole(engine, batch))
     known.pop(key, None)
     if len(known) >= _GRAPHS:
         del known[next(iter(known))]
-    known[key] = _Seen(form, batch.loss_fn, Watch(batch.model, batch.loss_fn), engine)
+    known[key] = _Seen(form, batch.loss_fn, watch, engine)
     return engine
 
 
@@ -133,48 +142,47 @@ def proof_of(model: nn.Module) -> Proof | None:
 def _proved(batch: Batch) -> Engine:
     # tracing takes half a second to import, and is of no use to who only plans
     from apiece.training.clipping import capture
-    from apiece.training.clipping.layout import Unproved
     from apiece.training.clipping.proof import prove
     from apiece.training.clipping.rewrite import rewrite
+    from apiece.training.clipping.table import Unproved
 
     try:
-        found = capture.capture(
+        result = capture.capture(
             batch.model, batch.parameters, batch.loss_fn, batch.inputs, batch.targets
         )
-        losses, gradients = found.results
-        proved = prove(found.module.graph, found.records, found.sizes, losses, gradients)
-        nodes = sum(node.op == "call_function" for node in found.module.graph.nodes)
-        program = rewrite(found, proved)
+        losses, gradients = result.results
+        proved = prove(result.module.graph, result.records, result.sizes, losses, gradients)
+        nodes = sum(node.op == "call_function" for node in result.module.graph.nodes)
+        program = rewrite(result, proved)
     except (capture.Uncaptured, Unproved) as error:
         return Engine(Proof(False, {}, str(error)), None)
-    cells = sum(_cells(node, proved.layouts, found.sizes) for node in program.places)
+
+    def cells(node: fx.Node) -> int:
+        """Return how many values a tensor holds for each record."""
+        if getattr(proved.layouts[node], "axis", None) is None:
+            return 0
+        sizes = (int(size) for size in node.meta["val"].shape)
+        follows = result.sizes
+        return math.prod(follows.factor(s) if follows.depends(s) else s for s in sizes)
+
     parameters = sum(p.numel() for p in batch.model.parameters())  # frozen ones are read as well
     room = max(_CACHE, _WORTH * parameters, _EACH * nodes)
     on_cpu = all(p.device.type == "cpu" for p in batch.parameters.values())
-    most = max(2, room // max(1, cells)) if on_cpu else sys.maxsize
+    each = max(1, sum(map(cells, program.places)))
     idle = tuple(name for name in batch.parameters if name not in program.parts)
     if idle:
-        _warn_of_idle(idle, len(batch.parameters))
+        named = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
+        warnings.warn(
+            f"model: no record's loss depends on {named} ({len(idle)} of {len(batch.parameters)} "
+            "trained): noise alone would move them; freeze them, or use them in the forward",
+            IdleParameterWarning,
+            stacklevel=5,
+        )
     proof = Proof(True, dict(sorted(proved.operators.items())), idle=idle)
-    return Engine(proof, program, found.names, most)
+    return Engine(proof, program, result.names, max(2, room // each) if on_cpu else sys.maxsize)
 
 
-def _warn_of_idle(idle: tuple[str, ...], trained: int) -> None:
-    named = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
-    warnings.warn(
-        f"model: no record's loss depends on {named} ({len(idle)} of {trained} trained): noise "
-        "alone would move them; freeze them, or use them in the forward",
-        IdleParameterWarning,
-        stacklevel=6,
-    )
-
-
-def _cells(node: Any, layouts: Any, sizes: Any) -> int:
-    """Return how many values a tensor holds for each record."""
-    value = node.meta["val"]
-    if getattr(layouts[node], "axis", None) is None:
-        return 0
-    return int(math.prod(sizes.factor(s) if sizes.depends(s) else int(s) for s in value.shape))
+# ---------------------------------------------------------------- a batch
 
 
 def clip_proved(engine: Engine, batch: Batch, width: int) -> ClippedSum:
@@ -190,14 +198,31 @@ def clip_proved(engine: Engine, batch: Batch, width: int) -> ClippedSum:
     )
 
 
-def _run(engine: Engine, batch: Batch) -> tuple[torch.Tensor, dict[str, Contribution]]:
-    """Return losses and each parameter's contribution, of at least two records."""
-    return _contributions(engine, arguments_of(engine, batch), len(batch))
+def _clip(engine: Engine, batch: Batch) -> ClippedSum:
+    rows, batch = len(batch), at_least_two(batch)
+    made = _at_once(engine, batch)
+    if made is None:
+        losses, named = _contributions(engine, arguments_of(engine, batch), len(batch))
+        with torch.no_grad(), single(losses.device):
+            made = losses, *_summed(engine, named, batch)
+    losses, norms, sums = made
+    persons = norms.numel() - (len(batch) - rows)
+    sums = _every(sums, batch)
+    return ClippedSum(sums, norms[:persons], losses[:rows], batch.clip_norms[:persons])
+
+
+def _every(sums: Named, batch: Batch) -> Named:
+    """Return the sums with zeros for what no record's loss depends on, in the parameters' order."""
+    return {
+        name: sums[name] if name in sums else torch.zeros_like(p, dtype=wide(p.dtype))
+        for name, p in batch.parameters.items()
+    }
 
 
 def _contributions(
     engine: Engine, given: list[torch.Tensor], size: int
 ) -> tuple[torch.Tensor, dict[str, Contribution]]:
+    """Return losses and each parameter's contribution, of at least two records."""
     assert engine.program is not None
     device = given[0].device
     with torch.no_grad():
@@ -210,79 +235,35 @@ def _contributions(
 
 def arguments_of(engine: Engine, batch: Batch) -> list[torch.Tensor]:
     """Return what the program takes: the model's tensors, and the records'."""
-    model = batch.model
-    own = batch.parameters
-    tensors = [own[n] if n in own else _tensor(model, n) for n in engine.names]
-    held = [tensor.detach() for tensor in tensors]
-    return [*held, *records.leaves([batch.inputs, batch.targets])]
 
+    def held(name: str) -> torch.Tensor:
+        if name in batch.parameters:
+            return batch.parameters[name].detach()
+        path, _, own = name.rpartition(".")
+        module = batch.model.get_submodule(path)
+        tensor = (module._buffers if own in module._buffers else module._parameters)[own]
+        assert tensor is not None
+        return tensor.detach()
 
-def _tensor(model: nn.Module, name: str) -> torch.Tensor:
-    path, _, own = name.rpartition(".")
-    module = model.get_submodule(path)
-    held: dict[str, Any] = module._buffers if own in module._buffers else module._parameters
-    found: torch.Tensor = held[own]
-    return found
-
-
-def _clip(engine: Engine, batch: Batch) -> ClippedSum:
-    rows, batch = len(batch), at_least_two(batch)
-    losses, norms, sums = _at_once(engine, batch) or _step_by_step(engine, batch)
-    persons = norms.numel() - (len(batch) - rows)
-    gradients = {
-        name: sums[name] if name in sums else torch.zeros_like(p, dtype=wide(p.dtype))
-        for name, p in batch.parameters.items()
-    }
-    return ClippedSum(gradients, norms[:persons], losses[:rows], batch.clip_norms[:persons])
-
-
-Summed = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # losses, norms, sums
-
-
-def _at_once(engine: Engine, batch: Batch) -> Summed | None:
-    """Return the sums by one compiled graph; None where there is none, or it does not apply.
-
-    That is where a record is not finite, and for few records, or more than a part of a batch has.
-    """
-    whole, program = engine.whole, engine.program
-    if whole is None or program is None or not whole.takes(len(batch)):
-        return None
-    device = batch.clip_norms.device
-    before = states([device]) if program.draws else []
-    with torch.no_grad(), single(device):
-        losses, norms, *sums = whole.run(batch.clip_norms, *arguments_of(engine, batch))
-    if math.isfinite(float(norms.sum())):
-        return losses, norms, dict(zip(program.parts, sums, strict=True))
-    put_back(before)  # the others' draws are the same without the record that is not finite
-    return None
-
-
-def _step_by_step(engine: Engine, batch: Batch) -> Summed:
-    assert engine.program is not None
-    losses, named = _run(engine, batch)
-    with torch.no_grad(), single(losses.device):
-        return losses, *_summed(engine.program, named, batch)
+    return [*map(held, engine.names), *records.leaves([batch.inputs, batch.targets])]
 
 
 def at_least_two(batch: Batch) -> Batch:
     """Return a batch of one record with a second, a copy whose bound is zero."""
     if len(batch) > 1:
         return batch
-    twice = torch.zeros(2, dtype=torch.long, device=batch.clip_norms.device)
-    owner = None if batch.owner is None else torch.arange(2, device=batch.clip_norms.device)
-    return Batch(
-        batch.model,
-        batch.parameters,
-        batch.loss_fn,
-        records.select(batch.inputs, twice),
-        records.select(batch.targets, twice),
-        torch.cat([batch.clip_norms, batch.clip_norms.new_zeros(1)]),
-        owner,
+    device = batch.clip_norms.device
+    twice = torch.zeros(2, dtype=torch.long, device=device)
+    return replace(
+        batch,
+        inputs=records.select(batch.inputs, twice),
+        targets=records.select(batch.targets, twice),
+        clip_norms=torch.cat([batch.clip_norms, batch.clip_norms.new_zeros(1)]),
+        owner=None if batch.owner is None else torch.arange(2, device=device),
     )
 
 
-Held = dict[str, Contribution | Joined]
-Finite = Callable[[Held, torch.Tensor], Held]
+# ---------------------------------------------------------------- norms and sums
 
 
 def _finite_alone(held: Held, norms: torch.Tensor) -> Held:
@@ -294,17 +275,21 @@ def _finite_alone(held: Held, norms: torch.Tensor) -> Held:
 
 
 def _summed(
-    program: Program, named: dict[str, Contribution], batch: Batch, finite: Finite = _finite_alone
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    engine: Engine,
+    named: dict[str, Contribution],
+    batch: Batch,
+    finite: Callable[[Held, torch.Tensor], Held] = _finite_alone,
+) -> tuple[torch.Tensor, Named]:
     """Return norms and the clipped sums, by parameter."""
-    owner, bounds = batch.owner, batch.clip_norms
+    assert engine.program is not None
+    bounds = batch.clip_norms
     beside, shapes = _side_by_side(named)
-    held: Held = dict(beside)
     named.clear()
+    held: Held = dict(beside)
+    if batch.owner is not None:
+        persons = Persons(batch.owner)
+        held = {name: Joined(part, persons) for name, part in beside.items()}
     beside.clear()
-    if owner is not None:
-        persons = Persons(owner)
-        held = {name: Joined(part, persons) for name, part in held.items()}  # type: ignore[arg-type]
     norms = _norms(list(held.values()), bounds)
     factors = clip_factors(norms, bounds)
     held = finite(held, norms)
@@ -312,10 +297,8 @@ def _summed(
     if shapes:
         whole = sums.pop(_ALL).split_with_sizes([math.prod(s) for s in shapes.values()])
         sums |= {n: part.view(s) for (n, s), part in zip(shapes.items(), whole, strict=True)}
-    finished = {
-        name: program.finished(name, total, batch.parameters[name]) for name, total in sums.items()
-    }
-    return norms, finished
+    finished = engine.program.finished
+    return norms, {n: finished(n, total, batch.parameters[n]) for n, total in sums.items()}
 
 
 def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch.Tensor:
@@ -328,33 +311,6 @@ def _norms(held: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torch
         squares.append(outer_squares(outer, of_rows))
     total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
     return total.sqrt()
-
-
-def _whole(engine: Engine, batch: Batch) -> Whole:
-    """Return the sum of batches like this one as one compiled graph."""
-    from apiece.training.clipping.whole import compiled
-
-    program = engine.program
-    assert program is not None
-    if batch.owner is not None:
-        raise UnsupportedError("compiled: rows of one person are added up uncompiled; leave it out")
-    if not is_highest():
-        raise UnsupportedError(
-            'compiled: needs torch.set_float32_matmul_precision("highest"), in which norms are made'
-        )
-
-    def clipped(bounds: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
-        losses, named = _contributions(engine, list(given), len(bounds))
-        norms, sums = _summed(program, named, replace(batch, clip_norms=bounds), lambda h, _: h)
-        return [losses, norms, *(sums[name] for name in program.parts)]
-
-    given = arguments_of(engine, batch)
-    along = [True, *(False for _ in engine.names), *(True for _ in given[len(engine.names) :])]
-    return compiled(clipped, [batch.clip_norms, *given], along, engine.most)
-
-
-_SMALL = 1 << 12  # entries of one record's gradient, above which a copy costs more than a call
-_ALL = ""  # the name of what stands side by side
 
 
 def _side_by_side(
@@ -373,38 +329,31 @@ def _side_by_side(
     small = {name: each for name, each in small.items() if each.dtype == kind}
     if len(small) < 2:
         return dict(named), {}
-    found = {name: part for name, part in named.items() if name not in small}
-    found[_ALL] = Rows(torch.cat([flattened(each) for each in small.values()], 1))
-    return found, {name: each.shape[1:] for name, each in small.items()}
+    result = {name: part for name, part in named.items() if name not in small}
+    result[_ALL] = Rows(torch.cat([flattened(each) for each in small.values()], 1))
+    return result, {name: each.shape[1:] for name, each in small.items()}
 
 
 def _clip_large(engine: Engine, batch: Batch, width: int) -> ClippedSum:
     """Return the clipped share of one person with more rows than are taken at a time."""
     assert engine.program is not None
-    total: dict[str, torch.Tensor] = {}
+    total: Named = {}
     losses: list[torch.Tensor] = []
     for rows in batch.of_rows().parts(width):
         part = at_least_two(rows)
-        some, named = _run(engine, part)
+        some, named = _contributions(engine, arguments_of(engine, part), len(part))
         losses.append(some[: len(rows)])
-        weights = torch.ones(len(part), device=some.device)
+        weights = torch.ones(len(part), device=some.device, dtype=wide(some.dtype))
         weights[len(rows) :] = 0
         with torch.no_grad(), single(some.device):
             for name, one in named.items():
-                made = engine.program.finished(
-                    name, one.weighted(weights.to(wide(some.dtype))), batch.parameters[name]
-                )
+                like = batch.parameters[name]
+                made = engine.program.finished(name, one.weighted(weights), like)
                 total[name] = total[name] + made if name in total else made
-    each = {
-        name: total.get(name, torch.zeros_like(p, dtype=wide(p.dtype)))
-        for name, p in batch.parameters.items()
-    }
-    return clip_one(each, torch.cat(losses), batch.clip_norms)
+    return clip_one(_every(total, batch), torch.cat(losses), batch.clip_norms)
 
 
-def clip_one(
-    gradients: dict[str, torch.Tensor], losses: torch.Tensor, clip_norms: torch.Tensor
-) -> ClippedSum:
+def clip_one(gradients: Named, losses: torch.Tensor, clip_norms: torch.Tensor) -> ClippedSum:
     """Return one record's or person's gradient, clipped at its bound (1,)."""
     with torch.no_grad():
         squares = [row_squares(g.reshape(1, -1)) for g in gradients.values()]
@@ -417,3 +366,47 @@ def clip_one(
             for name, g in gradients.items()
         }
     return ClippedSum(sums, norms, losses.detach(), clip_norms)
+
+
+# ---------------------------------------------------------------- compiled
+
+
+def _at_once(engine: Engine, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Named] | None:
+    """Return losses, norms and sums by one compiled graph; None where none is, or applies.
+
+    That is where a record is not finite, and for few records, or more than a part of a batch has.
+    """
+    whole, program = engine.whole, engine.program
+    if whole is None or program is None or not whole.takes(len(batch)):
+        return None
+    device = batch.clip_norms.device
+    before = states([device]) if program.draws else []
+    with torch.no_grad(), single(device):
+        losses, norms, *sums = whole.run(batch.clip_norms, *arguments_of(engine, batch))
+    if math.isfinite(float(norms.sum())):
+        return losses, norms, dict(zip(program.parts, sums, strict=True))
+    put_back(before)  # the others' draws are the same without the record that is not finite
+    return None
+
+
+def _whole(engine: Engine, batch: Batch) -> Whole:
+    """Return the sum of batches like this one as one compiled graph."""
+    from apiece.training.clipping.rewrite import compiled
+
+    program = engine.program
+    assert program is not None
+    if batch.owner is not None:
+        raise UnsupportedError("compiled: rows of one person are added up uncompiled; leave it out")
+    if not is_highest():
+        raise UnsupportedError(
+            'compiled: needs torch.set_float32_matmul_precision("highest"), in which norms are made'
+        )
+
+    def clipped(bounds: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
+        losses, named = _contributions(engine, list(given), len(bounds))
+        norms, sums = _summed(engine, named, replace(batch, clip_norms=bounds), lambda h, _: h)
+        return [losses, norms, *(sums[name] for name in program.parts)]
+
+    given = arguments_of(engine, batch)
+    along = [True, *(False for _ in engine.names), *(True for _ in given[len(engine.names) :])]
+    return compiled(clipped, [batch.clip_norms, *given], along, engine.most)

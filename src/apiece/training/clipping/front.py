@@ -1,23 +1,51 @@
-"""clip_and_sum: the front door to per-record clipping."""
+"""clip_and_sum: the front door to per-record clipping, by a proved graph or one record at a time.
+
+A record that runs alone does so on fresh copies of everything that its forward can write. Nothing
+that it leaves behind (in a buffer, an attribute, a closure, a random stream) is there for the next:
+independence holds by construction. What cannot be copied (a module's globals, attributes of
+classes) is compared afterwards, and a batch that changed it is refused.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import operator
+import random
+import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import ArrayLike
+from torch import fx, nn
 
 from apiece import _check
 from apiece.budgets import Units
 from apiece.errors import InputError, SlowPathWarning, UnsupportedError, unknown
 from apiece.training.clipping import guards, records
-from apiece.training.clipping.alone import clip_alone
-from apiece.training.clipping.clipped import ClippedSum
-from apiece.training.clipping.engine import clip_proved, engine_for, refused
-from apiece.training.clipping.precision import wide
-from apiece.training.clipping.records import LossFunction as LossFunction
+from apiece.training.clipping.ambient import streams_kept, wide
+from apiece.training.clipping.contributions import (
+    Contribution,
+    Lookups,
+    Outer,
+    Products,
+    flattened,
+)
+from apiece.training.clipping.convolution import Convolution
+from apiece.training.clipping.engine import (
+    arguments_of,
+    at_least_two,
+    clip_one,
+    clip_proved,
+    engine_for,
+    refused,
+)
+from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, Tree, add_up
+from apiece.training.clipping.watch import held_by, written
 
 _WRAPPED = "_orig_mod."  # how torch.compile's wrapper names what is in it
 METHODS = ("auto", "proved", "alone")
@@ -26,13 +54,13 @@ METHODS = ("auto", "proved", "alone")
 def clip_and_sum(
     model: nn.Module,
     loss_fn: LossFunction,
-    inputs: Any,
-    targets: Any,
+    inputs: Tree,
+    targets: Tree,
     clip_norms: torch.Tensor | float,
     *,
     method: str = "auto",
     physical_batch_size: int | None = None,
-    people: Any = None,
+    people: ArrayLike | torch.Tensor | None = None,
     compiled: bool = False,
 ) -> ClippedSum:
     """Return Σ_i min(1, clip_norms[i]/‖∇ℓ_i‖) ∇ℓ_i over the records of a batch.
@@ -90,33 +118,29 @@ def clip_and_sum(
     device = next(iter(parameters.values())).device
     units = None if people is None else units_of(people, size)
     clip_norms = guards.bounds(clip_norms, size if units is None else len(units), device)
-    if size == 0:
-        return _named(empty_sum(parameters), model, inner)
     order = owner = None
     if units is not None:
         owner = torch.from_numpy(units.owner[units.rows]).to(device)
         order = None if units.gathered else torch.from_numpy(units.rows).to(device)
     if order is not None:
         inputs, targets = records.select(inputs, order), records.select(targets, order)
-    batch = records.Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
+    batch = Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
     width = size if physical_batch_size is None else physical_batch_size
     with guards.told_of_checkpoints():
-        total = _by(method, batch, _check.count("physical_batch_size", width), compiled)
+        total = empty_sum(parameters) if size == 0 else _by(method, batch, width, compiled)
     if order is not None:
-        losses = torch.empty_like(total.losses).scatter_(0, order, total.losses)
-        total = replace(total, losses=losses)
-    return _named(total, model, inner)
+        total = replace(
+            total, losses=torch.empty_like(total.losses).scatter_(0, order, total.losses)
+        )
+    if inner is not model:  # names are those that `model` has for what it wraps
+        total = replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
+    return total
 
 
-def units_of(people: Any, size: int) -> Units | None:
+def units_of(people: ArrayLike | torch.Tensor, size: int) -> Units | None:
     """Return the persons of a batch, in the order of first appearance; None where each has a row.
 
-    Args:
-        people: The id of each row's person, as a tensor, an array or a list.
-        size: How many rows there are.
-
-    Raises:
-        InputError: For another number of ids, or ids that are neither integers nor text.
+    Raises `InputError` for another number of ids, or ids that are neither integers nor text.
     """
     given = people.cpu().numpy() if isinstance(people, torch.Tensor) else people
     units = Units.in_turn(given)
@@ -127,14 +151,8 @@ def units_of(people: Any, size: int) -> Units | None:
     return None if len(units) == size else units
 
 
-def _named(total: ClippedSum, model: nn.Module, inner: nn.Module) -> ClippedSum:
-    """Return the sum under the names that `model` has for the parameters of what it wraps."""
-    if inner is model:
-        return total
-    return replace(total, gradients={_WRAPPED + n: g for n, g in total.gradients.items()})
-
-
-def _by(method: str, batch: records.Batch, width: int, compiled: bool) -> ClippedSum:
+def _by(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
+    width = _check.count("physical_batch_size", width)
     if method == "alone":
         if compiled:
             raise UnsupportedError("compiled: method='alone' has no graph to compile; leave it out")
@@ -155,19 +173,216 @@ def _by(method: str, batch: records.Batch, width: int, compiled: bool) -> Clippe
 
 
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
-    """Return the sum over no records.
+    """Return the sum over no records, for the trainable parameters by name; at least one."""
+    none = torch.zeros(0, device=next(iter(parameters.values())).device)
+    zeros = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in parameters.items()}
+    return ClippedSum(zeros, none, none, none.to(torch.float64))
+
+
+# ---------------------------------------------------------------- one record at a time
+
+
+def clip_alone(batch: Batch) -> ClippedSum:
+    """Return the clipped sum of a batch, made one record after the other.
+
+    Raises `UnsupportedError` for a model or loss that cannot be copied, or that writes where copies
+    do not reach.
+    """
+    model, loss_fn = batch.model, batch.loss_fn
+    before, held = (written(model, loss_fn, whole=whole) for whole in (True, False))
+
+    def clipped() -> Iterator[ClippedSum]:
+        start = 0
+        for person in batch.parts(1):
+            yield _person(person, base, start)
+            start += len(person)
+            _same(written(model, loss_fn, whole=False), held)
+
+    base = int(torch.randint(2**62, ()))  # of which the run's own stream is one draw further
+    with streams_kept(), _memory_wiped():
+        total = add_up(clipped())
+    _same(written(model, loss_fn, whole=True), before)
+    return total
+
+
+def _same(now: list[object], before: list[object]) -> None:
+    if now != before:
+        raise UnsupportedError(
+            "model, loss_fn: running a record changes something outside of them (a global, a "
+            "class's attribute, a cache, a tensor that both hold), which the next record would "
+            "read; give it as an input, or compute it before"
+        )
+
+
+@contextlib.contextmanager
+def _memory_wiped() -> Iterator[None]:
+    """Let memory that nobody has written hold NaN, and not what another record left in it."""
+    memory: Any = torch.utils.deterministic
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        memory.fill_uninitialized_memory,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deterministic")
+        try:
+            if not before[0]:
+                torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = True
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            memory.fill_uninitialized_memory = before[2]
+
+
+def _person(batch: Batch, base: int, start: int) -> ClippedSum:
+    """Return the clipped share of one record or person, whose first row is at `start`."""
+    total: dict[str, torch.Tensor] = {}
+    losses: list[torch.Tensor] = []
+    for k, row in enumerate(batch.of_rows().parts(1)):
+        seed = (base + 0x9E3779B97F4A7C15 * (start + k + 1)) % 2**63
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        loss, gradients = _gradients(row)
+        losses.append(loss)
+        for name, g in gradients.items():
+            total[name] = total[name] + g if name in total else g
+    return clip_one(total, torch.cat(losses), batch.clip_norms)
+
+
+def _gradients(batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the loss and gradients of one record, on copies of the model and the loss."""
+    # in memory of its own: a view of the batch's would lead to the others
+    inputs, targets = (records.tree_map(torch.clone, t) for t in (batch.inputs, batch.targets))
+    model, loss_fn, parameters = _fresh(batch)
+    with torch.enable_grad():
+        outputs = records.call(model, inputs)
+        losses = records.check_losses(loss_fn(outputs, targets), 1, loss_fn)
+        gradients = [torch.zeros_like(p) for p in parameters.values()]
+        if losses.requires_grad:
+            with torch.autocast(losses.device.type, enabled=False):
+                gradients = list(
+                    torch.autograd.grad(
+                        losses.sum(),
+                        list(parameters.values()),
+                        allow_unused=True,
+                        materialize_grads=True,
+                    )
+                )
+    dense = [g.to_dense() if g.is_sparse else g for g in gradients]
+    named = zip(parameters, dense, strict=True)
+    return losses.detach(), {name: g.detach().to(wide(g.dtype)) for name, g in named}
+
+
+def _fresh(batch: Batch) -> tuple[nn.Module, LossFunction, dict[str, nn.Parameter]]:
+    """Return copies of model and loss, with their parameters by name."""
+    functions, libraries = held_by(batch.model, batch.loss_fn)
+    memo: dict[int, Any] = {id(library): library for library in libraries}
+    memo |= {id(function): _with_cells(function) for function in functions}
+    try:
+        for function in functions:
+            made = memo[id(function)]
+            made.__defaults__ = copy.deepcopy(function.__defaults__, memo)
+            made.__kwdefaults__ = copy.deepcopy(function.__kwdefaults__, memo)
+            for cell, new in zip(function.__closure__ or (), made.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # an empty one stays empty
+                    new.cell_contents = copy.deepcopy(cell.cell_contents, memo)
+        model = copy.deepcopy(batch.model, memo)
+        loss_fn = copy.deepcopy(batch.loss_fn, memo)
+    except Exception as error:  # whatever an object raises that cannot be copied
+        raise UnsupportedError(
+            "model, loss_fn: cannot be copied for each record alone "
+            f"({type(error).__name__}: {str(error)[:120]}); hold plain values and tensors"
+        ) from None
+    own = dict(model.named_parameters(remove_duplicate=False))
+    return model, loss_fn, {name: own[name] for name in batch.parameters}
+
+
+def _with_cells(function: types.FunctionType) -> types.FunctionType:
+    """Return the function with a closure of its own, still empty."""
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, None, cells or None
+    )
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+# ---------------------------------------------------------------- norms to be differentiated
+
+# Whose outputs, and those of their backward, autograd differentiates as what they are.
+_SMOOTH = {
+    "sym_size", "t", "transpose", "permute", "view", "_unsafe_view", "reshape", "expand",
+    "unsqueeze", "squeeze", "clone", "select", "slice", "mm", "bmm", "addmm", "baddbmm", "mul",
+    "add", "sub", "rsub", "div", "neg", "sum", "mean", "pow", "exp", "log", "tanh",
+    "tanh_backward", "sigmoid", "sigmoid_backward", "relu", "threshold_backward", "softplus",
+    "softplus_backward", "gelu", "gelu_backward", "elu", "elu_backward", "leaky_relu",
+    "leaky_relu_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax",
+    "_softmax_backward_data", "nll_loss_forward", "nll_loss_backward", "convolution",
+    "convolution_backward", "avg_pool2d", "avg_pool2d_backward", "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward", "constant_pad_nd", "ones_like", "zeros_like", "full",
+    "scalar_tensor", "where",
+}  # fmt: skip
+
+
+def smooth_squares(
+    model: nn.Module, loss_fn: LossFunction, inputs: Tree, targets: Tree
+) -> torch.Tensor | None:
+    """Return ‖∇_θ ℓ_i‖², (B,), as a function of the inputs; None where that is not known to hold.
+
+    That is where records are not proved to stay apart, and for operators of which autograd does not
+    differentiate all that they give.
+
+    The norms come from what the graph's products are made of (ghost norms: Goodfellow 2015; Li et
+    al. 2022). They have no room for round-off: nothing may be clipped by them.
 
     Args:
-        parameters: The trainable ones, by name; at least one.
+        model: As all, as in `clip_and_sum`.
+        loss_fn: One loss a record.
+        inputs: Of at least one record; requiring gradients, if the result is to be differentiated.
+        targets: As `inputs`.
 
     Example:
-        >>> len(empty_sum({"weight": nn.Parameter(torch.ones(2))}))
-        0
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> summed = lambda outputs, _: outputs.sum(1)
+        >>> smooth_squares(model, summed, torch.ones(3, 2), torch.ones(3)).tolist()
+        [2.0, 2.0, 2.0]
     """
+    parameters = guards.fit_parameters(model)
+    size = records.count(inputs, targets)
     first = next(iter(parameters.values()))
-    none = torch.zeros(0, device=first.device)
-    zeros = {
-        name: torch.zeros(p.shape, dtype=wide(p.dtype), device=p.device)
-        for name, p in parameters.items()
-    }
-    return ClippedSum(zeros, none, none, none.to(torch.float64))
+    bounds = torch.ones(size, dtype=torch.float64, device=first.device)
+    rows = Batch(model, parameters, loss_fn, inputs, targets, bounds)
+    engine = engine_for(rows)
+    if engine.program is None or not _is_smooth(engine.program.module):
+        return None
+    batch = at_least_two(rows)
+    _, operands = engine.program.run(arguments_of(engine, batch))
+    squares = torch.zeros(len(batch), dtype=wide(first.dtype), device=first.device)
+    for part in engine.program.contributions(operands, len(batch)).values():
+        squares = squares + _squares(part)
+    return squares[:size]
+
+
+def _is_smooth(module: fx.GraphModule) -> bool:
+    from apiece.training.clipping.table import name_of  # slow to import, and there by now
+
+    calls = (node for node in module.graph.nodes if node.op == "call_function")
+    return all(name_of(node) in _SMOOTH for node in calls if node.target is not operator.getitem)
+
+
+def _squares(part: Contribution) -> torch.Tensor:
+    match part:
+        case Outer(left, right):
+            return left.square().sum(1) * right.square().sum(1)
+        case Products(left, right) if part.ghost_is_cheaper:
+            return (left @ left.mT * (right @ right.mT)).sum((1, 2))
+        case Lookups(index, left):
+            same = index.unsqueeze(1) == index.unsqueeze(2)
+            return (left @ left.mT * same).sum((1, 2))
+        case Convolution() if part.gram_share <= 1:
+            left, right = part.matrices(0, len(part.outputs))
+            squares = _squares(Products(left.mT, right))
+            return squares.view(len(part.outputs), -1).sum(1)
+    return flattened(part.per_record()).square().sum(1)

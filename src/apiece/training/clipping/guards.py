@@ -1,4 +1,4 @@
-"""What a model must be for a record's gradient to be its own: nothing may mix records."""
+"""Guards: a model whose records' gradients are their own, and bounds that can be kept."""
 
 from __future__ import annotations
 
@@ -25,68 +25,65 @@ def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
     What `named_modules` gives, in a fraction of its time: it is asked for at every step.
     """
-    found: list[tuple[str, nn.Module]] = []
-    _collect("", model, found, set())
-    return found
+    result: list[tuple[str, nn.Module]] = []
+    seen: set[int] = set()
 
+    def collect(path: str, module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        result.append((path, module))
+        for name, child in module._modules.items():
+            if child is not None:
+                collect(f"{path}.{name}" if path else name, child)
 
-def _collect(
-    path: str, module: nn.Module, found: list[tuple[str, nn.Module]], seen: set[int]
-) -> None:
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    found.append((path, module))
-    for name, child in module._modules.items():
-        if child is not None:
-            _collect(f"{path}.{name}" if path else name, child, found, seen)
-
-
-def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that take gradients, by name, each shared one once.
-
-    Raises `InputError` where there is none, and for parameters that have no values yet;
-    `UnsupportedError` for one that is complex or of a type of its own, and for hooks on any.
-    """
-    return _trainable(model, modules_of(model))
+    collect("", model)
+    return result
 
 
 def fit_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return `trainable(model)` of a model that passes `check_modules`, in one walk through it."""
+    """Return `trainable(model)` of a model that passes `check_modules`, whole on this process."""
     modules = modules_of(model)
-    found = _trainable(model, modules)
-    _check_modules(modules)
-    for name, parameter in found.items():
+    result = trainable(model, modules)
+    check_modules(model, modules)
+    for name, parameter in result.items():
         if is_sharded(parameter):
             raise UnsupportedError(
                 f"model.{name}: is sharded over processes (fully_shard, tensor parallelism), and "
                 "a record's norm needs whole parameters; Trainer takes a model under fully_shard "
                 "or DistributedDataParallel, clip_and_sum whole ones"
             )
-    return found
+    return result
 
 
 def is_sharded(tensor: object) -> bool:
-    """Whether a tensor is spread over processes: a DTensor, which is slow to import."""
+    """Return whether a tensor is spread over processes: a DTensor, which is slow to import."""
     return getattr(tensor, "placements", None) is not None
 
 
-def _trainable(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> dict[str, nn.Parameter]:
-    found: dict[str, nn.Parameter] = {}
+def trainable(
+    model: nn.Module, modules: list[tuple[str, nn.Module]] | None = None
+) -> dict[str, nn.Parameter]:
+    """Return the parameters that take gradients, by name, each shared one once.
+
+    Raises `InputError` where there is none, and for parameters that have no values yet;
+    `UnsupportedError` for one that is complex or of a type of its own, and for hooks on any.
+    """
+    result: dict[str, nn.Parameter] = {}
     seen: set[int] = set()
-    for path, module in modules:
+    for path, module in modules_of(model) if modules is None else modules:
         for own, parameter in module._parameters.items():
             if parameter is None or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
             name = f"{path}.{own}" if path else own
             if _is_trained(name, parameter):
-                found[name] = parameter
-    if not found:
+                result[name] = parameter
+    if not result:
         raise InputError(
             f"model: {type(model).__name__} has no trainable parameter; set requires_grad on some"
         )
-    return found
+    return result
 
 
 def _is_trained(name: str, parameter: nn.Parameter) -> bool:
@@ -111,16 +108,12 @@ def _is_trained(name: str, parameter: nn.Parameter) -> bool:
     return True
 
 
-def check_modules(model: nn.Module) -> None:
+def check_modules(model: nn.Module, modules: list[tuple[str, nn.Module]] | None = None) -> None:
     """Refuse layers that let one record reach another's gradient, or what the model keeps.
 
     Raises `UnsupportedError` with the module's path and what to use instead.
     """
-    _check_modules(modules_of(model))
-
-
-def _check_modules(modules: list[tuple[str, nn.Module]]) -> None:
-    for path, module in modules:
+    for path, module in modules_of(model) if modules is None else modules:
         if not isinstance(module, _SUSPECTS):
             continue
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
@@ -186,13 +179,13 @@ def unwrap(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module
-        elif (found := inner(model)) is not model:
-            model = found
+        elif (result := inner(model)) is not model:
+            model = result
         else:
             return model
 
 
 def inner(model: nn.Module) -> nn.Module:
     """Return the module inside torch.compile's wrapper, which is what is run."""
-    found = model._modules.get("_orig_mod")
-    return model if found is None else found
+    result = model._modules.get("_orig_mod")
+    return model if result is None else result

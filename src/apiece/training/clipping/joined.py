@@ -1,4 +1,4 @@
-"""What one use of a parameter gives each person, from what it gives each of their rows.
+"""Persons: what one use of a parameter gives each of them, from what it gives each of their rows.
 
 The norm of a person's gradient has the products between their rows in it; a weighted sum over
 persons is one over rows, each with its person's weight, so that it needs nothing new.
@@ -22,13 +22,13 @@ from apiece.training.clipping.contributions import (
     Outer,
     Products,
     Slices,
+    Squares,
     cancellation_of,
+    row_squares,
 )
 from apiece.training.clipping.convolution import Convolution
-from apiece.training.clipping.kernels import Squares, row_squares
 
 Groups: TypeAlias = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor | None, bool]
 _NEAR = 16  # rows of a person up to which products are made between neighbours, as they lie
 
 
@@ -36,8 +36,7 @@ _NEAR = 16  # rows of a person up to which products are made between neighbours,
 class Persons:
     """Whose each row of a batch is.
 
-    Args:
-        owner: (B,) The person of each row, from 0 on, never falling, nobody left out.
+    owner: (B,) The person of each row, from 0 on, never falling, nobody left out.
     """
 
     owner: torch.Tensor
@@ -80,45 +79,32 @@ class Persons:
         count = self.count
         start = count.cumsum(0) - count
         sizes = torch.where(count > above, torch.ceil(torch.log2(count.double())).long(), -1)
-        found: Groups = []
+        result: Groups = []
         for exponent in sorted(set(sizes.tolist()) - {-1}):
             persons = (sizes == exponent).nonzero().squeeze(1)
             turn = torch.arange(2**exponent, device=count.device)
             there = turn < count[persons].unsqueeze(1)
-            found.append((persons, start[persons].unsqueeze(1) + turn * there, there))
-        return found
+            result.append((persons, start[persons].unsqueeze(1) + turn * there, there))
+        return result
 
 
-def outer_squares(pairs: list[Pair], persons: Persons) -> torch.Tensor:
-    """Return (P,) Σ over pairs of ‖Σ_rows left ⊗ right‖², round-off aside.
+def outer_squares(left: torch.Tensor, right: torch.Tensor, persons: Persons) -> torch.Tensor:
+    """Return (P,) ‖Σ_rows left ⊗ right‖², round-off aside; left: (B, O), right: (B, I)."""
 
-    pairs: left (B, O) and right (B, I), None for a bias alone, and whether there is a bias beside.
-    """
-    size = len(persons.owner)
-    met = _gram(pairs, functools.partial(_blocks, fill=0.0), slice(_NEAR))
+    def gram(pick: Callable[[torch.Tensor], torch.Tensor], some: slice) -> torch.Tensor:
+        """Return (left_s·left_t)(right_s·right_t), s among `some` of what is picked."""
+        one, other = pick(left), pick(right)
+        return (one[:, some] @ one.mT).mul_(other[:, some] @ other.mT)
+
+    met = gram(functools.partial(_blocks, fill=0.0), slice(_NEAR))
     met.masked_fill_(~persons.near, 0.0)  # what is not finite stays with its person
     met[:, :, _NEAR:] *= 2  # a block does not look back
-    squares = persons.add(met.sum(2).flatten()[:size])
+    squares = persons.add(met.sum(2).flatten()[: len(persons.owner)])
     for who, index, there in persons.far:
-        met = _gram(pairs, operator.itemgetter(index), slice(None))
+        met = gram(operator.itemgetter(index), slice(None))
         met.masked_fill_(~(there.unsqueeze(1) & there.unsqueeze(2)), 0.0)
         squares[who] = met.flatten(1).sum(1)
     return squares
-
-
-def _gram(
-    pairs: list[Pair], pick: Callable[[torch.Tensor], torch.Tensor], some: slice
-) -> torch.Tensor:
-    """Return Σ over pairs of (left_s·left_t)(right_s·right_t), s among `some` of what is picked."""
-    grams: list[torch.Tensor] = []
-    for left, right, bias in pairs:
-        rows = pick(left)
-        gram = rows[:, some] @ rows.mT
-        if right is not None:
-            rows = pick(right)
-            gram.mul_((rows[:, some] @ rows.mT).add_(1.0 if bias else 0.0))
-        grams.append(gram)
-    return functools.reduce(torch.Tensor.add_, grams)
 
 
 def _blocks(rows: torch.Tensor, fill: float) -> torch.Tensor:
@@ -141,13 +127,14 @@ class Joined:
         match self.part:
             case Outer(left, right) as part:
                 room = cancellation_of(self.persons.add(part.sizes()), left.dtype)
-                return outer_squares([(left, right, False)], self.persons).add_(room)
+                return outer_squares(left, right, self.persons).add_(room)
             case Products() as part if part.ghost_is_cheaper:
                 return self._by_products(part)
             case Lookups() as part:
                 return self._by_places(part)
             case part:
-                return self._by_gradients(part)
+                squares = torch.cat(tuple(self._sums(part)))
+                return _with_room(squares, self.persons.add(_sizes(part)), self.persons.count)
 
     def weighted(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_p weights[p]·gradient_p, of the parameter's shape."""
@@ -162,32 +149,30 @@ class Joined:
         squares = part.left.new_zeros(self.persons.count.shape)
         for who, index, there in self.persons.groups:
             left = part.left[index] * there.view(*there.shape, 1, 1)
-            found = Products(left.flatten(1, 2), part.right[index].flatten(1, 2))
-            squares[who] = found.squares()
+            result = Products(left.flatten(1, 2), part.right[index].flatten(1, 2))
+            squares[who] = result.squares()
         return squares
 
     def _by_places(self, part: Lookups) -> torch.Tensor:
         """Return the squares of what each person adds to each row of a table."""
-        rows = part.left.flatten(0, 1)
-        which = (self.persons.owner.unsqueeze(1) * part.size + part.index).flatten()
-        places = torch.arange(self.persons.count.numel() * part.size, device=which.device)
-        if places.numel() > 8 * which.numel():  # most of the tables would stay empty
-            places, which = torch.unique(which, return_inverse=True)
-        total = rows.new_zeros(places.numel(), rows.shape[1]).index_add_(0, which, rows)
+        rows, persons = part.left.flatten(0, 1), self.persons.count.numel()
+        place = (self.persons.owner.unsqueeze(1) * part.size + part.index).flatten()
+        places = torch.arange(persons * part.size, device=place.device)
+        if places.numel() > 8 * place.numel():  # most of the tables would stay empty
+            places, place = torch.unique(place, return_inverse=True)
+        total = rows.new_zeros(places.numel(), rows.shape[1]).index_add_(0, place, rows)
         sizes = row_squares(rows).sqrt_()
-        sizes = sizes.new_zeros(places.numel()).index_add_(0, which, sizes)
-        count = torch.bincount(which, minlength=places.numel())
+        sizes = sizes.new_zeros(places.numel()).index_add_(0, place, sizes)
+        count = torch.bincount(place, minlength=places.numel())
         squares = _with_room(row_squares(total), sizes, count)
         whose = places.div(part.size, rounding_mode="floor")
-        return squares.new_zeros(self.persons.count.shape).index_add_(0, whose, squares)
-
-    def _by_gradients(self, part: Contribution) -> torch.Tensor:
-        """Return the squares of the persons' gradients, made one after another."""
-        squares = torch.cat(tuple(self._sums(part)))
-        return _with_room(squares, self.persons.add(_sizes(part)), self.persons.count)
+        return squares.new_zeros(persons).index_add_(0, whose, squares)
 
     def _sums(self, part: Contribution) -> Iterator[torch.Tensor]:
-        """Yield the squared norms of sums; what a piece leaves of its last person goes on."""
+        """Yield the squared norms of the persons' gradients, made one after another.
+
+        What a piece leaves of its last person goes on.
+        """
         owner = self.persons.owner
         begin, last, rest = 0, -1, owner.new_empty(0)
         for rows in _pieces(part):
@@ -214,8 +199,8 @@ def _with_room(squares: torch.Tensor, sizes: torch.Tensor, count: torch.Tensor) 
     that keeps it from being scaled up to the bound.
     """
     unit = torch.finfo(squares.dtype).eps / 2 * (8 + count)
-    found = (squares.sqrt() + sizes * unit).square().to(squares.dtype)
-    return found.add_(cancellation_of(sizes, squares.dtype))
+    result = (squares.sqrt() + sizes * unit).square().to(squares.dtype)
+    return result.add_(cancellation_of(sizes, squares.dtype))
 
 
 def _sizes(part: Contribution) -> torch.Tensor:

@@ -4,6 +4,11 @@ Theorem. Let every operator of a graph keep what the table says of it. If the lo
 and each parameter's gradient is `SUMMED` (or `SHARED` and zero), then row i of the losses is a
 function of record i, of its own random numbers and of what is shared; and each gradient is
 Σ_i g_i, with g_i such a function too. Clipping each g_i then bounds what record i can change.
+
+What a rule of the table lets through is held against five laws, whatever the rule says. The
+operator has a rule. The number of records enters nothing but shapes. What is made of a sum over the
+records is one, and not of records too. What is shared is made of what is shared. The numbers of
+the records' places pick each record's own, and are nothing else.
 """
 
 from __future__ import annotations
@@ -12,127 +17,97 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import UnionType
 
 import torch
 from torch import fx
 
 from apiece.training.clipping import layers  # noqa: F401 - puts its rules into the table
-from apiece.training.clipping.flow import layout_of
-from apiece.training.clipping.layout import (
+from apiece.training.clipping.table import (
+    AGAIN,
+    COUNT,
+    LIKE,
+    PLACE,
+    RANDOM,
+    RULES,
+    SHAPES,
     SHARED,
+    UNFILLED,
+    Call,
+    Given,
     Layout,
+    Places,
     Records,
     Shared,
     Sizes,
     Summed,
     Unproved,
+    flat,
+    name_of,
+    words,
 )
-from apiece.training.clipping.table import Call, Given, name_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proved:
     """Where the records are in every tensor of a graph.
 
-    Args:
-        layouts: Of every node.
-        leaves: The operators that turn records into a sum over them.
-        operators: How often each operator occurs that meets records.
+    layouts: of every node. leaves: the operators that turn records into a sum over them. operators:
+    how often each operator occurs that meets records.
     """
 
     layouts: dict[fx.Node, Given]
     leaves: tuple[fx.Node, ...]
     operators: Counter[str] = field(default_factory=Counter)
 
-    def of(self, node: fx.Node) -> Layout:
-        """Return the layout of a node that gives one tensor."""
-        found = self.layouts[node]
-        assert not isinstance(found, tuple)
-        return found
-
 
 def prove(
-    graph: fx.Graph, records: Sequence[fx.Node], sizes: Sizes, losses: Any, gradients: Sequence[Any]
+    graph: fx.Graph,
+    records: Sequence[fx.Node],
+    sizes: Sizes,
+    losses: fx.Node,
+    gradients: Sequence[fx.Node | None],
 ) -> Proved:
-    """Return the layouts of a graph in which records do not meet.
+    """Return the layouts of a graph, without mutation, in which records do not meet.
 
-    Args:
-        graph: Without mutation; placeholders that are not among `records` are shared.
-        records: The placeholders that hold records along their first axis.
-        sizes: What is known of sizes.
-        losses: The node of the losses, one a record.
-        gradients: The nodes of the parameters' gradients; None where there is none.
-
-    Raises:
-        Unproved: With the module, the operator and what it does.
+    `records` are the placeholders that hold records along their first axis; others are shared.
+    Raises `Unproved` with the module, the operator and what it does.
     """
     layouts: dict[fx.Node, Given] = {}
     leaves: list[fx.Node] = []
     operators: Counter[str] = Counter()
     along = set(records)
     for node in graph.nodes:
-        if node.op == "placeholder":
+        if node.op in ("placeholder", "get_attr"):
             layouts[node] = Records(0) if node in along else SHARED
-        elif node.op == "get_attr":
-            layouts[node] = SHARED
         elif node.op == "call_function":
             try:
                 layouts[node] = _layout(node, layouts, sizes)
             except Unproved as error:
-                raise Unproved(f"{place_of(node)}{error}") from None
-            if _has(layouts[node], Records | Summed) and node.target is not operator.getitem:
-                operators[name_of(node)] += 1
-            if _is_leaf(node, layouts):
+                where = module_of(node) or "model"
+                raise Unproved(f"{where}: {name_of(node)}: {error}") from None
+            if node.target is operator.getitem:
+                continue
+            operators[name_of(node)] += any(_is(layouts[node], Records | Summed))
+            of_records = (any(_is(layouts.get(n, SHARED), Records)) for n in node.all_input_nodes)
+            if any(_is(layouts[node], Summed)) and any(of_records):
                 leaves.append(node)
-    _check_ends(layouts, sizes, losses, gradients)
-    return Proved(layouts, tuple(leaves), operators)
-
-
-def _layout(node: fx.Node, layouts: dict[fx.Node, Given], sizes: Sizes) -> Given:
-    if node.target is operator.getitem:
-        source, index = node.args
-        found = layouts[source]  # type: ignore[index]
-        return found[index] if isinstance(found, tuple) else found  # type: ignore[index]
-    if not _has_tensor(node.meta.get("val")):
-        return SHARED  # a size; rules look where it goes
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise Unproved(f"{node.target} is no operator of ATen")
-    return layout_of(Call(node, layouts, sizes))
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return any(map(_has_tensor, value))
-    return isinstance(value, torch.Tensor)
-
-
-def _has(found: Given, kinds: Any) -> bool:
-    several = found if isinstance(found, tuple) else (found,)
-    return any(isinstance(one, kinds) for one in several)
-
-
-def _is_leaf(node: fx.Node, layouts: dict[fx.Node, Given]) -> bool:
-    if node.target is operator.getitem or not _has(layouts[node], Summed):
-        return False
-    return any(_has(layouts.get(n, SHARED), Records) for n in node.all_input_nodes)
+    _check_ends(layouts, losses, gradients)
+    return Proved(layouts, tuple(leaves), +operators)
 
 
 def _check_ends(
-    layouts: dict[fx.Node, Given], sizes: Sizes, losses: Any, gradients: Sequence[Any]
+    layouts: dict[fx.Node, Given], losses: fx.Node, gradients: Sequence[fx.Node | None]
 ) -> None:
     if layouts.get(losses, SHARED) != Records(0):
         raise Unproved("loss_fn: the losses do not follow the records, one for each")
     for gradient in gradients:
         if gradient is not None and not isinstance(layouts[gradient], Summed | Shared):
             raise Unproved("a parameter's gradient is no sum over the records")
-    del sizes
 
 
-def place_of(node: fx.Node) -> str:
-    """Return "module: operator: " of a node, as far as it is known."""
-    module = module_of(node)
-    return f"{module or 'model'}: {name_of(node)}: "
+def _is(result: Given, kinds: type | UnionType) -> list[bool]:
+    return [isinstance(one, kinds) for one in (result if isinstance(result, tuple) else (result,))]
 
 
 def module_of(node: fx.Node, depth: int = 40) -> str:
@@ -143,8 +118,117 @@ def module_of(node: fx.Node, depth: int = 40) -> str:
         one = waiting.pop(0)
         if one.meta.get("module"):
             return str(one.meta["module"])
-        for before in one.all_input_nodes:
-            if before not in seen:
-                seen.add(before)
-                waiting.append(before)
+        new = [before for before in one.all_input_nodes if before not in seen]
+        seen.update(new)
+        waiting += new
     return ""
+
+
+def _layout(node: fx.Node, layouts: dict[fx.Node, Given], sizes: Sizes) -> Given:
+    if node.target is operator.getitem:
+        source, index = node.args
+        result = layouts[source]  # type: ignore[index]
+        return result[index] if isinstance(result, tuple) else result  # type: ignore[index]
+    if not any(isinstance(one, torch.Tensor) for one in flat(node.meta.get("val"))):
+        return SHARED  # a size; rules look where it goes
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise Unproved(f"{node.target} is no operator of ATen")
+    return layout_of(Call(node, layouts, sizes))
+
+
+def layout_of(call: Call) -> Given:
+    """Return what an operator gives, by its rule, held against the laws and the shapes it has.
+
+    Raises `Unproved` where no rule holds for these arguments.
+    """
+    if call.name not in RULES:
+        shared = all(isinstance(call.of(t), Shared) for t in call.tensors())
+        raise Unproved(f"no rule {'for this operator' if shared else 'says how it treats records'}")
+    _numbers_are_shapes(call)
+    result, value = RULES[call.name](call), call.node.meta["val"]
+    values = value if isinstance(value, list | tuple) else [value]
+    given = result if isinstance(result, tuple) else (result,) * len(values)
+    for k, (one, tensor) in enumerate(zip(given, values, strict=True)):
+        if isinstance(tensor, torch.Tensor):
+            call.sizes.check(one, tuple(tensor.shape))
+            _flows(call, one, beside=k > 0)
+    return given if isinstance(value, list | tuple) else given[0]
+
+
+# The arguments in which the number of records may stand: the shape of what is given follows them.
+_LENGTHS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(
+        [
+            *words("view _unsafe_view view_copy _reshape_copy expand expand_copy broadcast_to"),
+            *(RANDOM | SHAPES | UNFILLED),
+        ],
+        words("size stride"),
+    ),
+    "reshape": words("shape"),
+    "repeat": words("repeats"),
+    "arange": words("end"),
+    "native_group_norm": words("N"),
+    "native_group_norm_backward": words("N"),
+    **dict.fromkeys(
+        words("select_backward diagonal_backward unfold_backward"), words("input_sizes")
+    ),
+}
+_SLICES = words("slice slice_copy narrow slice_scatter slice_backward")
+
+
+def _numbers_are_shapes(call: Call) -> None:
+    """Raise `Unproved` where the number of records may become a value."""
+    allowed = _LENGTHS.get(call.name, frozenset())
+    if call.name in _SLICES:
+        allowed, out = words("input_sizes"), call.out()
+        if call.sizes.depends(out[int(call.argument("dim", 0)) % len(out)]):  # over the records
+            allowed |= words("start end")
+    schema = call.node.target._schema.arguments  # type: ignore[union-attr]
+    for argument in schema:
+        if argument.name in allowed:
+            continue
+        for number in flat(call.argument(argument.name)):
+            value = number.meta["val"] if isinstance(number, fx.Node) else number
+            if call.sizes.depends(value):
+                raise Unproved(COUNT)
+
+
+_PICK = words("index _unsafe_index index_put _unsafe_index_put _embedding_bag")
+_PLACES = words(
+    """
+    permute permute_copy t mT adjoint t_copy transpose transpose_copy unsqueeze unsqueeze_copy
+    squeeze squeeze_copy expand expand_copy broadcast_to slice slice_copy narrow arange
+    _embedding_bag_forward_only _embedding_bag_backward
+    """
+)
+# Where an output beside the first one does not depend on the records, though it is given with them.
+_BESIDE = words(
+    """
+    nll_loss_forward nll_loss2d_forward native_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm
+    _embedding_bag _embedding_bag_forward_only _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention
+    _scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu_backward
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention_backward
+    _scaled_dot_product_cudnn_attention_backward
+    """
+)
+
+
+def _flows(call: Call, result: Layout, *, beside: bool) -> None:
+    """Raise `Unproved` where a rule overlooked a tensor: whatever it says, nothing is lost."""
+    if call.name in LIKE:  # takes the shape alone
+        return
+    given = [call.of(t) for t in call.tensors()]
+    if (
+        any(isinstance(one, Places) for one in (result, *given))
+        and call.name not in _PLACES | _PICK
+    ):
+        raise Unproved(PLACE)
+    records = any(isinstance(one, Records | Places) for one in given)
+    if any(isinstance(one, Summed) for one in given) and (
+        records or not isinstance(result, Summed)
+    ):
+        raise Unproved(AGAIN)
+    if records and isinstance(result, Shared) and not (beside and call.name in _BESIDE):
+        raise Unproved("what follows from records is taken for shared")

@@ -1,18 +1,23 @@
-"""Inputs and targets of a batch: a tensor, or tuples, lists and dicts of them, records first."""
+"""Batches and their clipped sums: what is clipped, record by record, and what comes of it.
+
+Inputs and targets are a tensor, or tuples, lists and dicts of them, records first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
+from apiece._types import Integers
 from apiece.errors import InputError, UnsupportedError
 
-LossFunction = Callable[[Any, Any], torch.Tensor]
-Parameters = dict[str, nn.Parameter]
+Tree: TypeAlias = Any  # a tensor, or tuples, lists and mappings of trees and of other leaves
+LossFunction = Callable[[Tree, Tree], torch.Tensor]
 _SEQUENCES = (tuple, list)
 
 
@@ -25,10 +30,10 @@ class Batch:
     """
 
     model: nn.Module
-    parameters: Parameters
+    parameters: dict[str, nn.Parameter]
     loss_fn: LossFunction
-    inputs: Any
-    targets: Any
+    inputs: Tree
+    targets: Tree
     clip_norms: torch.Tensor
     owner: torch.Tensor | None = None
 
@@ -41,65 +46,45 @@ class Batch:
             return self
         return replace(self, clip_norms=self.clip_norms[self.owner], owner=None)
 
-    def losses(self) -> torch.Tensor:
-        """Return one loss a record, (B,)."""
-        outputs = call(self.model, self.inputs)
-        return check_losses(self.loss_fn(outputs, self.targets), len(self), self.loss_fn)
-
-    def at(self, index: torch.Tensor) -> Batch:
-        """Return the batch of the records at `index`, where each row is one."""
-        return replace(
-            self,
-            inputs=select(self.inputs, index),
-            targets=select(self.targets, index),
-            clip_norms=self.clip_norms[index],
-        )
-
     def parts(self, width: int) -> Iterator[Batch]:
         """Yield the batch in parts of at most `width` records; a person with more is one."""
+        ends = None
         if self.owner is not None:
-            yield from self._parts_of_persons(self.owner, width)
-            return
-        for start in range(0, len(self), width):
-            where = slice(start, start + width)
-            yield replace(
-                self,
-                inputs=select(self.inputs, where),
-                targets=select(self.targets, where),
-                clip_norms=self.clip_norms[where],
-            )
-
-    def _parts_of_persons(self, owner: torch.Tensor, width: int) -> Iterator[Batch]:
-        ends = torch.bincount(owner, minlength=self.clip_norms.numel()).cumsum(0)
+            ends = torch.bincount(self.owner, minlength=self.clip_norms.numel()).cumsum(0)
         first = start = 0
-        while first < ends.numel():
-            last = int(torch.searchsorted(ends, start + width, right=True))
-            last = max(last, first + 1)
-            end = int(ends[last - 1])
+        while start < len(self):
+            last = end = min(start + width, len(self))
+            if ends is not None:
+                last = int(torch.searchsorted(ends, start + width, right=True))
+                last = max(last, first + 1)
+                end = int(ends[last - 1])
             yield replace(
                 self,
                 inputs=select(self.inputs, slice(start, end)),
                 targets=select(self.targets, slice(start, end)),
                 clip_norms=self.clip_norms[first:last],
-                owner=owner[start:end] - first,
+                owner=None if self.owner is None else self.owner[start:end] - first,
             )
             first, start = last, end
 
 
-def tree_map(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+# ---------------------------------------------------------------- trees of tensors
+
+
+def tree_map(function: Callable[[torch.Tensor], Tree], tree: Tree) -> Tree:
     """Return `tree` with every tensor replaced by `function` of it; other leaves stay."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(tree_map(function, part) for part in tree))
-    if isinstance(tree, tuple | list):
+    if isinstance(tree, _SEQUENCES):
         return type(tree)(tree_map(function, part) for part in tree)
     if isinstance(tree, Mapping):  # plain from here on, whatever a library made of it
         return {name: tree_map(function, part) for name, part in tree.items()}
     return tree
 
 
-def leaves(tree: Any) -> list[torch.Tensor]:
+def leaves(tree: Tree) -> list[torch.Tensor]:
     """Return the tensors of `tree` in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
@@ -110,7 +95,7 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     return [tensor for part in tree for tensor in leaves(part)]
 
 
-def outline(tree: Any) -> Any:
+def outline(tree: Tree) -> object:
     """Return the form of `tree`: its containers and what in it is no tensor."""
     if isinstance(tree, torch.Tensor):
         return None
@@ -121,13 +106,18 @@ def outline(tree: Any) -> Any:
     return tree if isinstance(tree, bool | int | float | str) else id(tree)
 
 
-def fill(tree: Any, tensors: list[torch.Tensor]) -> Any:
+def fill(tree: Tree, tensors: list[torch.Tensor]) -> Tree:
     """Return `tree` with its tensors replaced by `tensors`, in order."""
     rest = iter(tensors)
     return tree_map(lambda _: next(rest), tree)
 
 
-def count(inputs: Any, targets: Any) -> int:
+def select(tree: Tree, index: slice | torch.Tensor) -> Tree:
+    """Return the records of `tree` at `index`."""
+    return tree_map(lambda tensor: tensor[index], tree)
+
+
+def count(inputs: Tree, targets: Tree) -> int:
     """Return the number of records, which every tensor must have as its first dimension."""
     given = _plain(inputs)
     tensors = given + _plain(targets)
@@ -143,7 +133,7 @@ def count(inputs: Any, targets: Any) -> int:
     return int(tensors[0].shape[0])
 
 
-def _plain(tree: Any) -> list[torch.Tensor]:
+def _plain(tree: Tree) -> list[torch.Tensor]:
     """Return the tensors of `tree`; raise `UnsupportedError` where records are not dense rows."""
     if isinstance(tree, torch.Tensor):
         if tree.layout is torch.strided and not tree.is_nested:
@@ -160,37 +150,19 @@ def _plain(tree: Any) -> list[torch.Tensor]:
         )
     if isinstance(tree, Mapping):
         tree = tree.values()
-    elif not isinstance(tree, tuple | list):
+    elif not isinstance(tree, _SEQUENCES):
         return []
     return [tensor for part in tree for tensor in _plain(part)]
 
 
-def select(tree: Any, index: Any) -> Any:
-    """Return the records of `tree` at `index` (a slice or index tensor)."""
-    return tree_map(lambda tensor: tensor[index], tree)
-
-
-def lift(tree: Any) -> Any:
-    """Return one record as a batch of one."""
-    return tree_map(lambda tensor: tensor.unsqueeze(0), tree)
-
-
-def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs as positional and keyword arguments: a mapping gives keywords."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, tuple | list):
-        return tuple(inputs), {}
-    return (inputs,), {}
-
-
-def call(model: nn.Module, inputs: Any) -> Any:
+def call(model: nn.Module, inputs: Tree) -> Tree:
     """Return model(inputs), with tuples as positional and dicts as keyword arguments."""
-    args, kwargs = arguments(inputs)
-    return model(*args, **kwargs)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, _SEQUENCES) else model(inputs)
 
 
-def check_losses(losses: Any, size: int, loss_fn: Any) -> torch.Tensor:
+def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tensor:
     """Return `losses` if they are one number a record; refuse a loss that has been reduced."""
     if isinstance(losses, torch.Tensor) and losses.shape == (size,):
         if losses.is_floating_point():
@@ -206,3 +178,124 @@ def check_losses(losses: Any, size: int, loss_fn: Any) -> torch.Tensor:
         f"loss_fn: returned {got} for {size} records{said}; it must return one loss a record, "
         f"shape ({size},): use reduction='none', and average over positions within a record only"
     )
+
+
+# ---------------------------------------------------------------- sums
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ClippedSum:
+    """The sum over B records of gradients clipped at each record's own norm.
+
+    Norms and losses are data about people: they are for filters and audits, not for printing. Where
+    rows were clipped by person, norms and clip_norms are the persons', losses the rows'.
+
+    Attributes:
+        gradients: Parameter name → the sum, a tensor of the parameter's shape.
+        norms: (B,), each record's ℓ2 gradient norm before clipping, NaN or infinite where the
+            record was left out.
+        losses: (B,).
+        clip_norms: (B,), the bounds.
+
+    Guarantee:
+        Without record (or person) i the sum differs by a vector of norm at most clip_norms[i].
+
+    Example:
+        >>> one = torch.ones(2)
+        >>> total = ClippedSum({"weight": one}, one, one, one)
+        >>> len(total), (total + total).norms.numel()
+        (2, 4)
+    """
+
+    gradients: Mapping[str, torch.Tensor]
+    norms: torch.Tensor
+    losses: torch.Tensor
+    clip_norms: torch.Tensor
+
+    def __len__(self) -> int:
+        return int(self.norms.numel())
+
+    @property
+    def rejected(self) -> int:
+        """How many records were not finite and so contributed zero; a private count."""
+        return int((~torch.isfinite(self.norms)).sum())
+
+    def __add__(self, other: ClippedSum) -> ClippedSum:
+        """Return the sum over the records of both, which must be different records."""
+        if not isinstance(other, ClippedSum):
+            return NotImplemented
+        if self.gradients.keys() != other.gradients.keys():
+            raise InputError("clipped sums: of different parameters; add those of one model")
+        sums = {name: value + other.gradients[name] for name, value in self.gradients.items()}
+        return _one_after_another(sums, [self, other])
+
+    def ordered(self, places: Integers) -> ClippedSum:
+        """Return the sum with its records in order, of one whose k-th record belongs at places[k].
+
+        Args:
+            places: (B,) A permutation; norms, losses and bounds are one a record.
+
+        Example:
+            >>> total = ClippedSum({}, *torch.arange(6.0).view(3, 2))
+            >>> total.ordered(np.array([1, 0])).norms
+            tensor([1., 0.])
+        """
+        if bool((places == np.arange(places.size)).all()):
+            return self
+        order = torch.from_numpy(np.argsort(places)).to(self.norms.device)
+        each = (values[order] for values in (self.norms, self.losses, self.clip_norms))
+        return ClippedSum(self.gradients, *each)
+
+
+def _one_after_another(sums: Mapping[str, torch.Tensor], parts: Iterable[ClippedSum]) -> ClippedSum:
+    each = ((part.norms, part.losses, part.clip_norms) for part in parts)
+    return ClippedSum(sums, *map(torch.cat, zip(*each, strict=True)))
+
+
+def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
+    """Return the sum over the records of all parts, at least one, which are given up to it."""
+    first, *rest = list(parts)
+    if not rest:
+        return first
+    for part in rest:
+        for name, value in part.gradients.items():
+            first.gradients[name].add_(value)
+    return _one_after_another(first.gradients, [first, *rest])
+
+
+def slack(dtype: torch.dtype) -> float:
+    """Return the relative room left under every bound for round-off.
+
+    Args:
+        dtype: The type that norms are computed in.
+
+    Example:
+        >>> slack(torch.float32) == 2.0**-17
+        True
+    """
+    return 2.0**-40 if dtype == torch.float64 else 2.0**-17
+
+
+def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
+    """Return min(1, clip/norm) rounded down: what a record's gradient is multiplied by.
+
+    Args:
+        norms: Of any shape, at least the true norms but for a relative error of half the slack.
+        clip_norms: Bounds of the same shape; 0 leaves a record out.
+
+    Returns:
+        Factors in the type of `norms`; 0 where a norm is not finite.
+
+    Guarantee:
+        A factor is below the exact one by the slack, which is more than can be lost in computing
+        the norm and in multiplying, so that round-off cannot lift a record over its bound.
+
+    Example:
+        >>> clip_factors(torch.tensor([0.5, 2.0, torch.inf]), torch.ones(3)) <= 1 / torch.tensor(
+        ...     [1.0, 2.0, torch.inf]
+        ... )
+        tensor([True, True, True])
+    """
+    room = 1 - slack(norms.dtype)
+    factors = (clip_norms.to(torch.float64) * room).div_(norms).clamp_(max=1.0)
+    return factors.nan_to_num_(nan=0.0).to(norms.dtype)  # bound/inf is 0 already

@@ -2,21 +2,35 @@
 
 Where an operator turns records into a sum over them (a leaf), its arguments are given out instead:
 they say each record's gradient, mostly without making it. `Contribution` has the cheapest way from
-there to norms and weighted sums, both from the very same tensors.
+there to norms and weighted sums, both from the very same tensors. All that an engine does with a
+batch can be traced once more, and compiled as one graph.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from apiece.training.clipping.capture import Captured, for_any_size
+from apiece.errors import UnsupportedError
+from apiece.training.clipping.ambient import trial, wide
+from apiece.training.clipping.capture import (
+    OTHERWISE,
+    Captured,
+    Coincidence,
+    Uncaptured,
+    agree,
+    fakes,
+    for_any_size,
+    tidy,
+)
 from apiece.training.clipping.contributions import (
     Contribution,
     Outer,
@@ -27,14 +41,20 @@ from apiece.training.clipping.contributions import (
     products,
 )
 from apiece.training.clipping.convolution import Kernel, convolution
-from apiece.training.clipping.layout import SHARED, Places, Records, Summed, Unproved
-from apiece.training.clipping.precision import wide
 from apiece.training.clipping.proof import Proved
-from apiece.training.clipping.table import RANDOM, Call, name_of
+from apiece.training.clipping.table import (
+    RANDOM,
+    SHARED,
+    Call,
+    Places,
+    Records,
+    Sizes,
+    Summed,
+    Unproved,
+    name_of,
+)
 
 Tensors = list[torch.Tensor]
-Make = Callable[[Tensors, int], Contribution]
-aten = torch.ops.aten
 _VIEWS = {"view", "_unsafe_view", "reshape"}
 # Maps of a gradient that keep its norm, entry for entry.
 _ISOMETRIES = {
@@ -48,42 +68,39 @@ class Leaf:
     """An operator that sums over records: the tensors it takes, and what they give each record."""
 
     operands: tuple[fx.Node, ...]
-    make: Make
+    make: Callable[[Tensors, int], Contribution]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """An operator between leaves and a parameter's gradient, kept apart from the graph."""
+    """An operator between leaves and a parameter's gradient, as it was before the rewriting."""
 
     node: fx.Node
+    name: str
+    shape: tuple[int, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     @classmethod
     def of(cls, node: fx.Node) -> Step:
         """Return the step that a node is."""
-        return cls(node, node.args, dict(node.kwargs))
+        shape = tuple(node.meta["val"].shape)
+        return cls(node, name_of(node), shape, node.args, dict(node.kwargs))
 
     @property
-    def name(self) -> str:
-        """The operator's name."""
-        return name_of(self.node)
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[object, ...]:
         """What makes two steps the same."""
-        shape = tuple(self.node.meta["val"].shape)
         given = () if self.name in _VIEWS else tuple(map(str, self.args[1:]))
-        return self.name, shape, given
+        return self.name, self.shape, given
 
     def applied(self, value: torch.Tensor) -> torch.Tensor:
         """Return the step of a weighted sum of leaves, which stays wide."""
         if self.name in _VIEWS:
-            return value.reshape(tuple(self.node.meta["val"].shape))
+            return value.reshape(self.shape)
         if self.name in ("clone", "_to_copy"):
             return value
-        found: torch.Tensor = self.node.target(value, *self.args[1:], **self.kwargs)  # type: ignore[operator]
-        return found
+        result: torch.Tensor = self.node.target(value, *self.args[1:], **self.kwargs)  # type: ignore[operator]
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,19 +121,17 @@ class Part:
 class Program:
     """What is run for a batch: the graph, and what becomes of what it gives.
 
-    Args:
-        module: Takes what the captured graph takes; gives losses and operands.
-        parts: By parameter; none for one that no record's loss depends on.
-        places: Of each operand in what the graph gives.
+    module: takes what the captured graph takes; gives losses and operands. parts: by parameter;
+    none for one that no record's loss depends on. places: of each operand in what the graph gives.
     """
 
     module: fx.GraphModule
     parts: dict[str, Part]
-    places: dict[fx.Node, int] = field(default_factory=dict)
+    places: dict[fx.Node, int]
 
     @functools.cached_property
     def draws(self) -> bool:
-        """Whether the graph draws random numbers."""
+        """Return whether the graph draws random numbers."""
         return any(name_of(node) in RANDOM for node in self.module.graph.nodes)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
@@ -129,17 +144,16 @@ class Program:
         return {name: self._of(part, operands, size) for name, part in self.parts.items()}
 
     def _of(self, part: Part, operands: Tensors, size: int) -> Contribution:
-        found = [self._leaf(leaf, operands, size) for leaf in part.leaves]
-        if part.through is None:
-            return join(found)
-        shared = [_widened(operands[self.places[node]]) for node in part.shared]
-        given = [one.per_record() for one in found]
-        dims = (*(0 for _ in given), *(None for _ in shared))
-        return Rows(_widened(torch.vmap(part.through, in_dims=dims)(*given, *shared)))
+        def given(nodes: Sequence[fx.Node]) -> Tensors:
+            return [_widened(operands[self.places[node]]) for node in nodes]
 
-    def _leaf(self, leaf: Leaf, operands: Tensors, size: int) -> Contribution:
-        given = [_widened(operands[self.places[node]]) for node in leaf.operands]
-        return leaf.make(given, size)
+        result = [leaf.make(given(leaf.operands), size) for leaf in part.leaves]
+        if part.through is None:
+            return join(result)
+        shared = given(part.shared)
+        dims = (*(0 for _ in result), *(None for _ in shared))
+        rows = [one.per_record() for one in result]
+        return Rows(_widened(torch.vmap(part.through, in_dims=dims)(*rows, *shared)))
 
     def finished(self, name: str, total: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         """Return a weighted sum of leaves as the parameter's gradient."""
@@ -153,24 +167,14 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def rewrite(captured: Captured, proved: Proved) -> Program:
-    """Return the program of a graph in which records do not meet.
-
-    Args:
-        captured: Of which the graph is changed.
-        proved: Its layouts.
-    """
-    _, gradients = captured.results
-    parts: dict[str, Part] = {}
-    writer = _Writer(proved, captured)
-    for name, gradient in zip(captured.trained, gradients, strict=True):
-        if gradient is not None and isinstance(proved.layouts[gradient], Summed):
-            parts[name] = writer.part(gradient)
-    return _assembled(captured, proved, parts)
-
-
-def _assembled(captured: Captured, proved: Proved, parts: dict[str, Part]) -> Program:
-    graph = captured.module.graph
-    losses, _ = captured.results
+    """Return the program of a graph in which records do not meet, and which is changed."""
+    losses, gradients = captured.results
+    writer, graph = _Writer(proved, captured.sizes), captured.module.graph
+    parts = {
+        name: writer.part(gradient)
+        for name, gradient in zip(captured.trained, gradients, strict=True)
+        if gradient is not None and isinstance(proved.layouts[gradient], Summed)
+    }
     places: dict[fx.Node, int] = {}
     for part in parts.values():
         for node in (*(n for leaf in part.leaves for n in leaf.operands), *part.shared):
@@ -193,69 +197,56 @@ _MASKED = ("convolution_backward", "native_layer_norm_backward", "native_group_n
 
 def _spare(node: fx.Node) -> None:
     """Let an operator that gives several gradients make only that of its input."""
-    if name_of(node) not in _MASKED:
-        return
-    users = {user.args[1] for user in node.users}
-    mask = list(Call(node, {}, None).argument("output_mask"))  # type: ignore[arg-type]
-    new = [bool(mask[0]) and 0 in users, *(False for _ in mask[1:])]
-    *rest, _ = node.args
-    node.args = (*rest, new)
+    if name_of(node) in _MASKED:
+        *rest, mask = node.args
+        assert isinstance(mask, list | tuple)
+        used = 0 in {user.args[1] for user in node.users}
+        node.args = (*rest, [bool(mask[0]) and used, *(False for _ in mask[1:])])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Writer:
     proved: Proved
-    captured: Captured
+    sizes: Sizes
     known: dict[tuple[fx.Node, bool], Leaf] = field(default_factory=dict)
 
     def part(self, gradient: fx.Node) -> Part:
         """Return what a parameter's gradient is made of."""
         terms = self._terms(gradient)
-        if terms is not None:
-            chains = {tuple(step.kind for step in chain) for _, chain in terms}
-            if len(chains) == 1:
-                (_, chain), *_ = terms
-                chain = _shortened(chain)
-                turned = [step.name for step in chain] == ["t"]
-                if turned and all(name_of(node) == "mm" for node, _ in terms):
-                    return Part(tuple(self.leaf(node, turned=True) for node, _ in terms), ())
-                return Part(tuple(self.leaf(node) for node, _ in terms), chain)
-        return self._mapped(gradient)
+        if terms is None or len({tuple(step.kind for step in chain) for _, chain in terms}) > 1:
+            return self._mapped(gradient)
+        chain = _shortened(terms[0][1])
+        turned = [step.name for step in chain] == ["t"]
+        if turned and all(name_of(node) == "mm" for node, _ in terms):
+            return Part(tuple(self.leaf(node, turned=True) for node, _ in terms), ())
+        return Part(tuple(self.leaf(node) for node, _ in terms), chain)
 
-    def _terms(self, node: fx.Node) -> list[tuple[fx.Node, tuple[Step, ...]]] | None:
+    def _terms(self, node: object) -> list[tuple[fx.Node, tuple[Step, ...]]] | None:
         """Return the leaves that a gradient is the sum of, each with the isometries on its way.
 
         None where another map lies on the way.
         """
+        if not isinstance(node, fx.Node) or node.op != "call_function":
+            return None
         if self.is_leaf(node):
             return [(node, ())]
-        if node.op != "call_function" or node.target is operator.getitem:
-            return None
-        name = name_of(node)
-        if name in _ISOMETRIES:
-            inner = self._terms(node.args[0])  # type: ignore[arg-type]
-            return (
-                None
-                if inner is None
-                else [(leaf, (*chain, Step.of(node))) for leaf, chain in inner]
-            )
-        if name == "add" and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
-            both = [self._terms(arg) for arg in node.args if isinstance(arg, fx.Node)]
-            if len(both) == 2 and both[0] is not None and both[1] is not None:
-                return both[0] + both[1]
+        if name_of(node) in _ISOMETRIES:
+            inner = self._terms(node.args[0])
+            step = Step.of(node)
+            return None if inner is None else [(leaf, (*chain, step)) for leaf, chain in inner]
+        if name_of(node) == "add" and node.kwargs.get("alpha", 1) == 1 and len(node.args) == 2:
+            one, other = map(self._terms, node.args)
+            return None if one is None or other is None else one + other
         return None
 
     def is_leaf(self, node: fx.Node) -> bool:
-        """Whether a node gives a sum over records of what it takes of each."""
-        if node.target is operator.getitem:
-            return node.args[0] in self.proved.leaves
-        return node in self.proved.leaves
+        """Return whether a node gives a sum over records of what it takes of each."""
+        source = node.args[0] if node.target is operator.getitem else node
+        return source in self.proved.leaves
 
     def _mapped(self, gradient: fx.Node) -> Part:
         """Return a gradient by the map that takes each record's leaves to it."""
-        order: list[fx.Node] = []
-        leaves: list[fx.Node] = []
-        shared: list[fx.Node] = []
+        order, leaves, shared = list[fx.Node](), list[fx.Node](), list[fx.Node]()
 
         def visit(node: fx.Node) -> None:
             if node in order or node in leaves or node in shared:
@@ -274,79 +265,68 @@ class _Writer:
 
         def through(*tensors: torch.Tensor) -> torch.Tensor:
             held: dict[fx.Node, Any] = dict(zip([*leaves, *shared], tensors, strict=True))
-            for (
-                leaf
-            ) in leaves:  # a contribution has a leaf's entries, whatever axes of one it lacks
+            for leaf in leaves:  # a contribution has a leaf's entries, if not axes of one
                 held[leaf] = held[leaf].reshape(leaf.meta["val"].shape)
             for step in steps:
                 args, kwargs = fx.map_arg((step.args, step.kwargs), held.__getitem__)
                 held[step.node] = step.node.target(*args, **kwargs)  # type: ignore[operator]
-            found: torch.Tensor = held[gradient]
-            return found
+            result: torch.Tensor = held[gradient]
+            return result
 
-        made = tuple(self.leaf(node) for node in leaves)
-        return Part(made, (), through, tuple(shared))
+        return Part(tuple(map(self.leaf, leaves)), (), through, tuple(shared))
 
     def leaf(self, node: fx.Node, *, turned: bool = False) -> Leaf:
         """Return a leaf's rule; `turned` gives the transpose of a product."""
         key = node, turned
         if key not in self.known:
-            given: Any = node.args
-            index = int(given[1]) if node.target is operator.getitem else 0
-            source: fx.Node = node.args[0] if node.target is operator.getitem else node  # type: ignore[assignment]
-            rule = LEAVES.get(name_of(source))
-            call = Call(source, self.proved.layouts, self.captured.sizes)
-            found = None if rule is None else rule(call, index)
-            self.known[key] = found if found is not None else _by_vmap(call, index)
-            if turned:
-                self.known[key] = _turned(self.known[key])
+            source, index = node, 0
+            if node.target is operator.getitem:
+                source, index = node.args  # type: ignore[assignment]
+            call = Call(source, self.proved.layouts, self.sizes)
+            rule = LEAVES.get(call.name)
+            result = (None if rule is None else rule(call, index)) or _by_vmap(call, index)
+            self.known[key] = _turned(result) if turned else result
         return self.known[key]
 
 
 def _shortened(chain: tuple[Step, ...]) -> tuple[Step, ...]:
     """Return a chain without transposes that undo one another, and views before a view."""
-    found: list[Step] = []
+    result: list[Step] = []
     for step in chain:
-        if found and step.name == found[-1].name == "t":
-            found.pop()
-        elif step.name in ("clone", "_to_copy"):
-            continue
-        else:
-            if found and step.name in _VIEWS and found[-1].name in _VIEWS:
-                found.pop()
-            found.append(step)
-    if found and found[-1].name in _VIEWS:
-        found.pop()  # the end is given the parameter's shape
-    return tuple(found)
+        if result and step.name == result[-1].name == "t":
+            result.pop()
+        elif step.name not in ("clone", "_to_copy"):
+            if result and step.name in _VIEWS and result[-1].name in _VIEWS:
+                result.pop()
+            result.append(step)
+    if result and result[-1].name in _VIEWS:
+        result.pop()  # the end is given the parameter's shape
+    return tuple(result)
 
 
 def _turned(leaf: Leaf) -> Leaf:
-    one, other = leaf.operands
-    return Leaf((one, other), lambda given, size: _swapped(leaf.make(given, size)))
+    """Return a product's leaf with the transpose of its gradients."""
 
+    def make(given: Tensors, size: int) -> Contribution:
+        match leaf.make(given, size):
+            case Outer(left, right):
+                return Outer(right, left)
+            case Products(left, right):
+                return Products(right, left)
+            case part:
+                return Rows(part.per_record().mT)
 
-def _swapped(part: Contribution) -> Contribution:
-    match part:
-        case Outer(left, right):
-            return Outer(right, left)
-        case Products(left, right):
-            return Products(right, left)
-    return Rows(part.per_record().mT)
+    return Leaf(leaf.operands, make)
 
 
 # ---------------------------------------------------------------- leaves, operator by operator
 
+# By name, what a leaf gives in one of its places; None where its arguments ask for `vmap`.
 LEAVES: dict[str, Callable[[Call, int], Leaf | None]] = {}
 
 
 def by_record(tensor: torch.Tensor, layout: Records, size: int) -> torch.Tensor:
-    """Return (B, rows, *rest): each record's places on its axis, then the other axes in order.
-
-    Args:
-        tensor: With records where `layout` says.
-        layout: With integers.
-        size: B.
-    """
+    """Return (B, rows, *rest): each record's places on its axis, then the other axes in order."""
     shape, axis = list(tensor.shape), layout.axis
     rows = shape[axis] // size
     outer = rows if layout.inner == 1 else (1 if layout.outer == 1 else int(layout.outer))
@@ -452,42 +432,40 @@ def _bags(call: Call, _index: int) -> Leaf | None:
 
 def _normalised(
     call: Call,
-    names: Sequence[str],
-    normal: Callable[..., torch.Tensor],
-    last: int | None,
     index: int,
-) -> Leaf | None:
-    """Scale and shift of values that are normalised within a record."""
-    nodes = [call.argument(name) for name in names]
+    names: str,
+    normal: Callable[..., torch.Tensor],
+    last: int | None = None,
+) -> Leaf:
+    """Scale and shift of values that are normalised within a record.
+
+    last: how many axes a parameter has; None for one along the channels, the second axis.
+    """
+    nodes = tuple(call.argument(name) for name in names.split())
     layout = call.of(nodes[0])
     assert isinstance(layout, Records)
-    channels = 2 if last is None else None
 
     def make(given: Tensors, size: int) -> Contribution:
-        gradient = given[0]
-        values = gradient if index == 2 else gradient * normal(*given[1:])
+        values = given[0] if index == 2 else given[0] * normal(*given[1:])
         rows = by_record(values, layout, size)
-        if channels is not None:  # (B, rows, C, *)
-            return Rows(rows.flatten(3).sum((1, 3)) if rows.dim() > 3 else rows.sum(1))
-        assert last is not None
-        shape = rows.shape[rows.dim() - last :]
-        return Rows(rows.reshape(size, -1, *shape).sum(1))
+        if last is not None:
+            return Rows(rows.reshape(size, -1, *rows.shape[rows.dim() - last :]).sum(1))
+        return Rows(rows.flatten(3).sum((1, 3)) if rows.dim() > 3 else rows.sum(1))
 
-    return Leaf(tuple(nodes), make)
+    return Leaf(nodes, make)
 
 
 def _layer_norm(call: Call, index: int) -> Leaf | None:
-    last = len(call.argument("normalized_shape"))
-
     def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return (x - mean).mul_(scale)
 
-    return _normalised(call, ("grad_out", "input", "mean", "rstd"), normal, last, index)
+    last = len(call.argument("normalized_shape"))
+    return _normalised(call, index, "grad_out input mean rstd", normal, last)
 
 
 def _rms_norm(call: Call, index: int) -> Leaf | None:
     last = len(call.argument("normalized_shape"))
-    return _normalised(call, ("grad_out", "input", "rstd"), torch.mul, last, index)
+    return _normalised(call, index, "grad_out input rstd", torch.mul, last)
 
 
 def _group_norm(call: Call, index: int) -> Leaf | None:
@@ -495,10 +473,10 @@ def _group_norm(call: Call, index: int) -> Leaf | None:
 
     def normal(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         grouped = x.reshape(*mean.shape[:1], groups, -1)
-        found = (grouped - mean.view(-1, groups, 1)).mul_(scale.view(-1, groups, 1))
-        return found.view(x.shape)
+        result = (grouped - mean.view(-1, groups, 1)).mul_(scale.view(-1, groups, 1))
+        return result.view(x.shape)
 
-    return _normalised(call, ("grad_out", "input", "mean", "rstd"), normal, None, index)
+    return _normalised(call, index, "grad_out input mean rstd", normal)
 
 
 def _batch_norm(call: Call, index: int) -> Leaf | None:
@@ -511,8 +489,7 @@ def _batch_norm(call: Call, index: int) -> Leaf | None:
         shape = (1, -1, *(1 for _ in x.shape[2:]))
         return (x - mean.view(shape)).mul_((variance + small).rsqrt().view(shape))
 
-    names = ("grad_out", "input", "running_mean", "running_var")
-    return _normalised(call, names, normal, None, index)
+    return _normalised(call, index, "grad_out input running_mean running_var", normal)
 
 
 def _trilinear(call: Call, _index: int) -> Leaf | None:
@@ -576,8 +553,8 @@ def _by_vmap(call: Call, index: int) -> Leaf:
     def one(*tensors: torch.Tensor) -> torch.Tensor:
         held = dict(zip(nodes, tensors, strict=True))
         args, kwargs = fx.map_arg((given_args, given_kwargs), held.__getitem__)
-        found = node.target(*args, **kwargs)  # type: ignore[operator]
-        chosen: torch.Tensor = found[index] if several else found
+        result = node.target(*args, **kwargs)  # type: ignore[operator]
+        chosen: torch.Tensor = result[index] if several else result
         return chosen
 
     def make(given: Tensors, size: int) -> Contribution:
@@ -591,3 +568,81 @@ def _by_vmap(call: Call, index: int) -> Leaf:
         return Rows(torch.vmap(one, in_dims=dims)(*rows))
 
     return Leaf(tuple(nodes), make)
+
+
+# ---------------------------------------------------------------- compiled
+
+_PRIMES = (37, 67, 131, 257, 521, 1031, 2053, 4099)
+Clipped = Callable[..., list[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """One compiled graph for batches of `OTHERWISE` to `most` records.
+
+    run: takes what the traced function takes, and gives what it gives.
+    """
+
+    run: Clipped
+    most: int
+
+    def takes(self, size: int) -> bool:
+        """Return whether the graph is for so many records."""
+        return OTHERWISE <= size <= self.most
+
+
+def compiled(clipped: Clipped, given: Tensors, along: Sequence[bool], most: int) -> Whole:
+    """Return a function of a batch as one graph, compiled by inductor.
+
+    It is traced with few records and with as many as a part of a batch ever has. Where both do the
+    same, the graph is one for any number, and is compiled once. What it does must not follow from
+    the tensors' values; `along` tells which of them are along the records, the first among them.
+    Raises `UnsupportedError` where it is another one for another number of records, or there is no
+    C++ compiler.
+    """
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise UnsupportedError(
+            "compiled: no C++ compiler is found; install g++ or set CXX, or leave it out"
+        ) from None
+    size = next((prime for prime in _PRIMES if prime >= most), _PRIMES[-1])
+    try:
+        graph, other = _traced(clipped, given, along, [size, OTHERWISE])
+        agree(graph, other, size)
+    except (Coincidence, Uncaptured):
+        raise UnsupportedError(
+            "compiled: this model's sums are made in another way for another number of records "
+            "(convolutions, long sequences), and would be compiled at every step; leave it out"
+        ) from None
+    tidy(graph)
+    for_any_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
+    graph.recompile()
+    fast = torch.compile(graph, dynamic=True, fullgraph=True)
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the compiler imports, now or for other sizes
+            result: list[torch.Tensor] = fast(*tensors)
+        return result
+
+    # compiled for as many records in every run: a resumed one begins with another batch
+    first = [
+        t[:1].expand(_PRIMES[0], *t.shape[1:]).clone() if follows else t
+        for t, follows in zip(given, along, strict=True)
+    ]
+    with trial([given[0].device]), torch.no_grad():
+        run(*first)
+    return Whole(run, size)
+
+
+def _traced(
+    clipped: Clipped, given: Tensors, along: Sequence[bool], sizes: Sequence[int]
+) -> Iterator[fx.GraphModule]:
+    for size in sizes:
+        with torch.no_grad():
+            make = make_fx(clipped, tracing_mode="fake", _allow_non_fake_inputs=True)
+            yield make(*fakes(given, along, size))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 Tensor = torch.Tensor
+States = tuple[Tensor, ...]
 _OPEN = threading.local()
 
 
@@ -27,7 +29,7 @@ class Unwritten(Exception):  # noqa: N818
     """A packed sequence is used in a way that has no meaning for each record alone."""
 
 
-def _hidden(_sequence: Any) -> NoReturn:
+def _hidden(_sequence: object, *_args: object, **_kwargs: object) -> NoReturn:
     raise Unwritten(
         "reads inside a packed sequence, where the records of a batch are mixed by length; pad it "
         "again (pad_packed_sequence), or give it to a recurrent layer of torch's"
@@ -37,9 +39,7 @@ def _hidden(_sequence: Any) -> NoReturn:
 class Padded(rnn.PackedSequence):
     """Stands for a packed sequence: padded (B, T, …), with each record's length (B,).
 
-    Args:
-        padded: What is beyond a record's length is not looked at.
-        lengths: Integers.
+    What is beyond a record's length is not looked at.
     """
 
     padded: Tensor
@@ -47,35 +47,19 @@ class Padded(rnn.PackedSequence):
 
     def __new__(cls, padded: Tensor, lengths: Tensor) -> Padded:
         """Return one; its fields as a tuple are empty."""
-        found = tuple.__new__(cls, (None, None, None, None))
-        found.padded, found.lengths = padded, lengths
-        return found
+        result = tuple.__new__(cls, (None, None, None, None))
+        result.padded, result.lengths = padded, lengths
+        return result
 
-    data = property(_hidden)
-    batch_sizes = property(_hidden)
-    sorted_indices = property(_hidden)
-    unsorted_indices = property(_hidden)
-
-    def _replace(self, **_changed: Any) -> NoReturn:
-        _hidden(self)
-
-    def __iter__(self) -> NoReturn:
-        _hidden(self)
-
-    def __getitem__(self, _index: Any) -> NoReturn:
-        _hidden(self)
+    data = batch_sizes = sorted_indices = unsorted_indices = property(_hidden)
+    _replace = __iter__ = __getitem__ = _hidden
 
     def alive(self, step: int) -> Tensor:
         """Return whether each record has an entry at a step, (B, 1)."""
         return (self.lengths > step).unsqueeze(1)
 
-    def mask(self, length: int) -> Tensor:
-        """Return whether each record has an entry, (B, T), at all steps."""
-        steps = torch.arange(length, device=self.padded.device)
-        return steps < self.lengths.unsqueeze(1)
 
-
-def packed(given: Tensor, lengths: Any, batch_first: bool, _sorted: bool) -> Padded:
+def packed(given: Tensor, lengths: object, batch_first: bool, _sorted: bool) -> Padded:
     """Return what stands for `pack_padded_sequence`."""
     if not isinstance(lengths, Tensor):
         raise Unwritten("lengths are given as numbers, one for each record; give a tensor of them")
@@ -83,84 +67,67 @@ def packed(given: Tensor, lengths: Any, batch_first: bool, _sorted: bool) -> Pad
     return Padded(of_records, lengths.to(given.device, torch.int64))
 
 
-def padded(given: Padded, batch_first: bool, value: float, total: int | None) -> tuple[Any, Tensor]:
+def padded(
+    given: Padded, batch_first: bool, value: float, total: int | None
+) -> tuple[Tensor, Tensor]:
     """Return what stands for `pad_packed_sequence`: as long as what was packed, or `total`."""
     length = given.padded.shape[1]
     if total is not None and total < length:
         raise Unwritten(f"total_length={total} is less than the {length} that were packed")
-    there = given.mask(length)
+    there = torch.arange(length, device=given.padded.device) < given.lengths.unsqueeze(1)
     there = there.reshape(*there.shape, *(1 for _ in given.padded.shape[2:]))
-    found = torch.where(there, given.padded, value)
+    result = torch.where(there, given.padded, value)
     if total is not None and total > length:
-        more = [0, 0] * (found.dim() - 2) + [0, total - length]
-        found = nn.functional.pad(found, more, value=value)
-    return (found if batch_first else found.transpose(0, 1)), given.lengths
+        more = [0, 0] * (result.dim() - 2) + [0, total - length]
+        result = nn.functional.pad(result, more, value=value)
+    return (result if batch_first else result.transpose(0, 1)), given.lengths
 
 
 # ---------------------------------------------------------------- recurrent layers
 
-States = tuple[Tensor, ...]
 
-
-def recurrent(layer: nn.RNNBase, given: Padded, start: Any = None) -> tuple[Padded, Any]:
+def recurrent(
+    layer: nn.RNNBase, given: Padded, start: Tensor | States | None = None
+) -> tuple[Padded, Tensor | States]:
     """Return what a recurrent layer gives for a packed sequence: outputs, and the last states."""
-    is_lstm = layer.mode == "LSTM"
-    sides = 2 if layer.bidirectional else 1
-    if start is not None:
-        starts = start if is_lstm else (start,)
+    is_lstm, sides = layer.mode == "LSTM", 2 if layer.bidirectional else 1
+    starts = None if start is None else (start,) if isinstance(start, Tensor) else start
+    like, sizes = given.padded, [layer.proj_size or layer.hidden_size, layer.hidden_size]
+    zeros = tuple(like.new_zeros(like.shape[0], size) for size in sizes[: 2 if is_lstm else 1])
     out, last = given, list[States]()
-    for k in range(layer.num_layers * sides):
-        side = k % sides
-        if side == 0:
-            given, made = _dropped(layer, out, k // sides), list[Tensor]()
-        weights = _weights(layer, k // sides, reverse=side == 1)
-        first = _zeros(layer, given.padded) if start is None else tuple(s[k] for s in starts)
-        steps, states = _run(layer, given, weights, first, reverse=side == 1)
-        made.append(steps)
-        last.append(states)
-        if side == sides - 1:
-            out = Padded(torch.cat(made, 2), given.lengths)
+    for depth in range(layer.num_layers):
+        given = out
+        if depth and layer.dropout:
+            dropped = nn.functional.dropout(given.padded, layer.dropout, layer.training)
+            given = Padded(dropped, given.lengths)
+        made = list[Tensor]()
+        for side in range(sides):
+            first = zeros if starts is None else tuple(s[len(last)] for s in starts)
+            end = f"_l{depth}" + ("_reverse" if side else "")
+            steps, states = _run(layer, given, end, first, reverse=side == 1)
+            made.append(steps)
+            last.append(states)
+        out = Padded(torch.cat(made, 2), given.lengths)
     stacked = tuple(torch.stack(each) for each in zip(*last, strict=True))
     return out, stacked if is_lstm else stacked[0]
 
 
-def _dropped(layer: nn.RNNBase, given: Padded, depth: int) -> Padded:
-    if not depth or not layer.dropout:
-        return given
-    return Padded(nn.functional.dropout(given.padded, layer.dropout, layer.training), given.lengths)
-
-
-def _weights(layer: nn.RNNBase, depth: int, *, reverse: bool) -> dict[str, Tensor | None]:
-    end = f"_l{depth}" + ("_reverse" if reverse else "")
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-    return {name: getattr(layer, name + end, None) for name in names}
-
-
-def _zeros(layer: nn.RNNBase, like: Tensor) -> States:
-    hidden = like.new_zeros(like.shape[0], layer.proj_size or layer.hidden_size)
-    if layer.mode != "LSTM":
-        return (hidden,)
-    return hidden, like.new_zeros(like.shape[0], layer.hidden_size)
-
-
 def _run(
-    layer: nn.RNNBase,
-    given: Padded,
-    weights: dict[str, Tensor | None],
-    states: States,
-    *,
-    reverse: bool,
+    layer: nn.RNNBase, given: Padded, end: str, states: States, *, reverse: bool
 ) -> tuple[Tensor, States]:
     """Return one direction of one layer: (B, T, H), and its states when each record has ended."""
-    linear: Any = nn.functional.linear
-    gates = linear(given.padded, weights["weight_ih"], weights["bias_ih"])
-    length = given.padded.shape[1]
+
+    def linear(of: Tensor, kind: str) -> Tensor:
+        weight, bias = (getattr(layer, f"{n}_{kind}{end}", None) for n in ("weight", "bias"))
+        assert weight is not None
+        return nn.functional.linear(of, weight, bias)
+
+    gates, length = linear(given.padded, "ih"), given.padded.shape[1]
     made: list[Tensor] = [states[0]] * length
     for step in reversed(range(length)) if reverse else range(length):
-        of_state = linear(states[0], weights["weight_hh"], weights["bias_hh"])
-        new = _cell(layer.mode, gates[:, step], of_state, states)
+        new = _cell(layer.mode, gates[:, step], linear(states[0], "hh"), states)
         if layer.proj_size:
-            new = (linear(new[0], weights["weight_hr"]), *new[1:])
+            new = (linear(new[0], "hr"), *new[1:])
         there = given.alive(step)
         states = tuple(torch.where(there, n, s) for n, s in zip(new, states, strict=True))
         made[step] = states[0]
@@ -186,17 +153,20 @@ def _cell(mode: str, given: Tensor, of_state: Tensor, states: States) -> States:
 
 
 def _pack(
-    input: Any,  # noqa: A002
-    lengths: Any,
+    input: Tensor,  # noqa: A002
+    lengths: object,
     batch_first: bool = False,
     enforce_sorted: bool = True,
-) -> Any:
+) -> object:
     return vars(pack_padded_sequence)["instead"](input, lengths, batch_first, enforce_sorted)
 
 
 def _pad(
-    sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: Any = None
-) -> Any:
+    sequence: rnn.PackedSequence,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> object:
     return vars(pad_packed_sequence)["instead"](sequence, batch_first, padding_value, total_length)
 
 
@@ -239,13 +209,19 @@ def written_out(model: nn.Module) -> Iterator[None]:
     kinds: list[Any] = [nn.RNN, nn.LSTM, nn.GRU]
     codes, forwards = [f.__code__ for f in functions], [kind.forward for kind in kinds]
     _OPEN.yes = True
+    settings = contextlib.ExitStack()
     try:
+        # step by step also where nothing is packed, in place of one fused operator
+        settings.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="TF32 acceleration")
+        settings.enter_context(torch.backends.mkldnn.flags(enabled=False))
         for function, new in zip(functions, (_pack, _pad), strict=True):
             function.__code__ = new.__code__
         for kind, original in zip(kinds, forwards, strict=True):
             kind.forward = _forward(original)
         yield
     finally:
+        settings.close()
         _OPEN.yes = False
         for function, code in zip(functions, codes, strict=True):
             function.__code__ = code

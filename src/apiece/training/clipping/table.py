@@ -1,5 +1,9 @@
 """The table of operators: for each, where the records are in what it gives, from where they were.
 
+A tensor of a captured graph is `SHARED` (made of parameters and constants alone, and so the same
+whoever is in the batch), `Records` (along one axis, row i made of record i and of what is shared)
+or `SUMMED` (a sum over records of what each of them gives alone, and linear in each of them).
+
 A rule is a theorem about one operator of ATen: from inputs with these layouts come outputs with
 those. `RULES` holds them by the operator's name; what is not in it is not proved. Each is checked
 in the tests against the operator on each record alone (`torch.func.vmap`), on random shapes and
@@ -8,29 +12,136 @@ arguments, and against PyTorch's own sharding rules where it has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 
-from apiece.training.clipping.layout import (
-    SHARED,
-    SUMMED,
-    Layout,
-    Places,
-    Records,
-    Shared,
-    Sizes,
-    Summed,
-    Unproved,
-    viewed,
-)
+Shape: TypeAlias = tuple[int, ...]
+# Why a rule does not hold.
+MEET = "records and what is not along them meet"
+AXES = "records meet along different axes"
+AGAIN = "a sum over the records meets the records again"
+USED = "a sum over the batch's records is computed with, as if it were one record's"
+PLACE = "a record's place in the batch becomes a value"
+PICKED = "some of the batch's records are picked by their place"
+COUNT = "the number of records in the batch becomes a value"
+DRAWN = "a random number is drawn for all records at once; draw one for each"
 
+
+class Unproved(Exception):  # noqa: N818
+    """An operator is not known to keep records apart; the text says what it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The same for every record, and not as long as the batch in any direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A sum over records: Σ_i f(record i, what is shared), and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records along `axis`, of size outer·B·inner: place (o·B + i)·inner + j is record i's."""
+
+    axis: int
+    outer: int = 1
+    inner: int = 1
+
+    @property
+    def rows(self) -> int:
+        """How many places along the axis each record has."""
+        return self.outer * self.inner
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The numbers 0, step … (B − 1)·step along an axis: to pick from each record its own."""
+
+    axis: int
+    step: int = 1
+
+
+Layout: TypeAlias = Shared | Summed | Records | Places
 Given: TypeAlias = Layout | tuple[Layout, ...]
-Rule: TypeAlias = Callable[["Call"], Given]
-RULES: dict[str, Rule] = {}
+SHARED, SUMMED = Shared(), Summed()
+
+
+def axis_of(layout: Layout) -> int | None:
+    """Return the axis that the records, or their numbers, are along; None where there is none."""
+    return layout.axis if isinstance(layout, Records | Places) else None
+
+
+def moved(layout: Layout, axis: int) -> Layout:
+    """Return a layout with the records along another axis."""
+    return replace(layout, axis=axis) if isinstance(layout, Records | Places) else layout
+
+
+def dropped(layout: Layout, dims: Iterable[int]) -> Layout:
+    """Return a layout without these axes, none of them the records'."""
+    axis = axis_of(layout)
+    return layout if axis is None else moved(layout, axis - sum(d < axis for d in dims))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a captured graph that are multiples of the number of records.
+
+    batch: the number of records in the capture: a prime, of which no other size or number of the
+    graph is a multiple.
+    """
+
+    batch: int
+
+    def depends(self, size: object) -> bool:
+        """Return whether a size (or a number) is another one for another number of records."""
+        return type(size) is int and size != 0 and size % self.batch == 0
+
+    def factor(self, size: int) -> int:
+        """Return size/B; raise `Unproved` where the size is no multiple of the batch's alone."""
+        result = size // self.batch
+        if not self.depends(size) or self.depends(result):
+            raise Unproved("a size is not a multiple of the number of records")
+        return result
+
+    def long(self, shape: Shape) -> list[int]:
+        """Return the axes that are as long as the batch, or a multiple."""
+        return [axis for axis, size in enumerate(shape) if self.depends(size)]
+
+    def check(self, layout: Layout, shape: Shape) -> None:
+        """Raise `Unproved` unless a tensor of this shape can have this layout."""
+        axis = axis_of(layout)
+        if self.long(shape) != ([] if axis is None else [axis]):
+            raise Unproved(f"shape {shape} of what is {layout}: it changes with the records")
+        rows = layout.rows if isinstance(layout, Records) else 1
+        if axis is not None and self.factor(shape[axis]) != rows:
+            raise Unproved(f"shape {shape} of what has {rows} places a record along axis {axis}")
+
+
+def viewed(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Records:
+    """Return where the records are after the entries, in their order, take another shape.
+
+    As many entries come before the first step from one record to the next, and as many within it,
+    as before; a new axis must hold the whole of that step.
+    """
+    before, at = math.prod(old[: layout.axis]) * layout.outer, 1
+    for axis, size in enumerate(new):
+        if sizes.depends(size):
+            outer, left = divmod(before, at) if at else (0, 1)
+            if left or not outer or sizes.factor(size) % outer:
+                break
+            return Records(axis, outer, sizes.factor(size) // outer)
+        at *= size
+    raise Unproved(f"a view of shape {tuple(old)} as {tuple(new)} tears records apart")
+
+
+# ---------------------------------------------------------------- operators
 
 
 def name_of(node: fx.Node) -> str:
@@ -41,7 +152,7 @@ def name_of(node: fx.Node) -> str:
     return operator_name(node.target)
 
 
-def operator_name(target: Any) -> str:
+def operator_name(target: object) -> str:
     """Return the same of what a node calls, or of the place that it reads."""
     packet = getattr(target, "overloadpacket", target)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
@@ -55,10 +166,7 @@ def operator_name(target: Any) -> str:
 class Call:
     """One operator in a graph, with its arguments by name and the layouts of its tensors.
 
-    Args:
-        node: The call.
-        layouts: Of all nodes before it; a tuple for one that gives several tensors.
-        sizes: What is known of sizes.
+    layouts: of all nodes before it; a tuple for one that gives several tensors.
     """
 
     node: fx.Node
@@ -70,71 +178,72 @@ class Call:
         """The operator's name, as in the table."""
         return name_of(self.node)
 
-    def argument(self, name: str, default: Any = None) -> Any:
+    def argument(self, name: str, default: object = None) -> Any:
         """Return an argument by the name that the schema has, or the schema's default."""
         schema = self.node.target._schema.arguments  # type: ignore[union-attr]
         for k, argument in enumerate(schema):
             if argument.name == name:
                 if not argument.kwarg_only and k < len(self.node.args):
                     return self.node.args[k]
-                found = self.node.kwargs.get(name, argument.default_value)
-                return default if found is None else found
+                result = self.node.kwargs.get(name, argument.default_value)
+                return default if result is None else result
         return default
 
-    def of(self, argument: Any) -> Layout:
+    def of(self, argument: object) -> Layout:
         """Return the layout of a tensor, SHARED for a number or None."""
         if not isinstance(argument, fx.Node):
             return SHARED
-        found = self.layouts.get(argument, SHARED)
-        if isinstance(found, tuple):
+        result = self.layouts.get(argument, SHARED)
+        if isinstance(result, tuple):
             raise Unproved("several tensors stand where one is expected")
-        return found
+        return result
 
-    def shape(self, argument: Any) -> tuple[Any, ...]:
+    def shape(self, argument: fx.Node) -> Shape:
         """Return the shape of a tensor argument."""
         return tuple(argument.meta["val"].shape)
 
-    def tensors(self) -> list[fx.Node]:
-        """Return the tensors among the arguments."""
+    def tensors(self, *names: str) -> list[fx.Node]:
+        """Return the tensors among the arguments, of all or of these names."""
+        if names:
+            return [t for name in names if isinstance(t := self.argument(name), fx.Node)]
         nodes = self.node.all_input_nodes
         return [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor)]
 
-    def out(self, index: int = 0) -> tuple[Any, ...]:
+    def out(self, index: int = 0) -> Shape:
         """Return the shape of what the operator gives."""
         value = self.node.meta["val"]
         return tuple((value[index] if isinstance(value, list | tuple) else value).shape)
 
-    def axis(self, dim: Any, tensor: Any) -> int:
+    def axis(self, dim: Any, tensor: fx.Node) -> int:
         """Return an axis from 0 on."""
-        rank = max(1, len(self.shape(tensor)))
-        return int(dim) % rank
+        return int(dim) % max(1, len(self.shape(tensor)))
 
-    def axes(self, dims: Any, tensor: Any) -> list[int]:
+    def axes(self, dims: Any, tensor: fx.Node) -> list[int]:
         """Return axes from 0 on; all where none is named."""
-        rank = len(self.shape(tensor))
         if dims is None or (isinstance(dims, Sequence) and not dims):
-            return list(range(rank))
+            return list(range(len(self.shape(tensor))))
         return [self.axis(d, tensor) for d in (dims if isinstance(dims, Sequence) else [dims])]
 
     def numbers_are_shared(self, *names: str) -> None:
         """Raise `Unproved` where the batch's size is among numbers that enter values."""
-        given: list[Any] = [self.argument(name) for name in names]
-        if not names:
-            given = [*self.node.args, *self.node.kwargs.values()]
-        for number in flat(given):
+        given = [self.argument(name) for name in names]
+        for number in flat(given if names else [*self.node.args, *self.node.kwargs.values()]):
             value = number.meta["val"] if isinstance(number, fx.Node) else number
             if not isinstance(value, torch.Tensor) and self.sizes.depends(value):
-                raise Unproved("the number of records in the batch becomes a value")
+                raise Unproved(COUNT)
 
     def only_shared(self, *names: str) -> None:
         """Raise `Unproved` unless these arguments are the same for every record."""
         for name in names:
-            for tensor in flat([self.argument(name)]):
-                if not isinstance(self.of(tensor), Shared):
-                    raise Unproved(f"{name} is not the same for every record")
+            if any(not isinstance(self.of(t), Shared) for t in flat(self.argument(name))):
+                raise Unproved(f"{name} is not the same for every record")
 
 
-def flat(arguments: Any) -> list[Any]:
+Rule: TypeAlias = Callable[[Call], Given]
+RULES: dict[str, Rule] = {}
+
+
+def flat(arguments: object) -> list[Any]:
     """Return the leaves of nested lists."""
     if isinstance(arguments, list | tuple):
         return [leaf for part in arguments for leaf in flat(part)]
@@ -158,31 +267,80 @@ def rule(names: str) -> Callable[[Rule], Rule]:
     return put
 
 
+# ---------------------------------------------------------------- what rules have in common
+
+
+def layout_and_tensor(call: Call, name: str = "self") -> tuple[fx.Node, Layout]:
+    """Return a tensor among the arguments, and its layout."""
+    tensor = call.argument(name)
+    return tensor, call.of(tensor)
+
+
+def aligned(call: Call, *names: str) -> Layout:
+    """Return the layout that these tensors of one shape have in common."""
+    layouts = {call.of(t) for t in call.tensors(*names)}
+    if len(layouts) != 1 or isinstance(next(iter(layouts)), Summed | Places):
+        raise Unproved(MEET)
+    return layouts.pop()
+
+
+def written(call: Call, tensors: Sequence[object]) -> Given:
+    """Return the layout of tensors of one layout, one of them written into another."""
+    layouts = {call.of(t) for t in tensors}
+    if len(layouts) == 1 and not isinstance(next(iter(layouts)), Places):
+        return layouts.pop()
+    if any(isinstance(one, Summed | Places) for one in layouts):
+        raise Unproved("a sum over the records is joined to something else")
+    raise Unproved("records and what is not along them are joined")
+
+
+def within(dims: list[int], layout: Layout, what: str) -> None:
+    """Raise `Unproved` where the records are along one of these axes."""
+    if axis_of(layout) in dims:
+        raise Unproved(f"{what} over the records")
+
+
+def not_reduced(call: Call) -> None:
+    """Raise `Unproved` for a loss that is added up, or averaged, over its entries."""
+    if call.argument("reduction", 0) != 0:
+        raise Unproved("a loss is reduced over the batch; use reduction='none'")
+
+
+def along(call: Call, name: str = "self", dim: str = "dim") -> tuple[fx.Node, Layout, int]:
+    """Return the tensor, its layout and the axis worked along, which must not be the records'."""
+    tensor, layout = layout_and_tensor(call, name)
+    axis = call.axis(call.argument(dim, 0), tensor)
+    if isinstance(layout, Places):
+        raise Unproved(PLACE)
+    within([axis], layout, call.name.strip("_"))
+    return tensor, layout, axis
+
+
 # ---------------------------------------------------------------- entry by entry
+
 
 POINTWISE = words(
     """
     abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and
     bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu
     celu_backward clamp clamp_max clamp_min clone complex conj copysign cos cosh deg2rad digamma
-    div elu elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac
-    frexp gcd ge gelu gelu_backward gt hardsigmoid
-    hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward heaviside
-    huber_loss hypot i0 imag isinf isnan isneginf isposinf le leaky_relu
-    leaky_relu_backward lerp lgamma log log10 log1p log2 log_sigmoid_backward log_sigmoid_forward
-    logaddexp logaddexp2 logical_and logical_not logical_or logical_xor logit logit_backward lt
-    masked_fill maximum minimum mish mish_backward mse_loss mse_loss_backward mul mvlgamma
-    nan_to_num ne neg nextafter polygamma pow rad2deg real reciprocal relu relu6 remainder round
-    rrelu_with_noise_backward rsqrt rsub selu sgn sigmoid sigmoid_backward sign signbit silu
-    silu_backward sin sinc sinh smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
-    soft_margin_loss_backward softplus softplus_backward
-    special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri
-    special_xlog1py special_zeta sqrt sub tan tanh tanh_backward threshold
-    threshold_backward trunc where xlogy binary_cross_entropy binary_cross_entropy_backward
-    huber_loss_backward detach alias _to_copy lift_fresh_copy lift_fresh _conj
-    prelu _prelu_kernel copy _prelu_kernel_backward fill isreal trunc_divide
-    bernoulli uniform normal_functional exponential native_dropout
-    native_dropout_backward geometric log_normal cauchy random
+    div elu elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod
+    frac frexp gcd ge gelu gelu_backward gt hardsigmoid hardsigmoid_backward hardswish
+    hardswish_backward hardtanh hardtanh_backward heaviside huber_loss hypot i0 imag isinf isnan
+    isneginf isposinf le leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2
+    log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logical_and logical_not
+    logical_or logical_xor logit logit_backward lt masked_fill maximum minimum mish
+    mish_backward mse_loss mse_loss_backward mul mvlgamma nan_to_num ne neg nextafter polygamma
+    pow rad2deg real reciprocal relu relu6 remainder round rrelu_with_noise_backward rsqrt rsub
+    selu sgn sigmoid sigmoid_backward sign signbit silu silu_backward sin sinc sinh
+    smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softplus
+    softplus_backward special_entr special_erfcx special_i0e special_i1 special_i1e
+    special_log_ndtr special_ndtri special_xlog1py special_zeta sqrt sub tan tanh tanh_backward
+    threshold threshold_backward trunc where xlogy binary_cross_entropy
+    binary_cross_entropy_backward huber_loss_backward detach alias _to_copy lift_fresh_copy
+    lift_fresh _conj prelu _prelu_kernel copy _prelu_kernel_backward fill isreal trunc_divide
+    bernoulli uniform normal_functional exponential native_dropout native_dropout_backward
+    geometric log_normal cauchy random
     """
 )
 # Of these the value is linear in one tensor, so that a sum over records stays one.
@@ -193,23 +351,15 @@ RANDOM = words(
     random rand randn randint normal
     """
 )
-_REDUCTIONS_OF_LOSSES = words(
-    """
-    mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
-    huber_loss_backward binary_cross_entropy binary_cross_entropy_backward soft_margin_loss
-    soft_margin_loss_backward
-    """
-)
 
 
+@rule(" ".join(POINTWISE))
 def _pointwise(call: Call) -> Given:
     """Every entry of the output is made of the entries at its place."""
     call.numbers_are_shared()
-    tensors = call.tensors()
-    if call.name in _REDUCTIONS_OF_LOSSES and call.argument("reduction", 1) != 0:
-        raise Unproved("a loss is reduced over the batch; use reduction='none'")
-    if call.name == "copy":  # what is written over counts for its shape alone
-        tensors = [call.argument("src")]
+    not_reduced(call)
+    # what a copy writes over counts for its shape alone
+    tensors = [call.argument("src")] if call.name == "copy" else call.tensors()
     layouts = [call.of(t) for t in tensors]
     if any(isinstance(one, Summed) for one in layouts):
         return _of_sums(call, layouts)
@@ -219,57 +369,52 @@ def _pointwise(call: Call) -> Given:
 
 
 def _aligned(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout:
-    rank = len(call.out())
-    found: set[Layout] = set()
+    rank, result = len(call.out()), set[Layout]()
     for tensor, layout in zip(tensors, layouts, strict=True):
         if isinstance(layout, Places):
-            raise Unproved("a record's place in the batch becomes a value")
+            raise Unproved(PLACE)
         if isinstance(layout, Records):
-            shift = rank - len(call.shape(tensor))
-            found.add(Records(layout.axis + shift, layout.outer, layout.inner))
-    if len(found) > 1:
-        raise Unproved(f"records meet along different axes ({_said(found)})")
-    return found.pop() if found else SHARED
-
-
-def _said(layouts: set[Layout]) -> str:
-    return ", ".join(str(getattr(one, "axis", "?")) for one in sorted(layouts, key=str))
+            result.add(moved(layout, layout.axis + rank - len(call.shape(tensor))))
+    if len(result) > 1:
+        said = ", ".join(str(axis_of(one)) for one in sorted(result, key=str))
+        raise Unproved(f"{AXES} ({said})")
+    return result.pop() if result else SHARED
 
 
 def _drawn(call: Call, layouts: list[Layout]) -> None:
     if call.argument("generator") is not None:
         raise Unproved("random numbers come from a generator of the model's own")
     if not any(isinstance(one, Records) for one in layouts):
-        raise Unproved("a random number is drawn for all records at once; draw one for each")
+        raise Unproved(DRAWN)
 
 
 def _of_sums(call: Call, layouts: list[Layout]) -> Given:
     """A linear map of sums over records is one: with shared factors, and sums added up."""
-    records = [one for one in layouts if isinstance(one, Records | Places)]
-    if records:
-        raise Unproved("a sum over the records meets the records again")
-    sums = sum(isinstance(one, Summed) for one in layouts)
-    name = call.name
-    if name == "_to_copy" and not call.node.meta["val"].is_floating_point():
-        raise Unproved(
-            "a sum over the batch's records is computed with, as if it were one record's"
-        )
-    if name in _LINEAR_IN_ONE or (name in ("add", "sub") and sums == len(layouts) == 2):
-        return SUMMED
-    if name == "mul" and sums == 1:
-        return SUMMED
-    divided = name == "div" and isinstance(call.of(call.argument("self")), Summed)
-    if divided and sums == 1 and call.argument("rounding_mode") is None:
-        return SUMMED
-    if name == "where" and isinstance(call.of(call.argument("condition")), Shared):
+    name, several = call.name, sum(isinstance(one, Summed) for one in layouts)
+    if any(isinstance(one, Records | Places) for one in layouts):
+        raise Unproved(AGAIN)
+    linear = False
+    if name in _LINEAR_IN_ONE:
+        linear = name != "_to_copy" or call.node.meta["val"].is_floating_point()
+    elif name in ("add", "sub"):
+        linear = several == len(layouts) == 2
+    elif name == "mul":
+        linear = several == 1
+    elif name == "div":
+        numerator = isinstance(call.of(call.argument("self")), Summed)
+        linear = numerator and several == 1 and call.argument("rounding_mode") is None
+    elif name == "where":
         both = [call.argument("self"), call.argument("other")]
-        if all(isinstance(call.of(one), Summed) or is_zero(one) for one in both):
-            return SUMMED
-    raise Unproved("a sum over the batch's records is computed with, as if it were one record's")
+        linear = isinstance(call.of(call.argument("condition")), Shared) and all(
+            isinstance(call.of(one), Summed) or is_zero(one) for one in both
+        )
+    if not linear:
+        raise Unproved(USED)
+    return SUMMED
 
 
-def is_zero(tensor: Any) -> bool:
-    """Whether a tensor is made of nothing but zeros."""
+def is_zero(tensor: object) -> bool:
+    """Return whether a tensor is made of nothing but zeros."""
     if not isinstance(tensor, fx.Node) or tensor.op != "call_function":
         return False
     name = name_of(tensor)
@@ -278,118 +423,62 @@ def is_zero(tensor: Any) -> bool:
     return name in ("full", "new_full", "scalar_tensor") and bool(tensor.args[-1] == 0)
 
 
-for _name in POINTWISE:
-    RULES[_name] = _pointwise
-
-
 # ---------------------------------------------------------------- shapes
-
-
-def layout_and_tensor(call: Call, name: str = "self") -> tuple[Any, Layout]:
-    """Return a tensor among the arguments, and its layout."""
-    tensor = call.argument(name)
-    return tensor, call.of(tensor)
 
 
 @rule("view _unsafe_view reshape _reshape_copy view_copy")
 def _view(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
+    if isinstance(layout, Places):
+        raise Unproved(PLACE)
     if isinstance(layout, Records):
         return viewed(layout, call.shape(tensor), call.out(), call.sizes)
-    if isinstance(layout, Places):
-        raise Unproved("a record's place in the batch becomes a value")
     return layout
 
 
-def _permuted(call: Call, order: list[int]) -> Given:
-    _, layout = layout_and_tensor(call)
-    if isinstance(layout, Records):
-        return Records(order.index(layout.axis), layout.outer, layout.inner)
-    if isinstance(layout, Places):
-        return Places(order.index(layout.axis), layout.step)
-    return layout
-
-
-@rule("permute permute_copy")
-def _permute(call: Call) -> Given:
-    return _permuted(call, call.axes(call.argument("dims"), call.argument("self")))
-
-
-@rule("t mT adjoint t_copy")
-def _t(call: Call) -> Given:
+@rule("permute permute_copy t mT adjoint t_copy transpose transpose_copy")
+def _permuted(call: Call) -> Given:
+    tensor, layout = layout_and_tensor(call)
     order = list(range(len(call.out())))
-    return _permuted(call, [*order[:-2], *reversed(order[-2:])])
-
-
-@rule("transpose swapaxes swapdims transpose_copy")
-def _transpose(call: Call) -> Given:
-    tensor = call.argument("self")
-    one, other = (call.axis(call.argument(name), tensor) for name in ("dim0", "dim1"))
-    order = list(range(len(call.out())))
-    if order:
+    if call.name in ("permute", "permute_copy"):
+        order = call.axes(call.argument("dims"), tensor)
+    elif call.name in ("t", "mT", "adjoint", "t_copy"):
+        order = [*order[:-2], *reversed(order[-2:])]
+    elif order:
+        one, other = (call.axis(call.argument(name), tensor) for name in ("dim0", "dim1"))
         order[one], order[other] = order[other], order[one]
-    return _permuted(call, order)
-
-
-def aligned(call: Call, *names: str) -> Layout:
-    """Return the layout that these tensors of one shape have in common."""
-    given = [t for name in names if isinstance(t := call.argument(name), fx.Node)]
-    layouts = {call.of(t) for t in given}
-    if len(layouts) != 1 or isinstance(next(iter(layouts)), Summed | Places):
-        raise Unproved("records and what is not along them meet")
-    return layouts.pop()
-
-
-def moved(layout: Layout, axis: int) -> Layout:
-    """Return a layout with the records along another axis."""
-    match layout:
-        case Records(_, outer, inner):
-            return Records(axis, outer, inner)
-        case Places(_, step):
-            return Places(axis, step)
-    return layout
-
-
-def _kept_axis(layout: Layout) -> int | None:
-    return layout.axis if isinstance(layout, Records | Places) else None
+    axis = axis_of(layout)
+    return layout if axis is None else moved(layout, order.index(axis))
 
 
 @rule("unsqueeze unsqueeze_copy")
 def _unsqueeze(call: Call) -> Given:
     _, layout = layout_and_tensor(call)
-    axis = _kept_axis(layout)
-    if axis is None:
-        return layout
-    at = int(call.argument("dim")) % len(call.out())
-    return moved(layout, axis + (at <= axis))
+    axis, at = axis_of(layout), int(call.argument("dim")) % len(call.out())
+    return layout if axis is None else moved(layout, axis + (at <= axis))
 
 
 @rule("squeeze squeeze_copy")
 def _squeeze(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
-    axis = _kept_axis(layout)
-    if axis is None:
-        return layout
     shape = call.shape(tensor)
-    gone = [a for a in call.axes(call.argument("dim"), tensor) if shape[a] == 1]
-    return moved(layout, axis - sum(a < axis for a in gone))
+    gone = [a for a in call.axes(call.argument("dim"), tensor) if shape and shape[a] == 1]
+    return dropped(layout, gone)
 
 
 @rule("expand expand_copy broadcast_to")
 def _expand(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
     shape, out = call.shape(tensor), call.out()
-    shift = len(out) - len(shape)
-    axis = _kept_axis(layout)
+    shift, axis, long = len(out) - len(shape), axis_of(layout), call.sizes.long(out)
     if axis is not None:
         return moved(layout, axis + shift)
-    long = [k for k, size in enumerate(out) if call.sizes.depends(size)]
     if not long:
         return layout
     if isinstance(layout, Summed):
-        raise Unproved("a sum over the records meets the records again")
-    (at,) = long if len(long) == 1 else (None,)
-    if at is None or (at >= shift and shape[at - shift] != 1):
+        raise Unproved(AGAIN)
+    at = long[0]
+    if len(long) > 1 or (at >= shift and shape[at - shift] != 1):
         raise Unproved("what is shared differs from place to place of the batch")
     return Records(at, 1, call.sizes.factor(out[at]))  # the same for every record
 
@@ -400,165 +489,91 @@ def _repeat(call: Call) -> Given:
     shape, out, times = call.shape(tensor), call.out(), list(call.argument("repeats"))
     shift = len(out) - len(shape)
     if isinstance(layout, Records):
-        axis = layout.axis + shift
-        if out[axis] != shape[layout.axis]:
+        if out[layout.axis + shift] != shape[layout.axis]:
             raise Unproved("records are repeated one after the other")
-        return Records(axis, layout.outer, layout.inner)
+        return moved(layout, layout.axis + shift)
     if isinstance(layout, Summed | Places):
         raise Unproved("a sum over the records, or their numbers, is repeated")
-    for at, size in enumerate(out):
-        if call.sizes.depends(size):
-            count = times[at].meta["val"] if isinstance(times[at], fx.Node) else times[at]
-            inner = 1 if at < shift else shape[at - shift]
-            return Records(at, 1, call.sizes.factor(count) * inner)
+    for at in call.sizes.long(out)[:1]:
+        count = times[at].meta["val"] if isinstance(times[at], fx.Node) else times[at]
+        inner = 1 if at < shift else shape[at - shift]
+        return Records(at, 1, call.sizes.factor(count) * inner)
     return SHARED
-
-
-def within(call: Call, dims: list[int], layout: Layout, what: str) -> None:
-    """Raise `Unproved` where the records are along one of these axes."""
-    axis = _kept_axis(layout)
-    if axis is not None and axis in dims:
-        raise Unproved(f"{what} over the records")
-
-
-def along(call: Call, name: str = "self", dim: str = "dim") -> tuple[Any, Layout, int]:
-    """Return the tensor, its layout and the axis worked along, which must not be the records'."""
-    tensor, layout = layout_and_tensor(call, name)
-    axis = call.axis(call.argument(dim, 0), tensor)
-    if isinstance(layout, Records | Places):
-        if isinstance(layout, Places):
-            raise Unproved("a record's place in the batch becomes a value")
-        within(call, [axis], layout, call.name.strip("_"))
-    return tensor, layout, axis
 
 
 @rule("slice slice_copy narrow slice_scatter")
 def _slice(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
-    axis = call.axis(call.argument("dim", 0), tensor)
-    if isinstance(layout, Records | Places) and layout.axis == axis:
-        part = call.argument("src")
+    axis, part = call.axis(call.argument("dim", 0), tensor), call.argument("src")
+    if axis_of(layout) == axis:
         taken = call.out() if part is None else call.shape(part)
-        whole = call.shape(tensor)[axis] == taken[axis]
-        if not whole or call.argument("step", 1) != 1:
-            raise Unproved("some of the batch's records are picked by their place")
-        return layout if part is None else written(call, [tensor, part])
-    if call.name != "slice_scatter":
-        return layout
-    return written(call, [tensor, call.argument("src")])
+        if call.shape(tensor)[axis] != taken[axis] or call.argument("step", 1) != 1:
+            raise Unproved(PICKED)
+    return layout if part is None else written(call, [tensor, part])
 
 
-def written(call: Call, tensors: list[Any]) -> Given:
-    """Tensors of the same layout, one written into the other."""
-    layouts = [call.of(t) for t in tensors]
-    if any(isinstance(one, Summed | Places) for one in layouts):
-        if all(isinstance(one, Summed) for one in layouts):
-            return SUMMED
-        raise Unproved("a sum over the records is joined to something else")
-    kept = {one for one in layouts if isinstance(one, Records)}
-    if len(kept) > 1 or (kept and any(isinstance(one, Shared) for one in layouts)):
-        raise Unproved("records and what is not along them are joined")
-    return kept.pop() if kept else SHARED
-
-
-@rule("select_scatter")
-def _select_scatter(call: Call) -> Given:
-    tensor, layout, axis = along(call)
-    call.numbers_are_shared("index")
-    src = call.of(call.argument("src"))
-    if isinstance(layout, Records):
-        if src != moved(layout, layout.axis - (axis < layout.axis)):
-            raise Unproved("records and what is not along them are joined")
-        return layout
-    return written(call, [tensor, call.argument("src")])
-
-
-@rule("select select_copy")
+@rule("select select_copy select_scatter")
 def _select(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
-    if _kept_axis(layout) == call.axis(call.argument("dim"), tensor):
-        raise Unproved("some of the batch's records are picked by their place")
+    if axis_of(layout) == call.axis(call.argument("dim"), tensor):
+        raise Unproved(PICKED)
     _, layout, axis = along(call)
     call.numbers_are_shared("index")
-    if isinstance(layout, Records):
-        return moved(layout, layout.axis - (axis < layout.axis))
+    if call.name != "select_scatter":
+        return dropped(layout, [axis])
+    part = call.argument("src")
+    if not isinstance(layout, Records):
+        return written(call, [tensor, part])
+    if call.of(part) != dropped(layout, [axis]):
+        raise Unproved("records and what is not along them are joined")
     return layout
 
 
-@rule("split split_with_sizes split_copy split_with_sizes_copy chunk tensor_split")
+@rule(
+    "split split_with_sizes split_copy split_with_sizes_copy chunk tensor_split unbind unbind_copy"
+)
 def _split(call: Call) -> Given:
-    _, layout, _ = along(call)
-    return layout
-
-
-@rule("unbind unbind_copy")
-def _unbind(call: Call) -> Given:
-    return _select_like(call)
-
-
-def _select_like(call: Call) -> Given:
     _, layout, axis = along(call)
-    if isinstance(layout, Records):
-        return moved(layout, layout.axis - (axis < layout.axis))
-    return layout
+    return dropped(layout, [axis]) if call.name.startswith("unbind") else layout
 
 
-@rule("cat concat")
+@rule("cat concat stack")
 def _cat(call: Call) -> Given:
-    given = call.argument("tensors")
-    tensors = [t for t in given if call.shape(t) != (0,)] or given  # torch passes over empty ones
-    rank = len(call.out())
-    dim = int(call.argument("dim", 0)) % rank
-    return _joined(call, tensors, dim, 0)
-
-
-@rule("stack")
-def _stack(call: Call) -> Given:
-    dim = int(call.argument("dim", 0)) % len(call.out())
-    return _joined(call, call.argument("tensors"), dim, 1)
-
-
-def _joined(call: Call, tensors: Any, dim: int, new: int) -> Given:
-    layout = written(call, list(tensors))
-    if isinstance(layout, Records):
-        if new:
-            return moved(layout, layout.axis + (dim <= layout.axis))
-        if layout.axis == dim:
-            raise Unproved("batches are put one after the other")
+    tensors, dim = call.argument("tensors"), int(call.argument("dim", 0)) % len(call.out())
+    stacked = call.name == "stack"
+    some = [t for t in tensors if stacked or call.shape(t) != (0,)]  # cat passes over empty ones
+    layout = written(call, some or tensors)
+    if isinstance(layout, Records) and stacked:
+        return moved(layout, layout.axis + (dim <= layout.axis))
+    if isinstance(layout, Records) and layout.axis == dim:
+        raise Unproved("batches are put one after the other")
     return layout
 
 
 @rule("flip roll fft_fftshift")
 def _flip(call: Call) -> Given:
     tensor, layout = layout_and_tensor(call)
-    if isinstance(layout, Records | Places):
-        within(call, call.axes(call.argument("dims"), tensor), layout, call.name)
+    within(call.axes(call.argument("dims"), tensor), layout, call.name)
     return layout
 
 
-@rule(
-    """
-    constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-    replication_pad2d replication_pad3d reflection_pad1d_backward reflection_pad2d_backward
-    reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
-    replication_pad3d_backward
-    """
-)
+_PADS = " ".join(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))
+
+
+@rule(f"constant_pad_nd {_PADS} " + " ".join(f"{name}_backward" for name in _PADS.split()))
 def _pad(call: Call) -> Given:
-    name = "grad_output" if call.name.endswith("_backward") else "self"
-    tensor, layout = layout_and_tensor(call, name)
-    ends = list(call.argument("pad", call.argument("padding")))
-    rank = len(call.shape(tensor))
-    padded = [rank - 1 - k for k in range(len(ends) // 2) if ends[2 * k] or ends[2 * k + 1]]
+    backward = call.name.endswith("_backward")
+    tensor, layout = layout_and_tensor(call, "grad_output" if backward else "self")
+    if backward:
+        aligned(call, "grad_output", "self")
     if isinstance(layout, Summed):
         if call.name == "constant_pad_nd" and call.argument("value", 0) == 0:
             return SUMMED
         raise Unproved("a sum over the records is padded")
-    if isinstance(layout, Records):
-        within(call, padded, layout, "padding")
+    ends, rank = list(call.argument("pad", call.argument("padding"))), len(call.shape(tensor))
+    padded = [rank - 1 - k for k in range(len(ends) // 2) if ends[2 * k] or ends[2 * k + 1]]
+    within(padded, layout, "padding")
     call.numbers_are_shared("value")
-    if call.name.endswith("_backward"):
-        return aligned(call, "grad_output", "self")
     return layout
 
 
@@ -577,8 +592,6 @@ def _planes(call: Call) -> Given:
     dims = [int(d) % rank for d in named if d is not None]
     if call.name in ("tril", "triu"):
         dims = [rank - 2, rank - 1]
-    if call.name.startswith(("pixel", "channel", "native_channel")):
-        dims = list(range(1, rank))
     if call.name == "diag_embed" or layout.axis != 0 or 0 in dims:
         raise Unproved("an entry's place depends on the records' axis")
     return layout
@@ -587,30 +600,26 @@ def _planes(call: Call) -> Given:
 @rule("slice_backward select_backward diagonal_backward unfold_backward")
 def _back_into(call: Call) -> Given:
     tensor = call.argument("grad_output", call.argument("grad_in"))
-    layout = call.of(tensor)
-    out = call.out()
+    layout, out = call.of(tensor), call.out()
     if not isinstance(layout, Records):
         return layout
-    match call.name:
-        case "slice_backward":
-            axis = int(call.argument("dim")) % len(out)
-            if axis == layout.axis and out[axis] != call.shape(tensor)[axis]:
-                raise Unproved("some of the batch's records are picked by their place")
-            return layout
-        case "select_backward":
-            axis = int(call.argument("dim")) % len(out)
-            return moved(layout, layout.axis + (axis <= layout.axis))
-        case "unfold_backward":
-            if int(call.argument("dim")) % len(out) == layout.axis:
-                raise Unproved("unfold over the records")
-            return layout
-    dims = [int(call.argument(d)) % len(out) for d in ("dim1", "dim2")]
-    if layout.axis == 0 and 0 not in dims:
+    if call.name == "diagonal_backward":
+        if layout.axis or any(int(call.argument(d)) % len(out) == 0 for d in ("dim1", "dim2")):
+            raise Unproved("an entry's place depends on the records' axis")
         return layout
-    raise Unproved("an entry's place depends on the records' axis")
+    axis = int(call.argument("dim")) % len(out)
+    if call.name == "select_backward":
+        return moved(layout, layout.axis + (axis <= layout.axis))
+    if axis == layout.axis:
+        if call.name == "unfold_backward":
+            raise Unproved("unfold over the records")
+        if out[axis] != call.shape(tensor)[axis]:
+            raise Unproved(PICKED)
+    return layout
 
 
 # ---------------------------------------------------------------- made anew
+
 
 SHAPES = words(
     """
@@ -644,17 +653,16 @@ def _constant(call: Call) -> Given:
 
 def _even(call: Call) -> Layout:
     """A tensor whose entries do not depend on their place, or are drawn each by itself."""
-    long = [k for k, size in enumerate(call.out()) if call.sizes.depends(size)]
+    long = call.sizes.long(call.out())
     if not long:
         return SHARED
     if len(long) > 1:
         raise Unproved("a tensor has the records along two axes")
-    given = [call.of(t) for t in call.tensors()]
-    for one in given:
-        along_it = isinstance(one, Records) and one.axis == long[0]
-        if along_it and call.sizes.factor(call.out()[long[0]]) == one.rows:  # type: ignore[union-attr]
+    (axis,), rows = long, call.sizes.factor(call.out()[long[0]])
+    for one in map(call.of, call.tensors()):
+        if isinstance(one, Records) and (one.axis, one.rows) == (axis, rows):
             return one
-    return Records(long[0], 1, call.sizes.factor(call.out()[long[0]]))
+    return Records(axis, 1, rows)
 
 
 @rule(" ".join(UNFILLED))
@@ -665,23 +673,16 @@ def _unfilled(call: Call) -> Given:
     """
     if not is_filled(call.node):
         raise Unproved("memory is read that nobody has written (torch.empty)")
-    if _overlaps(call.node.meta["val"]):
-        raise Unproved("entries of a tensor lie in the same place (torch.empty_strided)")
+    tensor, extent = call.node.meta["val"], 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if step < extent and size > 1:
+            raise Unproved("entries of a tensor lie in the same place (torch.empty_strided)")
+        extent += step * (size - 1)
     return _even(call)
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two entries may lie in the same place of memory."""
-    extent = 1
-    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if step < extent and size > 1:
-            return True
-        extent += step * (size - 1)
-    return False
-
-
 def is_filled(node: fx.Node) -> bool:
-    """Whether all that is done to an unfilled tensor is to fill it, or to take its shape."""
+    """Return whether all that is done to an unfilled tensor is to fill it, or to take its shape."""
     for user in node.users:
         name = name_of(user)
         elsewhere = node in (*user.args[1:], *user.kwargs.values())
@@ -693,19 +694,16 @@ def is_filled(node: fx.Node) -> bool:
 @rule("rand randn randint rand_like randn_like randint_like normal")
 def _random(call: Call) -> Given:
     call.numbers_are_shared("low", "high", "mean", "std")
-    given = [t for t in (call.argument("mean"), call.argument("std")) if isinstance(t, fx.Node)]
+    given = call.tensors("mean", "std")
     if given and call.name == "normal":
         layouts = [call.of(t) for t in given]
         if any(isinstance(one, Summed) for one in layouts):
-            raise Unproved("a sum over the records meets the records again")
+            raise Unproved(AGAIN)
         _drawn(call, layouts)
         return _aligned(call, given, layouts)
-    if call.argument("generator") is not None:
-        raise Unproved("random numbers come from a generator of the model's own")
-    found = _even(call)
-    if not isinstance(found, Records):
-        raise Unproved("a random number is drawn for all records at once; draw one for each")
-    return found
+    result = _even(call)
+    _drawn(call, [result])
+    return result
 
 
 @rule("arange")
@@ -716,11 +714,11 @@ def _arange(call: Call) -> Given:
         return SHARED
     start, step = call.argument("start", 0), call.argument("step", 1)
     if start != 0 or not isinstance(step, int) or call.sizes.factor(size) != 1:
-        raise Unproved("a record's place in the batch becomes a value")
+        raise Unproved(PLACE)
     return Places(0, step)
 
 
 @rule("linspace eye logspace hann_window tril_indices triu_indices")
-def _table(call: Call) -> Given:
+def _constants(call: Call) -> Given:
     call.numbers_are_shared()
     return SHARED

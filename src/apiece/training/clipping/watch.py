@@ -1,21 +1,114 @@
-"""What of Python's a captured graph has frozen: watched, so that a change is seen."""
+"""Python's values that a model and its loss hold: watched, put back, copied, compared.
+
+One walk goes into all of them. A capture has frozen what their code reads (`Watch`) and puts back
+what a forward writes (`Kept`). A record that runs alone gets functions of its own (`held_by`); what
+copies do not reach is compared before and after (`written`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import hashlib
+import itertools
+import math
 import operator
+import random
+import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._library.custom_ops import CustomOpDef
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_DEPTH = 6  # of objects within objects
-_UNSEEN = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice, torch.dtype)
+_DEPTH = 6  # of objects within objects that a capture looks at
+_FIXED = (types.ModuleType, type, types.BuiltinFunctionType)
+_READ = {"torch", "transformers", "timm", "peft", "torchvision", "apiece"}  # their globals stay
+Reader = Callable[[], Iterable[object]]
+
+
+def walk(
+    roots: Sequence[object], within: Callable[[Any], Iterable[object]], depth: float = math.inf
+) -> Iterator[tuple[Any, int | None]]:
+    """Yield what `within` leads to, outer values first; with its place, what came before."""
+    places: dict[int, int] = {}
+    alive: list[object] = []  # an id stands for its value only while that lives
+    waiting = [(root, 0) for root in reversed(roots)]
+    while waiting:
+        value, level = waiting.pop()
+        if isinstance(value, _PLAIN):
+            yield value, None
+            continue
+        place = places.get(id(value))
+        yield value, place
+        if place is None:
+            places[id(value)] = len(alive)
+            alive.append(value)
+            if level < depth:
+                inner = reversed(list(within(value)))
+                waiting += [(one, 0 if isinstance(one, nn.Module) else level + 1) for one in inner]
+
+
+def _held(value: Any) -> list[Any]:
+    """Return what a value itself holds."""
+    if isinstance(value, torch.Tensor | types.ModuleType | type):
+        return []
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, types.FunctionType):
+        return [*map(_content, value.__closure__ or ()), value.__dict__]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    held = getattr(value, "__dict__", None)
+    own = isinstance(value, nn.Module) or not _is_of_torch(value)
+    return [held] if isinstance(held, dict) and own else []
+
+
+def _is_of_torch(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("torch", "numpy")
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def held_by(model: nn.Module, loss_fn: object) -> tuple[list[types.FunctionType], list[object]]:
+    """Return the functions with closures or defaults that model and loss hold, and libraries.
+
+    Libraries are Python's modules and operators registered with torch: nobody can copy them.
+    """
+    functions: list[types.FunctionType] = []
+    libraries: list[object] = []
+    for value, place in walk([model, loss_fn], _held):
+        if place is None and isinstance(value, types.ModuleType | CustomOpDef):
+            libraries.append(value)
+        elif place is None and isinstance(value, types.FunctionType):
+            functions += [value] if value.__closure__ or value.__defaults__ else []
+    return functions, libraries
+
+
+# ---------------------------------------------------------------- what a forward writes
+
+
+def _run(value: Any) -> list[Any]:
+    """Return what a value holds, and the code of its class that a forward runs."""
+    if isinstance(value, types.FunctionType):
+        return [*map(_content, value.__closure__ or ())]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    call = getattr(type(value), "forward" if isinstance(value, nn.Module) else "__call__", None)
+    return [*_held(value), *([call] if isinstance(call, types.FunctionType) else [])]
 
 
 class Kept:
@@ -25,155 +118,104 @@ class Kept:
     attributes: of those, by place, a module and its attribute's name where it is no more than that.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: Any) -> None:
-        self._modules = [module for _, module in model.named_modules()]
-        if isinstance(loss_fn, nn.Module):
-            self._modules += [module for _, module in loss_fn.named_modules()]
-        names = {id(m): n for n, m in model.named_modules()}
-        self._names = [names.get(id(m), "loss_fn") or type(m).__name__ for m in self._modules]
-        self._loss_fn = loss_fn
+    def __init__(self, model: nn.Module, loss_fn: object) -> None:
+        self._model, self._loss_fn = model, loss_fn
         self.changed: list[str] = []
         self.attributes: dict[str, tuple[nn.Module, str]] = {}
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Put everything back that changes meanwhile; note what did."""
-        before = [_copied(module.__dict__) for module in self._modules]
-        cells = [(cell, _content(cell)) for cell in _cells(self._loss_fn, self._modules)]
-        lists = _mutables(before, cells)
+        paths = {id(module): name for name, module in self._model.named_modules()}
+        owners: dict[int, tuple[nn.Module, str]] = {}
+        names: dict[int, str | None] = {}
+        before: list[tuple[Any, Any]] = []
+        for value, place in walk([self._model, self._loss_fn], _run, _DEPTH):
+            if place is not None:
+                continue
+            if isinstance(value, nn.Module):
+                path = paths.get(id(value), "loss_fn") or type(value).__name__
+                owners[id(value.__dict__)] = value, path
+                for key, inner in value.__dict__.items():
+                    silent = key.startswith("_") and _is_a_layer_of_torch(value)
+                    names[id(inner)] = None if silent else f"{path}.{key.removeprefix('_')}"
+            elif isinstance(value, types.FunctionType):
+                before += [(cell, _content(cell)) for cell in value.__closure__ or ()]
+            elif isinstance(value, list | dict | set) and not _is_of_torch(value):
+                kind = next(k for k in (list, dict, set) if isinstance(value, k))
+                before.append((value, kind(value)))
         try:
             yield
         finally:
             self.changed, self.attributes = [], {}
-            for name, module, held in zip(self._names, self._modules, before, strict=True):
-                self._put_back(name, module, held)
-            for cell, content in cells:
-                if _content(cell) is not content:
-                    self.changed.append("loss_fn")
-                    cell.cell_contents = content
-            for holder, content in lists:
-                self._refill(holder, content)
+            for holder, content in before:
+                if id(holder) in owners:
+                    self._put_back_attributes(*owners[id(holder)], content)
+                elif _put_back(holder, content):
+                    name = names.get(id(holder), "something that the model or the loss holds")
+                    self.changed += [] if name is None else [name]
 
-    def _put_back(self, name: str, module: nn.Module, held: dict[str, Any]) -> None:
-        now, noted = module.__dict__, len(self.changed)
-        for key in [k for k in now if k not in held]:
-            self._note(name, module, key)
+    def _put_back_attributes(self, module: nn.Module, path: str, held: dict[str, Any]) -> None:
+        now = module.__dict__
+        new = [key for key in now if key not in held]
+        moved = [key for key, value in held.items() if key not in now or now[key] is not value]
+        for key in new:
             del now[key]
-        for key, value in held.items():
-            if isinstance(value, dict) and isinstance(now.get(key), dict) and key.startswith("_"):
-                inner = now[key]
-                if list(inner) != list(value) or any(inner[k] is not value[k] for k in value):
-                    self.changed.append(f"{name}.{key.removeprefix('_')}")
-                    inner.clear()
-                    inner.update(value)
-            elif key not in now or now[key] is not value:
-                self._note(name, module, key)
-                now[key] = value
-        if type(module).__module__.startswith("torch.nn.modules."):
-            for place in self.changed[noted:]:  # recurrent ones note which weights they hold
-                self.attributes.pop(place, None)
-            del self.changed[noted:]
+        now.update({key: held[key] for key in moved})
+        for key in () if _is_a_layer_of_torch(module) else (*new, *moved):
+            self.changed.append(f"{path}.{key}")
+            self.attributes[self.changed[-1]] = module, key
 
-    def _note(self, name: str, module: nn.Module, key: str) -> None:
-        self.changed.append(f"{name}.{key}")
-        self.attributes[self.changed[-1]] = module, key
 
-    def _refill(self, holder: Any, content: Any) -> None:
-        if isinstance(holder, list):
-            if len(holder) != len(content) or any(map(_differs, holder, content)):
-                self.changed.append("a list that the model or the loss holds")
-                holder[:] = content
-        elif isinstance(holder, dict):
-            if holder.keys() != content.keys() or any(holder[k] is not content[k] for k in content):
-                self.changed.append("a dict that the model or the loss holds")
-                holder.clear()
-                holder.update(content)
-        elif isinstance(holder, set) and holder != content:
-            self.changed.append("a set that the model or the loss holds")
+def _is_a_layer_of_torch(module: nn.Module) -> bool:
+    """Return whether changes are torch's own: recurrent layers note which weights they hold."""
+    return type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _put_back(holder: Any, content: Any) -> bool:
+    """Let a holder have its content again; return whether it had another."""
+    if isinstance(holder, types.CellType):
+        changed = _content(holder) is not content
+        if changed:
+            holder.cell_contents = content
+    elif isinstance(holder, dict):
+        changed = list(holder) != list(content) or any(holder[k] is not content[k] for k in content)
+        if changed:
             holder.clear()
             holder.update(content)
+    elif isinstance(holder, list):
+        changed = len(holder) != len(content) or any(map(operator.is_not, holder, content))
+        if changed:
+            holder[:] = content
+    else:
+        changed = holder != content
+        if changed:
+            holder.clear()
+            holder.update(content)
+    return changed
 
 
-def _differs(one: Any, other: Any) -> bool:
-    return one is not other
+# ---------------------------------------------------------------- what a capture has frozen
 
 
-def _copied(held: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy; torch's own dicts of a module (`_buffers`, hooks) are copied too."""
-    return {
-        key: dict(value) if isinstance(value, dict) and key.startswith("_") else value
-        for key, value in held.items()
-    }
-
-
-def _mutables(before: list[dict[str, Any]], cells: list[Any]) -> list[tuple[Any, Any]]:
-    """Return lists, dicts and sets within what is held, each with a copy of what is in it."""
-    found: list[tuple[Any, Any]] = []
-    seen: set[int] = set()
-    waiting: list[tuple[Any, int]] = [
-        (value, 0) for held in before for key, value in held.items() if key not in _UNSEEN
-    ]
-    waiting += [(content, 0) for _, content in cells]
-    while waiting:
-        value, depth = waiting.pop()
-        if isinstance(value, (*_PLAIN, torch.Tensor, nn.Module, type)) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, list | dict | set) and not _is_of_torch(value):
-            found.append((value, type(value)(value) if type(value) in (list, dict, set) else None))
-            if found[-1][1] is None:
-                found[-1] = (value, {**value} if isinstance(value, dict) else list(value))
-        if depth < _DEPTH:
-            waiting += [(inner, depth + 1) for inner in _within(value)]
-    return found
-
-
-def _within(value: Any) -> list[Any]:
-    if isinstance(value, types.ModuleType):
-        return []
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
+def _read(value: Any) -> list[Any]:
+    """Return what code may read from a value: what it holds, and what functions name."""
+    if isinstance(value, nn.Module):
+        return [*(v for k, v in value.__dict__.items() if k != "_buffers"), type(value).forward]
     if isinstance(value, types.FunctionType):
-        return [*(_content(cell) for cell in value.__closure__ or ()), value.__dict__]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    held = getattr(value, "__dict__", None)
-    own = isinstance(value, nn.Module) or not _is_of_torch(value)
-    return [held] if isinstance(held, dict) and own else []
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        named = [value.__globals__[name] for name in _globals(value)]
+        return [*map(_content, value.__closure__ or ()), *defaults, *named]
+    return _held(value) if _is_of_torch(value) else _run(value)
 
 
-def _is_of_torch(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in ("torch", "numpy")
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _cells(loss_fn: Any, modules: list[nn.Module]) -> list[Any]:
-    """Return the cells of the closures of the loss, of forwards and of functions they hold."""
-    found: list[Any] = []
-    seen: set[int] = set()
-    waiting: list[Any] = [loss_fn, type(loss_fn).__call__]
-    for module in modules:
-        waiting += [module.__dict__.get("forward"), type(module).forward]
-        waiting += [v for v in module.__dict__.values() if isinstance(v, types.FunctionType)]
-    while waiting:
-        function = waiting.pop()
-        function = getattr(function, "__func__", function)
-        function = getattr(function, "func", function)
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
-            continue
-        seen.add(id(function))
-        for cell in function.__closure__ or ():
-            found.append(cell)
-            waiting.append(_content(cell))
-    return found
+def _globals(function: types.FunctionType) -> list[str]:
+    """Return the names of the globals that a function of the user's reads."""
+    if (function.__module__ or "").partition(".")[0] in _READ:
+        return []
+    here = function.__globals__
+    names = (name for name in function.__code__.co_names if name in here)
+    return [name for name in names if not isinstance(here[name], _FIXED)]
 
 
 class Watch:
@@ -181,17 +223,21 @@ class Watch:
 
     It is asked at every call, and so must cost less than a small step.
 
-    Args:
-        model: As captured.
-        loss_fn: As captured.
+    key: What a graph of model and loss depends on besides tensors' values.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: Any) -> None:
-        self._holders = [(read, tuple(read())) for read in _readers(model, loss_fn)]
+    def __init__(self, model: nn.Module, loss_fn: object) -> None:
+        marks: list[Hashable] = []
+        readers: list[Reader] = []
+        for value, place in walk([model, loss_fn], _read, _DEPTH):
+            marks.append(_mark(value) if place is None else place)
+            readers += _readers(value) if place is None else []
+        self._holders = [(read, tuple(read())) for read in readers]
         self._ambient = _ambient()
+        self.key = (*marks, *self._ambient)
 
     def unchanged(self) -> bool:
-        """Whether everything is the very same object as it was."""
+        """Return whether everything is the very same object as it was."""
         for read, before in self._holders:
             now = tuple(read())
             if len(now) != len(before) or not all(map(operator.is_, now, before)):
@@ -199,7 +245,7 @@ class Watch:
         return self._ambient == _ambient()
 
 
-def _ambient() -> tuple[Any, ...]:
+def _ambient() -> tuple[Hashable, ...]:
     """Return torch's settings that a capture depends on."""
     return (
         torch.get_default_dtype(),
@@ -211,176 +257,176 @@ def _ambient() -> tuple[Any, ...]:
     )
 
 
-def _readers(model: nn.Module, loss_fn: Any) -> list[Callable[[], Any]]:
-    """Return what gives the contents of everything that holds Python values."""
-    found: list[Callable[[], Any]] = []
-    seen: set[int] = set()
-    waiting: list[tuple[Any, int]] = [(module, 0) for module in model.modules()] + [(loss_fn, 0)]
-    while waiting:
-        value, depth = waiting.pop()
-        if isinstance(value, (*_PLAIN, torch.Tensor)) or id(value) in seen or depth > _DEPTH:
-            continue
-        seen.add(id(value))
-        inner: list[Any] = []
-        if isinstance(value, nn.Module):
-            held = value.__dict__
-            found.append(held.values)
-            kept = {k: v for k, v in held.items() if k != "_buffers"}
-            inner = [v for v in kept.values() if not isinstance(v, _PLAIN)]
-            inner.append(type(value).forward)
-            if depth:
-                waiting += [(module, 0) for module in value.modules()]
-        elif isinstance(value, dict):
-            found.append(value.values)
-            inner = list(value.values())
-        elif isinstance(value, list | set):
-            found.append(functools.partial(iter, value))
-            inner = list(value)
-        elif isinstance(value, tuple | frozenset):
-            inner = list(value)
-        elif isinstance(value, types.FunctionType):
-            inner = _of_a_function(value, found)
-        elif isinstance(value, types.MethodType):
-            inner = [value.__func__, value.__self__]
-        elif not _is_of_torch(value) and isinstance(getattr(value, "__dict__", None), dict):
-            inner = [value.__dict__, type(value).__dict__.get("__call__")]
-        waiting += [(one, depth + 1) for one in inner]
-    return found
+def _readers(value: Any) -> list[Reader]:
+    """Return what gives a value's contents as they are now."""
+    if isinstance(value, nn.Module):
+        return [value.__dict__.values]
+    if isinstance(value, dict):
+        return [value.values]
+    if isinstance(value, list | set):
+        return [functools.partial(iter, value)]
+    if isinstance(value, types.FunctionType):
+        cells, names = value.__closure__, _globals(value)
+        result: list[Reader] = [functools.partial(map, _content, cells)] if cells else []
+        return [*result, functools.partial(map, value.__globals__.get, names)] if names else result
+    return []
 
 
-def _of_a_function(function: types.FunctionType, found: list[Callable[[], Any]]) -> list[Any]:
-    """Note what a function reads, and return it: closure, defaults, and globals of its own."""
-    cells, code = function.__closure__ or (), function.__code__
-    inner = [*(_content(cell) for cell in cells), *(function.__defaults__ or ())]
-    if cells:
-        found.append(functools.partial(map, _content, cells))
-    if _is_of_a_library(function):
-        return inner
-    names = [n for n in code.co_names if n in function.__globals__]
-    here = function.__globals__
-    values = [here[n] for n in names]
-    kept = [n for n, v in zip(names, values, strict=True) if not isinstance(v, _FIXED)]
-    if kept:
-        found.append(functools.partial(map, here.get, kept))
-    return [*inner, *(here[n] for n in kept)]
+def _mark(value: Any) -> Hashable:
+    """Return what tells a value from others; functions and methods are made anew at each look."""
+    if isinstance(value, _PLAIN):
+        return type(value), value if isinstance(value, int | str | bytes) else repr(value)
+    if isinstance(value, types.FunctionType):
+        return id(value.__code__)
+    if isinstance(value, types.MethodType):
+        return types.MethodType
+    if isinstance(value, torch.Tensor):
+        return id(value), value.requires_grad
+    if isinstance(value, nn.Module):
+        return id(value), tuple(value.__dict__), tuple(value._buffers)
+    if isinstance(value, dict | list | tuple | set | frozenset) and not value:
+        return type(value)
+    if isinstance(value, dict):
+        return id(value), tuple(k if isinstance(k, _PLAIN) else id(k) for k in value)
+    return id(value)
 
 
-_FIXED = (types.ModuleType, type, types.BuiltinFunctionType)
+# ---------------------------------------------------------------- what copies do not reach
+
+_SMALL = 1 << 14  # bytes of a tensor that are hashed after each record; of others, the version
+_LIBRARIES = sys.stdlib_module_names | {
+    "torch", "numpy", "transformers", "timm", "peft", "torchvision", "apiece", "accelerate",
+    "scipy", "pandas", "sklearn", "einops", "sympy", "pytest", "_pytest", "hypothesis",
+}  # fmt: skip
+_ANYWHERE = {"globals", "vars", "exec", "eval", "__globals__", "locals"}
+_NOTED = {  # in classes, by Python itself
+    "__weakref__", "__dict__", "_abc_impl", "__doc__", "__slotnames__", "__annotations__",
+}  # fmt: skip
+_OPAQUE = (
+    types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.MethodWrapperType, types.ClassMethodDescriptorType, types.ModuleType, weakref.ref,
+    torch.device, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+)  # fmt: skip
+_STREAMS: dict[type, Callable[[Any], object]] = {
+    torch.Generator: lambda stream: stream.get_state().numpy().tobytes(),
+    random.SystemRandom: lambda _stream: None,  # holds nothing
+    random.Random: lambda stream: stream.getstate(),
+    np.random.Generator: lambda stream: stream.bit_generator.state,
+    np.random.RandomState: lambda stream: stream.get_state(legacy=False),
+    itertools.count: lambda stream: stream,
+}
 
 
-def _is_of_a_library(function: types.FunctionType) -> bool:
-    library = (function.__module__ or "").partition(".")[0]
-    return library in ("torch", "transformers", "timm", "peft", "torchvision", "apiece")
+def written(model: nn.Module, loss_fn: object, *, whole: bool) -> list[object]:
+    """Return what a forward of the model, or the loss, may have written, to be compared.
 
-
-def fingerprint(model: nn.Module, loss_fn: Any) -> tuple[Any, ...]:
-    """Return what a graph of model and loss depends on besides tensors' values.
-
-    Args:
-        model: Its modules, their modes, hooks, flags and forwards.
-        loss_fn: Its code, and what its closure, defaults and globals hold.
+    The walk goes into what they hold, their classes, and wherever their code goes by name. Large
+    tensors count by their version, and where `whole` by their values.
     """
-    found: list[Any] = []
-    seen: set[int] = set()
-    for module in model.modules():
-        _of_module(module, found, seen)
-    _of(loss_fn, found, seen, 0)
-    return (*found, *_ambient())
+    result = walk([model, loss_fn], _writable)
+    return [_seen(value, whole) if place is None else place for value, place in result]
 
 
-Functions: TypeAlias = list[types.FunctionType]
+def _seen(value: Any, whole: bool) -> object:
+    """Return what is compared of a value itself."""
+    if isinstance(value, _PLAIN):
+        # an int as it is: Python writes none of more than 4,300 digits
+        return (type(value), value) if isinstance(value, int) else repr(value)
+    own: object = None
+    if isinstance(value, torch.Tensor):
+        own = _of_tensor(value, whole)
+    elif isinstance(value, types.FunctionType):
+        own = id(value.__code__)
+    elif isinstance(value, types.ModuleType):
+        own = value.__name__  # what of it is named is looked at from there
+    elif isinstance(value, type):
+        own = sorted(vars(value).keys() - _NOTED) if _is_of_a_library(value.__module__) else None
+    elif isinstance(value, np.ndarray):
+        if not value.dtype.hasobject and (whole or value.nbytes <= _SMALL):
+            own = value.shape, _hash(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, bytearray | memoryview):
+        own = _hash(bytes(value))
+    elif (read := next((_STREAMS[k] for k in _STREAMS if isinstance(value, k)), None)) is not None:
+        own = _hash(repr(read(value)).encode())
+    return type(value).__qualname__, own
 
 
-def held_by(model: nn.Module, loss_fn: Any) -> tuple[Functions, list[Any]]:
-    """Return the functions with closures or defaults that a model and a loss hold, and libraries.
+def _of_tensor(tensor: torch.Tensor, whole: bool) -> tuple[object, ...]:
+    kind = (tuple(tensor.shape), tensor.dtype, tensor._version, tensor.requires_grad)
+    size = tensor.numel() * tensor.element_size()
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return kind
+    if size > _SMALL and not whole:
+        return (*kind, tensor.data_ptr())
+    plain = tensor.detach().cpu().contiguous().reshape(-1)
+    return (*kind, _hash(plain.view(torch.uint8).numpy().tobytes() if size else b""))
 
-    Libraries are Python's modules and operators registered with torch: nobody can copy them.
-    """
-    found: Functions = []
-    libraries: list[Any] = []
-    seen: set[int] = set()
-    waiting: list[Any] = [model.__dict__, loss_fn]
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _is_of_a_library(name: str | None) -> bool:
+    return (name or "").partition(".")[0] in _LIBRARIES
+
+
+def _writable(value: Any) -> Iterator[object]:
+    """Yield what is within a value, in slots, in C or in a dict, and what its code names."""
+    if isinstance(value, torch.Tensor):
+        yield value.__dict__
+    elif isinstance(value, nn.Module):
+        yield from (value.__dict__, *type(value).__mro__)
+    elif isinstance(value, dict | types.MappingProxyType):
+        yield from itertools.chain.from_iterable(list(value.items()))
+    elif isinstance(value, types.FunctionType):
+        yield from map(_content, value.__closure__ or ())
+        yield from (value.__defaults__, value.__kwdefaults__)
+        for key, inner in list(value.__dict__.items()):
+            if not key.startswith(("__", "_torchdynamo")):  # a library's notes on functions
+                yield from (key, inner)
+        if not _is_of_a_library(value.__module__):
+            yield from _named(value)
+    elif isinstance(value, type):
+        library = _is_of_a_library(value.__module__)
+        for key, inner in list(vars(value).items()):
+            kept = not library or isinstance(inner, (*_PLAIN, torch.Tensor, np.ndarray))
+            if kept and key not in _NOTED:
+                yield from (key, inner)
+        yield from () if library else value.__mro__[1:]
+    elif isinstance(value, np.ndarray):
+        yield from [value.tolist()] if value.dtype.hasobject else []
+    elif not isinstance(value, (*_OPAQUE, bytearray, memoryview, *_STREAMS)):
+        for inner in gc.get_referents(value):
+            if inner is not type(value) or not _is_of_a_library(type(value).__module__):
+                yield inner
+
+
+def _named(function: types.FunctionType) -> Iterator[object]:
+    """Yield what a function's code names: globals, and attributes of modules among them."""
+    names, here = _names(function.__code__), function.__globals__
+    if _ANYWHERE & names:
+        yield [value for name, value in list(here.items()) if not name.startswith("__")]
+    waiting = [here[name] for name in sorted(names & here.keys())]
+    modules: set[int] = set()
     while waiting:
         value = waiting.pop()
-        if isinstance(value, (*_PLAIN, torch.Tensor, type)) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, types.ModuleType | CustomOpDef):
-            libraries.append(value)
-            continue
-        if isinstance(value, types.FunctionType) and (value.__closure__ or value.__defaults__):
-            found.append(value)
-        waiting += _within(value)
-    return found, libraries
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif id(value) not in modules:
+            modules.add(id(value))
+            held = vars(value)
+            for inner in (held[name] for name in sorted(names & held.keys())):
+                own = not _is_of_a_library(getattr(inner, "__module__", value.__name__))
+                waiting += [inner] if own or not callable(inner) else []
 
 
-def _of_module(module: nn.Module, found: list[Any], seen: set[int]) -> None:
-    seen.add(id(module))
-    found.append(id(module))
-    _of(type(module).forward, found, seen, 1)
-    for key, value in module.__dict__.items():
-        if key == "_parameters":
-            found += [(k, id(p), p is not None and p.requires_grad) for k, p in value.items()]
-        elif key in ("_modules", "_buffers"):
-            found += [(k, id(v)) for k, v in value.items()] if key == "_modules" else list(value)
-        elif isinstance(value, _PLAIN):
-            found.append((key, value))
-        elif not isinstance(value, nn.Module) and not _is_empty(value):
-            found.append(key)
-            _of(value, found, seen, 1)
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, dict | list | tuple | set) and not value
-
-
-def _of(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
-    if isinstance(value, _PLAIN):
-        found.append(value)
-        return
-    if not isinstance(value, types.FunctionType | types.MethodType):  # made anew at each look
-        found.append(id(value))
-    if depth > _DEPTH or id(value) in seen or isinstance(value, torch.Tensor | type):
-        return
-    seen.add(id(value))
-    if isinstance(value, nn.Module):
-        for module in value.modules():
-            if module is value or id(module) not in seen:
-                _of_module(module, found, seen)
-        return
-    if isinstance(value, dict):
-        found += [k if isinstance(k, _PLAIN) else id(k) for k in value]
-        for inner in value.values():
-            _of(inner, found, seen, depth + 1)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for inner in value:
-            _of(inner, found, seen, depth + 1)
-    elif isinstance(value, types.FunctionType):
-        _of_function(value, found, seen, depth)
-    elif isinstance(value, types.MethodType):
-        _of(value.__func__, found, seen, depth + 1)
-        _of(value.__self__, found, seen, depth + 1)
-    elif not _is_of_torch(value):
-        held = getattr(value, "__dict__", None)
-        if isinstance(held, dict):
-            _of(held, found, seen, depth + 1)
-        call = type(value).__dict__.get("__call__")
-        if isinstance(call, types.FunctionType):
-            _of_function(call, found, seen, depth)
-
-
-def _of_function(
-    function: types.FunctionType, found: list[Any], seen: set[int], depth: int
-) -> None:
-    found.append(id(function.__code__))
-    for cell in function.__closure__ or ():
-        _of(_content(cell), found, seen, depth + 1)
-    for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        _of(default, found, seen, depth + 1)
-    if _is_of_a_library(function):
-        return
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            value = function.__globals__[name]
-            if not isinstance(value, types.ModuleType | type):
-                _of(value, found, seen, depth + 1)
+def _names(code: types.CodeType) -> set[str]:
+    """Return the names in a function's code and in that of the functions within it."""
+    result = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            result |= _names(constant)
+        elif isinstance(constant, str):
+            result.add(constant)  # setattr(module, "name", …)
+    return result
