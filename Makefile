@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 
-.PHONY: help quickstart test test-all test-spark mutants check bench docs sbom format install clean
+.PHONY: help quickstart test test-all test-extras mutants check bench docs sbom format install clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## */\t/' | expand -t 14
 
@@ -24,10 +24,8 @@ test: $(STAMP)   ## the tests, under 15 minutes on two cores
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 -q
 
-test-spark: $(STAMP)  ## the tests that need Spark (450 MB); without Java they are skipped, with the reason
-	@if ! command -v java >/dev/null; then echo "Java is not installed: Spark's tests are skipped"; exit 0; fi; set -e; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'; \
-	$(BIN)/python -m pytest -m 'not slow' -q tests/queries/test_spark.py
+test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, spark), each installed first
+	.ci/extras $(BIN)/python
 
 mutants: $(STAMP)  ## how many planted faults the tests find (hours; goes on where it stopped): SAMPLE=100 PACKAGES="plan ledger"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,mutants]'

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from apiece.audit import Roc
+from apiece.audit.membership import Roc
 from apiece.reporting.plots import png, roc_figure, share_figure, spaghetti_figure, theory_figure
 from apiece.reproduce import Done, Store
 

@@ -25,7 +25,6 @@ from scipy import stats
 from apiece.assignment import Sample, assign
 from apiece.audit import (
     Pool,
-    Roc,
     ShadowJob,
     ShadowScores,
     biregular,
@@ -33,7 +32,7 @@ from apiece.audit import (
     student_t,
     train_shadows,
 )
-from apiece.audit.membership import lira_each, roc
+from apiece.audit.membership import Roc, lira_each, roc
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.plan import Plan

@@ -28,6 +28,7 @@ from apiece.audit.records import ShadowScores, positions
 from apiece.audit.shadows import target_job, target_scores
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
+from apiece.contract.exposure import exposure
 from apiece.plan import Plan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.training.stacked import StackedMlp
@@ -148,7 +149,7 @@ def compared(work: Path, bound: float | None, budgets: tuple[float, ...]) -> dic
     ids = sorted(columns[OWN].score)
     scores = {others: [c.score[i] for i in ids] for others, c in columns.items()}
     plans = {others: c.plan for others, c in columns.items()}
-    faced = {o: contract.exposure(p, len(p.budget_groups) - 1) for o, p in plans.items()}
+    faced = {o: exposure(p, len(p.budget_groups) - 1) for o, p in plans.items()}
     return {
         "strategy": plans[min(budgets)].strategy,
         "bound": bound,

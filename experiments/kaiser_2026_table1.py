@@ -37,7 +37,7 @@ from apiece.audit.records import ShadowScores
 from apiece.audit.splits import biregular
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
-from apiece.contract import exposure
+from apiece.contract.exposure import exposure
 from apiece.plan import Plan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit
 from apiece.training.stacked import StackedMlp

@@ -16,7 +16,7 @@ import numpy as np
 from apiece.accounting import privacy_curve
 from apiece.assignment import Sample, Scale, Uniform, assign
 from apiece.budgets import Budgets
-from apiece.contract import exposure
+from apiece.contract.exposure import exposure
 from apiece.mechanisms import Gaussian, Mechanism, Repeated, Sampled
 from apiece.plan import Plan
 from apiece.reproduce import Done, Experiment, Place, Table, Unit

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from kaiser_2026_data import tabular
 
 from apiece.audit import Pool, lower_bound, one_run, one_run_by_group, train_shadows
-from apiece.audit.findings import Side, audit_scores
+from apiece.audit.findings import ModelScores, audit_scores
 from apiece.audit.shadows import target_job
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
@@ -60,7 +60,9 @@ def canaries(method: str, groups: int) -> Audit:
 
 def model(generator: np.random.Generator) -> list[float]:
     members, others = generator.normal(size=(2, SIZE))
-    found = audit_scores(Side.of(members), Side.of(others), delta=DELTA, generator=generator)
+    found = audit_scores(
+        ModelScores.of(members), ModelScores.of(others), delta=DELTA, generator=generator
+    )
     return [bound.epsilon for bound in found.bounds]
 
 

@@ -1,6 +1,7 @@
 """Fixtures shared by several folders: a PostgreSQL server of the tests' own."""
 
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -18,6 +19,32 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for helpers that several folders share
 logging.getLogger("torch.__trace").disabled = True  # pytest would keep thousands of its records
+
+
+OPERATORS = (
+    "roi_align _roi_align_backward ps_roi_align _ps_roi_align_backward roi_pool _roi_pool_backward "
+    "ps_roi_pool _ps_roi_pool_backward nms qnms qroi_align deform_conv2d _deform_conv2d_backward"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let torchvision be imported, which transformers and lightning do where it is installed.
+
+    Its compiled part does not load beside a CPU build of torch: its operators are defined here.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    import torch
+
+    try:
+        import torchvision  # noqa: F401
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in OPERATORS.split():
+            library.define(f"{name}(Tensor x) -> Tensor")
+        config.add_cleanup(lambda: library)  # which is undone when it is forgotten
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

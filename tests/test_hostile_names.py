@@ -21,12 +21,11 @@ from apiece.audit.membership import roc
 from apiece.cli.audit import text as audit_text
 from apiece.cli.plan import table
 from apiece.jobs import Run
-from apiece.jobs.trained import Facts, Trained
+from apiece.jobs.trained import Facts, Trained, promises_of
 from apiece.reporting import report
 from apiece.reporting.closing import closing_table
 from apiece.reporting.figures import budgets as budgets_figure
 from apiece.reporting.plots import privacy_curves, roc_figure, theory_figure
-from apiece.reporting.sections import promises
 from sample_runs import renamed
 
 SOURCE = Path(__file__).parents[1] / "src" / "apiece"
@@ -144,7 +143,7 @@ def texts(svg: str) -> list[str]:
 def test_figures(name: str) -> None:
     """Every figure is made, well formed, and has the name in it as it is, not as a formula."""
     shown = figure_text(name).replace(r"\$", "$").strip()
-    svg = budgets_figure({name: promises(run_of(name).kept.plan)})
+    svg = budgets_figure({name: promises_of(run_of(name).kept.plan)})
     assert harmless(svg)
     assert shown in [t.strip() for t in texts(svg)]
     curve = good_curve()

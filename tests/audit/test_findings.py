@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from apiece.audit import Difference, Findings, lower_bound
-from apiece.audit.findings import GroupDifference, GroupScores
+from apiece.audit import Findings, lower_bound
+from apiece.audit.findings import Difference, GroupDifference, GroupScores
 from apiece.audit.membership import roc
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from apiece.audit.findings import Side, audit_scores
+from apiece.audit.findings import ModelScores, audit_scores
 from apiece.audit.stacked_training import model_confidences
 from apiece.errors import DataError
 
@@ -24,8 +24,8 @@ def test_a_model_that_learned_by_heart_is_found() -> None:
     generator = np.random.default_rng(0)
     groups = np.arange(200) % 2
     found = audit_scores(
-        Side.of(phi[:200], groups=groups),
-        Side.of(phi[200:], groups=groups),
+        ModelScores.of(phi[:200], groups=groups),
+        ModelScores.of(phi[200:], groups=groups),
         delta=1e-5,
         generator=generator,
     )
@@ -42,23 +42,28 @@ def test_of_persons_there_is_one_score_each() -> None:
     phi = [generator.normal(shift, 1, 3000) for shift in (0.5, 0.0)]
     groups = np.where(whose % 2, "odd", "even")
     sides = [
-        Side.of(phi[0], groups=groups, people=whose),
-        Side.of(phi[1], groups=groups, people=whose + 100),
+        ModelScores.of(phi[0], groups=groups, people=whose),
+        ModelScores.of(phi[1], groups=groups, people=whose + 100),
     ]
     found = audit_scores(*sides, delta=1e-5, generator=generator)
     assert (found.unit, found.canaries) == ("person", 100)
     assert set(found.rocs) == {"all", "odd", "even"}
-    rows = audit_scores(Side.of(phi[0]), Side.of(phi[1]), delta=1e-5, generator=generator)
+    rows = audit_scores(
+        ModelScores.of(phi[0]), ModelScores.of(phi[1]), delta=1e-5, generator=generator
+    )
     assert found.rocs["all"].auc > 0.9 > 0.7 > rows.rocs["all"].auc
     assert rows.unit is None
 
 
 def test_persons_are_on_one_side_and_in_one_group() -> None:
     generator = np.random.default_rng(0)
-    one, other = Side.of([1.0, 2, 3], people=[1, 1, 2]), Side.of([1.0, 2], people=[2, 3])
+    one, other = (
+        ModelScores.of([1.0, 2, 3], people=[1, 1, 2]),
+        ModelScores.of([1.0, 2], people=[2, 3]),
+    )
     with pytest.raises(DataError, match="1 persons are among members and others"):
         audit_scores(one, other, delta=1e-5, generator=generator)
     with pytest.raises(DataError, match="of members or of others only"):
-        audit_scores(one, Side.of([1.0, 2]), delta=1e-5, generator=generator)
-    with pytest.raises(DataError, match="groups: differs"):
-        Side.of([1.0, 2, 3], people=[1, 1, 2], groups=["a", "b", "a"])
+        audit_scores(one, ModelScores.of([1.0, 2]), delta=1e-5, generator=generator)
+    with pytest.raises(DataError, match="groups: rows of one person differ"):
+        ModelScores.of([1.0, 2, 3], people=[1, 1, 2], groups=["a", "b", "a"])

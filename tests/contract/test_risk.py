@@ -4,8 +4,7 @@ import pytest
 
 from apiece.assignment import Sample, assign
 from apiece.budgets import Budgets
-from apiece.contract import exposure
-from apiece.contract.exposure import risk_table
+from apiece.contract.exposure import exposure, risk_table
 from apiece.errors import InputError
 
 

@@ -21,10 +21,9 @@ from apiece.jobs import Run, job_from_dict, prepare, statement_of
 from apiece.jobs import run as run_job
 from apiece.jobs.trained import Level
 from apiece.plan import Plan
-from apiece.reporting import declared as declared_module
 from apiece.reporting import sections as sections_module
-from apiece.reporting.declared import Declared, Subject, subject_of
 from apiece.reporting.pages import render
+from apiece.reporting.sections import Declared, Subject, subject_of
 from sample_runs import sample_run
 
 SCHEMA = """
@@ -194,7 +193,7 @@ def test_planted_private_budgets_on_a_public_page(
     name: str, leak: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: a page that names the groups' budgets as levels, or opens what follows."""
-    own = getattr(declared_module, name)
+    own = getattr(sections_module, name)
 
     def leaky(value: Any, *levels: Any) -> Subject:
         found = own(value, *levels)
@@ -202,7 +201,7 @@ def test_planted_private_budgets_on_a_public_page(
             return replace(found, open=frozenset({"budgets"}))
         return replace(found, declared=replace(found.declared, levels=plan_told(value)))
 
-    monkeypatch.setattr(declared_module, name, leaky)
+    monkeypatch.setattr(sections_module, name, leaky)
     with pytest.raises(AssertionError):
         test_private_budgets_are_on_no_public_page(ASKED[2], {})
 
@@ -226,7 +225,7 @@ def test_a_planted_leak_is_seen(
     """The negative control: what is declared is mixed with what follows from people."""
     first = base["classes", "levels declared"]
     second = trained(tmp_path / "b", NEIGHBOURS[change](people()), **OPTIONS["levels declared"])
-    own = declared_module._of_run
+    own = sections_module._of_run
     leaks: list[Callable[[Run], dict[str, Any]]] = [
         lambda run: {"purpose": f"{[promise.records for promise in run.kept.promises]}"},
         lambda run: {"hidden": (run.data.training_records + len(run.kept.promises),)},
@@ -238,7 +237,7 @@ def test_a_planted_leak_is_seen(
             found = own(run)
             return replace(found, declared=replace(found.declared, **leak(run)))
 
-        monkeypatch.setattr(declared_module, "_of_run", leaky)
+        monkeypatch.setattr(sections_module, "_of_run", leaky)
         assert public(first) != public(second)
 
 

@@ -1,6 +1,6 @@
 """Spark and DuckDB agree to the bit before the noise, over random tables, hostile rows and queries.
 
-`make test-spark` runs these; without pyspark or Java they are skipped.
+`make test-extras` runs these; without pyspark or Java they are skipped.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from apiece.errors import InputError
-from apiece.reporting.declared import subject_of
+from apiece.reporting.sections import subject_of
 from sample_runs import sample_plan, sample_run
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from apiece import report
 from apiece.errors import InputError
-from apiece.reporting.declared import subject_of
-from apiece.reporting.sections import DECLARED, READS, SECTIONS, left_out, sections_of
+from apiece.reporting.sections import DECLARED, READS, SECTIONS, left_out, sections_of, subject_of
 from sample_runs import sample_plan, sample_run
 
 OF = {"run": sample_run(), "plan": sample_plan("scale")}
@@ -23,7 +22,7 @@ def test_each_section_reads_one_thing_that_has_a_reason() -> None:
 def test_a_section_is_shown_or_left_out_with_a_reason(of: str) -> None:
     subject = subject_of(OF[of], [])
     own = {section.title for section in SECTIONS if of in section.of and section.reads != DECLARED}
-    assert {part.title for part in left_out(subject, "public")} == own
+    assert {title for title, _ in left_out(subject, "public")} == own
     assert {section.reads for section, _ in sections_of(subject, "public")} == {DECLARED}
     assert {section.title for section, _ in sections_of(subject, "internal")} & own
     assert left_out(subject, "internal") == []

@@ -8,7 +8,7 @@ import pytest
 from apiece import Budgets, Sample, assign, report
 from apiece.jobs.trained import Accuracies, Interval, Level
 from apiece.reporting import sections
-from apiece.reporting.declared import subject_of
+from apiece.reporting.sections import subject_of
 from sample_runs import sample_plan, sample_run
 
 TESTED = Accuracies(

@@ -10,7 +10,7 @@ import pytest
 
 from apiece import audit
 from apiece.audit import bounds
-from apiece.audit.findings import Side, audit_scores
+from apiece.audit.findings import ModelScores, audit_scores
 
 RUNS, SIZE, DELTA = 1000, 200, 1e-5
 ALLOWED = 50 + 3 * (RUNS * 0.05 * 0.95) ** 0.5
@@ -85,7 +85,9 @@ def test_model_null() -> None:
     false = np.zeros(2)
     for _ in range(RUNS):
         members, others = generator.normal(size=(2, 100))
-        found = audit_scores(Side.of(members), Side.of(others), delta=DELTA, generator=generator)
+        found = audit_scores(
+            ModelScores.of(members), ModelScores.of(others), delta=DELTA, generator=generator
+        )
         false += [bound.epsilon > 0 for bound in found.bounds]
     assert (false <= ALLOWED).all()
 

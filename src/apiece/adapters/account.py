@@ -1,17 +1,17 @@
-"""What several fits on the same people spend together, as those of a cross-validation."""
+"""An account of several fits on the same people, such as those of a cross-validation."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from apiece._text import rounded_up
 from apiece._types import Integers
 from apiece.accounting import privacy_curve
+from apiece.adapters.fitting import Ids
 from apiece.errors import StateError
 from apiece.mechanisms import Composed, Mechanism, Repeated
 from apiece.plan import BoundPlan, Plan
@@ -53,7 +53,7 @@ class _Fit:
     """One fit: its public plan, and who was in which group, where that was said."""
 
     plan: Plan
-    ids: npt.NDArray[Any] | None = field(repr=False)
+    ids: Ids | None = field(repr=False)
     group_index: Integers | None = field(repr=False)
 
 
@@ -114,11 +114,11 @@ class Account:
         rows = _rows([(i, g) for i, g in named if i is not None and g is not None])
         if any(ids is None for ids, _ in named):
             rows = self._by_budget()
-        found: dict[Budget, list[History]] = {}
+        histories: dict[Budget, list[History]] = {}
         for row in rows:
             history = tuple((fit, group) for fit, group in enumerate(row) if group >= 0)
-            found.setdefault(self._asked(*history[0]), []).append(history)
-        return found
+            histories.setdefault(self._asked(*history[0]), []).append(history)
+        return histories
 
     def _by_budget(self) -> list[list[int]]:
         """Return one row a budget, which all fits must have: its group in each fit."""
@@ -167,31 +167,29 @@ class Account:
         if not self._fits:
             return "no fits"
         head = ["group", "ε asked of each", "fits with one record", "ε of all together", "δ"]
-        rows = [
+        rows = [head] + [
             [s.name, f"{s.epsilon:g}", str(s.fits), rounded_up(s.epsilon_spent), f"{s.delta:g}"]
             for s in self.together()
         ]
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        lines = [
-            "  ".join(c.rjust(w) for c, w in zip(r, widths, strict=True)) for r in [head, *rows]
-        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
         return "\n".join([f"{len(self)} fits; if all that comes of them is released:", *lines])
 
     def __sklearn_clone__(self) -> Account:
         """Return this account: the clones of an estimator share it."""
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Account:
+    def __deepcopy__(self, memo: object) -> Account:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise StateError(
             "account: counts the fits of one process, and a copy elsewhere would miss some; leave "
             "n_jobs out, and set_params(account=None) before a model is saved"
         )
 
 
-def _rows(named: list[tuple[npt.NDArray[Any], Integers]]) -> list[list[int]]:
+def _rows(named: list[tuple[Ids, Integers]]) -> list[list[int]]:
     """Return the different rows of people × fits: the group that a person was in, or −1."""
     if not named:
         return []

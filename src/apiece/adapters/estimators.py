@@ -1,8 +1,11 @@
-"""PrivateClassifier: each record's own (ε, δ) behind scikit-learn's fit and predict."""
+"""Private estimators for scikit-learn: each record's own (ε, δ) behind fit and predict."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import warnings
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,23 +14,236 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from apiece import _check
+from apiece.adapters.account import Account
 from apiece.adapters.fitting import (
-    Given,
+    Columns,
+    Ids,
     budgets_of,
     codes_of,
+    declared,
     declared_classes,
-    fit,
-    outputs,
+    features_of,
+    frame_of,
+    ids_of,
     seed_of,
+    training_features,
 )
+from apiece.assignment import assign
+from apiece.budgets import Budgets
+from apiece.budgets.groups import doubts
 from apiece.datasets import Numeric
-from apiece.errors import InputError, unknown
-from apiece.jobs.model import Amount, Classes
+from apiece.datasets.encode import encode
+from apiece.errors import InputError, UnsupportedError, unknown
+from apiece.jobs.model import Amount, Classes, Target, build
+from apiece.jobs.people import Records
+from apiece.jobs.running import student
 from apiece.jobs.trained import Promise, promises_of
+from apiece.pate import Lessons, plan_votes
+from apiece.plan import BoundPlan
 from apiece.recipes import RECIPES, Recipe, outputs_of
+from apiece.training.randomness import Streams
+from apiece.training.trainer import fit_by_sgd
+
+if TYPE_CHECKING:
+    from apiece.plan import Plan
+
+METHODS = ("dp-sgd", "pate")
+_OF_PATE = ("public", "teachers", "threshold")
 
 
-class PrivateClassifier(ClassifierMixin, BaseEstimator):
+class _Planned(BaseEstimator):
+    """An estimator that is fitted under a plan."""
+
+    plan_: Plan
+    columns: Any  # of tables
+
+    @property
+    def promises_(self) -> tuple[Promise, ...]:
+        """What each budget group asked for, and what the fit spends of it, rounded up."""
+        check_is_fitted(self)
+        return promises_of(self.plan_)
+
+
+@dataclass(eq=False, repr=False)
+class _Private(_Planned):
+    """What all estimators here share; their parameters are the fields."""
+
+    _: KW_ONLY
+    epsilon: float | None = None
+    delta: float = 1e-5
+    strategy: Any = "sample"
+    random_state: Any = None
+
+    def _budgets(
+        self, epsilon: npt.ArrayLike | None, delta: npt.ArrayLike | None, ids: Ids | None, rows: int
+    ) -> Budgets:
+        """Return the budgets given to `fit`, else the estimator's own."""
+        return budgets_of(
+            self.epsilon if epsilon is None else epsilon,
+            self.delta if delta is None else delta,
+            ids,
+            rows,
+        )
+
+    @abstractmethod
+    def _outputs(self, X: Any) -> torch.Tensor:
+        """Return what the fitted network puts out for each row."""
+
+
+class _Classifies(ClassifierMixin, _Private):
+    """What classifiers share: the likeliest of the declared classes."""
+
+    classes_: npt.NDArray[Any]
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return a probability for each row and class, in the order of `classes_`.
+
+        Args:
+            X: As for `fit`.
+
+        Raises:
+            InputError: For other columns or images, or a row with a number that cannot be read.
+        """
+        check_is_fitted(self)
+        return np.asarray(self._outputs(X).double().softmax(dim=1).numpy())
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the likeliest class of each row.
+
+        Args:
+            X: As for `fit`.
+
+        Raises:
+            InputError: As `predict_proba`.
+        """
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[likeliest])
+
+
+@dataclass(eq=False, repr=False)
+class _Tabular(_Private):
+    """What estimators of tables share: a network on declared columns, by DP-SGD."""
+
+    _: KW_ONLY
+    batch_size: float | None = None
+    steps: int = 200
+    clip_norm: float = 1.0
+    learning_rate: float = 0.5
+    hidden: Any = ()
+    rows_per_person: int | None = None
+    account: Any = None
+
+    __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        epsilon: npt.ArrayLike | None = None,
+        delta: npt.ArrayLike | None = None,
+        people: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Return self, trained on these rows, each or each person at their own budget.
+
+        Args:
+            X: (n, columns) A table, or an array of numbers.
+            y: (n,) Labels, each a declared class; or finite numbers, those outside the declared
+                range clipped to it.
+            epsilon: For all, or one a row; None takes the estimator's. A person's rows agree.
+            delta: The same.
+            people: (n,) Whose each row is; None where each row is a record of its own.
+
+        Raises:
+            InputError: For what is not declared, labels that are no class, and values out of
+                bounds; a `ValueError`, as scikit-learn's own are.
+            InfeasibleError: Where no plan meets the request.
+        """
+        target = self._target()
+        frame = frame_of(self, X, reset=True)
+        ids = ids_of(people, len(frame))
+        budgets = self._budgets(epsilon, delta, ids, len(frame))
+        columns = declared(self.columns, list(frame.columns))
+        targets = self._encoded(X, y)
+        if not isinstance(self.account, Account | None):
+            raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
+        self._check_method()
+        for doubt in doubts(budgets.groups):
+            warnings.warn(doubt, UserWarning, stacklevel=2)
+        features = training_features(frame, columns)
+        rows = Records(features, np.arange(len(frame)), ids).without_faulty()
+        records = Records(rows.features, targets.numpy()[rows.labels], rows.person)
+        self._train(budgets, columns, target, records)
+        return self
+
+    def _train(self, budgets: Budgets, columns: Columns, target: Target, rows: Records) -> None:
+        """Train by DP-SGD."""
+        size, seed = len(budgets), seed_of(self.random_state)
+        plan = assign(
+            budgets,
+            "sample" if self.strategy is None else self.strategy,
+            steps=self.steps,
+            expected_batch_size=min(size, 2048) if self.batch_size is None else self.batch_size,
+            clip_norm=self.clip_norm,
+        )
+        if plan.combine != "continue":
+            raise UnsupportedError(
+                f"strategy {plan.strategy}: averages the outputs of {len(plan.stages)} models, and "
+                "an estimator has one; choose sample, scale or hybrid"
+            )
+        if rows.person is not None:
+            plan = replace(plan, unit="person")
+        self._note(plan)
+        network = build(
+            rows.features.shape[1],
+            target.outputs,
+            tuple(self.hidden),
+            Streams.from_seed(seed).initialisation(),
+        )
+        fit_by_sgd(
+            network,
+            target.loss,
+            plan,
+            (torch.from_numpy(rows.features), torch.from_numpy(rows.labels)),
+            learning_rate=self.learning_rate,
+            seed=seed,
+            people=rows.person,
+            rows_per_person=self.rows_per_person,
+        )
+        self.network_, self.plan_ = network, plan.public()
+
+    def _note(self, plan: BoundPlan) -> None:
+        """Note a plan that is about to be run."""
+        if self.account is not None:
+            self.account.note(plan, named=plan.unit == "person")
+
+    @torch.no_grad()
+    def _outputs(self, X: Any) -> torch.Tensor:
+        frame = frame_of(self, X, reset=False)
+        features = features_of(frame, declared(self.columns, list(frame.columns)))
+        outputs: torch.Tensor = self.network_(torch.from_numpy(features))
+        return outputs
+
+    @abstractmethod
+    def _target(self) -> Target:
+        """Return what is predicted, as declared."""
+
+    @abstractmethod
+    def _encoded(self, X: Any, y: Any) -> torch.Tensor:
+        """Return the targets of the rows, checked."""
+
+    def _check_method(self) -> None:
+        """Raise for parameters that do not go together."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # such a row contributes nothing
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class PrivateClassifier(_Classifies, _Tabular):
     """A logistic regression, or with hidden layers a network, that keeps each record's (ε, δ).
 
     Nothing is learned from the rows but by the private training: classes, and the range or the
@@ -43,6 +259,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         delta: The same.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`; for PATE as for
             `pate.plan_votes`. None is "sample", for PATE "weight".
+        random_state: None for randomness of the operating system, as a release needs; a number
+            makes an experiment repeatable.
         batch_size: Expected; None takes all records, of more than 2048 that many. For PATE the rows
             of a teacher in a step; None takes 32.
         steps: How many updates.
@@ -50,6 +268,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: Of plain SGD.
         hidden: Widths of hidden layers.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
+        account: An `Account` that notes each fit, and those of clones.
         method: "dp-sgd", or "pate": teachers on the rows, who vote on public rows with noise, and a
             student that learns from the answers.
         public: For PATE, rows that are public, with the columns of X and no labels: they are not
@@ -58,9 +277,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         questions: For PATE, how many of the public rows teachers are asked about.
         threshold: For PATE, the share of votes that an answer needs, as for `pate.plan_votes`.
         semi_supervised: For PATE, whether answers are spread over all public rows.
-        account: An `Account` that notes each fit, and those of clones.
-        random_state: None for randomness of the operating system, as a release needs; a number
-            makes an experiment repeatable.
 
     Attributes:
         plan_: The public plan that was run.
@@ -83,119 +299,82 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         [1.0, 2.0]
     """
 
-    __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
+    classes: Any = None
+    columns: Any = None
+    _: KW_ONLY
+    strategy: Any = None
+    learning_rate: float = 2.0
+    method: str = "dp-sgd"
+    public: Any = None
+    teachers: int | None = None
+    questions: int = 200
+    threshold: float | None = None
+    semi_supervised: bool = False
 
-    def __init__(
-        self,
-        classes: Any = None,
-        columns: Any = None,
-        *,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        strategy: Any = None,
-        batch_size: float | None = None,
-        steps: int = 200,
-        clip_norm: float = 1.0,
-        learning_rate: float = 2.0,
-        hidden: Any = (),
-        rows_per_person: int | None = None,
-        method: str = "dp-sgd",
-        public: Any = None,
-        teachers: int | None = None,
-        questions: int = 200,
-        threshold: float | None = None,
-        semi_supervised: bool = False,
-        account: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.classes = classes
-        self.columns = columns
-        self.epsilon = epsilon
-        self.delta = delta
-        self.strategy = strategy
-        self.batch_size = batch_size
-        self.steps = steps
-        self.clip_norm = clip_norm
-        self.learning_rate = learning_rate
-        self.hidden = hidden
-        self.rows_per_person = rows_per_person
-        self.method = method
-        self.public = public
-        self.teachers = teachers
-        self.questions = questions
-        self.threshold = threshold
-        self.semi_supervised = semi_supervised
-        self.account = account
-        self.random_state = random_state
+    def _target(self) -> Classes:
+        return Classes(tuple(declared_classes(self.classes).tolist()))
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        epsilon: npt.ArrayLike | None = None,
-        delta: npt.ArrayLike | None = None,
-        people: npt.ArrayLike | None = None,
-    ) -> PrivateClassifier:
-        """Return self, trained on these rows, each or each person at their own budget.
-
-        Args:
-            X: (n, columns) A table, or an array of numbers.
-            y: (n,) Labels, each a declared class.
-            epsilon: For all, or one a row; None takes the estimator's. A person's rows agree.
-            delta: The same.
-            people: (n,) Whose each row is; None where each row is a record of its own.
-
-        Raises:
-            InputError: For what is not declared, labels that are no class, and values out of
-                bounds; a `ValueError`, as scikit-learn's own are.
-            InfeasibleError: Where no plan meets the request.
-        """
-        target = Classes(declared_classes(self.classes))
-        given = Given.of(self, X, epsilon=epsilon, delta=delta, people=people)
-        classes = np.array(target.names)
+    def _encoded(self, X: Any, y: Any) -> torch.Tensor:
+        classes = declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
-        fit(self, given, target, target.encoded(codes))
-        return self
+        return torch.from_numpy(codes)
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Return a probability for each row and class, in the order of `classes_`.
+    def _check_method(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("method", self.method, METHODS)
+        given = [name for name in _OF_PATE if getattr(self, name) is not None]
+        if self.method == "dp-sgd" and given:
+            raise InputError(f'{given[0]}: is of PATE; give method="pate" too, or leave it out')
+        if self.method == "dp-sgd":
+            return
+        if self.rows_per_person is not None:
+            raise InputError(
+                'rows_per_person: is of DP-SGD; with method="pate" leave it out (all rows of a '
+                "person go to that person's teachers)"
+            )
+        if self.public is None:
+            raise InputError('public: missing; with method="pate" give rows that are public')
+        if self.teachers is None:
+            raise InputError("teachers: missing; give a number, some hundred people a teacher")
 
-        Args:
-            X: (n, columns) As for `fit`.
+    def _train(self, budgets: Budgets, columns: Columns, target: Target, rows: Records) -> None:
+        """Train by DP-SGD, or a student by PATE."""
+        if self.method == "dp-sgd":
+            super()._train(budgets, columns, target, rows)
+            return
+        assert self.teachers is not None  # checked before
+        votes = plan_votes(
+            budgets,
+            "weight" if self.strategy is None else self.strategy,
+            teachers=self.teachers,
+            questions=self.questions,
+            threshold=self.threshold,
+            unit="record" if rows.person is None else "person",
+        )
+        self._note(votes.plan)
+        public = encode(frame_of(self, self.public, reset=False), columns)
+        size = 32 if self.batch_size is None else _check.count("batch_size", self.batch_size)
+        self.network_, _ = student(
+            votes,
+            rows,
+            public.features[~public.faulty],
+            hidden=tuple(self.hidden),
+            classes=len(self.classes_),
+            lessons=Lessons(
+                steps=self.steps,
+                batch_size=size,
+                learning_rate=self.learning_rate,
+                clip_norm=self.clip_norm,
+            ),
+            semi_supervised=bool(self.semi_supervised),
+            seed=seed_of(self.random_state),
+        )
+        self.plan_ = votes.plan.public()
 
-        Raises:
-            DataError: For a row with a number that cannot be read.
-        """
-        check_is_fitted(self)
-        return np.asarray(outputs(self, X).double().softmax(dim=1).numpy())
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the likeliest class of each row.
-
-        Args:
-            X: (n, columns) As for `fit`.
-
-        Raises:
-            DataError: For a row with a number that cannot be read.
-        """
-        check_is_fitted(self)
-        return np.asarray(self.classes_[outputs(self, X).argmax(dim=1).numpy()])
-
-    @property
-    def promises_(self) -> tuple[Promise, ...]:
-        """What each budget group asked for, and what the fit spends of it, rounded up."""
-        check_is_fitted(self)
-        return promises_of(self.plan_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # such a row contributes nothing
-        return tags
-
-
-class PrivateRegressor(RegressorMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class PrivateRegressor(RegressorMixin, _Tabular):
     """A linear regression, or with hidden layers a network, that keeps each record's (ε, δ).
 
     As `PrivateClassifier`, but for the target: its range is declared, values outside are clipped
@@ -207,6 +386,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         epsilon: For all records, where `fit` is given none.
         delta: The same.
         strategy: How budgets become a plan.
+        random_state: None for randomness of the operating system, as a release needs; a number
+            makes an experiment repeatable.
         batch_size: Expected; None takes all records, of more than 2048 that many.
         steps: How many updates.
         clip_norm: The mean bound on a record's gradient.
@@ -214,8 +395,6 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         hidden: Widths of hidden layers.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.
-        random_state: None for randomness of the operating system, as a release needs; a number
-            makes an experiment repeatable.
 
     Attributes:
         plan_: The public plan that was run.
@@ -233,100 +412,39 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         True
     """
 
-    __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
+    target: Any = None
+    columns: Any = None
 
-    def __init__(
-        self,
-        target: Any = None,
-        columns: Any = None,
-        *,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        strategy: Any = "sample",
-        batch_size: float | None = None,
-        steps: int = 200,
-        clip_norm: float = 1.0,
-        learning_rate: float = 0.5,
-        hidden: Any = (),
-        rows_per_person: int | None = None,
-        account: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.target = target
-        self.columns = columns
-        self.epsilon = epsilon
-        self.delta = delta
-        self.strategy = strategy
-        self.batch_size = batch_size
-        self.steps = steps
-        self.clip_norm = clip_norm
-        self.learning_rate = learning_rate
-        self.hidden = hidden
-        self.rows_per_person = rows_per_person
-        self.account = account
-        self.random_state = random_state
-
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        epsilon: npt.ArrayLike | None = None,
-        delta: npt.ArrayLike | None = None,
-        people: npt.ArrayLike | None = None,
-    ) -> PrivateRegressor:
-        """Return self, trained on these rows, each or each person at their own budget.
-
-        Args:
-            X: (n, columns) A table, or an array of numbers.
-            y: (n,) Finite numbers; those outside the range are clipped to it.
-            epsilon: For all, or one a row; None takes the estimator's. A person's rows agree.
-            delta: The same.
-            people: (n,) Whose each row is; None where each row is a record of its own.
-
-        Raises:
-            InputError: For what is not declared, and values out of bounds; a `ValueError`.
-            InfeasibleError: Where no plan meets the request.
-        """
+    def _target(self) -> Amount:
         if not isinstance(self.target, Numeric):
             raise InputError(
                 f"target = {self.target!r}: the range of y is not read from it, where one person's "
                 "value could be seen: declare target=Numeric(lower, upper)"
             )
-        target = Amount(self.target)
-        given = Given.of(self, X, epsilon=epsilon, delta=delta, people=people)
+        return Amount(self.target)
+
+    def _encoded(self, X: Any, y: Any) -> torch.Tensor:
         values = column_or_1d(y, warn=True, dtype=np.float64)
         check_consistent_length(X, values)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
-        fit(self, given, target, target.encoded(values))
-        return self
+        return self._target().encoded(values)
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """Return a number in the declared range for each row.
 
         Args:
-            X: (n, columns) As for `fit`.
+            X: As for `fit`.
 
         Raises:
-            DataError: For a row with a number that cannot be read.
+            InputError: For other columns, or a row with a number that cannot be read.
         """
         check_is_fitted(self)
-        return Amount(self.target).decoded(outputs(self, X))
-
-    @property
-    def promises_(self) -> tuple[Promise, ...]:
-        """What each budget group asked for, and what the fit spends of it, rounded up."""
-        check_is_fitted(self)
-        return promises_of(self.plan_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # such a row contributes nothing
-        return tags
+        return self._target().decoded(self._outputs(X))
 
 
-class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class PrivateImageClassifier(_Classifies):
     """A head on frozen features of images, which keeps each image's (ε, δ).
 
     Features come from transforms that see no private data; with a recipe's views an image and its
@@ -338,9 +456,9 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         epsilon: For all images, where `fit` is given none.
         delta: The same.
         strategy: How budgets become a plan: a name or a strategy, as for `assign`.
-        cache: A folder where features are kept; None for nowhere.
         random_state: None for randomness of the operating system, as a release needs; a number
             makes an experiment repeatable.
+        cache: A folder where features are kept; None for nowhere.
 
     Attributes:
         plan_: The public plan that was run.
@@ -364,26 +482,12 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         1.0
     """
 
-    __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True}
+    classes: Any = None
+    recipe: Any = "scattering-linear"
+    _: KW_ONLY
+    cache: Any = None
 
-    def __init__(
-        self,
-        classes: Any = None,
-        recipe: Any = "scattering-linear",
-        *,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        strategy: Any = "sample",
-        cache: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.classes = classes
-        self.recipe = recipe
-        self.epsilon = epsilon
-        self.delta = delta
-        self.strategy = strategy
-        self.cache = cache
-        self.random_state = random_state
+    __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True}
 
     def fit(
         self,
@@ -392,7 +496,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
         *,
         epsilon: npt.ArrayLike | None = None,
         delta: npt.ArrayLike | None = None,
-    ) -> PrivateImageClassifier:
+    ) -> Self:
         """Return self, trained on these images, each at their own budget.
 
         Args:
@@ -406,21 +510,13 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
                 out of bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        recipe = self._recipe()
-        classes = np.array(declared_classes(self.classes))
+        recipe, classes = self._recipe(), declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
-        budgets = budgets_of(
-            self.epsilon if epsilon is None else epsilon,
-            self.delta if delta is None else delta,
-            None,
-            codes.size,
-        )
-        plan = recipe.plan(budgets, self.strategy)
-        features = recipe.features(X, cache=self.cache)
-        targets = torch.from_numpy(codes)
+        plan = recipe.plan(self._budgets(epsilon, delta, None, codes.size), self.strategy)
+        features, seed = recipe.features(X, cache=self.cache), seed_of(self.random_state)
         self.network_ = recipe.train(
-            plan, features, targets, self.classes_.size, seed=seed_of(self.random_state)
+            plan, features, torch.from_numpy(codes), classes.size, seed=seed
         )
         self.plan_ = plan.public()
         return self
@@ -432,32 +528,5 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             raise unknown("recipe", str(self.recipe), RECIPES)
         return RECIPES[self.recipe]
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """Return a probability for each image and class, in the order of `classes_`.
-
-        Args:
-            X: (n, colours, side, side) As for `fit`.
-
-        Raises:
-            InputError: For other images.
-        """
-        check_is_fitted(self)
-        found = outputs_of(self.network_, self._recipe().features(X, cache=self.cache))
-        return np.asarray(found.double().softmax(dim=1).numpy())
-
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the likeliest class of each image.
-
-        Args:
-            X: (n, colours, side, side) As for `fit`.
-
-        Raises:
-            InputError: For other images.
-        """
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-
-    @property
-    def promises_(self) -> tuple[Promise, ...]:
-        """What each budget group asked for, and what the fit spends of it, rounded up."""
-        check_is_fitted(self)
-        return promises_of(self.plan_)
+    def _outputs(self, X: Any) -> torch.Tensor:
+        return outputs_of(self.network_, self._recipe().features(X, cache=self.cache))

@@ -1,4 +1,4 @@
-"""What is done to every client and every record of a federation, and what that promises to each.
+"""Federations: their plan, and what it promises to each client and each record.
 
 In a round each client joins by a coin of the server's, and each of its records by a coin of its
 own. Two nested coins are not one coin of the product for a record: the client's other records join
@@ -261,14 +261,14 @@ class _Joined:
         within = self.beyond < delta
         rest = np.where(within, (delta - self.beyond) / (1 + 1e-6), 0.5)
         enough = np.asarray(self.curves[-1].epsilon(rest).upper)
-        found, _ = narrowed(
+        least, _ = narrowed(
             lambda epsilon: np.asarray(self.delta(epsilon).upper <= delta),
             enough,
             0.0,
             rounds=_CUTS,
         )
-        safe = within & (self.delta(found).upper <= delta)
-        return Bounds(np.zeros(delta.shape), np.where(safe, found, np.inf))
+        safe = within & (self.delta(least).upper <= delta)
+        return Bounds(np.zeros(delta.shape), np.where(safe, least, np.inf))
 
 
 def _rate(

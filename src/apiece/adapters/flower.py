@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.client import NumPyClient
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
@@ -36,6 +37,8 @@ __all__ = [
     "charge",
     "plan_federation",
 ]
+
+Array = npt.NDArray[Any]  # a parameter, or a sum of its gradients
 
 
 class FederatedStrategy(Strategy):
@@ -61,7 +64,7 @@ class FederatedStrategy(Strategy):
 
     def __init__(
         self,
-        parameters: list[Any],
+        parameters: list[Array],
         federation: Federation,
         *,
         learning_rate: float = 0.1,
@@ -77,11 +80,13 @@ class FederatedStrategy(Strategy):
         if self.journal is not None and self.journal.exists():
             self._take_up(self.journal)
 
-    def initialize_parameters(self, client_manager: Any) -> Any:
+    def initialize_parameters(self, client_manager: object) -> Any:
         """Return the first parameters, or those of the last finished round."""
         return self._shown()
 
-    def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> list[Any]:
+    def configure_fit(
+        self, server_round: int, parameters: object, client_manager: Any
+    ) -> list[Any]:
         """Toss each client's coin; note that the round is begun before anyone is told.
 
         Raises:
@@ -103,8 +108,8 @@ class FederatedStrategy(Strategy):
         ]
 
     def aggregate_fit(
-        self, server_round: int, results: list[Any], failures: list[Any]
-    ) -> tuple[Any, dict[str, Any]]:
+        self, server_round: int, results: list[Any], failures: object
+    ) -> tuple[Any, dict[str, object]]:
         """Return the parameters after the noisy sum of whoever answered."""
         if self.least is not None and len(results) < self.least:
             return self._shown(), {}
@@ -121,18 +126,20 @@ class FederatedStrategy(Strategy):
         self._note()
         return self._shown(), {}
 
-    def configure_evaluate(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
+    def configure_evaluate(
+        self, server_round: int, parameters: object, client_manager: object
+    ) -> Any:
         """Return nobody: what clients measure on records is not covered by the promise."""
         return []
 
-    def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
+    def aggregate_evaluate(self, server_round: int, results: object, failures: object) -> Any:
         """Return nothing."""
         return None, {}
 
-    def evaluate(self, server_round: int, parameters: Any) -> None:
+    def evaluate(self, server_round: int, parameters: object) -> None:
         """Return nothing."""
 
-    def _noisy(self, total: list[Any]) -> list[Any]:
+    def _noisy(self, total: list[Array]) -> list[Array]:
         names = [str(k) for k in range(len(total))]
         sums = {n: torch.from_numpy(t) for n, t in zip(names, total, strict=True)}
         bound = torch.tensor([self.federation.clip_norm])
@@ -217,7 +224,9 @@ class FederatedClient(NumPyClient):
         self.model, self.loss_fn, self.data = model, loss_fn, data
         self.rates, self.federation, self.least = rates, federation, least
 
-    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, Any]:
+    def fit(
+        self, parameters: list[Array], config: object
+    ) -> tuple[list[Array], int, dict[str, object]]:
         """Return the round's sum, 1 and nothing more.
 
         Args:

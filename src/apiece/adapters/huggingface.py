@@ -8,10 +8,11 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
-from apiece.adapters.stepping import Loss, PrivateStep, loss_of
+from apiece.adapters.stepping import Loss, PrivateStep, loss_of, steps_an_epoch
 from apiece.errors import InputError, StateError, UnsupportedError
 from apiece.plan import Plan
 from apiece.training import PlannedSpending, public_numbers
@@ -71,7 +72,7 @@ class PrivateTrainer(transformers.Trainer):
         *,
         plan: Plan,
         loss_fn: Loss | None = None,
-        people: Any = None,
+        people: npt.ArrayLike | None = None,
         rows_per_person: int | None = None,
         private_seed: int | None = None,
         checkpoint: str | None = None,
@@ -110,16 +111,14 @@ class PrivateTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return an epoch's steps, empty: the records are drawn in the step."""
-        records = sum(group.records for group in self._plan.groups)
-        length = max(round(records / self._plan.stages[0].expected_batch_size), 1)
-        return DataLoader([{}] * length, batch_size=None)  # type: ignore[arg-type]
+        return DataLoader([{}] * steps_an_epoch(self._plan), batch_size=None)  # type: ignore[arg-type]
 
-    def training_step(self, model: torch.nn.Module, *_: Any, **__: Any) -> torch.Tensor:
+    def training_step(self, model: torch.nn.Module, *_: object, **__: object) -> torch.Tensor:
         """Leave the step to the optimizer; return no loss."""
         model.train()
         return torch.zeros((), device=self.args.device)
 
-    def floating_point_ops(self, inputs: Any) -> int:
+    def floating_point_ops(self, inputs: object) -> int:
         """Return 0: how large the batches were is private."""
         return 0
 
@@ -131,7 +130,7 @@ class PrivateTrainer(transformers.Trainer):
             kept |= public_numbers(done, self._spending)
         super().log(kept, *rest)
 
-    def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
+    def train(self, resume_from_checkpoint: object = None, **options: Any) -> Any:
         """Run the plan; see `transformers.Trainer.train`.
 
         Args:
@@ -146,11 +145,11 @@ class PrivateTrainer(transformers.Trainer):
                 "resume_from_checkpoint: a private run goes on from its own folder only; use "
                 "checkpoint=... here and apiece.Trainer.resume"
             )
-        found = super().train(**options)
+        result = super().train(**options)
         if self._private is not None:
             self._private.trainer.fit(0)
-        told = {k: v for k, v in found.metrics.items() if k != "train_loss"}
-        return found._replace(training_loss=math.nan, metrics=told)
+        told = {k: v for k, v in result.metrics.items() if k != "train_loss"}
+        return result._replace(training_loss=math.nan, metrics=told)
 
 
 def _check(args: Any, plan: Plan, options: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from apiece._types import State
-from apiece.adapters.stepping import PrivateStep
+from apiece.adapters.stepping import PrivateStep, steps_an_epoch
 from apiece.errors import StateError, UnsupportedError
 from apiece.training import PlannedSpending, Trainer, public_numbers
 
@@ -65,16 +65,13 @@ class PrivateModule(LightningModule):
 
     def train_dataloader(self) -> DataLoader[int]:
         """Return the numbers of an epoch's steps; the records are drawn in the step."""
-        plan = self._step.trainer.plan
-        records = sum(group.records for group in plan.groups)
-        length = max(round(records / plan.stages[0].expected_batch_size), 1)
-        return DataLoader(range(length), batch_size=None)  # type: ignore[arg-type]
+        return DataLoader(range(steps_an_epoch(self._step.trainer.plan)), batch_size=None)  # type: ignore[arg-type]
 
     def configure_optimizers(self) -> PrivateStep:
         """Return the private step as an optimizer."""
         return self._step
 
-    def training_step(self, *_: Any) -> None:
+    def training_step(self, *_: object) -> None:
         """Take one step of the plan, and log what is public of it."""
         optimizer: Any = self.optimizers()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""What a run may tell MLflow: the plan's public numbers and the steps; needs the `mlflow` extra."""
+"""A callback for MLflow: a plan's public numbers and the steps; needs the `mlflow` extra."""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ def individual(
         clip_norm=max_grad_norm,
     )
     plain = _module_of(module)
-    return Trainer(plain, _optimizer_of(optimizer), _apart(criterion), plan, data_loader, **options)
+    return Trainer(
+        plain, _optimizer_of(optimizer), _per_record(criterion), plan, data_loader, **options
+    )
 
 
 def _module_of(module: nn.Module) -> nn.Module:
@@ -121,7 +123,7 @@ def _optimizer_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return plain
 
 
-def _apart(criterion: Any) -> Any:
+def _per_record(criterion: Any) -> Any:
     """Return torch's loss with one value a record; other losses as they are."""
     criterion = getattr(criterion, "criterion", criterion)  # of Opacus' ghost clipping
     if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", "none") != "none":

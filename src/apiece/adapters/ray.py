@@ -97,7 +97,7 @@ def _knock(address: str) -> None:
 
 def _got(ray: Any, task: Any, block: int) -> Arrays:
     try:
-        found: Arrays = ray.get(task)
+        arrays: Arrays = ray.get(task)
     except ray.exceptions.RayTaskError:  # what training itself raised
         raise
     except ray.exceptions.RayError as error:
@@ -105,7 +105,7 @@ def _got(ray: Any, task: Any, block: int) -> Arrays:
             f"ray: block {block} was lost with its worker ({type(error).__name__}) as often as Ray "
             "tries; what is finished is kept, and the same call goes on from there"
         ) from None
-    return found
+    return arrays
 
 
 def _ray() -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
 from apiece._types import State
 from apiece.errors import InputError, StateError
+from apiece.plan import Plan
 from apiece.training import Progress, Trainer
 
 
@@ -21,46 +22,23 @@ class PrivateStep(torch.optim.Optimizer):
     It shares the parameter groups of the trainer's own optimizer, so that what shows or schedules
     learning rates finds them. Gradients that a loop computes are not looked at.
 
-    Args:
-        trainer: Whose steps these are.
-        around: Makes the context of each step, such as autocast.
-
     Guarantee:
         The parameters change by steps of the trainer alone.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> plan = assign(Budgets(epsilon=[1.0] * 20, delta=1e-3), Scale(), steps=3,
-        ...               expected_batch_size=5, clip_norm=1.0)
-        >>> model, loss = torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none")
-        >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> data = torch.randn(20, 3), torch.zeros(20, dtype=torch.long)
-        >>> trainer = Trainer(model, sgd, loss, plan, data, seed=0)
-        >>> PrivateStep(trainer).step()
-        >>> trainer.step_number
-        1
     """
 
     def __init__(
         self,
         trainer: Trainer,
         *,
-        around: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+        around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         super().__init__(trainer.optimizer.param_groups, {})
         self.param_groups = trainer.optimizer.param_groups
         self.trainer, self._around = trainer, around
         self.done: Progress | None = None  # what callbacks were told of the last step
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take one step of the trainer.
-
-        Args:
-            closure: Not called; a loop's own losses and gradients have no part in the step.
-
-        Raises:
-            StateError: As `Trainer.step`.
-        """
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """Take one step of the trainer."""
         with self._around():
             self.done = self.trainer.step()
 
@@ -72,14 +50,7 @@ class PrivateStep(torch.optim.Optimizer):
         return {}
 
     def load_state_dict(self, state_dict: State) -> None:
-        """Refuse all but nothing: parameters and noise would no longer be those of one run.
-
-        Args:
-            state_dict: Empty, as `state_dict` gives it.
-
-        Raises:
-            StateError: For any other.
-        """
+        """Refuse all but nothing: parameters and noise would no longer be those of one run."""
         if not state_dict:
             return
         raise StateError(
@@ -88,23 +59,37 @@ class PrivateStep(torch.optim.Optimizer):
         )
 
 
+def steps_an_epoch(plan: Plan) -> int:
+    """Return how many steps a plan takes for as many records as there are, at least one."""
+    records = sum(group.records for group in plan.groups)
+    return max(round(records / plan.stages[0].expected_batch_size), 1)
+
+
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+class Outputs(Protocol):
+    """What a model of Hugging Face puts out."""
+
+    logits: torch.Tensor
+
+
 _IGNORED = -100  # the label of a token that counts for nothing, as Hugging Face has it
 
 
-def of_classes(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+def of_classes(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's cross-entropy, (B,), of logits (B, C) and labels (B,)."""
     return functional.cross_entropy(outputs.logits, labels, reduction="none")
 
 
-def of_numbers(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+def of_numbers(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean squared error, (B,)."""
     logits = outputs.logits
     off: torch.Tensor = logits - labels.view_as(logits).to(logits.dtype)
     return off.square().flatten(1).mean(1)
 
 
-def of_several(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+def of_several(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean binary cross-entropy, (B,), of logits and labels (B, C)."""
     logits = outputs.logits
     each = functional.binary_cross_entropy_with_logits(
@@ -113,7 +98,7 @@ def of_several(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
     return each.mean(1)
 
 
-def of_tokens(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+def of_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean cross-entropy over its tokens, (B,), of logits (B, T, C)."""
     logits = outputs.logits
     each = functional.cross_entropy(
@@ -123,7 +108,7 @@ def of_tokens(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
     return each.sum(1) / counted
 
 
-def of_next_tokens(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+def of_next_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean cross-entropy of the token that follows, (B,)."""
     after = functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
     return of_tokens(outputs, after)

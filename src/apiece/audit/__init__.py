@@ -4,24 +4,8 @@ from typing import TYPE_CHECKING
 
 from apiece import _lazy
 from apiece.audit.bounds import LowerBound, lower_bound, one_run, one_run_by_group
-from apiece.audit.findings import (
-    Difference,
-    Findings,
-    Rise,
-    Trend,
-    jonckheere_terpstra,
-    share_that_rises,
-    student_t,
-)
-from apiece.audit.membership import (
-    PrivacyScores,
-    Roc,
-    lira,
-    loss_scores,
-    privacy_scores,
-    rmia,
-    roc_by_group,
-)
+from apiece.audit.findings import Findings, jonckheere_terpstra, share_that_rises, student_t
+from apiece.audit.membership import lira, loss_scores, privacy_scores, rmia, roc_by_group
 from apiece.audit.records import ShadowScores
 from apiece.audit.splits import biregular, one_plan
 
@@ -30,16 +14,11 @@ if TYPE_CHECKING:
     from apiece.audit.stacked_training import UpdateRule
 
 __all__ = [
-    "Difference",
     "Findings",
     "LowerBound",
     "Pool",
-    "PrivacyScores",
-    "Rise",
-    "Roc",
     "ShadowJob",
     "ShadowScores",
-    "Trend",
     "UpdateRule",
     "biregular",
     "jonckheere_terpstra",

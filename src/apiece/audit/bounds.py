@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +39,7 @@ class Candidates:
         return int(self.threshold.size)
 
 
-def flat_scores(name: str, values: Any) -> Floats:
+def flat_scores(name: str, values: npt.ArrayLike) -> Floats:
     """Return `values` as a flat array of scores; infinities order, NaN is refused.
 
     Raises `DataError` if there are none, if they are not flat, or if one is NaN.
@@ -124,13 +122,13 @@ def choose(
     scores_in: Floats, scores_out: Floats, threshold: str | float, delta: float, error: float
 ) -> Candidates:
     """Return the candidates for `threshold`: "bonferroni", "split", or a number."""
-    if isinstance(threshold, str):
-        match threshold:
-            case "bonferroni":
-                return order_statistics(scores_in, scores_out)
-            case "split":
-                return split(scores_in, scores_out, delta, error)
-        raise unknown("threshold", threshold, ["bonferroni", "split"])
+    match threshold:
+        case "bonferroni":
+            return order_statistics(scores_in, scores_out)
+        case "split":
+            return split(scores_in, scores_out, delta, error)
+        case str():
+            raise unknown("threshold", threshold, ["bonferroni", "split"])
     return fixed(scores_in, scores_out, _check.finite("threshold", threshold))
 
 
@@ -197,16 +195,6 @@ def p_values(candidates: Candidates, mu: float) -> Floats:
     return np.asarray(np.minimum(worst, 1.0))
 
 
-def _only(candidates: Candidates, which: Integers) -> Candidates:
-    return Candidates(
-        threshold=candidates.threshold[which],
-        true_positives=candidates.true_positives[which],
-        false_positives=candidates.false_positives[which],
-        in_count=candidates.in_count,
-        out_count=candidates.out_count,
-    )
-
-
 def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
     """Return the largest μ that some candidate rejects at `error`, and that candidate.
 
@@ -216,9 +204,15 @@ def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
 
     def rejects(mu: float) -> bool:
         nonlocal alive
-        found = alive[p_values(_only(candidates, alive), mu) <= error]
-        alive = found if found.size else alive
-        return found.size > 0
+        still = replace(
+            candidates,
+            threshold=candidates.threshold[alive],
+            true_positives=candidates.true_positives[alive],
+            false_positives=candidates.false_positives[alive],
+        )
+        rejecting = alive[p_values(still, mu) <= error]
+        alive = rejecting if rejecting.size else alive
+        return rejecting.size > 0
 
     mu = last_true(rejects, most=MOST, rounds=ROUNDS)
     return mu, int(alive[0]) if alive.size else 0
@@ -263,18 +257,8 @@ class LowerBound:
 
     def to_dict(self) -> dict[str, float | int | str | None]:
         """Return the fields as JSON types; an infinite threshold becomes None."""
-        finite = self.threshold is not None and bool(np.isfinite(self.threshold))
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "method": self.method,
-            "candidates": self.candidates,
-            "threshold": self.threshold if finite else None,
-            "mu": self.mu,
-            "in_count": self.in_count,
-            "out_count": self.out_count,
-        }
+        finite = self.threshold is not None and np.isfinite(self.threshold)
+        return asdict(self) | {"threshold": self.threshold if finite else None}
 
 
 def lower_bound(
@@ -390,11 +374,6 @@ def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct
     return right + wrong > guesses / canaries
 
 
-def _largest(rejected: Callable[[float], bool]) -> float:
-    """Return the largest value known to be rejected, 0 if none; any rejected one is a bound."""
-    return last_true(rejected, most=MOST, rounds=ROUNDS)
-
-
 def _guess_counts(canaries: int, guesses: int | None) -> list[int]:
     if guesses is not None:
         count = _check.count("guesses", guesses)
@@ -463,9 +442,9 @@ def one_run(
     order = shuffled[np.argsort(values[shuffled], kind="stable")]
     tries = _guess_counts(values.size, guesses)
     error = (1 - confidence) / len(tries)
-    found = [_try(count, truth[order], error, delta, method) for count in tries]
-    best = int(np.argmax([epsilon for epsilon, _ in found]))
-    epsilon, mu = found[best]
+    shown = [_try(count, truth[order], error, delta, method) for count in tries]
+    best = int(np.argmax([epsilon for epsilon, _ in shown]))
+    epsilon, mu = shown[best]
     return LowerBound(
         epsilon=epsilon,
         delta=delta,
@@ -518,9 +497,9 @@ def one_run_by_group(
             f"groups: shape {names.shape} for {values.size} scores and {truth.size} coins; give "
             "one of each a canary"
         )
-    found = np.unique(names)
+    every = np.unique(names)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
-    each = 1 - (1 - confidence) / max(found.size, 1)
+    each = 1 - (1 - confidence) / max(every.size, 1)
     return {
         str(name): one_run(
             values[names == name],
@@ -529,7 +508,7 @@ def one_run_by_group(
             confidence=each,
             method=method,
         )
-        for name in found
+        for name in every
     }
 
 
@@ -541,13 +520,12 @@ def _try(
     high = math.ceil(guesses / 2)
     correct = int((~ordered[:low]).sum() + ordered[canaries - high :].sum())
     if method == "gdp":
-        mu = _largest(
-            lambda m: gdp_rejects(m, error, canaries=canaries, guesses=guesses, correct=correct)
-        )
+        counts = {"canaries": canaries, "guesses": guesses, "correct": correct}
+        mu = last_true(lambda m: gdp_rejects(m, error, **counts), most=MOST, rounds=ROUNDS)
         return epsilon_from_mu(mu, delta), mu
 
     def rejected(epsilon: float) -> bool:
         p = dp_p_value(epsilon, canaries=canaries, guesses=guesses, correct=correct, delta=delta)
         return p <= error
 
-    return _largest(rejected), None
+    return last_true(rejected, most=MOST, rounds=ROUNDS), None

@@ -1,4 +1,4 @@
-"""Findings: what an audit found, of groups and never of one person."""
+"""Findings of audits, of groups and never of one person, and the tests between groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from scipy import special, stats
 from apiece._types import Floats, Json
 from apiece.audit.bounds import LowerBound, flat_scores, one_run
 from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores, roc_by_group
-from apiece.audit.records import ShadowScores
+from apiece.audit.records import Array, ShadowScores
 from apiece.audit.splits import check_half_full
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError
@@ -23,26 +22,13 @@ from apiece.errors import DataError, InputError
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A Jonckheere–Terpstra test: `p_value` of no trend against a rise.
+    """A Jonckheere–Terpstra test of no trend against a rise; `p_value` is one-sided."""
 
-    Attributes:
-        statistic: How many pairs from two populations rise, ties counted half.
-        z: The standardised statistic.
-        p_value: One-sided.
-        concordance: Of pairs from two populations in order, the share that rises less the share
-            that falls, in [−1, 1] (0: no effect).
-        relative_change: Of the mean, from the first population to the last.
-
-    Example:
-        >>> jonckheere_terpstra([[1, 2, 3], [4, 5, 6], [7, 8, 9]]).stars
-        '**'
-    """
-
-    statistic: float
+    statistic: float  # pairs from two populations that rise, ties counted half
     z: float
     p_value: float
-    concordance: float
-    relative_change: float
+    concordance: float  # share of such pairs that rise less share that falls; 0: no effect
+    relative_change: float  # of the mean, from the first population to the last
 
     @property
     def stars(self) -> str:
@@ -94,37 +80,25 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
 
 
 def _variance(sizes: Floats, ties: Floats) -> float:
+    """Return the variance of the statistic without a trend, corrected for ties."""
     n = float(sizes.sum())
 
-    def first(x: Floats) -> float:
-        return float((x * (x - 1) * (2 * x + 5)).sum())
+    def total(x: npt.ArrayLike, *shifts: int) -> float:
+        return float(np.prod([np.asarray(x, float) - k for k in shifts], axis=0).sum())
 
-    def second(x: Floats) -> float:
-        return float((x * (x - 1) * (x - 2)).sum())
+    def cubic(x: npt.ArrayLike) -> float:
+        return float((np.asarray(x) * (np.asarray(x) - 1) * (2 * np.asarray(x) + 5)).sum())
 
-    def third(x: Floats) -> float:
-        return float((x * (x - 1)).sum())
-
-    every = np.array([n])
-    variance = (first(every) - first(sizes) - first(ties)) / 72
+    variance = (cubic([n]) - cubic(sizes) - cubic(ties)) / 72
     if n > 2:
-        variance += second(sizes) * second(ties) / (36 * n * (n - 1) * (n - 2))
-    return variance + third(sizes) * third(ties) / (8 * n * (n - 1))
+        triples = total(sizes, 0, 1, 2) * total(ties, 0, 1, 2)
+        variance += triples / (36 * n * (n - 1) * (n - 2))
+    return variance + total(sizes, 0, 1) * total(ties, 0, 1) / (8 * n * (n - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Student's t of two groups.
-
-    Attributes:
-        statistic: t.
-        p_value: Two-sided.
-        effect: Cohen's d.
-
-    Example:
-        >>> student_t([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).effect
-        0.0
-    """
+    """Student's t of two groups: a two-sided `p_value`, and Cohen's d as `effect`."""
 
     statistic: float
     p_value: float
@@ -160,23 +134,13 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """Paired scores before and after: what share rose, and is that more than chance?
+    """Paired scores before and after: the share of pairs that rose, with its 95 % interval.
 
-    Attributes:
-        share: Of all pairs.
-        lower: Of the share, by Clopper and Pearson, 95 % together with `upper`.
-        upper: The same.
-        p_value: Wilcoxon signed-rank of no change against a rise, one-sided.
-        median_change: Of the pairs.
-        pairs: How many.
-
-    Example:
-        >>> share_that_rises([1.0, 2.0, 3.0], [1.5, 2.5, 3.5]).median_change
-        0.5
+    `p_value` is Wilcoxon's signed-rank test of no change against a rise, one-sided.
     """
 
     share: float
-    lower: float
+    lower: float  # by Clopper and Pearson
     upper: float
     p_value: float
     median_change: float
@@ -217,37 +181,23 @@ def share_that_rises(before: npt.ArrayLike, after: npt.ArrayLike) -> Rise:
 
 @dataclass(frozen=True, slots=True)
 class GroupScores:
-    """The privacy scores of a group's records: mean, median and 95 % quantile.
-
-    Attributes:
-        mean: Over the records.
-        median: Over the records.
-        quantile_95: Over the records.
-        records: How many there were.
-
-    Example:
-        >>> GroupScores(0.2, 0.1, 0.9, 40).records
-        40
-    """
+    """The privacy scores of a group's records: mean, median and 95 % quantile."""
 
     mean: float
     median: float
     quantile_95: float
     records: int
 
+    @classmethod
+    def of(cls, scores: Floats) -> GroupScores:
+        """Return the summary of (n,) scores."""
+        median, high = np.quantile(scores, [0.5, 0.95])
+        return cls(float(scores.mean()), float(median), float(high), scores.size)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupDifference:
-    """How the members of two groups differ in their mean scores.
-
-    Attributes:
-        groups: Their names.
-        test: Student's t; None where a group is too small for it.
-
-    Example:
-        >>> GroupDifference(("strict", "weak"), None).to_dict()
-        {'groups': ['strict', 'weak']}
-    """
+    """How the members of two groups differ in their mean scores."""
 
     groups: tuple[str, str]
     test: Difference | None
@@ -298,26 +248,20 @@ class Findings:
 
     def to_dict(self) -> Json:
         """Return the findings as JSON types, without what was not looked at."""
-        by_group = self.bounds_by_group
-        found: Json = {
-            "audit": self.audit,
-            "strategy": self.strategy,
-            "steps": self.steps,
-            "attack": self.attack,
-            "unit": self.unit,
-            "models": self.models,
-            "records": self.records,
+        by_group: Json | None = None
+        if self.bounds_by_group is not None:
+            groups = self.bounds_by_group.items()
+            by_group = {name: [bound.to_dict() for bound in own] for name, own in groups}
+        names = ("audit", "strategy", "steps", "attack", "unit", "models", "records")
+        parts: Json = {name: getattr(self, name) for name in names} | {
             "roc": {name: curve.summary() for name, curve in self.rocs.items()} or None,
             "lower_bounds": [bound.to_dict() for bound in self.bounds] or None,
-            "lower_bounds_by_group": None
-            if by_group is None
-            else {name: [bound.to_dict() for bound in each] for name, each in by_group.items()},
-            "privacy_score": {name: asdict(own) for name, own in self.privacy_score.items()}
-            or None,
+            "lower_bounds_by_group": by_group,
+            "privacy_score": {n: asdict(own) for n, own in self.privacy_score.items()} or None,
             "differences": [each.to_dict() for each in self.differences] or None,
             "canaries": self.canaries,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in parts.items() if value is not None}
 
 
 LEAST_MODELS = 6  # so that the others of each model hold two with and two without each record
@@ -329,31 +273,6 @@ def shadow_findings(
     """Return the findings of LiRA with every model attacked in turn by all others.
 
     No figure of a single record is in it.
-
-    Args:
-        shadows: Confidences of K models, half full within each group.
-        variant: As of `lira`.
-        variance: As of `lira`.
-
-    Returns:
-        ROCs of all records and by group, privacy scores by group, and Student's t between the
-        members' mean likelihood scores of each two groups.
-
-    Raises:
-        DataError: For splits that are not half full within each group.
-        InputError: For fewer shadow models than LiRA needs.
-
-    References:
-        Boenisch et al. 2023, §4.2.
-
-    Example:
-        >>> from apiece.audit import biregular
-        >>> generator = np.random.default_rng(0)
-        >>> included = biregular(8, np.zeros(40, int), generator=generator)
-        >>> phi = generator.normal(size=(8, 40)) + included
-        >>> shadows = ShadowScores(np.arange(40), np.repeat(["all"], 40), included, phi)
-        >>> 0.5 < shadow_findings(shadows).rocs["all"].auc < 1
-        True
     """
     check_half_full(shadows.included, shadows.groups)
     scores = lira_each(shadows, variant=variant, variance=variance)
@@ -369,20 +288,11 @@ def shadow_findings(
         models=shadows.models,
         records=len(shadows),
         rocs=rocs,
-        privacy_score={name: _group_scores(private[of[name]]) for name in names},
+        privacy_score={name: GroupScores.of(private[of[name]]) for name in names},
         differences=tuple(
             GroupDifference((a, b), _difference(likelihood[of[a]], likelihood[of[b]]))
             for a, b in combinations(names, 2)
         ),
-    )
-
-
-def _group_scores(scores: Floats) -> GroupScores:
-    return GroupScores(
-        mean=float(scores.mean()),
-        median=float(np.median(scores)),
-        quantile_95=float(np.quantile(scores, 0.95)),
-        records=scores.size,
     )
 
 
@@ -394,22 +304,12 @@ def _difference(first: Floats, second: Floats) -> Difference | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Side:
-    """What a model says of those that it was trained on, or of others; data about people.
-
-    Args:
-        scores: (n,), one a record or person; higher says trained on.
-        groups: (n,), their budget groups, or None.
-        people: (n,), the persons' ids, or None where the records are the units.
-
-    Example:
-        >>> Side.of([0.0, 2.0, 2.0], people=["ann", "bob", "ann"]).people.tolist()
-        ['ann', 'bob']
-    """
+class ModelScores:
+    """What a model says of those that it was trained on, or of others; data about people."""
 
     scores: Floats
-    groups: npt.NDArray[Any] | None = None
-    people: npt.NDArray[Any] | None = None
+    groups: Array | None = None
+    people: Array | None = None
 
     @classmethod
     def of(
@@ -418,17 +318,8 @@ class Side:
         *,
         groups: npt.ArrayLike | None = None,
         people: npt.ArrayLike | None = None,
-    ) -> Side:
-        """Return the side of confidences φ: the loss of each record, or the mean of a person's.
-
-        Args:
-            confidences: (n,), φ = log(p/(1−p)) of the true class, one a row.
-            groups: (n,), the budget group of each row.
-            people: (n,), the id of each row's person, where persons are the units.
-
-        Raises:
-            DataError: As `Units`, and where a person is in two groups.
-        """
+    ) -> ModelScores:
+        """Return the side of confidences φ: the loss of each record, or the mean of a person's."""
         scores = loss_scores(np.asarray(confidences, dtype=np.float64).ravel())
         names = None if groups is None else np.asarray(groups)
         if people is None:
@@ -441,8 +332,8 @@ class Side:
 
 
 def audit_scores(
-    members: Side,
-    others: Side,
+    members: ModelScores,
+    others: ModelScores,
     *,
     delta: float,
     confidence: float = 0.95,
@@ -453,25 +344,8 @@ def audit_scores(
     The bounds draw m = min(members, others) canaries, with a Binomial(m, ½) number from the
     members, so that among exchangeable records each is in by a fair coin, as the one-run theorem
     asks. A train/test split that was not drawn at random makes the bounds meaningless.
-
-    Args:
-        members: Those who were trained on.
-        others: Of the same population, who were not. Where both have groups, there is a ROC a
-            group.
-        delta: Of the bounds.
-        confidence: Of each bound.
-        generator: Draws the canaries.
-
-    Raises:
-        DataError: Where a person is on both sides, or one side is of persons and one of records.
-
-    Example:
-        >>> generator = np.random.default_rng(0)
-        >>> members, others = (Side.of(generator.normal(size=50)) for _ in range(2))
-        >>> audit_scores(members, others, delta=1e-5, generator=generator).canaries
-        50
     """
-    _require_apart(members.people, others.people)
+    _require_disjoint(members.people, others.people)
     sizes = members.scores.size, others.scores.size
     scores = np.concatenate([members.scores, others.scores])
     truth = np.repeat([True, False], sizes)
@@ -501,7 +375,7 @@ def audit_scores(
     )
 
 
-def _require_apart(one: npt.NDArray[Any] | None, other: npt.NDArray[Any] | None) -> None:
+def _require_disjoint(one: Array | None, other: Array | None) -> None:
     if one is None and other is None:
         return
     if one is None or other is None:

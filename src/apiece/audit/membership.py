@@ -1,4 +1,4 @@
-"""LiRA: how likely a model's confidence in a record is with and without that record.
+"""Membership tests on models' confidences: LiRA, RMIA, the loss threshold, and their ROC.
 
 Confidences are φ = log(p/(1−p)) of the true class, which are near normal over models. Standard
 deviations are of the population (divided by the count), as in the reference implementations.
@@ -8,7 +8,6 @@ Source: Carlini et al. 2022.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from scipy import special
 from apiece import _check
 from apiece._types import Floats, Mask
 from apiece.audit.bounds import flat_scores
-from apiece.audit.records import ShadowScores
+from apiece.audit.records import Array, ShadowScores
 from apiece.errors import DataError, InputError, unknown
 
 VARIANTS = ("online", "offline")
@@ -146,22 +145,6 @@ def lira_each(
     """Return (K, n): every model attacked in turn with the K − 1 others as its shadows.
 
     The score at (k, i) is that of `lira` with model k removed from the shadows.
-
-    Args:
-        shadows: Confidences of K models.
-        variant: As of `lira`.
-        variance: As of `lira`.
-
-    Raises:
-        InputError: As `lira`, which then needs one more model of each world.
-
-    Example:
-        >>> included = np.arange(8)[:, None] % 2 == np.array([0, 1])
-        >>> phi = np.random.default_rng(0).normal(size=(8, 2)) + 5 * included
-        >>> shadows = ShadowScores(np.array([7, 9]), np.array(["a", "a"]), included, phi)
-        >>> scores = lira_each(shadows)
-        >>> scores.shape, bool(np.median(scores[included]) > 0 > np.median(scores[~included]))
-        ((8, 2), True)
     """
     _options(shadows, variant, variance, spare=1)
     scores = np.empty(shadows.included.shape)
@@ -176,19 +159,9 @@ def lira_each(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrivacyScores:
-    """|μ_in − μ_out| / (σ_in + σ_out) of each record; data about people.
+    """|μ_in − μ_out| / (σ_in + σ_out) of each record, with a bootstrap interval; data about people.
 
-    Attributes:
-        ids: The records.
-        groups: Their budget groups.
-        score: How far each record's two worlds lie apart.
-        lower: Of a bootstrap interval, or None where none was asked.
-        upper: The same.
-
-    Example:
-        >>> found = PrivacyScores(np.array([7]), np.array(["a"]), np.array([0.4]), None, None)
-        >>> found.score.tolist()
-        [0.4]
+    `lower` and `upper` are None where no interval was asked for.
     """
 
     ids: npt.NDArray[np.generic]
@@ -240,8 +213,8 @@ def privacy_scores(
         share = _check.probability("confidence", confidence, low_open=True, high_open=True)
         even = np.full(shadows.models, 1 / shadows.models)
         drawn = generator.multinomial(shadows.models, even, size=resamples).astype(float)
-        found = _weighted_scores(shadows, drawn)
-        lower, upper = np.nanquantile(found, [(1 - share) / 2, (1 + share) / 2], axis=0)
+        resampled = _weighted_scores(shadows, drawn)
+        lower, upper = np.nanquantile(resampled, [(1 - share) / 2, (1 + share) / 2], axis=0)
     return PrivacyScores(shadows.ids, shadows.groups, score, lower, upper)
 
 
@@ -259,9 +232,9 @@ def _weighted_scores(shadows: ShadowScores, weights: Floats) -> Floats:
                 square = weights @ (member * values[..., a] ** 2) / count
             moments.append((mean, np.sqrt(np.maximum(square - mean**2, 0.0))))
         (mean_in, std_in), (mean_out, std_out) = moments
-        apart = np.abs(mean_in - mean_out)
+        gap = np.abs(mean_in - mean_out)
         with np.errstate(invalid="ignore", divide="ignore"):
-            parts.append(np.where(apart == 0, 0.0, apart / (std_in + std_out)))
+            parts.append(np.where(gap == 0, 0.0, gap / (std_in + std_out)))
     return np.asarray(np.mean(parts, axis=0))
 
 
@@ -363,22 +336,9 @@ FPRS = (1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roc:
-    """The curve from (0, 0) to (1, 1), one point a distinct score.
+    """The curve from (0, 0) to (1, 1), a point a distinct score: ties are worth half the area."""
 
-    Equal scores are one step, so ties are worth half in the area.
-
-    Attributes:
-        fpr: False positive rates, increasing.
-        tpr: True positive rates at them.
-        members: How many members the scores were of.
-        others: How many non-members.
-
-    Example:
-        >>> Roc(np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 1.0]), 5, 5).auc
-        1.0
-    """
-
-    fpr: Floats
+    fpr: Floats  # increasing
     tpr: Floats
     members: int
     others: int
@@ -394,11 +354,7 @@ class Roc:
         return float(np.max(self.tpr + 1 - self.fpr) / 2)
 
     def tpr_at(self, fpr: float) -> float:
-        """Return the TPR of the last threshold whose FPR is at most `fpr`; no interpolation.
-
-        Args:
-            fpr: In [0, 1].
-        """
+        """Return the TPR of the last threshold whose FPR is at most `fpr`; no interpolation."""
         return float(self.tpr[np.searchsorted(self.fpr, fpr, side="right") - 1])
 
     def summary(self) -> dict[str, float | int]:
@@ -414,19 +370,7 @@ class Roc:
 
 
 def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
-    """Return the ROC of "score above a threshold says member".
-
-    Args:
-        scores: Of any one shape.
-        member: Truth values of the same shape.
-
-    Raises:
-        DataError: For NaN, lengths that differ, or a class without entries.
-
-    Example:
-        >>> roc([3, 2, 1, 0], [1, 0, 1, 0]).auc
-        0.75
-    """
+    """Return the ROC of "score above a threshold says member"."""
     values = flat_scores("scores", np.ravel(np.asarray(scores)))
     truth = np.ravel(np.asarray(member)).astype(bool)
     if truth.shape != values.shape:
@@ -442,9 +386,7 @@ def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     return Roc(np.r_[0, fp / others], np.r_[0, tp / members], members, others)
 
 
-def roc_by_group(
-    scores: npt.ArrayLike, member: npt.ArrayLike, groups: npt.NDArray[Any]
-) -> dict[str, Roc]:
+def roc_by_group(scores: npt.ArrayLike, member: npt.ArrayLike, groups: Array) -> dict[str, Roc]:
     """Return the ROC of all records ("all") and of each group, by name.
 
     Args:
@@ -466,8 +408,8 @@ def roc_by_group(
             f"scores {values.shape}, member {truth.shape}, groups {groups.shape}: must agree in "
             "the number of records"
         )
-    found = {"all": roc(values, truth)}
+    curves = {"all": roc(values, truth)}
     for name in np.unique(groups):
         of = groups == name
-        found[str(name)] = roc(values[..., of], truth[..., of])
-    return found
+        curves[str(name)] = roc(values[..., of], truth[..., of])
+    return curves

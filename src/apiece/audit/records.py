@@ -19,6 +19,7 @@ from apiece._files import Kind, write
 from apiece._types import Floats, Integers, Mask
 from apiece.errors import DataError
 
+Array = npt.NDArray[Any]  # ids, groups and what else differs in type
 _MARK = b"apiece arrays"
 _ARRAYS = Kind("a file of scores", (".npz",), _MARK)
 
@@ -43,8 +44,8 @@ class ShadowScores:
         (2, 2)
     """
 
-    ids: npt.NDArray[Any]
-    groups: npt.NDArray[Any]
+    ids: Array
+    groups: Array
     included: Mask
     confidences: Floats
 
@@ -131,7 +132,7 @@ class ShadowScores:
         )
 
 
-def positions(known: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Integers:
+def positions(known: Array, wanted: Array) -> Integers:
     """Return where each of `wanted` stands in `known`; raise `DataError` for one that does not."""
     order = np.argsort(known, kind="stable")
     try:
@@ -148,24 +149,8 @@ def positions(known: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Integers:
     return where
 
 
-def join(
-    name: str, known: npt.NDArray[Any], wanted_name: str, wanted: npt.NDArray[Any]
-) -> Integers:
-    """Return where each of the ids `wanted` stands in `known`, if the two are the same ids.
-
-    Args:
-        name: Of the first, for messages.
-        known: Ids, each once.
-        wanted_name: Of the second.
-        wanted: The same ids in any order.
-
-    Raises:
-        DataError: For an id that repeats, or that only one of the two has.
-
-    Example:
-        >>> join("scores", np.array([7, 9]), "budgets", np.array([9, 7])).tolist()
-        [1, 0]
-    """
+def join(name: str, known: Array, wanted_name: str, wanted: Array) -> Integers:
+    """Return where each of the ids `wanted` stands in `known`, if the two are the same ids."""
     first, second = _check.record_ids(name, known), _check.record_ids(wanted_name, wanted)
     for here, there, own, other in (
         (name, wanted_name, first, second),
@@ -180,7 +165,7 @@ def join(
     return positions(first, second)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays to a `.npz` file, whole or not at all; a comment in it says that it is one."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
@@ -189,22 +174,8 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     write(path, buffer.getvalue(), _ARRAYS)
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays in a `.npz` file; nothing in it is executed.
-
-    Args:
-        path: Of the file.
-
-    Raises:
-        DataError: For a file that is not there, is damaged or holds something else.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     np.savez(f"{folder}/scores.npz", phi=[1.0, 2.0])
-        ...     read_arrays(Path(folder, "scores.npz"))["phi"].tolist()
-        [1.0, 2.0]
-    """
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays in a `.npz` file; nothing in it is executed."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             return {name: data[name] for name in data.files}

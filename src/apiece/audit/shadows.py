@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from multiprocessing import parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from apiece._types import Integers, Json, Mask
 from apiece.assignment import Strategy, assign
 from apiece.audit import stacked_training
 from apiece.audit.membership import PrivacyScores, privacy_scores
-from apiece.audit.records import ShadowScores, positions, read_arrays, write_arrays
+from apiece.audit.records import Array, ShadowScores, positions, read_arrays, write_arrays
 from apiece.audit.splits import biregular, one_plan, one_target
 from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets, Units
@@ -37,7 +36,7 @@ from apiece.plan import Plan
 from apiece.training import StackedMlp
 from apiece.training.stacked import StackedModel
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
 Work = Callable[[int], Arrays]
 Mapper = Callable[[Work, Iterable[int]], Iterable[tuple[int, Arrays]]]
 
@@ -62,7 +61,7 @@ class Pool:
         4
     """
 
-    ids: npt.NDArray[Any]
+    ids: Array
     inputs: Tensor
     targets: Tensor
     groups: Integers
@@ -208,23 +207,14 @@ class ShadowJob:
             block=block,
             people=pool.people,
         )
-        found = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
+        phi = stacked_training.confidences(self.model, flat, pool.inputs, pool.targets)
         if pool.people is not None:
-            found = pool.people.mean(found)
-        return {"confidences": found.astype(np.float32)}
+            phi = pool.people.mean(phi)
+        return {"confidences": phi.astype(np.float32)}
 
 
 def serially(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
-    """Yield each block, trained here, one after the other: the default mapper.
-
-    Args:
-        work: Trains a block and returns its arrays.
-        blocks: Which.
-
-    Example:
-        >>> list(serially(lambda block: {"twice": np.array(2 * block)}, [3]))
-        [(3, {'twice': array(6)})]
-    """
+    """Yield each block, trained here, one after the other: the default mapper."""
     for block in blocks:
         yield block, work(block)
 
@@ -329,25 +319,7 @@ def train_shadows(
 
 
 def claim(job: ShadowJob, folder: Path) -> list[int]:
-    """Return the blocks that a folder lacks; an empty folder becomes this job's.
-
-    Args:
-        job: Whose blocks.
-        folder: Where they are written.
-
-    Raises:
-        DataError: Where it holds another job's blocks or cannot be written to.
-
-    Example:
-        >>> from tempfile import mkdtemp
-        >>> from apiece.audit.shadows import half_plan, table_job
-        >>> from apiece.budgets import Budgets
-        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
-        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
-        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
-        >>> claim(table_job(x, y, budgets, plan, models=20, seed=0), Path(mkdtemp()))
-        [0, 1]
-    """
+    """Return the blocks that a folder lacks; an empty folder becomes this job's."""
     manifest, models = folder / "job.json", int(job.included.shape[0])
     own = {"digest": job.digest(), "models": models, "blocks": job.blocks}
     if manifest.exists():
@@ -366,10 +338,10 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
 def _manifest(path: Path) -> Json:
     """Return what a folder says of its job; nothing where it cannot be read."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _file(folder: Path, block: int) -> Path:
@@ -391,27 +363,9 @@ def half_plan(
 
     Its groups have half of the records, the odd one more, whoever is in which model.
 
-    Args:
-        budgets: Of all n records.
-        strategy: As for `assign`.
-        steps: How many.
-        expected_batch_size: In records of a half, or persons.
-        clip_norm: As for `assign`.
-
-    Raises:
-        InfeasibleError: Where no plan meets the budgets; further errors as `assign`.
-
     Guarantee:
         For each group, that of the plan: it holds for every record whose budget is its group's,
         whichever model it is in.
-
-    Example:
-        >>> plan = half_plan(
-        ...     Budgets([1.0] * 5 + [3.0] * 4, 1e-5), "scale", steps=2, expected_batch_size=2.0,
-        ...     clip_norm=1.0,
-        ... )
-        >>> plan.budget_groups.records.tolist()
-        [3, 2]
     """
     groups = budgets.groups
     count = (groups.records + 1) // 2
@@ -436,33 +390,12 @@ def table_job(
     models: int,
     seed: int,
     recipe: UpdateRule | None = None,
-    people: npt.NDArray[Any] | None = None,
+    people: Array | None = None,
     rows_per_person: int | None = None,
 ) -> ShadowJob:
     """Return the job of `models` MLPs (features, 128, 64, classes) on biregular halves.
 
     With `people` the halves are of persons.
-
-    Args:
-        features: (n, d).
-        targets: (n,) classes.
-        budgets: Of the same n records in the same order; with `people`, of the persons.
-        plan: As from `half_plan`.
-        models: How many, at least 2.
-        seed: Of the halves and of the training.
-        recipe: How a model is updated.
-        people: (n,), the id of each row's person.
-        rows_per_person: How many rows a person brings in a step at most, None for all.
-
-    Raises:
-        DataError: Where they differ in length or in their persons.
-
-    Example:
-        >>> budgets = Budgets([1.0] * 4 + [3.0] * 4, 1e-5)
-        >>> plan = half_plan(budgets, "scale", steps=2, expected_batch_size=2.0, clip_norm=1.0)
-        >>> x, y = np.ones((8, 3), np.float32), np.arange(8) % 2
-        >>> table_job(x, y, budgets, plan, models=4, seed=0).included.sum(axis=1)
-        array([4, 4, 4, 4])
     """
     if not len(features) == len(targets) == len(budgets if people is None else people):
         raise DataError(
@@ -484,7 +417,7 @@ def table_job(
 def target_job(
     pool: Pool,
     plan: Plan | Sequence[Plan],
-    targets: Sequence[Any] | npt.NDArray[Any],
+    targets: npt.ArrayLike,
     *,
     group: int,
     models: int,
@@ -518,9 +451,7 @@ def target_job(
     return ShadowJob(pool, shared, model, included, recipe, seed=seed, block=block, groups=groups)
 
 
-def target_scores(
-    scores: ShadowScores, targets: Sequence[Any] | npt.NDArray[Any], *, models: int
-) -> PrivacyScores:
+def target_scores(scores: ShadowScores, targets: npt.ArrayLike, *, models: int) -> PrivacyScores:
     """Return each target's privacy score from the models that `target_job` made for it.
 
     Raises `DataError` where the number of models does not fit, or a target's column is not half in.
@@ -529,7 +460,7 @@ def target_scores(
     where = positions(scores.ids, wanted)
     if scores.models != where.size * models:
         raise DataError(f"scores: {scores.models} models for {where.size} targets of {models} each")
-    found = np.empty(where.size)
+    targets_scores = np.empty(where.size)
     for t, column in enumerate(where):
         rows = slice(t * models, (t + 1) * models)
         inside = int(scores.included[rows, column].sum())
@@ -543,5 +474,5 @@ def target_scores(
             scores.included[rows, [column]],
             scores.confidences[rows, [column]],
         )
-        found[t] = privacy_scores(own).score[0]
-    return PrivacyScores(wanted, np.full(wanted.shape, "target"), found, None, None)
+        targets_scores[t] = privacy_scores(own).score[0]
+    return PrivacyScores(wanted, np.full(wanted.shape, "target"), targets_scores, None, None)

@@ -1,4 +1,4 @@
-"""Who is in which shadow model: half of every budget group, and every record in half the models.
+"""Splits into shadow models: half of every budget group, and every record in half the models.
 
 A split that is not balanced within the groups would change the distribution of budgets from
 model to model, and with it what is measured (Kaiser et al. 2026 App. A-B).
@@ -6,13 +6,12 @@ model to model, and with it what is measured (Kaiser et al. 2026 App. A-B).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Mask
+from apiece.audit.records import Array
 from apiece.errors import DataError, InputError
 from apiece.plan import BoundPlan, Plan
 
@@ -78,21 +77,7 @@ def _mix(rows: Mask, trades: int, generator: np.random.Generator) -> None:
 
 
 def one_target(models: int, size: int, target: int) -> Mask:
-    """Return membership (models, size): all others in every model, the target in half of them.
-
-    Args:
-        models: How many, at least 2.
-        size: How many records.
-        target: The position of the one.
-
-    Raises:
-        InputError: For fewer than 2 models.
-        DataError: For a target that is not among the records.
-
-    Example:
-        >>> one_target(4, 3, 1).astype(int).tolist()
-        [[1, 1, 1], [1, 0, 1], [1, 1, 1], [1, 0, 1]]
-    """
+    """Return membership (models, size): all others in every model, the target in half of them."""
     models = _check.count("models", models, least=2)
     if not 0 <= target < size:
         raise DataError(f"target = {target}: there are {size} records")
@@ -101,7 +86,7 @@ def one_target(models: int, size: int, target: int) -> Mask:
     return result
 
 
-def check_half_full(included: Mask, groups: npt.NDArray[Any]) -> None:
+def check_half_full(included: Mask, groups: Array) -> None:
     """Raise `DataError` unless every row holds half of every group, give or take one record."""
     for group in np.unique(groups):
         counts = included[:, groups == group].sum(axis=1)

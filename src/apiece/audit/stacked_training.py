@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from apiece import _check
 from apiece._types import Floats, Integers, Mask
+from apiece.audit.records import Array
 from apiece.budgets import Units
 from apiece.errors import DataError, InputError, UnsupportedError, unknown
 from apiece.plan import Plan, Stage
@@ -45,16 +46,16 @@ def successes(tosses: int, probability: float, generator: np.random.Generator) -
         return np.arange(tosses)
     if probability <= 0 or tosses == 0:
         return np.empty(0, dtype=np.int64)
-    found: list[Integers] = []
+    places: list[Integers] = []
     last = -1
     while last < tosses:
         mean = (tosses - last) * probability
         draw = int(mean + 4 * np.sqrt(mean) + 8)
         gaps = np.minimum(generator.geometric(probability, draw), tosses + 1)
         at = last + np.cumsum(gaps)
-        found.append(at)
+        places.append(at)
         last = int(at[-1])
-    every = np.concatenate(found)
+    every = np.concatenate(places)
     return every[every < tosses]
 
 
@@ -91,12 +92,12 @@ def _block(
     pairs: list[tuple[float, Integers]], steps: int, generator: np.random.Generator
 ) -> tuple[Integers, Integers]:
     """Return the sampled pairs of `steps` steps and the step of each, in order of step."""
-    when, which = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    when, chosen = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for q, members in pairs:
         at = successes(steps * members.size, q, generator)
         when.append(at // members.size)
-        which.append(members[at % members.size])
-    step, pair = np.concatenate(when), np.concatenate(which)
+        chosen.append(members[at % members.size])
+    step, pair = np.concatenate(when), np.concatenate(chosen)
     order = np.argsort(step, kind="stable")
     return pair[order], step[order]
 
@@ -203,20 +204,6 @@ def train(
     never otherwise; the gradient is clipped to its group's norm, summed, noised with the plan's
     standard deviation and divided by the plan's expected batch size: nothing else depends on
     `included`, so the worlds of an audit differ in membership only.
-
-    Args:
-        model: the architecture.
-        dataset: inputs (n, …) and targets (n,), the same for all models.
-        plan: of one model through all stages; its learning-rate schedule, where it has one,
-            multiplies the recipe's.
-        groups: (n,) or (K, n), positions in the plan's groups.
-        included: (K, n), who is a member of which model's data.
-        recipe: how the noisy gradients are applied.
-        seed, block: different pairs train independent models.
-        people: where records are persons, whose each row of the dataset is.
-
-    Raises:
-        UnsupportedError: the plan averages the models of its stages.
     """
     if plan.combine == "average":
         raise UnsupportedError(
@@ -257,7 +244,7 @@ def stage_rates(
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Rows:
+class StepRows:
     """One step's rows for K models.
 
     batch: the records that take part, (K, P), padded. rows: (K, R) positions in the data set.
@@ -269,13 +256,13 @@ class Rows:
     owner: Integers | None = None
 
 
-def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Generator) -> Rows:
+def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Generator) -> StepRows:
     """Return the rows that the records of `batch` bring: for persons, by coins of each model's own.
 
     Rows are padded with row 0 of one who is padding.
     """
     if people is None:
-        return Rows(batch, batch.records)
+        return StepRows(batch, batch.records)
     ends = ((0, 0), (0, 1))  # the last is padding
     records, real = np.pad(batch.records, ends), np.pad(batch.real, ends)
     brought = [bring(people, records[k, real[k]], generator.bytes(32)) for k in range(len(records))]
@@ -284,14 +271,14 @@ def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Gener
     owner = np.full(rows.shape, records.shape[1] - 1)
     for k, each in enumerate(brought):
         rows[k, : each.rows.size], owner[k, : each.owner.size] = each.rows, each.owner
-    return Rows(PaddedBatch(records, real), rows, owner)
+    return StepRows(PaddedBatch(records, real), rows, owner)
 
 
 def noisy_gradient(
     model: StackedModel,
     flat: Tensor,
     dataset: tuple[Tensor, Tensor],
-    step: Rows,
+    step: StepRows,
     clip: Floats,
     stage: Stage,
     generator: torch.Generator,
@@ -314,13 +301,13 @@ def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tens
 
     Source: Carlini et al. 2022 (LiRA), §V.
     """
-    found: list[npt.NDArray[np.float32]] = []
+    parts: list[npt.NDArray[np.float32]] = []
     width = max(1, int(2e6 / max(1, inputs[0].numel() * flat.shape[0])))
     for at in range(0, inputs.shape[0], width):
         part = inputs[at : at + width]
         logits = model.logits(flat, part.expand(flat.shape[0], *part.shape))
-        found.append(logit_scaled(logits, targets[at : at + width].expand(flat.shape[0], -1)))
-    return np.concatenate(found, axis=1).astype(np.float64)
+        parts.append(logit_scaled(logits, targets[at : at + width].expand(flat.shape[0], -1)))
+    return np.concatenate(parts, axis=1).astype(np.float64)
 
 
 def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
@@ -335,33 +322,14 @@ def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
 
 def model_confidences(
     model: nn.Module,
-    inputs: Tensor | npt.NDArray[Any],
-    targets: Tensor | npt.NDArray[Any],
+    inputs: Tensor | Array,
+    targets: Tensor | Array,
     *,
     batch_size: int = 1024,
 ) -> Floats:
-    """Return φ = log(p/(1−p)) of the true class for each record, (n,).
-
-    Args:
-        model: Maps (n, …) to logits (n, classes), of at least 2 classes. It is left in the mode
-            that it was in.
-        inputs: (n, …).
-        targets: (n,) classes.
-        batch_size: How many records pass at once.
-
-    Raises:
-        DataError: Where the model does not take the inputs, its logits have another shape, or a
-            target is none of its classes.
-
-    References:
-        Carlini et al. 2022, Section V: the logit-scaled confidence.
-
-    Example:
-        >>> model_confidences(nn.Flatten(), np.array([[0.0, 2.0]]), np.array([1])).round(3)
-        array([2.])
-    """
+    """Return φ = log(p/(1−p)) of the true class for each record, (n,)."""
     inputs, targets = torch.as_tensor(inputs), torch.as_tensor(targets)
-    found: list[npt.NDArray[np.float32]] = []
+    parts: list[npt.NDArray[np.float32]] = []
     with evaluating(model), torch.no_grad():
         for at in range(0, len(targets), batch_size):
             part = targets[at : at + batch_size]
@@ -382,8 +350,8 @@ def model_confidences(
                 raise DataError(
                     f"targets: not all in 0 … {logits.shape[1] - 1}, the model's classes"
                 )
-            found.append(logit_scaled(logits, part.long()))
-    return np.concatenate(found).astype(np.float64)
+            parts.append(logit_scaled(logits, part.long()))
+    return np.concatenate(parts).astype(np.float64)
 
 
 class _Exported(nn.Module):
@@ -403,25 +371,6 @@ def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
 
     Such a file can run any code when it is loaded: its constants are pickled, and the expressions
     in it are evaluated.
-
-    Args:
-        path: The file.
-        trusted: True for a file whose writer you would let run programs as you. Without it nothing
-            of the file is read.
-
-    Raises:
-        DataError: For a file that is not there or holds something else.
-        UnsupportedError: For a file that is not said to be trusted.
-
-    Example:
-        >>> from tempfile import mkdtemp
-        >>> path, batch = Path(mkdtemp()) / "model.pt2", torch.export.Dim("batch")
-        >>> program = torch.export.export(
-        ...     nn.Linear(3, 2), (torch.ones(4, 3),), dynamic_shapes=({0: batch},)
-        ... )
-        >>> torch.export.save(program, path)
-        >>> exported_model(path, trusted=True)(torch.ones(7, 3)).shape
-        torch.Size([7, 2])
     """
     if not trusted:
         raise UnsupportedError(

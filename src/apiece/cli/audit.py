@@ -150,7 +150,7 @@ def of_run(run: Path, delta: float, confidence: float, seed: int) -> Findings:
     """Audit the model in a run folder by its loss on those trained on and those held out."""
     import numpy as np
 
-    from apiece.audit.findings import Side, audit_scores
+    from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.membership import roc
     from apiece.audit.stacked_training import model_confidences
     from apiece.jobs import load_model
@@ -166,11 +166,11 @@ def of_run(run: Path, delta: float, confidence: float, seed: int) -> Findings:
     people = _of_classes(read_people(job))
     network = load_model(run / "model.pt").network
 
-    def side(records: Records, groups: Any = None) -> Side:
+    def side(records: Records, groups: Any = None) -> ModelScores:
         good = ~records.faulty
         found = model_confidences(network, records.features[good], records.labels[good])
         person = None if records.person is None else records.person[good]
-        return Side.of(found, groups=None if groups is None else groups[good], people=person)
+        return ModelScores.of(found, groups=None if groups is None else groups[good], people=person)
 
     names = people.budgets.groups.name[people.group_of_rows].astype(str)
     members, others = side(people.train, names), side(people.test)
@@ -339,7 +339,7 @@ def of_model(
     """Audit a torch model by its loss on those trained on and on others."""
     import numpy as np
 
-    from apiece.audit.findings import Side, audit_scores
+    from apiece.audit.findings import ModelScores, audit_scores
     from apiece.audit.records import read_arrays
     from apiece.audit.stacked_training import exported_model, model_confidences
 
@@ -352,7 +352,9 @@ def of_model(
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")
         inputs = arrays["inputs"].astype(np.float32)
         found = model_confidences(network, inputs, arrays["targets"])
-        sides.append(Side.of(found, groups=arrays.get("groups"), people=arrays.get("people")))
+        sides.append(
+            ModelScores.of(found, groups=arrays.get("groups"), people=arrays.get("people"))
+        )
     generator = np.random.default_rng(seed)
     return audit_scores(*sides, delta=delta, confidence=confidence, generator=generator)
 

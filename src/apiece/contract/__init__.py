@@ -3,7 +3,7 @@
 from apiece.contract.check import Verdict, check, enforce
 from apiece.contract.choices import Choices, choices
 from apiece.contract.explain import Explanation, explain, promised_curve
-from apiece.contract.exposure import Exposure, budget_manipulation, collusion, exposure, worst
+from apiece.contract.exposure import Exposure, budget_manipulation, collusion, worst
 
 __all__ = [
     "Choices",
@@ -16,7 +16,6 @@ __all__ = [
     "collusion",
     "enforce",
     "explain",
-    "exposure",
     "promised_curve",
     "worst",
 ]

@@ -1,4 +1,4 @@
-"""Whether a plan keeps each group's contract, and if not, why."""
+"""A plan against each group's contract, and the most useful plan that keeps it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -35,27 +35,8 @@ MOST = 500
 class Clause:
     """One group's contract: what it asked, what it gets, whether that is kept.
 
-    Attributes:
-        group: Its name.
-        epsilon: As asked.
-        delta: As asked.
-        bound: Δ̄ as asked; 1 where none was.
-        epsilon_spent: What the plan spends.
-        forward: Δ towards more vulnerable than the uniform mechanism of the same (ε, δ).
-        backward: Δ towards less vulnerable.
-        symmetric: The larger of the two, which is compared with the bound.
-        kept: Whether the contract is kept.
-        reason: "kept", or what breaks it.
-
     Guarantee:
         `epsilon_spent`, `forward`, `backward` and `symmetric` are upper bounds.
-
-    References:
-        Kaiser et al. 2026, Def. 8.
-
-    Example:
-        >>> Clause("a", 1.0, 1e-5, 1.0, 0.9, 0.0, 0.0, 0.0, True, "kept").kept
-        True
     """
 
     group: str
@@ -144,7 +125,7 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     bounds = np.ones(size) if verification.bound is None else verification.bound
     clauses = []
     for g in range(size):
-        forward, backward = _apart(plan, verification, g)
+        forward, backward = _excesses(plan, verification, g)
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
         symmetric, bound = max(forward, backward), float(bounds[g])
         kept = bool(verification.kept[g]) and symmetric <= bound
@@ -165,15 +146,15 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     return Verdict(tuple(clauses))
 
 
-def _apart(plan: Plan, verification: Verification, group: int) -> tuple[float, float]:
+def _excesses(plan: Plan, verification: Verification, group: int) -> tuple[float, float]:
     """Return a group's forward and backward Δ; forward as its most cautious record sees it."""
     measures, seen = plan.measures, verification.forward
     if measures.forward is not None and measures.backward is not None:
         forward, backward = float(measures.forward[group]), float(measures.backward[group])
     else:
         curve = privacy_curve(plan.mechanism_for(group), method="pld")
-        found = excess_of(plan, group, curve)
-        forward, backward = float(found.forward.upper), float(found.backward.upper)
+        excess = excess_of(plan, group, curve)
+        forward, backward = float(excess.forward.upper), float(excess.backward.upper)
     return forward if seen is None else float(np.fmax(forward, seen[group])), backward
 
 
@@ -197,18 +178,13 @@ SLOPE = 0.7  # about that of the log of what is used of a bound, in the log of t
 Planner: TypeAlias = Callable[[Budgets, Strategy], BoundPlan]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Option:
-    """A plan that was considered."""
+class _Option(NamedTuple):
+    """A plan that was considered; its cost is noise over signal, S / Σ q_i·c_i."""
 
     label: str
     plan: BoundPlan
     verdict: Verdict
-
-    @property
-    def cost(self) -> float:
-        """Noise over signal, S / Σ q_i·c_i: over the expected sum if all records clip."""
-        return noise_over_signal(self.plan)
+    cost: float
 
 
 def enforce(
@@ -284,7 +260,7 @@ def enforce(
 
 
 def _option(label: str, plan: BoundPlan) -> _Option:
-    return _Option(label, plan, check(plan))
+    return _Option(label, plan, check(plan), noise_over_signal(plan))
 
 
 def _padded(

@@ -1,4 +1,4 @@
-"""What each budget on offer means, as the others choose and the strategy has it: from plans alone.
+"""Budgets on offer: what each means, as the others choose and by strategy, from plans alone.
 
 For whoever offers budgets, before anyone has chosen: no data are needed, and nobody's choice is in
 the result. With Sample a contributor's whole curve moves with the others' budgets, though (ε, δ)
@@ -31,20 +31,8 @@ MOST = 6  # budgets on offer; people choose among few
 class Outcome:
     """What one budget on offer means under a strategy, if the others choose in a certain way.
 
-    Attributes:
-        budget: Position of the budget on offer.
-        strategy: Name of the strategy.
-        others: Position of the budget that all others choose; None where they choose as expected.
-        epsilon_spent: What the plan spends of the budget.
-        excess: Δ towards more vulnerable than the reference.
-        explanation: What an attacker can do at most.
-
     Guarantee:
         `epsilon_spent` and `excess` are upper bounds.
-
-    Example:
-        >>> Outcome(0, "scale", None, 0.9, 0.0101, explain(1.0, 1e-5)).more
-        11
     """
 
     budget: int
@@ -61,15 +49,9 @@ class Outcome:
 
     def to_dict(self) -> Json:
         """Return it as JSON types."""
-        return {
-            "budget": self.budget,
-            "strategy": self.strategy,
-            "others": self.others,
-            "epsilon_spent": self.epsilon_spent,
-            "excess": self.excess,
-            "more": self.more,
-            "explanation": self.explanation.to_dict(),
-        }
+        names = ("budget", "strategy", "others", "epsilon_spent", "excess", "more")
+        own = {name: getattr(self, name) for name in names}
+        return own | {"explanation": self.explanation.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +178,12 @@ def choices(
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in rows)
     names = tuple(name for name, _, _ in rows)
     asked = _populations(rows, records, delta)
-    found = []
+    outcomes = []
     for number, (scheme, (others, budgets, whose)) in enumerate(product(schemes, asked)):
         plan = assign(
             budgets, scheme, steps=steps, expected_batch_size=expected_batch_size, clip_norm=1.0
         )
-        found += [_outcome(plan, name, names.index(name), others) for name in whose]
+        outcomes += [_outcome(plan, name, names.index(name), others) for name in whose]
         if progress is not None:
             progress(number + 1, len(schemes) * len(asked))
     reference = Reference(expected_batch_size / records, steps)
@@ -217,7 +199,7 @@ def choices(
         ),
         bound=bound,
         records=records,
-        outcomes=tuple(found),
+        outcomes=tuple(outcomes),
     )
 
 
@@ -245,23 +227,21 @@ def _populations(
 ) -> list[tuple[int | None, Budgets, tuple[str, ...]]]:
     """Return (what the others choose, budgets, whose outcome to read) of every population."""
     expected = Budgets.from_groups(rows, records, delta)
-    found: list[Any] = [(None, expected, tuple(name for name, _, _ in rows))]
+    populations: list[Any] = [(None, expected, tuple(name for name, _, _ in rows))]
     for others, (name, epsilon, _) in enumerate(rows):
         for one, asks, _ in rows:
             groups = [(name, epsilon, records)]
             if one != name:
                 groups = [(one, asks, 1), (name, epsilon, records - 1)]
-            found.append((others, Budgets.from_groups(groups, records, delta), (one,)))
-    return found
+            populations.append((others, Budgets.from_groups(groups, records, delta), (one,)))
+    return populations
 
 
 def _outcome(plan: BoundPlan, name: str, budget: int, others: int | None) -> Outcome:
     """Return what a person of the group called `name` faces."""
-    group = [str(each) for each in plan.budget_groups.name].index(name)
-    epsilon, delta = (
-        float(plan.budget_groups.epsilon[group]),
-        float(plan.budget_groups.delta[group]),
-    )
+    groups = plan.budget_groups
+    group = [str(each) for each in groups.name].index(name)
+    epsilon, delta = float(groups.epsilon[group]), float(groups.delta[group])
     curve = plan.curve(group, method="pld")
     return Outcome(
         budget=budget,

@@ -1,4 +1,4 @@
-"""explain: what (ε, δ) promises, in sentences for the person to whom it is promised."""
+"""Explanations of (ε, δ): counts and sentences for the person to whom it is promised."""
 
 from __future__ import annotations
 
@@ -44,10 +44,6 @@ class Frequencies:
     Guarantee:
         Counts of what an attacker achieves are never below what the best one achieves on average;
         `surprise` is never above the truth.
-
-    Example:
-        >>> Frequencies(732, 28, 273, 3, 752, 4, 10_000).to_dict()["right"]
-        732
     """
 
     right: int
@@ -91,17 +87,7 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
 
 
 def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
-    """Return what a curve allows an attacker, as counts of people.
-
-    Args:
-        curve: Of one record's or person's mechanism.
-        epsilon: That it keeps with `delta`.
-        delta: In [0, 1). A belief may go further than is said with ten times this chance.
-
-    Example:
-        >>> frequencies(promised_curve(1.0, 1e-5), 1.0, 1e-5).right
-        732
-    """
+    """Return what a curve allows an attacker, as counts of people."""
     least = partial(_least, curve, epsilon, delta)
     odds = _largest_odds(curve, epsilon, delta)
     often = _SPARE * delta
@@ -148,8 +134,8 @@ def _least(
     nodes = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
     with np.errstate(over="ignore"):
         rough = bound(nodes, np.append(curve.delta(nodes[:-1]).upper, delta))
-        at, apart = nodes[int(rough.argmin())], nodes[1]
-        fine = np.linspace(max(at - apart, 0.0), at + apart, 129)
+        at, spacing = nodes[int(rough.argmin())], nodes[1]
+        fine = np.linspace(max(at - spacing, 0.0), at + spacing, 129)
         return float(min(rough.min(), bound(fine, np.asarray(curve.delta(fine).upper)).min()))
 
 

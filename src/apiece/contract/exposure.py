@@ -70,20 +70,6 @@ def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Ex
     """Return what a record of `group` faces under `plan`, against the plan's reference.
 
     ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
-
-    Args:
-        plan: Any plan.
-        group: The record's group in it.
-        label: What the others do.
-        changed: How many of them ask for something else than honestly.
-
-    Example:
-        >>> from apiece.assignment import Scale, assign
-        >>> from apiece.budgets import Budgets
-        >>> plan = assign(Budgets([2.0] * 50, 1e-5), Scale(), steps=5, expected_batch_size=5,
-        ...               clip_norm=1.0)
-        >>> exposure(plan, 0, label="as asked")
-        Exposure(label='as asked', changed=0)
     """
     curve = plan.curve(group, method="pld")
     charged = curve if plan.method == "pld" else plan.curve(group)
@@ -126,25 +112,8 @@ def worst(exposures: Sequence[Exposure]) -> Exposure:
 class RiskTable:
     """The victim's risk for each share (rows) and budget (columns) of the others.
 
-    Attributes:
-        victim_epsilon: What the victim asks.
-        delta: Of everyone.
-        strategy: By which the plans are made.
-        shares: Of the others.
-        epsilons: What they ask.
-        advantage: (shares, epsilons), the most that any membership test gains.
-        forward: The same shape: Δ towards more vulnerable than the reference.
-        backward: The same shape: Δ towards less.
-        baseline: The advantage when everyone asks what the victim does.
-
     Guarantee:
         `advantage`, `forward`, `backward` and `baseline` are upper bounds.
-
-    Example:
-        >>> one = np.ones((1, 1))
-        >>> table = RiskTable(2.0, 1e-5, "sample", one[0], one[0], 0.3 * one, 0 * one, 0 * one, 0.2)
-        >>> table.to_dict()["advantage"]
-        [[0.3]]
     """
 
     victim_epsilon: float
@@ -186,30 +155,6 @@ def risk_table(
 
     For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
     what the victim asks.
-
-    Args:
-        records: How many there are.
-        victim_epsilon: What the victim asks.
-        delta: Of everyone.
-        shares: Of the others, in (0, 1).
-        epsilons: What they ask.
-        steps: As of `assign`.
-        expected_batch_size: As of `assign`.
-        strategy: Sample unless given.
-        method: As of `assign`.
-        progress: Called with (cells done, of how many).
-
-    Raises:
-        InputError: For a share that leaves either group empty, and values out of bounds.
-
-    References:
-        Kaiser et al. 2026, Fig. 3 and 8 to 10.
-
-    Example:
-        >>> table = risk_table(records=100, victim_epsilon=4.0, delta=1e-5, shares=[0.9],
-        ...                    epsilons=[1.0, 4.0], steps=5, expected_batch_size=10)
-        >>> bool(table.advantage[0, 0] > table.advantage[0, 1])
-        True
     """
     size = _check.count("records", records, least=2)
     rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])
@@ -217,7 +162,7 @@ def risk_table(
     if not rows.size or not columns.size:
         raise InputError("risk: give at least one share and one epsilon of the others")
     scheme = Sample() if strategy is None else strategy
-    found = np.empty((rows.size, columns.size, 3))
+    cells = np.empty((rows.size, columns.size, 3))
     plan_for = partial(
         assign,
         strategy=scheme,
@@ -230,7 +175,7 @@ def risk_table(
         for j, epsilon in enumerate(columns):
             groups = [("victim", victim_epsilon, 1 - share), ("others", float(epsilon), share)]
             budgets = Budgets.from_groups(groups, size, delta)
-            found[i, j] = _risk(plan_for(budgets))
+            cells[i, j] = _risk(plan_for(budgets))
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
     alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
@@ -241,17 +186,17 @@ def risk_table(
         strategy=scheme.name,
         shares=rows,
         epsilons=columns,
-        advantage=found[:, :, 0],
-        forward=found[:, :, 1],
-        backward=found[:, :, 2],
+        advantage=cells[:, :, 0],
+        forward=cells[:, :, 1],
+        backward=cells[:, :, 2],
         baseline=baseline,
     )
 
 
 def _risk(plan: BoundPlan) -> tuple[float, float, float]:
     """Return advantage, forward and backward Δ of the first record, a victim; upper bounds."""
-    found = exposure(plan, int(plan.group_index[0]))
-    ends = found.advantage.upper, found.forward.upper, found.backward.upper
+    faced = exposure(plan, int(plan.group_index[0]))
+    ends = faced.advantage.upper, faced.forward.upper, faced.backward.upper
     advantage, forward, backward = map(float, ends)
     return advantage, forward, backward
 
@@ -266,10 +211,7 @@ def budget_manipulation(
     *,
     decoys: Sequence[float] | None = None,
     strategy: Strategy | str | None = None,
-    steps: int,
-    expected_batch_size: float,
-    clip_norm: float = 1.0,
-    method: str = "pld",
+    **settings: Any,
 ) -> list[Exposure]:
     """Return the target's exposure when all others are given smaller budgets than they asked.
 
@@ -284,10 +226,7 @@ def budget_manipulation(
         decoys: Caps on ε. Unless given, four from 0.1 (or a tenth of the largest budget, where that
             is less) to below the largest, evenly in log ε.
         strategy: Sample unless given.
-        steps: As of `assign`.
-        expected_batch_size: As of `assign`.
-        clip_norm: As of `assign`.
-        method: As of `assign`.
+        **settings: Of `assign`; clip_norm is 1 unless given.
 
     Raises:
         DataError: For an unknown target.
@@ -316,7 +255,7 @@ def budget_manipulation(
         epsilon = np.minimum(budgets.epsilon, value)
         epsilon[at] = budgets.epsilon[at]
         asked.append((f"at most {value:g}", epsilon))
-    return _exposures(budgets, at, asked, strategy, steps, expected_batch_size, clip_norm, method)
+    return _exposures(budgets, at, asked, strategy, settings)
 
 
 def collusion(
@@ -326,11 +265,8 @@ def collusion(
     shares: Sequence[float],
     epsilons: Sequence[float] | None = None,
     strategy: Strategy | str | None = None,
-    steps: int,
-    expected_batch_size: float,
-    clip_norm: float = 1.0,
     generator: np.random.Generator | None = None,
-    method: str = "pld",
+    **settings: Any,
 ) -> list[Exposure]:
     """Return the target's exposure when a share of the others ask for the same ε together.
 
@@ -344,12 +280,9 @@ def collusion(
         shares: Of the others, in [0, 1].
         epsilons: What they ask. Unless given, nine from 0.1 to 100, evenly in log ε.
         strategy: Sample unless given.
-        steps: As of `assign`.
-        expected_batch_size: As of `assign`.
-        clip_norm: As of `assign`.
         generator: Draws the colluders; without one they are those with the largest budgets, who
             have most to withhold.
-        method: As of `assign`.
+        **settings: Of `assign`; clip_norm is 1 unless given.
 
     Raises:
         DataError: For an unknown target.
@@ -384,20 +317,20 @@ def collusion(
             changed = budgets.epsilon.copy()
             changed[members[: round(share * members.size)]] = value
             asked.append((f"{share:.0%} ask {value:g}", changed))
-    return _exposures(budgets, at, asked, strategy, steps, expected_batch_size, clip_norm, method)
+    return _exposures(budgets, at, asked, strategy, settings)
 
 
 def _position(budgets: Budgets, target: Any) -> int:
     """Return where the record with this id stands."""
     if len(budgets) < 2:
         raise DataError("budgets: 1 record; an attack needs others beside the target")
-    found = np.flatnonzero(np.asarray(budgets.ids) == target)
-    if found.size != 1:
+    places = np.flatnonzero(np.asarray(budgets.ids) == target)
+    if places.size != 1:
         raise DataError(
             f"target = {target!r}: not among the ids of the {len(budgets)} records; give one of "
             "budgets.ids"
         )
-    return int(found[0])
+    return int(places[0])
 
 
 def _exposures(
@@ -405,23 +338,14 @@ def _exposures(
     at: int,
     asked: list[tuple[str, Floats]],
     strategy: Strategy | str | None,
-    steps: int,
-    expected_batch_size: float,
-    clip_norm: float,
-    method: str,
+    settings: dict[str, Any],
 ) -> list[Exposure]:
-    found = []
+    """Return what the record at `at` faces in the plan of each (label, ε of all)."""
+    exposures = []
     for label, epsilon in asked:
         changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)
-        plan = assign(
-            changed,
-            Sample() if strategy is None else strategy,
-            steps=steps,
-            expected_batch_size=expected_batch_size,
-            clip_norm=clip_norm,
-            method=method,
-        )
-        group = int(changed.group_index[at])
+        chosen = Sample() if strategy is None else strategy
+        plan = assign(changed, chosen, **{"clip_norm": 1.0, **settings})
         count = int((epsilon != budgets.epsilon).sum())
-        found.append(exposure(plan, group, label=label, changed=count))
-    return found
+        exposures.append(exposure(plan, int(changed.group_index[at]), label=label, changed=count))
+    return exposures

@@ -55,8 +55,9 @@ from apiece.ledger.codec import read_id
 from apiece.ledger.plans import training_terms
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
-from apiece.training import Progress, StackedMlp, Trainer
+from apiece.training import Progress, StackedMlp
 from apiece.training.randomness import Streams
+from apiece.training.trainer import fit_by_sgd
 
 # Told about every step: strategy, which repeat, step, steps.
 Watcher = Callable[[str, int, int, int], object]
@@ -269,24 +270,22 @@ def descended(one: ModelRun) -> nn.Sequential:
         if step % 100 == 0 or last:
             one.folder.log("trained", **of, steps=done.steps)
 
-    sgd = torch.optim.SGD(
-        network.parameters(), lr=training.learning_rate, momentum=training.momentum
+    whole = training.rows_per_person == "all"
+    fit_by_sgd(
+        network,
+        target.loss,
+        one.prepared.plans[one.strategy],
+        (inputs, target.encoded(train.labels)),
+        learning_rate=training.learning_rate,
+        momentum=training.momentum,
+        seed=seed,
+        checkpoint=one.place,
+        callbacks=[progress],
+        save_every=SAVE_EVERY,
+        included=one.included,
+        people=train.person,
+        **({} if whole else {"rows_per_person": training.rows_per_person}),
     )
-    plan, data = one.prepared.plans[one.strategy], (inputs, target.encoded(train.labels))
-    given = (network, sgd, target.loss, plan, data)
-    options: dict[str, Any] = {
-        "callbacks": [progress],
-        "save_every": SAVE_EVERY,
-        "included": one.included,
-        "people": train.person,
-    }
-    if training.rows_per_person != "all":
-        options["rows_per_person"] = training.rows_per_person
-    if (one.place / "state.pt").exists():
-        trainer = Trainer.resume(one.place, *given, **options)
-    else:
-        trainer = Trainer(*given, seed=seed, checkpoint=one.place, **options)
-    trainer.fit()
     return network
 
 

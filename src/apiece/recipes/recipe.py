@@ -34,8 +34,8 @@ from apiece.recipes.features import (
 from apiece.recipes.heads import HEADS, Shape, WeightAverage
 from apiece.recipes.leaves import LeafNetwork, unit
 from apiece.recipes.scattering import Scattering
-from apiece.training import Trainer
 from apiece.training.randomness import Streams
+from apiece.training.trainer import fit_by_sgd
 
 TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
     "scattering": lambda side, colours: Scattering(side),
@@ -261,17 +261,18 @@ class Recipe:
             head = HEADS[self.head](shape, classes)
         views = features.shape[1]
         callbacks = [WeightAverage(head, self.average)] if self.average else []
-        Trainer(
+        fit_by_sgd(
             head,
-            torch.optim.SGD(head.parameters(), lr=self.learning_rate, momentum=self.momentum),
             lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") / views,
             plan,
             (features.flatten(0, 1), targets.repeat_interleave(views)),
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
             seed=seed,
             physical_batch_size=4096,
             callbacks=callbacks,
             people=None if views == 1 else np.repeat(plan.ids, views),
-        ).fit()
+        )
         for average in callbacks:
             average.put()
         return head

@@ -38,28 +38,10 @@ def closing_table(run: Run) -> str:
     One column a strategy; test accuracy with its standard deviation over seeds, then for each group
     the ε asked and the ε spent. Of more than 20 groups the first are shown. Where the unit is the
     person, accuracy is given by row and by person, every person counting alike.
-
-    Args:
-        run: A finished one.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Run
-        >>> from apiece.jobs.trained import Facts, Trained
-        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
-        ...               clip_norm=1.0)
-        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
-        ...               False)
-        >>> found = Trained("scale", plan, {}, None, (), 1.0)
-        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ())
-        >>> print(closing_table(run))
-                          records  ε asked       scale
-        test accuracy                       not tested
-        ...
     """
     strategies = run.strategies
     rows = [["", f"{run.data.unit}s", "ε asked", *(s.strategy for s in strategies)]]
-    rows += [[name, "", "", *found] for name, found in held_out(run)]
+    rows += [[name, "", "", *texts] for name, texts in held_out(run)]
     rows.append(["ε spent by group", "", "", *("" for _ in strategies)])
     groups = strategies[0].promises
     for g, group in enumerate(groups[:MOST_GROUPS]):
@@ -74,29 +56,29 @@ def closing_table(run: Run) -> str:
 def held_out(run: Run) -> list[tuple[str, list[str]]]:
     """Return each figure of held-out people by name, with its text for each strategy."""
     if run.data.target_range is not None:
-        errors = [found.test_errors for found in run.strategies]
+        errors = [each.test_errors for each in run.strategies]
         absolute = [interval_text([e.mean_absolute for e in each]) for each in errors]
         r2 = [interval_text([e.r2 for e in each]) for each in errors]
         return [("mean absolute error", absolute), ("R²", r2)]
-    by_row = [accuracy_text(found.test_accuracy) for found in run.strategies]
+    by_row = [accuracy_text(each.test_accuracy) for each in run.strategies]
     if run.data.unit == "record":
         return [("test accuracy", by_row)]
-    by_person = [accuracy_text(found.test_accuracy_by_person) for found in run.strategies]
+    by_person = [accuracy_text(each.test_accuracy_by_person) for each in run.strategies]
     return [("test accuracy by row", by_row), ("test accuracy by person", by_person)]
 
 
-def interval_text(found: Sequence[Interval]) -> str:
+def interval_text(intervals: Sequence[Interval]) -> str:
     """Return the mean over seeds of an estimate and of the ends of its interval.
 
     >>> from apiece.jobs.trained import Interval
     >>> interval_text([Interval(2.0, 1.5, 2.5), Interval(4.0, 3.5, 4.5)])
     '3 [2.5, 3.5]'
     """
-    if not found:
+    if not intervals:
         return "not tested"
-    value = statistics.fmean(each.value for each in found)
-    lower = statistics.fmean(each.lower for each in found)
-    upper = statistics.fmean(each.upper for each in found)
+    value = statistics.fmean(each.value for each in intervals)
+    lower = statistics.fmean(each.lower for each in intervals)
+    upper = statistics.fmean(each.upper for each in intervals)
     return f"{value:.4g} [{lower:.4g}, {upper:.4g}]"
 
 
@@ -133,7 +115,7 @@ def gains(run: Run) -> list[Gain]:
     The spread is the root of the sum of the two variances over seeds. Empty where there is no
     uniform, or fewer than two seeds.
     """
-    by_name = {found.strategy: found for found in run.strategies}
+    by_name = {each.strategy: each for each in run.strategies}
     base = by_name.pop("uniform", None)
     if base is None or base.test_accuracy_mean is None or base.test_accuracy_stddev is None:
         return []

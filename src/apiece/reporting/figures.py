@@ -15,7 +15,7 @@ from markupsafe import Markup
 from apiece._text import figure_text, plain, rounded_up
 
 if TYPE_CHECKING:
-    from apiece.audit import Roc
+    from apiece.audit.membership import Roc
     from apiece.jobs import Run
     from apiece.jobs.trained import Promise
     from apiece.plan import Group, Plan
@@ -62,7 +62,7 @@ def _styled(draw: Callable[P, R]) -> Callable[P, R]:
 @_styled
 def accuracy(run: Run) -> Markup | None:
     """Return a figure of test accuracy, one dot a seed and a bar at the mean; None if untested."""
-    strategies = [found for found in run.strategies if found.test_accuracy]
+    strategies = [each for each in run.strategies if each.test_accuracy]
     if not strategies:
         return None
     figure, axes = _axes(0.9 + 0.5 * len(strategies))
@@ -81,6 +81,8 @@ def accuracy(run: Run) -> Markup | None:
 @_styled
 def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup:
     """Return a figure of ε asked (a line) and ε spent (a mark a strategy) for each group."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
     groups = next(iter(by_strategy.values()))
     shown = _some(len(groups))
     figure, axes = _axes(1.3 + 0.42 * len(shown))
@@ -99,7 +101,12 @@ def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup:
         )
     axes.plot([], [], color=_INK, linewidth=2, label="asked")
     _rows(axes, [groups[g].name for g in shown])
-    _epsilon_axis(axes)
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.set_xlim(low / 1.25, high * 1.25)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.minorticks_off()
     axes.set_xlabel("ε spent, on a logarithmic scale; the line is what was asked")
     figure.legend(loc="outside upper left", ncols=min(len(by_strategy) + 1, 4), frameon=False)
     return _svg(figure, "For each group the ε it asked for and the ε that each strategy spends.")
@@ -163,11 +170,11 @@ def learning_curve(points: Sequence[tuple[int, float]], *, error: bool) -> Marku
 
 
 @_styled
-def rocs(found: Mapping[str, Roc]) -> Markup | None:
+def rocs(curves: Mapping[str, Roc]) -> Markup | None:
     """Return a figure of true against false positive rate by group; None without any."""
-    if not found:
+    if not curves:
         return None
-    shown = list(found.items())[: len(COLOURS)]
+    shown = list(curves.items())[: len(COLOURS)]
     figure, axes = _axes(3.6)
     least = min(1 / curve.others for _, curve in shown)
     for colour, (name, curve) in zip(COLOURS, shown, strict=False):
@@ -196,17 +203,6 @@ def _rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), shown)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-
-
-def _epsilon_axis(axes: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.set_xlim(low / 1.25, high * 1.25)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.minorticks_off()
 
 
 def _some(count: int) -> list[int]:

@@ -1,4 +1,8 @@
-"""report: what was planned, run or found → a page that stands alone."""
+"""Pages that stand alone: a report, a contributor's page, a statement.
+
+Their words stand in `templates` and, for a statement, in the statement itself; `sections` says what
+a report shows in which edition.
+"""
 
 from __future__ import annotations
 
@@ -15,69 +19,42 @@ from apiece._types import Json
 from apiece.contract import Choices
 from apiece.errors import UnsupportedError, unknown
 from apiece.reporting.closing import release_title, spent_text
-from apiece.reporting.declared import Subject, require_no_objections, subject_of
-from apiece.reporting.sections import EDITIONS, left_out, sections_of
+from apiece.reporting.sections import (
+    EDITIONS,
+    Subject,
+    left_out,
+    require_no_objections,
+    sections_of,
+    subject_of,
+)
 
-if TYPE_CHECKING:
-    from apiece.audit import Findings
-    from apiece.jobs import Run
-    from apiece.plan import Plan
 if TYPE_CHECKING:
     from fpdf import FPDF
+    from jinja2 import Environment
 
+    from apiece.audit import Findings
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Interval
+    from apiece.plan import Plan
 
-def render(subject: Subject, edition: str) -> str:
-    """Return the page.
-
-    It loads nothing from anywhere: style and figures are in it. Every text from the data is
-    escaped. A section is given what it reads, and nothing else.
-    """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("apiece.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "spent": spent_text,
-        "percent": _percent,
-        "rounded_up": rounded_up,
-        "release_title": release_title,
-        "share": _share,
-    }
-    declared = subject.declared
-    sections = [
-        (section, Markup(environment.get_template(f"{section.name}.html.j2").render(
-            context, declared=declared)))
-        for section, context in sections_of(subject, edition)
-    ]  # fmt: skip
-    return environment.get_template("page.html.j2").render(
-        declared=declared,
-        edition=edition,
-        sections=sections,
-        left_out=left_out(subject, edition),
-    )
-
-
-def _shown(value: Any) -> Any:
-    """Make what a page shows plain; figures, which are marked up already, stay as they are."""
-    return plain(value) if type(value) is str else value
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
-
-
-def _share(found: Any) -> str:
-    """Return a share with its interval, in per cent."""
-    if found is None:
-        return "nobody"
-    return f"{100 * found.value:.1f} % [{100 * found.lower:.1f}, {100 * found.upper:.1f}]"
+_WAYS = {
+    "scale": (
+        "Everyone is used equally often, and the smaller your budget, the less weight your data "
+        "have. What the others choose changes nothing for you."
+    ),
+    "sample": (
+        "The smaller your budget, the less often your data are used. How often depends on what "
+        "the others choose: so does what an attacker can do."
+    ),
+    "hybrid": (
+        "As Sample, but what the others choose may make an attacker right about at most {most} "
+        "more of 1,000 people than if everybody had your budget."
+    ),
+}
+_SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)  # points: the largest at which all is on one page
+_LEVELS = 12  # shown on the page; all are in statement.json
+_LONGEST = 300  # characters of a text that somebody wrote
+_INK, _QUIET = (28, 39, 51), (86, 99, 111)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +72,11 @@ class Report:
     html: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the page, whole or not at all, and return the path.
+        """Return the path, after the page is written there, whole or not at all.
 
         Args:
             path: Of the file, which ends in .html. Of what is there only a page that apiece wrote
                 is replaced.
-
-        Returns:
-            The same path.
 
         Raises:
             DataError: Where it cannot be written, or would take the place of something else.
@@ -111,8 +85,7 @@ class Report:
         return Path(path)
 
     def __repr__(self) -> str:
-        """Return the size; the page speaks for itself."""
-        return f"Report({len(self.html)} characters)"
+        return f"Report({len(self.html)} characters)"  # the page speaks for itself
 
     def _repr_html_(self) -> str:
         return self.html
@@ -163,37 +136,111 @@ def report(
     return Report(render(subject, edition))
 
 
-_SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)  # points: the largest at which all is on one page
-_LEVELS = 12  # shown; all are in statement.json
-_LONGEST = 300  # characters of a text that somebody wrote
-_INK, _QUIET = (28, 39, 51), (86, 99, 111)
+def render(subject: Subject, edition: str) -> str:
+    """Return the HTML of a subject in one edition.
+
+    Every text from the data is escaped. A section is given what it reads, and nothing else.
+    """
+    from markupsafe import Markup
+
+    template = _environment().get_template("report.html.j2")
+
+    def block(name: str, **context: object) -> Markup:
+        parts = template.blocks[name](template.new_context(context | {"declared": declared}))
+        return Markup("".join(parts).rstrip("\n"))
+
+    declared = subject.declared
+    sections = [
+        (section, block(section.name, **context))
+        for section, context in sections_of(subject, edition)
+    ]
+    return block("page", edition=edition, sections=sections, left_out=left_out(subject, edition))
+
+
+def _environment() -> Environment:
+    """Return what makes HTML: values are escaped, and no character of theirs does anything."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("apiece.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        # Figures are marked up already, and stay as they are.
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "spent": spent_text,
+        "percent": lambda share: f"{100 * share:.2f} %",
+        "rounded_up": rounded_up,
+        "release_title": release_title,
+        "share": _share,
+        "shown": shown,
+    }
+    return environment
+
+
+def _share(share: Interval | None) -> str:
+    """Return a share with its interval, in per cent."""
+    if share is None:
+        return "nobody"
+    return f"{100 * share.value:.1f} % [{100 * share.lower:.1f}, {100 * share.upper:.1f}]"
+
+
+def contributor_page(choices: Choices) -> Report:
+    """Return the page on which a contributor picks a budget and sees what it means.
+
+    The person chooses a budget, what the others choose and the strategy, and sees of how many
+    people in 1,000 an attacker is right. The page computes nothing; every count on it was made by
+    `contract.choices`, and is rounded up. Without JavaScript and in print it shows tables of all.
+    """
+    strategies = list(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
+    expected = ", ".join(
+        f"{share:.0%} “{plain(name)}”"
+        for name, share in zip(choices.names, choices.shares, strict=True)
+    )
+    others: list[tuple[int | None, str]] = [(None, f"as is expected: {expected}")]
+    others += [(h, f"all others choose “{plain(n)}”") for h, n in enumerate(choices.names)]
+    return Report(
+        _environment()
+        .get_template("contributor.html.j2")
+        .render(
+            choices=choices,
+            strategies=strategies,
+            ways={name: _WAYS.get(name, "").format(most=choices.most) for name in strategies},
+            others=others,
+            outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
+            data=_lookup(choices, strategies),
+        )
+    )
+
+
+def _lookup(choices: Choices, strategies: list[str]) -> Json:
+    """Return what the page's script looks up."""
+    return {
+        "outcomes": {
+            f"{o.strategy} {o.budget} {'' if o.others is None else o.others}": {
+                "right": o.explanation.frequencies.right,
+                "more": o.more,
+                "sentences": [plain(s) for s in o.explanation.sentences],
+            }
+            for o in choices.outcomes
+        },
+        "guaranteed": {
+            f"{name} {g}": choices.guaranteed(g, name)
+            for name in strategies
+            for g in range(len(choices.names))
+        },
+        "promised": [promise.frequencies.right for promise in choices.promises],
+    }
 
 
 def statement_pdf(statement: Mapping[str, Any]) -> bytes:
     """Return a statement as a PDF of one page, A4; the same statement gives the same bytes.
 
-    Args:
-        statement: Of `jobs.statement_of`.
-
-    Raises:
-        UnsupportedError: Where it does not fit on a page.
-        ModuleNotFoundError: Without fpdf2, which the extra `pdf` has.
-
-    References:
-        Near et al. 2025: the questions that it answers.
-
-    Example:
-        >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Run, statement_of
-        >>> from apiece.jobs.trained import Facts, Trained
-        >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
-        ...               clip_norm=1.0)
-        >>> facts = Facts("people.csv", False, "income", ("low", "high"), "adult", 3, 100, 0, None,
-        ...               False)
-        >>> found = Trained("scale", plan, {}, None, (), 1.0)
-        >>> run = Run("1.0", "first", facts, "scale", (), None, None, None, (found,), 1, ())
-        >>> statement_pdf(statement_of(run))[:5]
-        b'%PDF-'
+    Raises `UnsupportedError` where it does not fit on a page. Source of the questions that it
+    answers: Near et al. 2025.
     """
     from fpdf.fonts import TTFFont
 
@@ -225,28 +272,32 @@ def _drawn(statement: Mapping[str, Any], size: float) -> FPDF:
     document.set_margins(16, 13)
     document.set_auto_page_break(auto=True, margin=12)
     document.add_page()
-    _head(document, statement, size)
-    for question, answers in _answers(statement):
-        _question(document, question, answers, size)
+    for text, style, points, colour in _lines(statement, size):
+        document.set_text_color(*colour)
+        document.set_font("page", style, points)
+        if style and points == size:
+            document.ln(size * 0.13)  # before a question
+        _write(document, text, points)
     return document
 
 
-def _head(document: FPDF, statement: Mapping[str, Any], size: float) -> None:
-    document.set_text_color(*_INK)
-    document.set_font("page", "B", size + 5)
+def _lines(
+    statement: Mapping[str, Any], size: float
+) -> Iterator[tuple[str, str, float, tuple[int, int, int]]]:
+    """Yield each paragraph with its style, size and colour."""
     label = _cut(statement["data"]["label"])
-    _write(document, f"Privacy statement: a model that predicts “{label}”", size + 5)
-    document.set_font("page", "", size + 1)
+    yield f"Privacy statement: a model that predicts “{label}”", "B", size + 5, _INK
     if statement["purpose"]:
-        _write(document, _cut(statement["purpose"]), size + 1)
-    document.set_text_color(*_QUIET)
+        yield _cut(statement["purpose"]), "", size + 1, _INK
     day = f"Made on {statement['finished']}. " if statement["finished"] else ""
-    standing = (
-        "" if statement["for_release"] else "An experiment: this model must not be released. "
-    )
-    _write(document, f"{day}{standing}Nothing on this page was computed from anybody’s data.",
-           size + 1)  # fmt: skip
-    document.ln(1)
+    experiment = "An experiment: this model must not be released. "
+    standing = "" if statement["for_release"] else experiment
+    end = "Nothing on this page was computed from anybody’s data."
+    yield f"{day}{standing}{end}", "", size + 1, _QUIET
+    for question, answers in _answers(statement):
+        yield question, "B", size, _INK
+        for answer in answers:
+            yield answer[:1].upper() + answer[1:], "", size, _INK
 
 
 def _answers(statement: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -281,165 +332,50 @@ def _answers(statement: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         "Made with",
         [f"Versions: {_cut(versions)}. For machines the same is in statement.json and model.pt."],
     )
-    yield "Whose word is it, and on which model?", _word(statement)
+    word, bound = "It is bound to no model: of a run that is in no folder.", statement["bound_to"]
+    if bound is not None:
+        ledger = f" Ledger: head {bound['ledger']}." if bound["ledger"] else ""
+        word = f"{bound['signature']}. Weights: SHA-256 {bound['weights']}.{ledger}"
+    yield "Whose word is it, and on which model?", [word]
 
 
-def _word(statement: Mapping[str, Any]) -> list[str]:
-    bound = statement["bound_to"]
-    if bound is None:
-        return ["It is bound to no model: of a run that is in no folder."]
-    of = f"Weights: SHA-256 {bound['weights']}."
-    ledger = f" Ledger: head {bound['ledger']}." if bound["ledger"] else ""
-    return [f"{bound['signature']}. {of}{ledger}"]
-
-
-def _levels(promise: Mapping[str, Any]) -> list[str]:
-    """Return a line for each declared budget, of the first ones."""
+def _levels(promise: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each declared budget, of the first ones."""
     levels = promise["levels"]
-    told = [
-        f"•  {_name(level)}ε = {level['epsilon']:g}, δ = {level['delta']:g}. Of 1,000 "
-        f"people, 500 of whom took part, a guess is right about at most "
-        f"{level['right_of_1000_at_most']:,}.{_gaussian(level['gaussian'])}"
-        for level in levels[:_LEVELS]
-    ]
+    for level in levels[:_LEVELS]:
+        epsilon = f"ε = {level['epsilon']:g}"
+        name = "" if level["name"] == epsilon else f"{_cut(level['name'], 40)}: "
+        gaussian = ""
+        if (summary := level["gaussian"]) is not None:
+            mu = math.ceil(summary["mu"] * 1e4) / 1e4  # rounded up
+            gaussian = f" As a Gaussian: μ = {mu:g}, slack {summary['slack']:g}, "
+            gaussian += f"regret {summary['regret']:.2g}."
+        yield (
+            f"•  {name}{epsilon}, δ = {level['delta']:g}. Of 1,000 people, 500 of whom took part, "
+            f"a guess is right about at most {level['right_of_1000_at_most']:,}.{gaussian}"
+        )
     if len(levels) > _LEVELS:
-        told.append(f"•  and {len(levels) - _LEVELS} more, in statement.json")
+        yield f"•  and {len(levels) - _LEVELS} more, in statement.json"
     if not levels:
-        told = ["Which budgets people could choose was not declared; those that they chose are not "
-                "told."]  # fmt: skip
+        yield (
+            "Which budgets people could choose was not declared; those that they chose are not "
+            "told."
+        )
     if promise["no_limit_cap"] is not None:
-        told.append(f"•  who set no limit: ε = {promise['no_limit_cap']:g}")
-    return told
-
-
-def _gaussian(summary: Mapping[str, float] | None) -> str:
-    """Return the Gaussian that stands for a level, where it is told; rounded up."""
-    if summary is None:
-        return ""
-    mu = math.ceil(summary["mu"] * 1e4) / 1e4
-    return (
-        f" As a Gaussian: μ = {mu:g}, slack {summary['slack']:g}, regret {summary['regret']:.2g}."
-    )
-
-
-def _name(level: Mapping[str, Any]) -> str:
-    """Return the name that a level has of its own."""
-    plain_name = f"ε = {level['epsilon']:g}"
-    return "" if level["name"] == plain_name else f"{_cut(level['name'], 40)}: "
+        yield f"•  who set no limit: ε = {promise['no_limit_cap']:g}"
 
 
 def _listed(texts: list[str]) -> list[str]:
     return [f"•  {text}" for text in texts]
 
 
-def _question(document: FPDF, question: str, answers: list[str], size: float) -> None:
-    document.ln(size * 0.13)
-    document.set_text_color(*_INK)
-    document.set_font("page", "B", size)
-    _write(document, question, size)
-    document.set_font("page", "", size)
-    for answer in answers:
-        _write(document, answer[:1].upper() + answer[1:], size)
-
-
 def _write(document: FPDF, text: str, size: float) -> None:
     """Write lines; a character that the font does not have is shown as its escape."""
     known = document.fonts["page"].cmap  # type: ignore[union-attr]  # a font of a file
-    shown = "".join(c if ord(c) in known else ascii(c)[1:-1] for c in plain(text))
-    document.multi_cell(0, size * 0.46, shown, align="L", new_x="LMARGIN", new_y="NEXT")
+    safe = "".join(c if ord(c) in known else ascii(c)[1:-1] for c in plain(text))
+    document.multi_cell(0, size * 0.46, safe, align="L", new_x="LMARGIN", new_y="NEXT")
 
 
 def _cut(text: str, most: int = _LONGEST) -> str:
-    shown = plain(text)
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
-
-
-WAYS = {
-    "scale": (
-        "Everyone is used equally often, and the smaller your budget, the less weight your data "
-        "have. What the others choose changes nothing for you."
-    ),
-    "sample": (
-        "The smaller your budget, the less often your data are used. How often depends on what "
-        "the others choose: so does what an attacker can do."
-    ),
-    "hybrid": (
-        "As Sample, but what the others choose may make an attacker right about at most {most} "
-        "more of 1,000 people than if everybody had your budget."
-    ),
-}
-
-
-def contributor_page(choices: Choices) -> Report:
-    """Return the page on which a contributor compares the budgets on offer.
-
-    It loads nothing from anywhere and sends nothing; every count on it was made by
-    `contract.choices`. Without JavaScript and in print it shows tables of all counts.
-
-    Args:
-        choices: Of `contract.choices`.
-
-    Guarantee:
-        Counts are rounded up, since they are upper bounds.
-
-    Example:
-        >>> from apiece.assignment import Sample
-        >>> from apiece.contract import choices
-        >>> offered = [("strict", 1.0, 0.5), ("weak", 3.0, 0.5)]
-        >>> found = choices(offered, records=100, delta=1e-5, steps=1, expected_batch_size=10,
-        ...                 bound=0.02, strategies=[Sample()])
-        >>> "strict" in contributor_page(found).html
-        True
-    """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("apiece.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: plain(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["shown"] = shown
-    strategies = list(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
-    return Report(
-        environment.get_template("contributor.html.j2").render(
-            choices=choices,
-            strategies=strategies,
-            ways={name: WAYS.get(name, "").format(most=choices.most) for name in strategies},
-            others=_choices_of_others(choices),
-            outcomes={(o.strategy, o.budget, o.others): o for o in choices.outcomes},
-            data=_lookup(choices, strategies),
-        )
-    )
-
-
-def _choices_of_others(choices: Choices) -> list[tuple[int | None, str]]:
-    """Return what the others may choose, in words."""
-    expected = ", ".join(
-        f"{share:.0%} “{plain(name)}”"
-        for name, share in zip(choices.names, choices.shares, strict=True)
-    )
-    everyone = [(h, f"all others choose “{plain(name)}”") for h, name in enumerate(choices.names)]
-    return [(None, f"as is expected: {expected}"), *everyone]
-
-
-def _lookup(choices: Choices, strategies: list[str]) -> Json:
-    """Return what the page's script looks up; it computes nothing itself."""
-    return {
-        "outcomes": {
-            f"{o.strategy} {o.budget} {'' if o.others is None else o.others}": {
-                "right": o.explanation.frequencies.right,
-                "more": o.more,
-                "sentences": [plain(s) for s in o.explanation.sentences],
-            }
-            for o in choices.outcomes
-        },
-        "guaranteed": {
-            f"{name} {g}": choices.guaranteed(g, name)
-            for name in strategies
-            for g in range(len(choices.names))
-        },
-        "promised": [promise.frequencies.right for promise in choices.promises],
-    }
+    safe = plain(text)
+    return safe if len(safe) <= most else safe[: most - 1] + "…"

@@ -1,4 +1,4 @@
-"""The sections of a page: one table says what each reads, and so in which editions it stands.
+"""The sections of a report: what each shows, and in which editions it stands.
 
 A section that reads "declared" alone is handed nothing else, whatever its template says, so that
 a public edition cannot hold what it was not given. Every other section is for the steward, unless
@@ -7,48 +7,219 @@ what it reads is open: released with noise, or of public data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from apiece._types import Json
+from apiece._version import __version__
 from apiece.budgets.groups import SMALL_GROUP
 from apiece.contract import explain
+from apiece.errors import InputError
 from apiece.jobs.results import totalled
+from apiece.jobs.trained import promises_of
+from apiece.plan import Plan
+from apiece.plan.parts import RELATION
 from apiece.reporting import figures
 from apiece.reporting.closing import gains, held_out, interval_text
-from apiece.reporting.declared import Subject
 
 if TYPE_CHECKING:
-    from apiece.jobs.trained import Promise
-    from apiece.plan import Plan
-    from apiece.reporting.declared import Declared, Subject
+    from apiece.audit import Findings
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Level
 
+EDITIONS = ("internal", "public")
 SHOWN = 40  # rows of a table; plan.json has every group
+DECLARED = "declared"
+# What a section reads → why it is in no public edition.
+READS = {
+    DECLARED: "",
+    "budgets": (
+        "It follows from how many people chose which budget. It is public where these numbers "
+        "were released with noise, and the plan was made from those (release_histogram)."
+    ),
+    "held out": "It is computed from held-out people, without noise.",
+    "members": "It is computed from who was trained on.",
+    "table": (
+        "It describes the table itself: its size, and a hash by which whoever guesses the whole "
+        "table can confirm the guess."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What was decided without looking at anybody: all that a public edition is made from.
+
+    Two tables that differ in anyone's rows or budget give the same, as long as the same was
+    declared of them. Nothing here is a count of people.
+    """
+
+    of: str  # "run", "plan" or "findings"
+    version: str = __version__
+    purpose: str | None = None  # in the steward's words
+    finished: str | None = None  # the day, as 2026-01-31
+    label: str | None = None
+    classes: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
+    schema: str | None = None
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unit: str = "record"
+    relation: str = RELATION
+    strategy: str | None = None  # of the model that is kept, or of the plan
+    method: str = "dp-sgd"
+    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by strategy
+    models: int | None = None
+    hidden: tuple[int, ...] = ()
+    rows_per_person: int | str | None = None
+    seeded: bool = False  # so that this is no release
+    no_limit_cap: float | None = None
+    levels: tuple[Level, ...] = ()
+    charged: bool = False  # to a ledger
+    simulated: bool = False  # budgets, for want of a column
+    packaged: bool = False  # data that come with apiece
+    audit: str | None = None
+    attack: str | None = None
+    bounds: tuple[tuple[float, float, str], ...] = ()  # δ, confidence and method
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Subject:
+    """What a page is of: what may be told to anyone, and the rest.
+
+    `open` says what of the rest may be told to anyone too (some of `READS`).
+    """
+
+    declared: Declared
+    plans: Mapping[str, Plan]
+    run: Run | None = None
+    findings: Findings | None = None
+    open: frozenset[str] = frozenset()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of what is kept."""
+        return self.plans[str(self.declared.strategy)]
+
+
+def subject_of(value: object, levels: Sequence[tuple[float, float]]) -> Subject:
+    """Return what a page of a plan, a run or findings is of.
+
+    `levels` are the pairs (ε, δ) that people could choose from, for a plan; a run tells its own.
+    """
+    from apiece.audit import Findings
+    from apiece.jobs import Run
+    from apiece.jobs.trained import Level
+
+    if levels and not isinstance(value, Plan):
+        raise InputError("levels: are for the page of a plan; a run has those of its config")
+    if isinstance(value, Run):
+        return _of_run(value)
+    if isinstance(value, Findings):
+        declared = Declared(
+            of="findings",
+            unit=value.unit or "record",
+            strategy=value.strategy,
+            models=value.models,
+            audit=value.audit,
+            attack=value.attack,
+            bounds=tuple((b.delta, b.confidence, b.method) for b in value.bounds),
+        )
+        return Subject(declared, {}, findings=value)
+    if isinstance(value, Plan):
+        offered = tuple(Level(f"ε = {e:g}", float(e), float(d)) for e, d in levels)
+        return _of_plan(value, offered)
+    raise InputError(
+        f"report: {type(value).__name__} is no plan, run or findings; give one of these, such as "
+        "Run.load(folder)"
+    )
+
+
+def _of_run(run: Run) -> Subject:
+    data = run.data
+    declared = Declared(
+        of="run",
+        version=run.version,
+        purpose=run.purpose,
+        finished=run.finished,
+        label=data.label,
+        classes=data.classes,
+        target_range=data.target_range,
+        schema=data.schema,
+        columns=data.columns,
+        unit=data.unit,
+        strategy=run.strategy,
+        method=run.method,
+        settings={s.strategy: dict(s.settings) for s in run.strategies},
+        models=run.models,
+        hidden=run.hidden,
+        rows_per_person=run.rows_per_person,
+        seeded=run.seed is not None,
+        no_limit_cap=run.no_limit_cap,
+        levels=run.levels,
+        charged=run.analysis is not None,
+        simulated=data.simulated_budgets,
+        packaged=data.packaged,
+    )
+    public = data.packaged and data.simulated_budgets
+    opened = frozenset({"budgets", "held out", "members"} if public else ())
+    return Subject(declared, {s.strategy: s.plan for s in run.strategies}, run, open=opened)
+
+
+def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
+    offered = {(level.epsilon, level.delta) for level in levels}
+    odd = [group for group in plan.groups if (group.epsilon, group.delta) not in offered]
+    if levels and odd:
+        raise InputError(
+            f"levels: epsilon, delta = {odd[0].epsilon:g}, {odd[0].delta:g} of a group is none of "
+            "them; give every budget that people could choose"
+        )
+    assert plan.reference is not None  # set when the plan was made
+    declared = Declared(
+        of="plan",
+        unit=plan.unit,
+        relation=plan.relation,
+        strategy=plan.strategy,
+        settings={plan.strategy: {"steps": plan.reference.steps, "clip_norm": plan.clip_norm}},
+        levels=levels,
+    )
+    opened = frozenset({"budgets"} if plan.counts == "released" else ())
+    return Subject(declared, {plan.strategy: plan.public()}, open=opened)
+
+
+def require_no_objections(subject: Subject) -> None:
+    """Raise `InputError` where a plan has objections: what must not be released has no page."""
+    for name, plan in subject.plans.items():
+        if plan.objections:
+            raise InputError(
+                f"edition = public: the plan of {name} is not fit for a release "
+                f"({plan.objections[0]}); only the internal edition can be made"
+            )
+
+
+# What each section shows: the values that its block in `report.html.j2` names. None leaves it out.
 
 
 def everything(declared: Declared) -> Json:
-    """Return nothing beside what is declared, which every template has."""
+    """Return nothing beside what is declared, which every block has."""
     return {}
 
 
 def promise(declared: Declared) -> Json:
     """Return the levels, with what each means of 1,000 people, by (ε, δ) alone."""
-    told = [(level, explain(level.epsilon, level.delta)) for level in declared.levels]
-    return {"levels": told}
+    return {"levels": [(level, explain(level.epsilon, level.delta)) for level in declared.levels]}
 
 
 def standing(subject: Subject) -> Json:
     """Return the checklist for a release."""
-    run = _run(subject)
     objections = [(name, o) for name, plan in subject.plans.items() for o in plan.objections]
-    return {"release": run.release, "objections": objections}
+    return {"release": _run(subject).release, "objections": objections}
 
 
 def spent(subject: Subject) -> Json:
     """Return what each group asked and what each strategy spends of it."""
-    by_strategy = {name: promises(plan) for name, plan in subject.plans.items()}
-    first = promises(subject.plan)
+    by_strategy = {name: promises_of(plan) for name, plan in subject.plans.items()}
+    first = promises_of(subject.plan)
     return {
         "by_strategy": by_strategy,
         "groups": first[:SHOWN],
@@ -60,25 +231,17 @@ def spent(subject: Subject) -> Json:
     }
 
 
-def promises(plan: Plan) -> tuple[Promise, ...]:
-    """Return what each group asked and spends."""
-    from apiece.jobs.trained import promises_of
-
-    return promises_of(plan)
-
-
 def meaning(subject: Subject) -> Json:
     """Return of how many in 1,000 a guess at membership is right, at most, by the plan itself."""
-    groups = promises(subject.plan)[:SHOWN]
-    told = [(g, None if g.guess is None else round(10 * g.guess)) for g in groups]
-    return {"told": None if groups[0].guess is None else told, "many": len(subject.plan.groups)}
+    groups = promises_of(subject.plan)[:SHOWN]
+    counts = [(g, None if g.guess is None else round(10 * g.guess)) for g in groups]
+    return {"told": None if groups[0].guess is None else counts, "many": len(subject.plan.groups)}
 
 
 def profile(subject: Subject) -> Json:
     """Return the figure of δ at each ε for the strictest group, the loosest and one between."""
     count = len(subject.plan.groups)
-    chosen = sorted({0, count // 2, count - 1})
-    figure, points = figures.profile(subject.plan, chosen)
+    figure, points = figures.profile(subject.plan, sorted({0, count // 2, count - 1}))
     return {"figure": figure, "points": points}
 
 
@@ -89,10 +252,10 @@ def contract(subject: Subject) -> Json:
         return {"clauses": None, "many": len(plan.groups)}
     clauses = []
     for g, group in enumerate(plan.groups[:SHOWN]):
-        apart = float(measures.forward[g]), float(measures.backward[g])
-        within = group.excess is None or max(apart) <= group.excess
+        moved = float(measures.forward[g]), float(measures.backward[g])
+        within = group.excess is None or max(moved) <= group.excess
         kept = float(measures.epsilon_spent[g]) <= group.epsilon and within
-        clauses.append((group, float(measures.epsilon_spent[g]), *apart, kept))
+        clauses.append((group, float(measures.epsilon_spent[g]), *moved, kept))
     return {"clauses": clauses, "many": len(plan.groups)}
 
 
@@ -115,7 +278,7 @@ def influence(subject: Subject) -> Json | None:
 def accuracy(subject: Subject) -> Json | None:
     """Return how good the models are on held-out people."""
     run = _run(subject)
-    if not any(found.test_accuracy or found.test_errors for found in run.strategies):
+    if not any(s.test_accuracy or s.test_errors for s in run.strategies):
         return None
     tested = run.tested
     curve = () if tested is None else tested.curve
@@ -126,8 +289,8 @@ def accuracy(subject: Subject) -> Json | None:
         "gains": gains(run),
         "figure": figures.accuracy(run),
         "overall": None if tested is None else tested.accuracy,
-        "by_class": _zipped(run.data.classes, tested, "by_class"),
-        "confusion": _zipped(run.data.classes, tested, "confusion"),
+        "by_class": _named(run.data.classes, () if tested is None else tested.by_class),
+        "confusion": _named(run.data.classes, () if tested is None else tested.confusion),
         "curve": curve,
         "curve_figure": figures.learning_curve(curve, error=not run.data.classes),
         "interval_text": interval_text,
@@ -138,13 +301,12 @@ def fit(subject: Subject) -> Json | None:
     """Return how often the kept model is right about those whom it was trained on, by group."""
     run = _run(subject)
     names = [group.name for group in run.kept.plan.groups]
-    rows = _zipped(names, run.tested, "by_group")
+    rows = _named(names, () if run.tested is None else run.tested.by_group)
     return {"by_group": rows[:SHOWN]} if rows else None
 
 
-def _zipped(names: Any, tested: Any, field: str) -> list[tuple[str, Any]]:
-    found = () if tested is None else getattr(tested, field)
-    return list(zip(names, found, strict=True)) if found else []
+def _named(names: Sequence[str], values: Sequence[object]) -> list[tuple[str, object]]:
+    return list(zip(names, values, strict=True)) if values else []
 
 
 def comparison(subject: Subject) -> Json | None:
@@ -152,19 +314,17 @@ def comparison(subject: Subject) -> Json | None:
     run = _run(subject)
     if run.models == 1:
         return None
-    chosen = totalled(len(run.kept.promises))
-    alone = [run.kept.promises[g] for g in chosen]
+    alone = [run.kept.promises[g] for g in totalled(len(run.kept.promises))]
     return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
 
 
 def audit(subject: Subject) -> Json:
     """Return what an audit found: bounds, rates and scores by group; nobody's own."""
-    findings = subject.findings
-    assert findings is not None
-    return {"findings": findings, "figure": figures.rocs(findings.rocs)}
+    assert subject.findings is not None
+    return {"findings": subject.findings, "figure": figures.rocs(subject.findings.rocs)}
 
 
-_KINDS: dict[str, Callable[[Json], str]] = {
+_KINDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "numeric": lambda c: (
         f"number from {c['lower']:g} to {c['upper']:g}"
         + (", on a logarithmic scale" if c.get("scale") == "log" else "")
@@ -176,23 +336,17 @@ _KINDS: dict[str, Callable[[Json], str]] = {
 
 def features(declared: Declared) -> Json | None:
     """Return each feature's declared range or values."""
-    told = [
-        (
-            name,
-            str(c["kind"]),
-            _KINDS[c["kind"]](dict(c)),
-            ", ".join(map(repr, c.get("missing", ()))),
-        )
+    rows = [
+        (name, str(c["kind"]), _KINDS[c["kind"]](c), ", ".join(map(repr, c.get("missing", ()))))
         for name, c in declared.columns.items()
         if c.get("kind") in _KINDS
     ]
-    return {"features": told} if told else None
+    return {"features": rows} if rows else None
 
 
 def made(declared: Declared) -> Json:
     """Return the settings of each strategy under the names that all have."""
-    names = list(dict.fromkeys(n for own in declared.settings.values() for n in own))
-    return {"names": names}
+    return {"names": list(dict.fromkeys(n for own in declared.settings.values() for n in own))}
 
 
 def rates(subject: Subject) -> Json | None:
@@ -208,126 +362,82 @@ def rates(subject: Subject) -> Json | None:
 
 def table(subject: Subject) -> Json:
     """Return how many people the table has, and which table it is."""
-    run = _run(subject)
-    return {"run": run, "data": run.data}
+    return {"run": _run(subject), "data": _run(subject).data}
 
 
-def _run(subject: Subject) -> Any:
+def _run(subject: Subject) -> Run:
     assert subject.run is not None
     return subject.run
 
 
-EDITIONS = ("internal", "public")
-DECLARED = "declared"
-# What a section reads → why it is in no public edition.
-READS = {
-    DECLARED: "",
-    "budgets": (
-        "It follows from how many people chose which budget. It is public where these numbers "
-        "were released with noise, and the plan was made from those (release_histogram)."
-    ),
-    "held out": "It is computed from held-out people, without noise.",
-    "members": "It is computed from who was trained on.",
-    "table": (
-        "It describes the table itself: its size, and a hash by which whoever guesses the whole "
-        "table can confirm the guess."
-    ),
-}
-Context = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
-class Section:
-    """One section of a page.
+class ReportSection:
+    """One section of a page: a block of its template, and the place on the page.
 
-    Attributes:
-        name: Of its template, and of its place on the page.
-        title: Of it.
-        of: The kinds of subject that it can be of.
-        reads: One of `READS`.
-        tell: From `Declared`, where that is all it reads, or else from the `Subject`: what its
-            template shows; None where there is nothing to show.
-        instead: Whether it stands for sections that a public edition leaves out, and so only there.
-
-    Example:
-        >>> Section("made", "How it was made", ("run",), "declared", lambda declared: {}).reads
-        'declared'
+    `of` are the kinds of subject that it can be of, `reads` is one of `READS`. `tell` makes what
+    the block shows, from `Declared` where that is all it reads, else from the `Subject`. A section
+    that stands `instead` of what a public edition leaves out stands only there.
     """
 
     name: str
     title: str
     of: tuple[str, ...]
     reads: str
-    tell: Callable[[Any], Context | None]
+    tell: Callable[[Any], Json | None]
     instead: bool = False
 
 
 _RUN, _PLANNED, _AUDIT = ("run",), ("run", "plan"), ("findings",)
-_ALL = (*_PLANNED, *_AUDIT)
 SECTIONS = (
-    Section("standing", "Whether it is fit for release", _RUN, "budgets", standing),
-    Section("promise", "What was promised", _PLANNED, DECLARED, promise, instead=True),
-    Section("spent", "What was promised, and what was spent", _PLANNED, "budgets", spent),
-    Section("meaning", "What this means for one person", _PLANNED, "budgets", meaning),
-    Section("profile", "The privacy profile", _PLANNED, "budgets", profile),
-    Section("contract", "Whether every contract is kept", _PLANNED, "budgets", contract),
-    Section("accuracy", "How good the models are", _RUN, "held out", accuracy),
-    Section("fit", "How well it fits each budget group", _RUN, "members", fit),
-    Section("influence", "How much each group moves the model", _PLANNED, "budgets",
-            influence),
-    Section("comparison", "What a comparison costs", _RUN, "budgets", comparison),
-    Section("method", "How it was audited", _AUDIT, DECLARED, everything),
-    Section("audit", "What the audit found", _AUDIT, "members", audit),
-    Section("covered", "What the numbers do not cover", _PLANNED, DECLARED, everything),
-    Section("features", "What it learned from", _RUN, DECLARED, features),
-    Section("made", "How it was made", _PLANNED, DECLARED, made),
-    Section("rates", "Rates and noise of each group", _PLANNED, "budgets", rates),
-    Section("table", "The table", _RUN, "table", table),
-)  # fmt: skip
+    ReportSection("standing", "Whether it is fit for release", _RUN, "budgets", standing),
+    ReportSection("promise", "What was promised", _PLANNED, DECLARED, promise, instead=True),
+    ReportSection("spent", "What was promised, and what was spent", _PLANNED, "budgets", spent),
+    ReportSection("meaning", "What this means for one person", _PLANNED, "budgets", meaning),
+    ReportSection("profile", "The privacy profile", _PLANNED, "budgets", profile),
+    ReportSection("contract", "Whether every contract is kept", _PLANNED, "budgets", contract),
+    ReportSection("accuracy", "How good the models are", _RUN, "held out", accuracy),
+    ReportSection("fit", "How well it fits each budget group", _RUN, "members", fit),
+    ReportSection(
+        "influence", "How much each group moves the model", _PLANNED, "budgets", influence
+    ),
+    ReportSection("comparison", "What a comparison costs", _RUN, "budgets", comparison),
+    ReportSection("method", "How it was audited", _AUDIT, DECLARED, everything),
+    ReportSection("audit", "What the audit found", _AUDIT, "members", audit),
+    ReportSection("covered", "What the numbers do not cover", _PLANNED, DECLARED, everything),
+    ReportSection("features", "What it learned from", _RUN, DECLARED, features),
+    ReportSection("made", "How it was made", _PLANNED, DECLARED, made),
+    ReportSection("rates", "Rates and noise of each group", _PLANNED, "budgets", rates),
+    ReportSection("table", "The table", _RUN, "table", table),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A section that a public edition leaves out, and why.
-
-    Example:
-        >>> LeftOut("The table", READS["table"]).title
-        'The table'
-    """
-
-    title: str
-    why: str
-
-
-def sections_of(subject: Subject, edition: str) -> list[tuple[Section, Context]]:
-    """Return the sections of an edition with what their templates show, in order."""
-    found = []
+def sections_of(subject: Subject, edition: str) -> list[tuple[ReportSection, Json]]:
+    """Return the sections of an edition with what they show, in order."""
+    shown = []
     for section in SECTIONS:
         if subject.declared.of not in section.of or _why_not(section, subject, edition):
             continue
-        source: Any = subject.declared if section.reads == DECLARED else subject
-        context = section.tell(source)
-        if context is not None:
-            found.append((section, context))
-    return found
+        values = section.tell(subject.declared if section.reads == DECLARED else subject)
+        if values is not None:
+            shown.append((section, values))
+    return shown
 
 
-def left_out(subject: Subject, edition: str) -> list[LeftOut]:
-    """Return what an edition leaves out, whether or not there is anything of it."""
+def left_out(subject: Subject, edition: str) -> list[tuple[str, str]]:
+    """Return (title, reason) of what an edition leaves out, whether or not there is any of it."""
     return [
-        LeftOut(section.title, why)
+        (section.title, why)
         for section in SECTIONS
         if subject.declared.of in section.of and not section.instead
-        for why in [_why_not(section, subject, edition)]
-        if why
+        if (why := _why_not(section, subject, edition))
     ]
 
 
-def _why_not(section: Section, subject: Subject, edition: str) -> str:
+def _why_not(section: ReportSection, subject: Subject, edition: str) -> str:
     """Return why a section is not in an edition; nothing where it is."""
+    if edition != "public":
+        return "it stands for sections that are there" if section.instead else ""
+    if section.instead and "budgets" in subject.open:
+        return "the sections that it stands for are there"
     closed = section.reads != DECLARED and section.reads not in subject.open
-    if edition == "public":
-        if section.instead and "budgets" in subject.open:
-            return "the sections that it stands for are there"
-        return READS[section.reads] if closed else ""
-    return "it stands for sections that are there" if section.instead else ""
+    return READS[section.reads] if closed else ""

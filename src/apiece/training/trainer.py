@@ -350,3 +350,25 @@ def _fingerprint(source: Source, groups: Integers, rows: Units | None, streams: 
         who += [rows.rows, rows.starts, np.array([rows.most or 0])]
     persons = hashlib.blake2b(b"".join(w.tobytes() for w in who), key=key, digest_size=16)
     return source.fingerprint(key) + persons.hexdigest()
+
+
+def fit_by_sgd(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    plan: Plan,
+    dataset: Any,
+    *,
+    learning_rate: float,
+    momentum: float = 0.0,
+    seed: int | None,
+    checkpoint: Path | None = None,
+    **options: Any,
+) -> None:
+    """Train a model by a plan and SGD, gone on with where `checkpoint` holds a part of this run."""
+    sgd = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    given = (model, sgd, loss_fn, plan, dataset)
+    if checkpoint is not None and (checkpoint / "state.pt").exists():
+        trainer = Trainer.resume(checkpoint, *given, **options)
+    else:
+        trainer = Trainer(*given, seed=seed, checkpoint=checkpoint, **options)
+    trainer.fit()

@@ -115,7 +115,7 @@ def test_a_fit_is_noted_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("apiece.adapters.fitting.Trainer.fit", interrupted)
+    monkeypatch.setattr("apiece.training.trainer.Trainer.fit", interrupted)
     account = Account()
     with pytest.raises(KeyboardInterrupt):
         classifier(epsilon=1.0, account=account).fit(features(), people()["label"])

@@ -1,41 +1,41 @@
-"""A recipe gives a verified plan, chosen by public numbers alone."""
+"""An estimator runs a verified plan, chosen by public numbers alone."""
 
 import numpy as np
 import pytest
 
-from apiece.adapters.fitting import Recipe, batch_size
-from apiece.budgets import Budgets
 from apiece.errors import InputError, UnsupportedError
+from apiece.sklearn import Numeric, PrivateRegressor
 
 
-def recipe(**changes: object) -> Recipe:
-    given = {
-        "strategy": "sample", "batch_size": None, "steps": 5, "clip_norm": 1.0,
-        "learning_rate": 1.0, "hidden": (), "rows_per_person": None,
-    }  # fmt: skip
-    return Recipe(**{**given, **changes})  # type: ignore[arg-type]
+def fitted(size: int = 600, **changes: object) -> PrivateRegressor:
+    settings = {"steps": 5, "random_state": 0, **changes}
+    x = np.linspace(0, 1, size)
+    model = PrivateRegressor(Numeric(0, 1), Numeric(0, 1), **settings)  # type: ignore[arg-type]
+    return model.fit(x[:, None], x, epsilon=np.repeat([1.0, 2.0], [size // 2, size - size // 2]))
 
 
-@pytest.mark.parametrize("records", [1, 300, 2048, 10**6])
+@pytest.mark.parametrize("records", [300, 2048, 5000])
 def test_a_batch_is_never_larger_than_all(records: int) -> None:
-    assert 0 < batch_size(records) <= records
+    expected = fitted(records, steps=1).plan_.stages[0].expected_batch_size
+    assert expected == pytest.approx(min(records, 2048))
 
 
 def test_the_plan_is_verified_and_of_all_steps() -> None:
-    budgets = Budgets(np.repeat([1.0, 2.0], 300), 1e-5)
-    plan = recipe().plan(budgets)
-    assert plan.verify(budgets).ok
-    assert plan.steps == 5
+    model = fitted()
+    assert model.plan_.steps == 5
+    assert model.plan_.verify().ok
+    assert all(0 < promise.epsilon_spent <= promise.epsilon for promise in model.promises_)
 
 
 def test_several_models_in_one_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="an estimator has one"):
-        recipe(strategy="adapdp", steps=10).plan(Budgets(np.repeat([1.0, 2.0], 300), 1e-5))
+        fitted(strategy="adapdp", steps=10)
 
 
-def test_doubts_about_budgets_are_said() -> None:
-    with pytest.warns(UserWarning, match="expect nothing useful of fewer than 100"):
-        recipe().plan(Budgets(np.ones(50), 1e-5))
+def test_doubts_about_budgets_are_told_to_who_fits() -> None:
+    with pytest.warns(UserWarning, match="expect nothing useful of fewer than 100") as seen:
+        fitted(50)
+    assert __file__ in {warning.filename for warning in seen}
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_doubts_about_budgets_are_said() -> None:
 )
 def test_settings_out_of_bounds_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError):
-        recipe(**wrong).plan(Budgets(np.ones(200), 1e-5))
+        fitted(**wrong)
