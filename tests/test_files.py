@@ -250,7 +250,7 @@ def test_kills_at_random_leave_one_or_the_other(tmp_path: Path) -> None:
 
 
 def test_pages_are_known_by_what_the_templates_say() -> None:
-    for name in ("page.html.j2", "contributor.html.j2"):
+    for name in ("report.html.j2", "contributor.html.j2"):
         text = (SOURCE / "reporting" / "templates" / name).read_bytes()
         assert PAGE.mark is not None
         assert PAGE.mark in text

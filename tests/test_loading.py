@@ -23,8 +23,6 @@ REASONS = {
     ("_lazy.py", "import_module"): "a public name's own module",
     ("sensitivity/__init__.py", "import_module"): "a public name's own module",
     ("audit/stacked_training.py", "torch.export.load"): "behind trusted=True",
-    ("datasets/cifar.py", "import pickle"): "an unpickler that knows four names",
-    ("datasets/cifar.py", "Unpickler"): "an unpickler that knows four names",
     ("queries/reading.py", "import subprocess"): "Python itself, with a fixed program, to tidy up",
     ("training/checkpoints.py", "import pickle"): "for the name of its error",
 }

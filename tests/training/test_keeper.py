@@ -241,8 +241,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 def test_the_generators_of_the_model_s_devices_are_set_and_put_back(monkeypatch):
     """A GPU's generator, played by one of the CPU."""
     gpu = torch.Generator().manual_seed(1)
-    real = ambient._generator
-    monkeypatch.setattr(ambient, "_generator", lambda d: gpu if d.type == "cuda" else real(d))
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "default_generators", (gpu,))
     before = gpu.get_state(), torch.get_rng_state()
     devices = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 0)]
     drawn = []

@@ -175,7 +175,11 @@ def _by(method: str, batch: Batch, width: int, compiled: bool) -> ClippedSum:
 def empty_sum(parameters: dict[str, nn.Parameter]) -> ClippedSum:
     """Return the sum over no records, for the trainable parameters by name; at least one."""
     none = torch.zeros(0, device=next(iter(parameters.values())).device)
-    zeros = {n: torch.zeros_like(p, dtype=wide(p.dtype)) for n, p in parameters.items()}
+    # Not zeros_like: of a sharded parameter that is sharded too, and each process sums whole ones.
+    zeros = {
+        name: torch.zeros(p.shape, dtype=wide(p.dtype), device=p.device)
+        for name, p in parameters.items()
+    }
     return ClippedSum(zeros, none, none, none.to(torch.float64))
 
 
