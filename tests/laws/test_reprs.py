@@ -31,6 +31,7 @@ MARK = "7310429"  # a number that nothing else prints
 HOLDS = {
     "adapters.account._Fit": "ids group_index",
     "ledger.chain.Trail": "salt digests reserved committed",
+    "queries.quantiles.Runs": "first last missed",
     "queries.table.Table": "database",
     "queries.table.DuckDBContributions": "cursor",
     "queries.spark.SparkTable": "spark folder",
@@ -134,6 +135,7 @@ PUBLIC = [
     "pate.strategies.Weight",
     "_files.Kind",
     "jobs.trained.Bound",
+    "queries.quantiles.Grid",
     "queries.session._Asked",
     "training.clipping.convolution.Kernel",
     "training.clipping.engine.Proof",

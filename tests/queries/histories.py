@@ -287,11 +287,15 @@ class Held:
         assert power == 2
         return self.scanned.norms
 
-    def totals(self, cells: int, paid: Any) -> list[list[int]]:
-        total = self.scanned.totals(cells, paid)
-        without = self.scanned.totals(cells, paid & (self.scanned.ids != VICTIM))
-        pairs = zip(np.ravel(total).tolist(), np.ravel(without).tolist(), strict=True)
-        self.world.shift = [int(a) - int(b) for a, b in pairs]
+    def totals(self, paid: Any) -> dict[int, list[int]]:
+        total = self.scanned.totals(paid)
+        without = self.scanned.totals(paid & (self.scanned.ids != VICTIM))
+        none = [0] * self.scanned.width
+        self.world.shift = [
+            a - b
+            for cell in range(self.scanned.cells)
+            for a, b in zip(total.get(cell, none), without.get(cell, none), strict=True)
+        ]
         return total
 
 
@@ -300,17 +304,19 @@ class Scanned:
 
     def __init__(self, table: Table, question: Question, grid: float) -> None:
         self._given = table, question, grid
+        groups, size, self.width = question.shape
+        self.cells = groups * size
         with table.contributions(question, grid) as held:
             self.norms = held.norms(2)
         self.ids = np.array(self.norms[0].to_pylist(), dtype=object)
-        self._totals: dict[bytes, list[list[int]]] = {}
+        self._totals: dict[bytes, dict[int, list[int]]] = {}
 
-    def totals(self, cells: int, paid: Any) -> list[list[int]]:
+    def totals(self, paid: Any) -> dict[int, list[int]]:
         if paid.tobytes() not in self._totals:
             table, *asked = self._given
             with table.contributions(*asked) as held:
                 held.norms(2)
-                self._totals[paid.tobytes()] = held.totals(cells, paid)
+                self._totals[paid.tobytes()] = held.totals(paid)
         return self._totals[paid.tobytes()]
 
 

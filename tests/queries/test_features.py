@@ -9,7 +9,7 @@ import pytest
 from apiece.errors import DataError
 from apiece.queries import Schema
 from apiece.queries.grammar import parse
-from apiece.queries.scan import LEVELS, moment_names, resolve
+from apiece.queries.scan import moment_names, resolve
 
 SCHEMA = Schema("id", bounds={"x": (-2, 6), "y": (0, 1e6), "z": (-3, -1)})
 QUERIES = [
@@ -48,12 +48,6 @@ def test_a_missing_cell_does_not_count() -> None:
     assert duckdb.sql(f"SELECT {what.present} FROM (SELECT NULL::DOUBLE AS {name})").fetchall() == [
         (False,)
     ]
-
-
-def test_a_quantile_row_is_in_one_node_a_level() -> None:
-    what = resolve(parse("quantile(y, 0.5)"), SCHEMA)
-    assert len(what.cells) == LEVELS
-    assert what.size == sum(2**level for level in range(1, LEVELS + 1))
 
 
 def test_columns_without_bounds_are_refused() -> None:

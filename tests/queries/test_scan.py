@@ -15,6 +15,7 @@ import random_worlds
 from apiece.errors import DataError
 from apiece.queries import Schema, register
 from apiece.queries.grammar import parse
+from apiece.queries.quantiles import Grid
 from apiece.queries.scan import resolve
 from apiece.queries.table import DuckDBContributions
 
@@ -28,17 +29,17 @@ ROWS = pd.DataFrame({
 
 
 @contextmanager
-def scanned(text: str, rows: pd.DataFrame = ROWS) -> Iterator[tuple[DuckDBContributions, int]]:
-    """What everybody adds to a query's sums, and of how many cells they are."""
+def scanned(text: str, rows: pd.DataFrame = ROWS) -> Iterator[DuckDBContributions]:
+    """What everybody adds to a query's sums."""
     table, query = register(rows, SCHEMA), parse(text)
     question = resolve(query, SCHEMA)
     with table.contributions(question, GRID) as found:
-        yield found, len(question.groups) * question.size
+        yield found
 
 
 def test_sums_are_whole_grid_steps_of_rows_that_count() -> None:
-    with scanned("sum(x) by g") as (found, cells):  # of the bound 8: 1, ½, ¼, 1, 1 and nothing
-        assert found.totals(cells, None) == [[1024 + 256], [512 + 2 * 1024]]
+    with scanned("sum(x) by g") as found:  # of the bound 8: 1, ½, ¼, 1, 1 and nothing
+        assert found.totals(None) == {0: [1024 + 256], 1: [512 + 2 * 1024]}
         people, norms = found.norms(2)
     assert people.to_pylist() == ["a", "b", "c"]  # not d, who has no number
     exact = [math.hypot(1024, 512), 256, 2048]
@@ -61,30 +62,34 @@ def test_of_one_row_a_person_each_cell_is_there_once(seed: int, tmp_path: Path) 
 
 
 def test_only_those_who_paid_are_summed() -> None:
-    with scanned("sum(x) by g") as (found, cells):
+    with scanned("sum(x) by g") as found:
         found.norms(2)
         for paid, expected in (
-            ([True, False, True], [[1024], [512 + 2048]]),
-            ([False, False, False], [[0], [0]]),
-            ([True, True, True], [[1024 + 256], [512 + 2048]]),
+            ([True, False, True], {0: [1024], 1: [512 + 2048]}),
+            ([False, False, False], {}),
+            ([True, True, True], {0: [1024 + 256], 1: [512 + 2048]}),
         ):
-            assert found.totals(cells, np.array(paid)) == expected
+            assert found.totals(np.array(paid)) == expected
 
 
 def test_a_row_counts_where_its_condition_holds_and_its_group_is_declared() -> None:
-    with scanned("count() where x > 3") as (found, cells):
-        assert found.totals(cells, None) == [[4 * 1024]]  # a twice, c at most twice
+    with scanned("count() where x > 3") as found:
+        assert found.totals(None) == {0: [4 * 1024]}  # a twice, c at most twice
     more = pd.concat([ROWS, pd.DataFrame({"id": ["e"], "x": [1.0], "g": ["w"]})])
-    with scanned("count() by g", more) as (found, cells):
-        assert found.totals(cells, None) == [[3 * 1024], [3 * 1024]]
+    with scanned("count() by g", more) as found:
+        assert found.totals(None) == {0: [3 * 1024], 1: [3 * 1024]}
 
 
-def test_every_level_of_a_quantile_is_a_cell_of_the_same_row() -> None:
-    with scanned("quantile(x, 0.5)") as (found, cells):
-        totals, (_, norms) = found.totals(cells, None), found.norms(2)
-    assert totals[0][0] + totals[1][0] == 5 * 1024  # the first level holds every row once
-    assert sum(total[0] for total in totals) == 10 * 5 * 1024
-    assert norms[1] == pytest.approx(math.sqrt(10) * 1024)
+def test_a_row_of_a_quantile_is_on_the_point_nearest_to_its_clamped_value() -> None:
+    rows = pd.DataFrame({"id": list("abcde"), "x": [8.0, -99.0, 0.1 + 0.2, 1e9, None], "g": "u"})
+    low, high = SCHEMA.bounds["x"]
+    grid = Grid.between(low, high)
+    with scanned("quantile(x, 0.5)", rows) as found:
+        totals, (people, norms) = found.totals(None), found.norms(1)
+    values = {grid.value(point): rows for point, (rows,) in totals.items()}
+    assert values == {high: 2 * 1024, low: 1024, 0.3: 1024}
+    assert people.to_pylist() == list("abcd")
+    assert norms == pytest.approx(1024)
 
 
 def test_a_column_that_is_not_declared_is_refused_whatever_the_rows() -> None:

@@ -90,12 +90,11 @@ def shares(table: Any, text: str, grid: float) -> list[tuple[Any, ...]]:
 def sums(table: Any, text: str) -> Any:
     """What is charged and what the noise is added to: everybody's norm, sums with some left out."""
     question = resolve(parse(text), table.schema)
-    cells = len(question.groups) * question.size
     with table.contributions(question, GRIDS[0]) as held:
         ids, norms = held.norms(2)
         paid = np.array([len(i) % 3 > 0 for i in ids.to_pylist()], dtype=bool)
-        some = held.totals(cells, paid)
-        everybody = held.totals(cells, None)
+        some = held.totals(paid)
+        everybody = held.totals(None)
     return list(zip(ids.to_pylist(), norms.tolist(), strict=True)), some, everybody
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from apiece.queries import Schema, Session, Table, register, session
 from apiece.queries.estimates import estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import rounded_gaussians
+from apiece.queries.quantiles import Grid, quantile
 from apiece.queries.scan import resolve
 from apiece.queries.schema import LARGEST
 
@@ -282,7 +284,7 @@ SUMS = st.sampled_from([0.0, 1.0, -1.0, 1e-9, 1e18, -1e18, 3.5, math.pi]) | st.f
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(
-    st.sampled_from(QUERIES),
+    st.sampled_from([query for query in QUERIES if "quantile" not in query]),
     st.sampled_from(EXTREMES),
     st.sampled_from(EXTREMES),
     st.lists(SUMS, min_size=6, max_size=6),
@@ -295,6 +297,17 @@ def test_an_estimate_of_any_sums_can_be_recorded(
     question = resolve(parse(text), schema)
     noisy = np.resize(np.array(sums), question.shape[1:])
     json.dumps(estimate(question, noisy, stddev, 0.95), allow_nan=False)
+
+
+@given(st.sampled_from(EXTREMES), st.data(), st.sampled_from([1e-5, 1.0, 1e6]))
+def test_a_quantile_of_any_counts_can_be_recorded(
+    bounds: tuple[float, float], data: Any, eta: float
+) -> None:
+    last = Grid.between(*bounds).size - 1
+    counts = data.draw(st.dictionaries(st.integers(0, last), st.integers(1, 10**9), max_size=5))
+    drawn = quantile(*bounds, counts, 0.3, eta, 3, secrets.randbits)
+    assert bounds[0] <= drawn["estimate"] <= bounds[1]
+    json.dumps(drawn, allow_nan=False)
 
 
 @pytest.mark.parametrize("query", QUERIES)

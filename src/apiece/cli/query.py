@@ -203,10 +203,14 @@ def _table(answer: Json) -> str:
     for group in answer["groups"]:
         labels = [f"{k}={v}" for k, v in group.items() if k not in FIELDS]
         for name, cell in _cells(group):
-            low, high = cell["interval"]
-            text = f"{cell['estimate']:.6g}  [{low:.6g}, {high:.6g}]"
+            text = f"{cell['estimate']:.6g}  "
+            if "rank_margin" in cell:
+                text += f"at most {cell['rank_margin']:.3g} rows from the quantile"
+            else:
+                low, high = cell["interval"]
+                text += f"[{low:.6g}, {high:.6g}]"
             lines.append("  ".join([*labels, *([name] if name else []), text]))
-    lines.append(f"intervals: {answer['confidence']:.0%}, of the noise")
+    lines.append(f"intervals and rows: with {answer['confidence']:.0%}, of the noise alone")
     lines.append("left out: what is not of its declared kind, and people without account or budget")
     lines.append(f"guarantee: {answer['guarantee']}")
     return "\n".join(map(plain, lines))

@@ -12,10 +12,12 @@ from statistics import NormalDist
 import numpy as np
 
 from apiece._types import Floats, Json
-from apiece.queries.scan import LEVELS, Measure, Question, moment_names
+from apiece.queries.scan import Measure, Question, moment_names
 
 DRAWS = 2000
-FIELDS = ("estimate", "interval", "edges", "bins", "coefficients", "resolution")
+FIELDS = (
+    "estimate", "interval", "edges", "bins", "coefficients", "resolution", "rank_margin"
+)  # fmt: skip
 
 
 def estimate(
@@ -40,9 +42,6 @@ def estimate(
             return {"edges": edges.tolist(), "bins": bins}
         case "mean":
             return _mean(question.measures[0], sums[0], z * scale)
-        case "quantile":
-            level = question.query.numbers[0]
-            return _quantile(question.measures[0], level, sums[:, 0], z * scale)
     return _simulated(question, sums[0], scale, confidence)
 
 
@@ -67,40 +66,6 @@ def _mean(column: Measure, sums: Floats, margin: float) -> Json:
         "estimate": middle + half * ratio,
         "interval": [middle + half * low, middle + half * high],
     }
-
-
-def _quantile(column: Measure, level: float, nodes: Floats, noise: float) -> Json:
-    """Return the least edge whose noisy rank, a sum of at most ten nodes, reaches the level."""
-    low, high = column.low, column.high
-    ranks = _ranks(nodes)
-    target = level * (nodes[0] + nodes[1])
-    edges = np.linspace(low, high, ranks.size)
-    reached = np.flatnonzero(np.maximum.accumulate(ranks) >= target)
-    best = edges[reached[0]] if reached.size else high
-    margin = noise * (math.sqrt(LEVELS) + level * math.sqrt(2))
-    above = np.flatnonzero(ranks >= target - margin)
-    below = np.flatnonzero(ranks <= target + margin)
-    first = edges[max(int(above[0]) - 1, 0)] if above.size else high
-    last = edges[min(int(below[-1]) + 1, edges.size - 1)] if below.size else low
-    return {
-        "estimate": float(best),
-        "interval": [float(min(first, best)), float(max(last, best))],
-        "resolution": (high - low) / (ranks.size - 1),
-    }
-
-
-def _ranks(nodes: Floats) -> Floats:
-    """Return the noisy number of values below each of the 2^LEVELS + 1 edges."""
-    size = 2**LEVELS
-    ranks = np.zeros(size + 1)
-    edges = np.arange(size + 1)
-    for level in range(1, LEVELS + 1):
-        width = size >> level
-        # Where the edge's binary expansion has a 1 at this level, the node left of it is whole.
-        uses = (edges // width) % 2 == 1
-        ranks[uses] += nodes[2**level - 2 + (edges[uses] // width - 1)]
-    ranks[size] = nodes[0] + nodes[1]
-    return ranks
 
 
 def _simulated(question: Question, sums: Floats, stddev: float, confidence: float) -> Json:

@@ -30,11 +30,11 @@ from apiece.queries.grammar import (
     Negated,
     ParsedQuery,
 )
+from apiece.queries.quantiles import Grid
 from apiece.queries.reading import MOMENT
 from apiece.queries.schema import Schema
 
 Texts = Any  # an Arrow array of text in chunks: a tenth of what Python's texts take
-LEVELS: Final = 10  # of the tree of a quantile: 2^10 leaves over the declared bounds
 _HALF: Final = 2**53  # of a sum of squares, that both halves are exact as doubles
 _LIKE: Final = {
     "numeric": "a finite number, as in 18",
@@ -82,6 +82,11 @@ class Measure:
         """Return SQL for the bin that the value lies in."""
         unit = f"(({self.scaled} + 1) / 2)"
         return f"least(CAST(floor({unit} * {bins}) AS BIGINT), {bins - 1})"
+
+    def point(self, grid: Grid) -> str:
+        """Return SQL for the point of a grid of these bounds that is nearest to the value."""
+        steps = f"({self.clamped} - {number_sql(self.low)}) * {number_sql(10.0**-grid.exponent)}"
+        return f"least(greatest(CAST(round({steps}) AS BIGINT), 0), {grid.size - 1})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +162,8 @@ def _features(
             bins = int(query.numbers[0]) if query.numbers else 10
             return ("1.0",), (measures[0].position(bins),), 1.0, bins
         case "quantile":
-            leaf = measures[0].position(2**LEVELS)
-            # Level l has 2^l nodes, which start at 2^l − 2.
-            nodes = tuple(
-                f"({2**level - 2} + CAST(floor({leaf} / {number_sql(2.0 ** (LEVELS - level))}) "
-                "AS BIGINT))"
-                for level in range(1, LEVELS + 1)
-            )
-            return ("1.0",), nodes, math.sqrt(LEVELS), 2 ** (LEVELS + 1) - 2
+            grid = Grid.between(measures[0].low, measures[0].high)
+            return ("1.0",), (measures[0].point(grid),), 1.0, grid.size
     moments, values = moment_names(query), {each.name: each.scaled for each in measures}
     sql = tuple(" * ".join(f"({values[c]})" for c in names) or "1.0" for names in moments)
     # Every coordinate is at most 1, and the first is 1.
@@ -297,7 +296,7 @@ class Contributions(Protocol):
         """
         ...
 
-    def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
+    def totals(self, paid: Mask | None) -> dict[int, list[int]]:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
         ...
 
@@ -374,9 +373,6 @@ def totals_sql(width: int, among: str | None) -> str:
     return f"SELECT cell, {sums} FROM contributions {join} GROUP BY cell"
 
 
-def totals(rows: Iterable[Any], width: int, cells: int) -> list[list[int]]:
-    """Return the sums, in grid steps, of each cell; 0 where nobody adds anything."""
-    result = [[0] * width for _ in range(cells)]
-    for cell, *values in rows:
-        result[cell] = [int(v) for v in values]
-    return result
+def totals(rows: Iterable[Any]) -> dict[int, list[int]]:
+    """Return the sums, in grid steps, of each cell to which somebody adds anything."""
+    return {int(cell): [int(value) for value in values] for cell, *values in rows}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats, Integers, Json, Mask
-from apiece.accounting import gaussian_of_laplace
+from apiece.accounting import gaussian_of_bounded_range, gaussian_of_laplace
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
 from apiece.filters import Costs
 from apiece.filters.convert import gaussian_mu
@@ -24,13 +24,14 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
+from apiece.queries.quantiles import quantile
 from apiece.queries.scan import Question, Registered, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
 from apiece.queries.table import nobody, register
 
 CONFIDENCE: Final = 0.95
-PURE: Final = ("count", "sum", "histogram")  # a row adds to one sum alone
+PURE: Final = ("count", "sum", "histogram", "quantile")  # a row adds to one sum alone
 CELLS: Final = 2**22  # of an answer, at most: each is a draw of exact noise
 NORM: Final = math.sqrt(2)  # a person is in one place of each of two histograms
 _SHORT: Final = "^(0|-?[1-9][0-9]{0,17})$"  # of these each fits 64 bits
@@ -127,7 +128,7 @@ class Session:
             text: The query.
             epsilon: Positive and finite.
             delta: In [0, 1). With 0 a count, sum or histogram has Laplace noise; otherwise the
-                noise is Gaussian.
+                noise is Gaussian. A quantile is drawn by the exponential mechanism and needs none.
             analysis_id: The name under which the ledger charges it, once. It stands for its terms:
                 query, schema, epsilon, delta and source. Asked again on the same terms, also by
                 several processes at once or after a crash, the answer is the one that was recorded
@@ -144,8 +145,9 @@ class Session:
         Guarantee:
             (epsilon, delta)-DP under adding or removing all rows of a person. With a ledger also
             each person's own (ε_i, δ_i) over everything the ledger ever charged, for adaptively
-            chosen queries. Sums are of whole grid steps and the noise is an exact Gaussian or
-            Laplace deviate rounded to the grid, so no floating-point effect weakens either. What is
+            chosen queries. A quantile is (epsilon, 0)-DP. Sums are of whole grid steps, the noise
+            is an exact Gaussian or Laplace deviate rounded to the grid, and the exponential
+            mechanism draws from whole weights, so no floating-point effect weakens them. What is
             raised depends on the terms and those that the ledger has for `analysis_id`, on no row,
             wherever an earlier call was interrupted.
         """
@@ -160,7 +162,13 @@ class Session:
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         question = resolve(query, self.schema, self.source.fingerprint)
         _require_size(question)
-        asked = _Asked(question, epsilon, delta, name, *_noise(question, epsilon, delta))
+        asked = _Asked(
+            question,
+            epsilon,
+            delta,
+            name,
+            *_noise(question, epsilon, 0.0 if query.aggregate == "quantile" else delta),
+        )
         if self.ledger is None:
             return self._answer(asked)
         return Answer(
@@ -169,33 +177,60 @@ class Session:
 
     def _answer(self, asked: _Asked) -> Answer:
         question, by = asked.question, asked.question.query.by
+        made = self._drawn(asked) if asked.ranked else self._estimated(asked)
         groups = [
-            ({} if by is None else {by: name})
-            | estimate(question, values, asked.scale, CONFIDENCE, asked.pure)
-            for name, values in zip(question.groups, self._sums(asked), strict=True)
+            ({} if by is None else {by: name}) | each
+            for name, each in zip(question.groups, made, strict=True)
         ]
         return Answer(
             query=question.query.text,
             analysis_id=asked.analysis_id,
             groups=groups,
             epsilon=asked.epsilon,
-            delta=asked.delta,
+            delta=0.0 if asked.pure else asked.delta,
             noise_multiplier=asked.multiplier,
             confidence=CONFIDENCE,
             relation="add_remove",
             guarantee=asked.guarantee(self.ledger is not None),
         )
 
-    def _sums(self, asked: _Asked) -> Floats:
-        """Charge, sum over those who paid, add noise: shape (groups, cells, features)."""
-        grid, shape = math.ldexp(asked.scale, -BITS), asked.question.shape
+    def _estimated(self, asked: _Asked) -> list[Json]:
+        """Return each group's estimate from its noisy sums."""
+        groups, size, width = shape = asked.question.shape
+        grid, sums, none = asked.grid, self._sums(asked), [0] * width
+        drawn = rounded_laplaces if asked.pure else rounded_gaussians
+        noise = iter(drawn(math.prod(shape), self.bits))
+        noisy = [
+            [float(value + next(noise)) * grid for value in sums.get(cell, none)]
+            for cell in range(groups * size)
+        ]
+        return [
+            estimate(asked.question, values, asked.scale, CONFIDENCE, asked.pure)
+            for values in np.array(noisy).reshape(shape)
+        ]
+
+    def _drawn(self, asked: _Asked) -> list[Json]:
+        """Return each group's quantile, drawn by the exponential mechanism."""
+        question = asked.question
+        (column,), (level,), groups = question.measures, question.query.numbers, question.groups
+        counts: list[dict[int, int]] = [{} for _ in groups]
+        for cell, (rows,) in self._sums(asked).items():
+            counts[cell // question.size][cell % question.size] = rows
+        return [
+            quantile(column.low, column.high, each, level, asked.epsilon, question.rows, self.bits)
+            for each in counts
+        ]
+
+    def _sums(self, asked: _Asked) -> dict[int, list[int]]:
+        """Charge, and return the sums of each cell over those who paid, in steps of the grid."""
         try:
-            with self.source.contributions(asked.question, grid) as held:
+            with self.source.contributions(asked.question, asked.grid) as held:
                 paid = None
                 if self.ledger is not None:
                     ids, steps = held.norms(1 if asked.pure else 2)
-                    paid = self._paid(self.ledger, asked, ids, steps * grid)
-                sums = held.totals(shape[0] * shape[1], paid)
+                    paid = self._paid(self.ledger, asked, ids, steps * asked.grid)
+                sums: dict[int, list[int]] = held.totals(paid)
+                return sums
         except ApieceError:
             raise
         except Exception as error:  # any of the engine's may quote a row
@@ -203,10 +238,6 @@ class Session:
             raise StateError(
                 "query: could not be evaluated; the reason is in the steward's log"
             ) from None
-        drawn = rounded_laplaces if asked.pure else rounded_gaussians
-        noise = iter(drawn(math.prod(shape), self.bits))
-        noisy = [[float(value + next(noise)) * grid for value in row] for row in sums]
-        return np.array(noisy).reshape(shape)
 
     def _paid(self, ledger: Ledger, asked: _Asked, people: Texts, norms: Floats) -> Mask:
         """Charge everyone with an account who can pay; return who they are."""
@@ -216,7 +247,7 @@ class Session:
             self.log(f"{said}: {int((~paid).sum())} of {size} people have no account; left out")
         norms, terms = norms[paid], asked.terms
         if asked.pure:
-            mu = gaussian_of_laplace(norms / asked.scale)
+            mu = asked.mu(norms)
             costs = Costs.fixed(mu * mu * (1 + 2.0**-40))
             admitted = ledger.reserve_costs(asked.analysis_id, ids, costs, terms=terms)
         else:
@@ -247,17 +278,32 @@ class _Asked:
         return {**self.question.terms, "epsilon": self.epsilon, "delta": self.delta}
 
     @property
+    def ranked(self) -> bool:
+        """Whether the answer is drawn by the exponential mechanism."""
+        return self.question.query.aggregate == "quantile"
+
+    @property
     def pure(self) -> bool:
-        """Whether the noise is Laplace noise."""
-        return self.delta == 0
+        """Whether the promise has no δ: Laplace noise, or the exponential mechanism."""
+        return self.ranked or self.delta == 0
+
+    @property
+    def grid(self) -> float:
+        """Return a step of the sums, in units of the features: whole rows where they are ranked."""
+        return 1.0 if self.ranked else math.ldexp(self.scale, -BITS)
+
+    def mu(self, norms: Floats) -> Floats:
+        """Return the μ that a pure answer costs those who add so much."""
+        if self.ranked:
+            return gaussian_of_bounded_range(norms * (self.epsilon / self.question.rows))
+        return gaussian_of_laplace(norms / self.scale)
 
     def guarantee(self, ledger: bool) -> str:
         """Return the promise as a sentence."""
-        noise = "Laplace" if self.pure else "Gaussian"
-        alone = (
-            f"({self.epsilon:g}, {self.delta:g})-DP under adding or removing all rows of a person "
-            f"(exact {noise} noise, rounded to a grid)"
-        )
+        how = "exact Laplace noise" if self.pure else "exact Gaussian noise"
+        how = "an exact exponential mechanism" if self.ranked else f"{how}, rounded to a grid"
+        numbers = f"({self.epsilon:g}, {0.0 if self.pure else self.delta:g})"
+        alone = f"{numbers}-DP under adding or removing all rows of a person ({how})"
         if not ledger:
             return alone + "; this query alone"
         return alone + "; and each person's own budget over everything this ledger has charged"
@@ -266,7 +312,7 @@ class _Asked:
 def _require_size(question: Question) -> None:
     """Refuse answers that are too large, or whose parts would share a name."""
     query, (groups, size, width) = question.query, question.shape
-    if not groups * size * width <= CELLS:
+    if not groups * size * width <= CELLS and query.aggregate != "quantile":
         raise InputError(
             f"query: {groups} groups of {size * width} noisy sums; give at most {CELLS} in all"
         )

@@ -75,7 +75,7 @@ class SparkContributions:
         self._people = squares.column("person")
         return self._people, scan.norms(squares, power)
 
-    def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
+    def totals(self, paid: Mask | None) -> dict[int, list[int]]:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
         if paid is not None:
             import pyarrow as pa
@@ -83,7 +83,7 @@ class SparkContributions:
             admitted = pa.table({"person": self._people.filter(pa.array(paid))})
             self.spark.createDataFrame(admitted).createOrReplaceTempView("admitted")
         sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
-        return scan.totals(self.spark.sql(sql).collect(), self.width, cells)
+        return scan.totals(self.spark.sql(sql).collect())
 
 
 def register_on_spark(

@@ -110,7 +110,7 @@ class DuckDBContributions:
         self._numbers = np.concatenate(numbers)
         return pa.chunked_array(ids), np.concatenate(steps)
 
-    def totals(self, cells: int, paid: Mask | None) -> list[list[int]]:
+    def totals(self, paid: Mask | None) -> dict[int, list[int]]:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
         if paid is not None and self._numbers is not None:
             import pyarrow as pa
@@ -118,7 +118,7 @@ class DuckDBContributions:
             admitted = pa.table({"person": pa.array(self._numbers[paid], pa.int64())})
             self.cursor.register("admitted", admitted)
         sql = scan.totals_sql(self.width, among="admitted" if paid is not None else None)
-        return scan.totals(self.cursor.execute(sql).fetchall(), self.width, cells)
+        return scan.totals(self.cursor.execute(sql).fetchall())
 
 
 def register(
