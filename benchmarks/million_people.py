@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from apiece.training.people import bring
 
 from apiece import Budgets, Sample, assign
 from apiece.budgets import Units
 from apiece.plan import Stage
 from apiece.training import ChaCha20Stream
 from apiece.training.batches import PoissonSampler
+from apiece.training.sums import bring
 
 PERSONS, ROWS, LIMIT, STEPS = 1_000_000, 10_000_000, 20, 1000
 

@@ -105,7 +105,7 @@ PACKAGES = {
     "ledger": Package(("ledger/*",), ("ledger",)),
     "queries": Package(("queries/*",), ("queries",)),
     "noise": Package(
-        ("training/randomness.py", "training/randomness.py"),
+        ("training/randomness.py",),
         (
             "training/test_noise.py",
             "training/test_randomness.py",

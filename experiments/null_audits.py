@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from apiece.audit.stacked import StackedMlp
 from click.testing import CliRunner
 from kaiser_2026_data import tabular
 
@@ -29,6 +28,7 @@ from apiece.audit.stacked_training import UpdateRule
 from apiece.budgets import Budgets
 from apiece.cli.audit import command
 from apiece.plan import Plan, Stage
+from apiece.training.stacked import StackedMlp
 
 RUNS, SIZE, DELTA = 1000, 200, 1e-5
 WORLDS = [(m, t) for m in ("clopper-pearson", "gdp") for t in ("bonferroni", "split", 0.3)]

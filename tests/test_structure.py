@@ -196,3 +196,38 @@ def test_long_functions_are_found(tmp_path: Path) -> None:
     text = f"def fits():\n{said}{body}\n\ndef f():\n{said}{body}\n    x = 1\n"
     trees = house(tmp_path, {"a.py": text})
     assert long_functions(trees) == {"a.f"}
+
+
+def missing_names(folder: Path, trees: dict[str, ast.Module]) -> set[str]:
+    """Return "file > module.name" of what files outside the package import and it does not have."""
+    missing = set()
+    for path in sorted(folder.rglob("*.py")):
+        for module, name in imported(ast.parse(path.read_text()), set(trees)):
+            tree = trees.get(module)
+            bound = {
+                alias.asname or alias.name
+                for node in (ast.walk(tree) if tree else ())
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                for alias in node.names
+            }
+            lazily = {
+                n.value for n in ast.walk(tree or ast.Module([])) if isinstance(n, ast.Constant)
+            }
+            known = tree and (name is None or name in given(tree) | bound | lazily)
+            if not known:
+                missing.add(f"{path.name} > {module}.{name}")
+    return missing
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "experiments", "examples"])
+def test_what_is_imported_outside_the_package_is_there(folder: str) -> None:
+    assert not missing_names(SOURCE.parents[1] / folder, TREES)
+
+
+def test_a_name_that_moved_is_missed(tmp_path: Path) -> None:
+    trees = house(tmp_path / "in", {"one/__init__.py": "", "one/a.py": A_MODULE})
+    (tmp_path / "out").mkdir()
+    text = "from apiece.one.a import k, path, gone\nfrom apiece.one.b import x\nimport apiece.two\n"
+    (tmp_path / "out" / "uses.py").write_text(text)
+    missing = missing_names(tmp_path / "out", trees)
+    assert missing == {"uses.py > one.a.gone", "uses.py > one.b.x", "uses.py > two.None"}
