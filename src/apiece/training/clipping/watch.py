@@ -397,6 +397,9 @@ def _writable(value: Any) -> Iterator[object]:
     elif isinstance(value, np.ndarray):
         yield from [value.tolist()] if value.dtype.hasobject else []
     elif not isinstance(value, (*_OPAQUE, bytearray, memoryview, *_STREAMS)):
+        # CPython keeps attributes without a dict until one is asked for: ask, so that it is there.
+        with contextlib.suppress(AttributeError):
+            object.__getattribute__(value, "__dict__")
         for inner in gc.get_referents(value):
             if inner is not type(value) or not _is_of_a_library(type(value).__module__):
                 yield inner
