@@ -58,7 +58,8 @@ def tables(real: Path) -> dict[str, Table]:
 
 def apiece(values: np.ndarray, low: float, high: float, level: float, eta: float) -> Draw:
     grid = quantiles.Grid.between(low, high)
-    places = np.rint((np.clip(values, low, high) - low) * 10.0**-grid.exponent).astype(np.int64)
+    steps = (np.clip(values, low, high) - grid.value(0)) * 10.0**-grid.exponent
+    places = np.clip(np.rint(steps), 0, grid.size - 1).astype(np.int64)
     points, counts = np.unique(places, return_counts=True)
     runs = quantiles.Runs.of(grid, points, counts, level)
     weighted = quantiles.weights(grid, runs, level, eta, 1)

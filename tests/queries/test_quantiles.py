@@ -13,7 +13,7 @@ from apiece.queries import quantiles
 from apiece.queries.quantiles import Grid, Runs
 
 LEVELS = [0.05, 0.25, 0.5, 0.9]
-SMALL = Grid(-3, 16, 0)  # from −3 to 12
+SMALL = Grid(-3, 16, 0, 3)  # from −3 to 12
 
 
 def runs_of(grid: Grid, values: list[int], level: float) -> Runs:
@@ -108,7 +108,7 @@ def test_every_grid_has_an_even_share_of_the_prior() -> None:
     whole = grid.prior(0, grid.size - 1)
     step = 10**-grid.exponent  # points a unit
     on_tens = sum(grid.prior(t, t) for t in range(0, 120 * step + 1, 10 * step))
-    assert 1 / 8 < on_tens / whole < 1.2 / 8
+    assert 1 / 5 < on_tens / whole < 1.2 / 5
     one_year = grid.prior(39 * step + 1, 40 * step - 1)
     assert 0.1 < grid.prior(40 * step, 40 * step) / one_year < 10
     assert grid.value(0) == 0
@@ -135,7 +135,7 @@ def test_whole_weights_are_the_exponentials_to_the_last_digit() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_rank_margin_holds(level: float) -> None:
-    grid = Grid(0, 1001, 0)
+    grid = Grid(0, 1001, 0, 4)
     values = np.random.default_rng(0).integers(0, 1000, 3000).tolist()
     runs = runs_of(grid, values, level)
     weighted = np.array(quantiles.weights(grid, runs, level, 0.05, 1), dtype=object)
@@ -143,3 +143,11 @@ def test_rank_margin_holds(level: float) -> None:
     far = runs.missed * 2.0**-quantiles.LEVEL_BITS > margin
     assert far.any()
     assert weighted[far].sum() / weighted.sum() <= 0.05
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e7), st.integers(1, 4000))
+def test_a_grid_is_within_the_bounds_and_is_no_larger_than_memory(low, width, groups) -> None:
+    grid = Grid.between(low, low + width, groups)
+    assert low <= grid.value(0) <= grid.value(grid.size - 1) <= low + width
+    assert grid.size >= 9
+    assert groups * grid.size <= quantiles.POINTS

@@ -303,9 +303,10 @@ def test_an_estimate_of_any_sums_can_be_recorded(
 def test_a_quantile_of_any_counts_can_be_recorded(
     bounds: tuple[float, float], data: Any, eta: float
 ) -> None:
-    last = Grid.between(*bounds).size - 1
-    counts = data.draw(st.dictionaries(st.integers(0, last), st.integers(1, 10**9), max_size=5))
-    drawn = quantile(*bounds, counts, 0.3, eta, 3, secrets.randbits)
+    grid = Grid.between(*bounds)
+    points = st.integers(0, grid.size - 1)
+    counts = data.draw(st.dictionaries(points, st.integers(1, 10**9), max_size=5))
+    drawn = quantile(grid, counts, 0.3, eta, 3, secrets.randbits)
     assert bounds[0] <= drawn["estimate"] <= bounds[1]
     json.dumps(drawn, allow_nan=False)
 

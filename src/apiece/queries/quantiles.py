@@ -29,8 +29,9 @@ from apiece.queries.noise import Bits
 Ints = npt.NDArray[np.int64]
 
 CONFIDENCE = 0.95
-GRIDS = 8  # the finest has steps of a hundred-millionth to a thousand-millionth of the range
-STEPS: tuple[int, ...] = tuple(10**k for k in range(GRIDS))  # of each grid, in finest ones
+# Points of all groups' grids, at most: rows cannot make an answer outgrow the memory.
+POINTS = 2**22
+STEPS: tuple[int, ...] = tuple(10**k for k in range(7))  # of each grid, in finest ones
 LEVEL_BITS = 30  # a level is rounded to this many
 FURTHEST = 100  # scores end here, in nats, so that the least weight is known
 WEIGHT_BITS = 256
@@ -44,20 +45,26 @@ _EXACT = decimal.Context(prec=90)
 class Grid:
     """`size` multiples of 10^exponent from the multiple `first` on, and their prior weights.
 
-    Its points are numbered from 0.
+    Its points are numbered from 0. grids: how many there are, each ten times as coarse.
     """
 
     first: int
     size: int
     exponent: int
+    grids: int
 
     @classmethod
-    def between(cls, low: float, high: float) -> Grid:
-        """Return the grid of a column's declared bounds; both ends are within half a step."""
-        exponent = math.floor(math.log10(high - low)) - GRIDS
+    def between(cls, low: float, high: float, groups: int = 1) -> Grid:
+        """Return the grid within a column's declared bounds, as they are written in decimals.
+
+        The more groups are declared the coarser it is, with 10^grids to 10^(grids + 1) points.
+        """
+        grids = max(math.floor(math.log10(POINTS / groups)) - 1, 1)
+        exponent = math.floor(math.log10(high - low)) - grids
         step = decimal.Decimal(1).scaleb(exponent)
-        first, last = (round(decimal.Decimal(end) / step) for end in (low, high))
-        return cls(first, last - first + 1, exponent)
+        first = math.ceil(decimal.Decimal(repr(float(low))) / step)
+        last = math.floor(decimal.Decimal(repr(float(high))) / step)
+        return cls(first, last - first + 1, exponent, grids)
 
     def value(self, point: int) -> float:
         """Return the number that a point is: the float nearest to its decimals."""
@@ -66,7 +73,7 @@ class Grid:
     def shares(self) -> list[int]:
         """Return what a point weighs for each of the grids it is on, the finest first."""
         whole = 1 << 64
-        return [whole // max(self._held(k, 0, self.size - 1), 1) for k in range(GRIDS)]
+        return [whole // max(self._held(k, 0, self.size - 1), 1) for k in range(self.grids)]
 
     def prior(self, first: int, last: int) -> int:
         """Return the weight of the points from `first` to `last`, both of them in."""
@@ -170,25 +177,24 @@ def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: flo
 
 
 def quantile(
-    low: float, high: float, counts: dict[int, int], level: float, eta: float, rows: int, bits: Bits
+    grid: Grid, counts: dict[int, int], level: float, eta: float, rows: int, bits: Bits
 ) -> Json:
     """Return a drawn quantile, its grid's step, and by how many rows it may miss.
 
     Args:
-        low: With `high`, the column's declared bounds.
-        counts: Rows by the number of their point on the grid between the bounds.
+        grid: Between the column's declared bounds.
+        counts: Rows by the number of their point.
         level: Of the quantile, in (0, 1).
         eta: The range of the loss of whoever brings all of `rows`; at least 2^−40.
         rows: That a person brings at most.
         bits: Of the draw.
     """
-    grid = Grid.between(low, high)
     points: Ints = np.array(sorted(counts), dtype=np.int64)
     held: Ints = np.array([counts[point] for point in points.tolist()], dtype=np.int64)
     runs = Runs.of(grid, points, held, level)
     drawn = draw(grid, runs, weights(grid, runs, level, eta, rows), bits)
     return {
-        "estimate": min(max(grid.value(drawn), low), high),
+        "estimate": grid.value(drawn),
         "resolution": grid.value(1) - grid.value(0),
         "rank_margin": rank_margin(grid, level, eta, rows, CONFIDENCE),
     }

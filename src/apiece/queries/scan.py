@@ -84,8 +84,9 @@ class Measure:
         return f"least(CAST(floor({unit} * {bins}) AS BIGINT), {bins - 1})"
 
     def point(self, grid: Grid) -> str:
-        """Return SQL for the point of a grid of these bounds that is nearest to the value."""
-        steps = f"({self.clamped} - {number_sql(self.low)}) * {number_sql(10.0**-grid.exponent)}"
+        """Return SQL for the point of a grid within these bounds that is nearest to the value."""
+        least, scale = number_sql(grid.value(0)), number_sql(10.0**-grid.exponent)
+        steps = f"({self.clamped} - {least}) * {scale}"
         return f"least(greatest(CAST(round({steps}) AS BIGINT), 0), {grid.size - 1})"
 
 
@@ -126,7 +127,8 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
     measures = () if counts else tuple(_measure(name, schema) for name in query.columns)
     needed = [schema.stored(c, schema.kind_of(c)) for c in query.columns if counts]
     needed += [each.stored for each in measures]
-    columns, cells, norm, size = _features(query, measures)
+    groups = (None,) if query.by is None else schema.groups_of(query.by)
+    columns, cells, norm, size = _features(query, measures, len(groups))
     return Question(
         query=query,
         measures=measures,
@@ -137,7 +139,7 @@ def resolve(query: ParsedQuery, schema: Schema, source: str = "") -> Question:
         present=" AND ".join(f"({name} IS NOT NULL)" for name in needed) or "TRUE",
         where=None if query.where is None else resolved(query.where, schema),
         group=None if query.by is None else schema.stored_group(query.by),
-        groups=(None,) if query.by is None else schema.groups_of(query.by),
+        groups=groups,
         rows=schema.rows_per_person,
         terms={"query": query.text, "schema": asdict(schema), "source": source},
     )
@@ -149,7 +151,7 @@ def _measure(name: str, schema: Schema) -> Measure:
 
 
 def _features(
-    query: ParsedQuery, measures: tuple[Measure, ...]
+    query: ParsedQuery, measures: tuple[Measure, ...], groups: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], float, int]:
     """Return what a row adds and to which cells, its norm, and the number of cells."""
     match query.aggregate:
@@ -162,7 +164,7 @@ def _features(
             bins = int(query.numbers[0]) if query.numbers else 10
             return ("1.0",), (measures[0].position(bins),), 1.0, bins
         case "quantile":
-            grid = Grid.between(measures[0].low, measures[0].high)
+            grid = Grid.between(measures[0].low, measures[0].high, groups)
             return ("1.0",), (measures[0].point(grid),), 1.0, grid.size
     moments, values = moment_names(query), {each.name: each.scaled for each in measures}
     sql = tuple(" * ".join(f"({values[c]})" for c in names) or "1.0" for names in moments)

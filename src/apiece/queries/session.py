@@ -24,7 +24,7 @@ from apiece.ledger.reports import SHARES, binned, cumulated
 from apiece.queries.estimates import FIELDS, estimate
 from apiece.queries.grammar import parse
 from apiece.queries.noise import BITS, Bits, rounded_gaussians, rounded_laplaces
-from apiece.queries.quantiles import quantile
+from apiece.queries.quantiles import Grid, quantile
 from apiece.queries.scan import Question, Registered, Texts, resolve
 from apiece.queries.schema import Schema
 from apiece.queries.sources import Log
@@ -214,11 +214,11 @@ class Session:
         question = asked.question
         (column,), (level,), groups = question.measures, question.query.numbers, question.groups
         counts: list[dict[int, int]] = [{} for _ in groups]
+        grid = Grid.between(column.low, column.high, len(groups))
         for cell, (rows,) in self._sums(asked).items():
             counts[cell // question.size][cell % question.size] = rows
         return [
-            quantile(column.low, column.high, each, level, asked.epsilon, question.rows, self.bits)
-            for each in counts
+            quantile(grid, each, level, asked.epsilon, question.rows, self.bits) for each in counts
         ]
 
     def _sums(self, asked: _Asked) -> dict[int, list[int]]:
@@ -312,7 +312,7 @@ class _Asked:
 def _require_size(question: Question) -> None:
     """Refuse answers that are too large, or whose parts would share a name."""
     query, (groups, size, width) = question.query, question.shape
-    if not groups * size * width <= CELLS and query.aggregate != "quantile":
+    if not groups * size * width <= CELLS:
         raise InputError(
             f"query: {groups} groups of {size * width} noisy sums; give at most {CELLS} in all"
         )
