@@ -1,13 +1,17 @@
 """Encoding: nothing is learned from rows, nothing is silently mended."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import Categorical, Numeric
+from apiece.datasets import Categorical, Date, Numeric, read_table
 from apiece.datasets.encode import (
+    Encoded,
     encode,
     encode_labels,
     encode_numbers,
@@ -51,6 +55,67 @@ def test_features_are_bounded_or_the_row_is_faulty(rows: list[tuple[object, str]
     sound = encoded.features[~encoded.faulty]
     assert (np.abs(sound) <= 1).all()
     assert np.isnan(encoded.features[encoded.faulty]).all()
+
+
+GAPS: dict[str, Feature] = {
+    "x": Numeric(-5.0, 10.0, missing=True),
+    "day": Date("2000-01-01", "2020-01-01", missing=True),
+    "y": Categorical(("a", "b"), missing=True),
+}
+WITH_GAPS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.just(float("nan")), st.floats(-20, 20)),
+        st.sampled_from([None, "2001-05-06", "2019-01-01", pd.NaT]),
+        st.sampled_from([None, "a", "b", "c", float("nan")]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+def hold_gaps(encoded_by: Callable[..., Encoded], rows: list[tuple[object, ...]]) -> None:
+    """Check that a gap is an indicator and the middle of the scale, whatever the other rows say."""
+    frame = pd.DataFrame(rows, columns=list(GAPS)).astype(object)
+    encoded, empty = encoded_by(frame, GAPS), frame.isna().to_numpy()
+    assert not encoded.faulty.any()
+    place = {name: k for k, name in enumerate(encoded.names)}
+    indicators = encoded.features[:, [place[f"{name}=(missing)"] for name in GAPS]]
+    np.testing.assert_array_equal(indicators, empty)
+    assert (encoded.features[:, [place["x"], place["day"]]][empty[:, :2]] == 0).all()
+    alone = [encoded_by(frame.iloc[[i]], GAPS).features[0] for i in range(len(frame))]
+    np.testing.assert_array_equal(encoded.features, np.array(alone))
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(WITH_GAPS)
+def test_gaps_are_an_indicator_and_a_number_that_no_row_has_a_say_in(
+    rows: list[tuple[object, ...]],
+) -> None:
+    hold_gaps(encode, rows)
+
+
+def test_a_fill_that_is_learned_from_rows_is_caught() -> None:
+    """The planted break: the mean of the numbers that there are, in place of the middle."""
+
+    def learned(frame: pd.DataFrame, columns: dict[str, Feature]) -> Encoded:
+        encoded, given = encode(frame, columns), pd.to_numeric(frame["x"])
+        encoded.features[given.isna().to_numpy(), 0] = scale(given.fillna(0), GAPS["x"]).mean()  # type: ignore[arg-type]
+        return encoded
+
+    rows = [(1.0, None, "a"), (None, "2001-05-06", None), (4.0, None, None)]
+    hold_gaps(encode, rows)
+    with pytest.raises(AssertionError):
+        hold_gaps(learned, rows)
+
+
+def test_gaps_in_a_file_are_those_of_a_frame(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1.0, None], "day": ["2001-05-06", None], "y": [None, "b"]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    expected = encode(frame, GAPS).features
+    for name in ("t.csv", "t.parquet"):
+        found = encode(read_table(tmp_path / name), GAPS)
+        np.testing.assert_array_equal(found.features, expected)
 
 
 def test_encoding_by_hand() -> None:

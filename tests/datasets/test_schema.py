@@ -29,6 +29,11 @@ BAD_SCHEMAS: dict[str, tuple[str, str]] = {
     "range nan": ('[columns.a]\nkind = "numeric"\nlower = nan\nupper = 1\n', "finite"),
     "no upper": ('[columns.a]\nkind = "numeric"\nlower = 1\n', "upper is missing"),
     "value twice": ('[columns.a]\nkind = "categorical"\nvalues = ["x", "x"]\n', "twice"),
+    "marker twice": (
+        '[columns.a]\nkind = "categorical"\nvalues=["x"]\nmissing = ["", ""]\n',
+        "twice",
+    ),
+    "no marker": ('[columns.a]\nkind = "numeric"\nlower=0\nupper=1\nmissing = 3\n', "a list"),
     "no values": ('[columns.a]\nkind = "categorical"\n', "at least one value"),
 }
 
@@ -46,6 +51,17 @@ def test_schemas_survive_the_round_trip() -> None:
     for name in PACKAGED:
         schema = packaged_schema(name)
         assert Schema.from_dict(schema.to_dict(), name) == schema
+
+
+@pytest.mark.parametrize("kind", ["numeric", "date", "categorical"])
+def test_missing_is_true_or_a_list_of_markers(kind: str) -> None:
+    ends = {"numeric": (0, 9), "date": ("2000-01-01", "2001-01-01")}.get(kind, ())
+    column = {"kind": kind} | dict(zip(("lower", "upper"), ends, strict=False))
+    column |= {"values": ["a"]} if kind == "categorical" else {}
+    for given, found in ((True, ("",)), (False, ()), (["", "?"], ("", "?"))):
+        schema = Schema.from_dict({"columns": {"x": column | {"missing": given}}}, "s")
+        assert schema.columns["x"].missing == found  # type: ignore[union-attr]
+        assert Schema.from_dict(schema.to_dict(), "s") == schema
 
 
 PAY = Numeric(0.0, 9.0)
@@ -96,6 +112,7 @@ def test_a_label_is_classes_or_the_range_of_a_number() -> None:
         (lambda: Numeric(0.0, 1.0, "lg"), "did you mean 'log'"),  # type: ignore[arg-type]
         (lambda: Numeric(0.0, float("inf")), "upper"),
         (lambda: Categorical(("a",), missing=("a",)), "none of them a missing marker"),
+        (lambda: Numeric(0.0, 1.0, missing="?"), "missing = '\\?': must be a list"),
     ],
 )
 def test_declarations_are_checked_from_python_too(make: Callable[[], Column], said: str) -> None:

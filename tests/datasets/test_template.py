@@ -28,10 +28,10 @@ def test_the_template_holds_no_value_of_any_row(suffix: str, tmp_path: Path) -> 
 def test_the_template_proposes_an_empty_cell_as_missing() -> None:
     header = {"n": "int64", "c": None, "s": "string", "b": "bool", "d": "timestamp[ns]", "y": None}
     columns = tomllib.loads(template("t", header, label="y", but=[]))["columns"]
-    assert all(columns[name]["missing"] == [""] for name in header if name != "y")
+    assert all(columns[name]["missing"] is True for name in header if name != "y")
     assert "missing" not in columns["y"]
     assert columns["d"]["kind"] == "date"
-    skipped = {"columns": {**columns, "c": {"kind": "skip", "missing": [""]}}}
+    skipped = {"columns": {**columns, "c": {"kind": "skip", "missing": True}}}
     for name, ends in (("n", (0, 9)), ("d", ("2000-01-01", "2020-01-01"))):
         skipped["columns"][name] |= dict(zip(("lower", "upper"), ends, strict=True))
     skipped["columns"]["y"]["values"] = ["no", "yes"]

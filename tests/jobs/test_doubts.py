@@ -37,6 +37,16 @@ def test_a_cell_of_another_case_is_counted() -> None:
     ]
 
 
+def test_gaps_that_are_not_declared_are_told_with_the_remedy() -> None:
+    assert rows(["1", "", "?", ""], ["a", "b", "", "a"]) == [
+        f"column {name!r}: {count}: declare missing = true to learn from such rows"
+        for name, count in (
+            ("x", "3 of 4 cells are no finite number, 2 of them empty"),
+            ("y", "1 of 4 cells are no declared value, 1 of them empty"),
+        )
+    ]
+
+
 def test_dates_are_told_as_dates() -> None:
     columns: dict[str, Feature] = {"born": Date("1900-01-01", "2020-01-01")}
     frame = pd.DataFrame({"born": ["1990-05-01", "01.05.1990"]})

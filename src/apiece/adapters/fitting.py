@@ -18,7 +18,7 @@ from apiece import _check
 from apiece._types import Integers
 from apiece.budgets import Budgets
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
-from apiece.datasets.encode import encode
+from apiece.datasets.encode import Encoded, encode
 from apiece.datasets.schema import Feature
 from apiece.errors import BudgetError, DataError, InputError, StewardWarning
 
@@ -106,12 +106,10 @@ def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32
     """Return the features of rows to be predicted; raise `DataError` for one without a number."""
     encoded = encode(frame, columns)
     if encoded.faulty.any():
-        unread = encoded.unread.items()
-        names = [n for n, c in unread if c and not isinstance(columns[n], Categorical)]
         raise DataError(
-            f"X: {int(encoded.faulty.sum())} rows have no number or date in {names[0]!r} or a "
-            "column like it, and nothing can be predicted for them; mend them, or declare missing="
-            '("",) before training'
+            f"X: nothing can be predicted for {int(encoded.faulty.sum())} rows, for a number or "
+            f"date that is NaN, infinite or unreadable ({_unread(encoded, columns)}); mend them, "
+            "or declare missing=True in their columns before training"
         )
     return encoded.features
 
@@ -119,25 +117,31 @@ def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32
 def training_features(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
     """Return the features of rows to be trained on, NaN throughout for one without a number.
 
-    Warns the caller of `fit`, who holds the rows, of those that contribute nothing.
+    Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
     """
-    encoded = encode(frame, columns)
-    faulty, size = int(encoded.faulty.sum()), len(encoded.faulty)
-    if faulty:
-        cells = ", ".join(
-            f"{count} in {name!r}"
-            for name, count in encoded.unread.items()
-            if count and not isinstance(columns[name], Categorical)
+    encoded, said = encode(frame, columns), []
+    if encoded.faulty.any():
+        said.append(
+            f"{int(encoded.faulty.sum())} of {len(frame)} rows contribute nothing, for a number or "
+            f"date that is NaN, infinite or unreadable ({_unread(encoded, columns)})"
         )
+    if cells := _unread(encoded, columns, Categorical):
+        said.append(f"cells of no declared value count as none of them ({cells})")
+    if said:
         warnings.warn(
-            f"X: {faulty} of {size} rows contribute nothing, for a number or date that is NaN, "
-            f'infinite or unreadable ({cells}); mend them, or declare missing=("",) in their '
-            "columns to learn from them; these counts are data about people: show them to nobody "
-            "else",
+            f"X: {'; '.join(said)}; mend them, or declare missing=True in columns where cells may "
+            "be empty; these counts are data about people: show them to nobody else",
             StewardWarning,
             stacklevel=3,
         )
     return encoded.features
+
+
+def _unread(encoded: Encoded, columns: Columns, *kinds: type) -> str:
+    """Return how many cells of which columns of some kinds, numbers and dates, were not read."""
+    kinds = kinds or (Numeric, Date)
+    unread = encoded.unread.items()
+    return ", ".join(f"{n} in {name!r}" for name, n in unread if n and type(columns[name]) in kinds)
 
 
 def budgets_of(

@@ -6,9 +6,9 @@ import datetime
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Texts = npt.NDArray[np.object_]
+Missing: TypeAlias = bool | Sequence[str]
 _NUMBER: Final = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?%?")
 
 
@@ -57,7 +58,8 @@ def texts(cells: pd.Series[Any]) -> Texts:
         plain = cells.astype(object).map(lambda v: f"{v:.17g}", na_action="ignore")
     else:
         plain = cells.astype(object).map(lambda v: str(v).strip(), na_action="ignore")
-    return np.asarray(plain.where(cells.notna(), "").to_numpy(dtype=object))
+    # As objects: pandas takes a column of nulls alone for one of times, which holds no "".
+    return np.asarray(plain.astype(object).where(cells.notna(), "").to_numpy(dtype=object))
 
 
 def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
@@ -100,6 +102,21 @@ def _plain_number(cell: str) -> str:
     return str(int(value)) if value.is_integer() else cell
 
 
+def markers(missing: Missing) -> tuple[str, ...]:
+    """Return the texts that stand for no value; True is the empty cell, as a null is read too."""
+    return ("",) * missing if isinstance(missing, bool) else texts_of("missing", missing)
+
+
+def texts_of(name: str, values: object) -> tuple[str, ...]:
+    """Return declared values as texts, each once."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DataError(f"{name} = {values!r}: must be a list")
+    texts = tuple(str(value).strip() for value in values)
+    if len(set(texts)) < len(texts):
+        raise DataError(f"{name}: a value occurs twice; list each once")
+    return texts
+
+
 _EPOCH = datetime.datetime(1970, 1, 1)
 # What reads alike everywhere and at any time: no names of months, no years of two digits.
 _DIRECTIVES = "YmdjHMSfz"
@@ -114,7 +131,7 @@ class Date:
         upper: What later dates are clipped to.
         format: How texts are written, as for `strptime`: %Y, %m, %d, %j, %H, %M, %S, %f, %z. Cells
             that a Parquet file declares as dates or times need none.
-        missing: Texts that stand for no value.
+        missing: As of `Numeric`.
 
     Raises:
         DataError: For ends that are no dates or in no order, and a format without a year of four
@@ -128,20 +145,20 @@ class Date:
     lower: datetime.date
     upper: datetime.date
     format: str = "%Y-%m-%d"
-    missing: tuple[str, ...] = ()
+    missing: Missing = ()
 
     def __init__(
         self,
         lower: datetime.date | str,
         upper: datetime.date | str,
         format: str = "%Y-%m-%d",  # noqa: A002
-        missing: tuple[str, ...] = (),
+        missing: Missing = (),
     ) -> None:
         put = object.__setattr__
         put(self, "lower", _date("lower", lower))
         put(self, "upper", _date("upper", upper))
         put(self, "format", _format(format))
-        put(self, "missing", tuple(missing))
+        put(self, "missing", markers(missing))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower} must be before upper = {self.upper}")
 

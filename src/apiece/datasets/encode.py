@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from apiece.datasets.cells import Date, as_numbers, column, days_of, positions, texts
+from apiece.datasets.cells import Date, as_numbers, column, days_of, markers, positions, texts
 from apiece.datasets.schema import Categorical, Feature, Numeric
 from apiece.errors import DataError
 
@@ -55,9 +55,9 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     """Return the features of every row of `frame` by the declared `columns`.
 
     A numeric column becomes one feature, clipped to its range and scaled to [-1, 1], and so does
-    one of dates; a categorical one an indicator a value; declared missing markers one more
-    indicator. A cell that should be a number or a date and is none, or is infinite, and no
-    declared marker, makes its row faulty.
+    one of dates; a categorical one an indicator a value. Where a value may be missing there is one
+    more indicator, and the middle of the scale, 0, stands for the number. A cell that should be a
+    number or a date and is none, or is infinite, makes its row faulty.
     """
     blocks: list[Features] = []
     faulty = np.zeros(len(frame), dtype=np.bool_)
@@ -66,7 +66,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     for name, kind in columns.items():
         given = column(frame, name, "feature")
         cells = texts(given)
-        absent = positions(cells, kind.missing) >= 0
+        absent = positions(cells, markers(kind.missing)) >= 0
         if isinstance(kind, Categorical):
             codes = positions(cells, kind.values)
             bad = (codes < 0) & ~absent
@@ -80,7 +80,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
             faulty |= bad
             outside[name] = int(((values < number.lower) | (values > number.upper)).sum())
             scaled = scale(values, number)
-            scaled[absent] = 0.0
+            scaled[absent] = 0.0  # public: a mean of the rows would tell of them
             blocks.append(scaled[:, None].astype(np.float32))
         unread[name] = int(bad.sum())
         if kind.missing:

@@ -13,11 +13,12 @@ for it. So every range, category and missing-value marker is declared here, in a
     lower = 0
     upper = 100000
     scale = "log"             # log(1 + value - lower), for long tails; lower at least 0
+    missing = true            # empty cells and nulls: the middle of the scale, and an indicator
 
     [columns.workclass]
     kind = "categorical"      # one indicator a value; an undeclared value is none of them
     values = ["Private", "State-gov"]
-    missing = ["?", ""]       # markers; "" is an empty cell or a null. They get their own indicator
+    missing = ["?", ""]       # other markers; "" is an empty cell or a null
 
     [columns.birth]
     kind = "date"             # as a number of days; dates outside are clipped
@@ -33,17 +34,17 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tomli_w
 
 from apiece import _check
 from apiece._json import read_toml
 from apiece._types import Json
-from apiece.datasets.cells import Date
+from apiece.datasets.cells import Date, Missing, markers, texts_of
 from apiece.errors import DataError, unknown
 
 
@@ -55,26 +56,28 @@ class Numeric:
         lower: What smaller numbers are clipped to.
         upper: What larger numbers are clipped to.
         scale: "linear", or "log" for long tails.
-        missing: Texts that stand for no value.
+        missing: True for empty cells, NaN and None, or the texts that stand for no value, of which
+            "" is the empty cell. They become an indicator, and the middle of the scale in place of
+            the number: a fill that no row has a say in.
 
     Raises:
         DataError: Unless lower < upper, both finite, and for "log" lower at least 0.
 
     Example:
-        >>> Numeric(16.0, 90.0).scale
-        'linear'
+        >>> Numeric(30.0, 200.0, missing=True)
+        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',))
     """
 
     lower: float
     upper: float
     scale: Literal["linear", "log"] = "linear"
-    missing: tuple[str, ...] = ()
+    missing: Missing = ()
 
     def __post_init__(self) -> None:
         for end in ("lower", "upper"):
             number = _check.finite(end, getattr(self, end), error=DataError)
             object.__setattr__(self, end, number)
-        object.__setattr__(self, "missing", tuple(self.missing))
+        object.__setattr__(self, "missing", markers(self.missing))
         if not self.lower < self.upper:
             raise DataError(f"lower = {self.lower:g} must be less than upper = {self.upper:g}")
         if self.scale not in ("linear", "log"):
@@ -92,7 +95,7 @@ class Categorical:
 
     Args:
         values: What a cell may be; anything else is none of them.
-        missing: Texts that stand for no value.
+        missing: As of `Numeric`; they become an indicator.
 
     Raises:
         DataError: For no value, one given twice, or one that is a missing marker.
@@ -103,15 +106,14 @@ class Categorical:
     """
 
     values: tuple[str, ...]
-    missing: tuple[str, ...] = ()
+    missing: Missing = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(self.values))
-        object.__setattr__(self, "missing", tuple(self.missing))
-        if not self.values or set(self.values) & set(self.missing):
+        empty = markers(self.missing)
+        object.__setattr__(self, "values", texts_of("values", self.values))
+        object.__setattr__(self, "missing", empty)
+        if not self.values or set(self.values) & set(empty):
             raise DataError("give at least one value, none of them a missing marker")
-        if len(set(self.values)) < len(self.values):
-            raise DataError("values: a value occurs twice; list each once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Schema:
     columns: Mapping[str, Column]
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], name: str) -> Schema:
+    def from_dict(cls, data: Mapping[str, object], name: str) -> Schema:
         """Return the schema in `data`.
 
         Args:
@@ -200,13 +202,12 @@ class Schema:
                 "its range"
             )
         if isinstance(column, Numeric):
-            if column.missing:
-                raise DataError(
-                    f"label {label!r}: schema {self.name} declares missing = "
-                    f"{list(column.missing)}; a row without a number to predict teaches nothing: "
-                    "leave missing out, and such rows"
-                )
-            return column
+            if not column.missing:
+                return column
+            raise DataError(
+                f"label {label!r}: schema {self.name} declares that it may be missing; a row "
+                "without a number to predict teaches nothing: leave missing out, and such rows"
+            )
         if not isinstance(column, Categorical) or len(column.values) < 2:
             raise DataError(
                 f"label {label!r}: schema {self.name} must declare it categorical with at least "
@@ -224,12 +225,12 @@ class Schema:
             DataError: Where it is not declared, or not as such.
         """
         column = self.target(label)
-        if not isinstance(column, Categorical):
-            raise DataError(
-                f"label {label!r}: schema {self.name} must declare it categorical with at least "
-                "2 values; one class cannot be learned"
-            )
-        return column.values
+        if isinstance(column, Categorical):
+            return column.values
+        raise DataError(
+            f"label {label!r}: schema {self.name} must declare it categorical with at least "
+            "2 values; one class cannot be learned"
+        )
 
     def to_dict(self) -> Json:
         """Return the schema as `from_dict` reads it."""
@@ -257,7 +258,7 @@ def read_schema(path: str | Path) -> Schema:
     return Schema.from_dict(read_toml(path, "schema"), path.name)
 
 
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, type[Column]] = {
     "numeric": Numeric,
     "categorical": Categorical,
     "date": Date,
@@ -265,39 +266,28 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def _column(key: str, value: Any, schema: str) -> Column:
+def _column(key: str, value: object, schema: str) -> Column:
     where = f"schema {schema}, column {key!r}"
     if not isinstance(value, dict) or "kind" not in value:
         raise DataError(f"{where}: kind is missing; give one of {', '.join(map(repr, _KINDS))}")
     kind = value["kind"]
     if kind not in _KINDS:
         raise DataError(f"{where}: {unknown('kind', kind, _KINDS)}")
-    known = {"kind", "missing", *(field.name for field in fields(_KINDS[kind]))}
-    for name in value:
-        if name not in known:
-            raise DataError(f"{where}: {unknown(f'key of a {kind} column', name, known)}")
-    missing = _texts(value.get("missing", []), f"{where}: missing")
+    known = {"missing", *(field.name for field in fields(_KINDS[kind]))}
+    given = {name: each for name, each in value.items() if name != "kind"}
+    for name in given.keys() - known:
+        raise DataError(f"{where}: {unknown(f'key of a {kind} column', name, known)}")
     if kind == "skip":
         return Skip()
     try:
-        given = {name: each for name, each in value.items() if name not in ("kind", "missing")}
         if kind == "categorical":
-            given["values"] = _texts(value.get("values", []), "values")
-        elif lacking := [end for end in ("lower", "upper") if end not in value]:
+            given.setdefault("values", [])
+        elif lacking := [end for end in ("lower", "upper") if end not in given]:
             raise DataError(f"{lacking[0]} is missing; give the public range of the column")
-        column: Column = _KINDS[kind](**given, missing=missing)
+        column: Column = _KINDS[kind](**given)
         return column
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-
-
-def _texts(values: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(values, list):
-        raise DataError(f"{where} = {values!r}: must be a list")
-    texts = tuple(str(v).strip() for v in values)
-    if len(set(texts)) != len(texts):
-        raise DataError(f"{where}: a value occurs twice; list each once")
-    return texts
 
 
 def _column_dict(column: Column) -> Json:
@@ -320,41 +310,41 @@ _INTRO = """\
 #   kind = "categorical"  values = [...]
 #   kind = "date"         lower = 1900-01-01, upper; format = "%d.%m.%Y" of texts
 #   kind = "skip"         not used
-# missing = [""] is proposed for cells that may be empty: they get a feature of their own. Add
-# other markers ("?", "NA"). A row whose number or date cannot be read is left out of training.
+# missing = true is proposed for cells that may be empty: they get a feature of their own, and the
+# middle of the range as their number. For other markers too: missing = ["", "?", "NA"]. A row
+# whose number or date cannot be read is left out of training.
 """
+
+
+_BY_STORAGE = (  # the types that a Parquet file declares, by how they begin
+    (
+        ("int", "uint", "float", "double", "half", "decimal"),
+        'kind = "numeric"\nlower = "?"\nupper = "?"',
+    ),
+    (("date", "timestamp"), 'kind = "date"\nlower = "?"\nupper = "?"'),
+    (("bool",), 'kind = "categorical"\nvalues = ["True", "False"]'),
+    (("",), 'kind = "categorical"\nvalues = ["?"]'),
+)
 
 
 def template(name: str, header: dict[str, str | None], *, label: str, but: Collection[str]) -> str:
     """Return a TOML schema with one entry for each column of `header`, blanks marked '?'."""
     typed = any(header.values())
     parts = [_INTRO.format(name=name, types=" and its storage types" if typed else "")]
-    for column, kind in header.items():
-        if column not in but:
-            parts.append(_entry(column, "label" if column == label else kind))
+    for column, stored in header.items():
+        if column in but:
+            continue
+        head, missing = tomli_w.dumps({"columns": {column: {}}}).rstrip(), "missing = true\n"
+        if column == label:
+            note = "  # the label: two classes or more, or numeric with a range"
+            lines, missing = 'kind = "categorical"\nvalues = ["?", "?"]', ""
+        elif stored is None:
+            note, lines = "", 'kind = "?"'
+        else:
+            note = f"  # stored as {stored}"
+            lines = next(lines for begins, lines in _BY_STORAGE if stored.startswith(begins))
+        parts.append(f"{head}{note}\n{lines}\n{missing}")
     return "\n".join(parts)
-
-
-def _entry(column: str, kind: str | None) -> str:
-    head = tomli_w.dumps({"columns": {column: {}}}).rstrip()
-    if kind == "label":
-        note = "  # the label: two classes or more, or numeric with a range"
-        return f'{head}{note}\nkind = "categorical"\nvalues = ["?", "?"]\n'
-    stored = "" if kind is None else f"  # stored as {kind}"
-    return f'{head}{stored}\n{_lines(kind)}missing = [""]\n'
-
-
-def _lines(kind: str | None) -> str:
-    """Return the declaration for a column that is stored so."""
-    if kind is None:
-        return 'kind = "?"\n'
-    if kind.startswith(("int", "uint", "float", "double", "half", "decimal")):
-        return 'kind = "numeric"\nlower = "?"\nupper = "?"\n'
-    if kind.startswith(("date", "timestamp")):
-        return 'kind = "date"\nlower = "?"\nupper = "?"\n'
-    if kind.startswith("bool"):
-        return 'kind = "categorical"\nvalues = ["True", "False"]\n'
-    return 'kind = "categorical"\nvalues = ["?"]\n'
 
 
 MANY_VALUES = 1000
@@ -372,11 +362,26 @@ def lint(
     records: int | None = None,
 ) -> list[str]:
     """Return what looks like a mistake, one line each."""
-    notes = [*_of_names(schema, names, taken), *_of_roles(schema, taken)]
+    notes = [*_of_names(schema, names, taken)]
     for name, kind in schema.columns.items():
-        if isinstance(kind, Skip) or name in taken:
+        if isinstance(kind, Skip) or taken.get(name) == "label":
             continue
-        notes += _of_feature_name(name)
+        if name in taken:
+            notes.append(
+                f"schema {schema.name} declares {name!r} as a feature, but it is the {taken[name]} "
+                'column and is left out; declare it kind = "skip"'
+            )
+            continue
+        if _LIKE_IDS.search(name):
+            notes.append(
+                f"feature {name!r} looks like an id, and would be learned from; pass --ids {name}, "
+                f'or --person {name} where a person has several rows, or declare it kind = "skip"'
+            )
+        elif _LIKE_BUDGETS.search(name):
+            notes.append(
+                f"feature {name!r} looks like a budget, and would be learned from; pass it as "
+                '--epsilon or --delta, or declare it kind = "skip"'
+            )
         if isinstance(kind, Categorical):
             notes += _of_values(name, kind, records)
     return notes
@@ -397,30 +402,8 @@ def _of_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) ->
             f"{', '.join(map(repr, unused[:_SHOWN]))}{', …' * (len(unused) > _SHOWN)}; declare "
             'them, kind = "skip" where that is meant'
         )
-    for first, second in _alike(list(declared)):
+    for first, second in _alike(declared):
         yield f"schema {schema.name}: the columns {first!r} and {second!r} differ in case alone"
-
-
-def _of_roles(schema: Schema, taken: Mapping[str, str]) -> Iterator[str]:
-    for name, role in taken.items():
-        if role != "label" and not isinstance(schema.columns.get(name, Skip()), Skip):
-            yield (
-                f"schema {schema.name} declares {name!r} as a feature, but it is the {role} column "
-                'and is left out; declare it kind = "skip"'
-            )
-
-
-def _of_feature_name(name: str) -> Iterator[str]:
-    if _LIKE_IDS.search(name):
-        yield (
-            f"feature {name!r} looks like an id, and would be learned from; pass --ids {name}, or "
-            f'--person {name} where a person has several rows, or declare it kind = "skip"'
-        )
-    elif _LIKE_BUDGETS.search(name):
-        yield (
-            f"feature {name!r} looks like a budget, and would be learned from; pass it as "
-            '--epsilon or --delta, or declare it kind = "skip"'
-        )
 
 
 def _of_values(name: str, kind: Categorical, records: int | None) -> Iterator[str]:
@@ -442,7 +425,7 @@ def _of_values(name: str, kind: Categorical, records: int | None) -> Iterator[st
         )
 
 
-def _alike(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _alike(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the pairs that differ in case alone, each with the first of its kind."""
     first: dict[str, str] = {}
     for text in texts:

@@ -33,7 +33,7 @@ from apiece.datasets import (
     read_schema,
     read_table,
 )
-from apiece.datasets.cells import column, texts
+from apiece.datasets.cells import column, markers, texts
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
 from apiece.datasets.packaged import matching
 from apiece.datasets.schema import Feature, lint
@@ -485,14 +485,18 @@ def of_rows(
     """Return what looks like a mistake in the rows: data about people, one line each."""
     found, size = [], len(frame)
     for name, count in encoded.unread.items():
-        kind = columns[name]
-        if count and isinstance(kind, Categorical):
-            cased = _but_for_case(frame, name, kind)
+        kind, what, hint = columns[name], "finite number", ""
+        if not count:
+            continue
+        if isinstance(kind, Categorical):
+            cased, what = _but_for_case(frame, name, kind), "declared value"
             hint = f", {cased} of them but for their case" if cased else ""
-            found.append(f"column {name!r}: {count} of {size} cells are no declared value{hint}")
-        elif count:
-            what = "date" if isinstance(kind, Date) else "finite number"
-            found.append(f"column {name!r}: {count} of {size} cells are no {what}")
+        elif isinstance(kind, Date):
+            what = "date"
+        empty = int((texts(column(frame, name, "feature")) == "").sum())
+        if empty and "" not in markers(kind.missing):
+            hint += f", {empty} of them empty: declare missing = true to learn from such rows"
+        found.append(f"column {name!r}: {count} of {size} cells are no {what}{hint}")
     for name, count in encoded.outside.items():
         if count == size:
             found.append(
@@ -514,7 +518,10 @@ def of_rows(
 
 def _but_for_case(frame: pd.DataFrame, name: str, kind: Categorical) -> int:
     """Return how many cells are no declared value but would be in another case."""
-    known, alike = {*kind.values, *kind.missing}, {value.casefold() for value in kind.values}
+    known, alike = (
+        {*kind.values, *markers(kind.missing)},
+        {value.casefold() for value in kind.values},
+    )
     cells = texts(column(frame, name, "feature"))
     return sum(cell not in known and cell.casefold() in alike for cell in cells.tolist())
 
