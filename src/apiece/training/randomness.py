@@ -334,18 +334,22 @@ def add_noise(
     totals = list(sums.values())
     sizes = [total.numel() for total in totals]
     flat = normals(generator, sum(sizes), totals[0].device).mul_(stddev)
-    pieces = flat.split_with_sizes(sizes)
-    noisy = [piece.view(total.shape) for piece, total in zip(pieces, totals, strict=True)]
+
+    def split(values: torch.Tensor) -> list[torch.Tensor]:
+        parts = zip(values.split_with_sizes(sizes), totals, strict=True)
+        return [part.view(total.shape) for part, total in parts]
+
     if any(guards.is_sharded(total) for total in totals):  # of the same noise in every process
-        noisy = [part_of(one, total).add_(total) for one, total in zip(noisy, totals, strict=True)]
+        pairs = zip(split(flat), totals, strict=True)
+        noisy = [part_of(one, total).add_(total) for one, total in pairs]
         for one in noisy:
             _to_grid(one, stddev)
     else:
-        torch._foreach_add_(noisy, totals)
+        torch._foreach_add_(split(flat), totals)
         _to_grid(flat, stddev)
-    if any(total.dtype != flat.dtype for total in totals):
-        noisy = [one.to(total.dtype) for one, total in zip(noisy, totals, strict=True)]
-    return dict(zip(sums, noisy, strict=True))
+        kinds = {total.dtype for total in totals}
+        noisy = split(flat.to(kinds.pop()) if len(kinds) == 1 else flat)
+    return {n: one.to(total.dtype) for (n, total), one in zip(sums.items(), noisy, strict=True)}
 
 
 def _to_grid(values: torch.Tensor, stddev: float) -> None:

@@ -95,7 +95,9 @@ class Updates:
         one that somebody left there would be without clipping and noise.
         """
         self.begun += 1
-        self.optimizer.zero_grad(set_to_none=True)
+        held = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for parameter in held:  # what zero_grad does, with less around it
+            parameter.grad = None
         for name, parameter in parameters.items():
             parameter.grad = gradients[name].to(parameter.dtype)
         if self.schedule is not None:
@@ -107,7 +109,8 @@ class Updates:
                     group["lr"] = first * factor
         rate = float(self.optimizer.param_groups[0]["lr"])
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in held:
+            parameter.grad = None
         if self.scheduler is not None:
             self.scheduler.step()
         return rate

@@ -106,8 +106,12 @@ def is_highest() -> bool:
 @contextlib.contextmanager
 def single(device: torch.device) -> Iterator[None]:
     """Let products of single precision be made in it: without autocast, bf16 or TF32."""
+    needed = _settings(device)
+    if not needed and not torch.is_autocast_enabled(device.type):
+        yield
+        return
     with torch.autocast(device.type, enabled=False), contextlib.ExitStack() as settings:
-        for place, name, value in _settings(device):
+        for place, name, value in needed:
             settings.callback(setattr, place, name, getattr(place, name))
             setattr(place, name, value)
         yield

@@ -385,8 +385,10 @@ def tidy(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target in (aten.detach.default, aten.alias.default):
-            node.replace_all_uses_with(node.args[0])
+        before, same = node, node.target in (aten.detach.default, aten.alias.default)
+        if same or (node.target is aten.t.default and node.args[0].target is aten.t.default):
+            before = node.args[0] if same else node.args[0].args[0]
+            node.replace_all_uses_with(before)
             graph.graph.erase_node(node)
             continue
         if name_of(node) in UNFILLED and not is_filled(node):

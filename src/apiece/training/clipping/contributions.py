@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import torch
 
-Squares = Callable[[torch.Tensor], torch.Tensor]
+Squares = Callable[..., torch.Tensor]  # of the rows of a tensor
 _BLOCK = 128  # values added one after the other in single precision
 _linear: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 KEEP = 1 << 24  # entries of a layer's per-record gradients that are kept rather than made again
@@ -32,6 +32,8 @@ _IN_CACHE = 1 << 22  # entries of per-record gradients that stay in a processor'
 
 def flattened(rows: torch.Tensor) -> torch.Tensor:
     """Return (B, ...) as (B, I); a number a row is a row of one."""
+    if rows.dim() == 2:
+        return rows
     return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
 
 
@@ -42,15 +44,15 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     hundreds of units of precision over a long row, more than the room under a bound; so do compiled
     sums. So blocks of a row come first, and blocks of those.
     """
-    norm: Squares = functools.partial(torch.linalg.vector_norm, dim=-1)
+    norm: Squares = torch.linalg.vector_norm
     flat = flattened(rows)
     width = flat.shape[1]
     if width <= 2 * _BLOCK:
-        return norm(flat).square_()
+        return norm(flat, dim=1).square_()
     whole = width - width % _BLOCK
-    total = _sums(norm(flat[:, :whole].view(len(flat), -1, _BLOCK)).square_())
+    total = _sums(norm(flat[:, :whole].view(len(flat), -1, _BLOCK), dim=2).square_())
     if whole < width:
-        total += norm(flat[:, whole:]).square_()
+        total += norm(flat[:, whole:], dim=1).square_()
     return total
 
 
@@ -421,7 +423,7 @@ def made_again(squares: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -
 
 def term_sizes(left: torch.Tensor, right: torch.Tensor, room: float = 1.0) -> torch.Tensor:
     """Return Σ_t ‖left_t‖‖right_t‖, (B,), with `room` times what underflow can take added."""
-    norm = torch.linalg.vector_norm
+    norm: Squares = torch.linalg.vector_norm
     one, other = (norm(t, dim=2).add_(room * _lost(t)) for t in (left, right))
     size: torch.Tensor = one.mul_(other).sum(1)
     return size
@@ -431,6 +433,7 @@ def _lost(rows: torch.Tensor) -> float:
     return least_norm(rows.shape[-1], rows.dtype)
 
 
+@functools.cache
 def least_norm(width: int, dtype: torch.dtype) -> float:
     """Return more than what underflow can take from the norm of `width` values.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
@@ -169,6 +170,8 @@ def _proved(batch: Batch) -> Engine:
     room = max(_CACHE, _WORTH * parameters, _EACH * nodes)
     on_cpu = all(p.device.type == "cpu" for p in batch.parameters.values())
     each = max(1, sum(map(cells, program.places)))
+    if on_cpu:  # glibc, once it has freed as much, keeps memory from step to step: no page faults
+        torch.empty(31 << 18)
     idle = tuple(name for name in batch.parameters if name not in program.parts)
     if idle:
         named = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
@@ -226,7 +229,8 @@ def _contributions(
     assert engine.program is not None
     device = given[0].device
     with torch.no_grad():
-        with torch.autocast(device.type, enabled=False):
+        cast = torch.is_autocast_enabled(device.type)
+        with torch.autocast(device.type, enabled=False) if cast else contextlib.nullcontext():
             losses, operands = engine.program.run(given)
         given.clear()
         with single(device), keeping():

@@ -18,7 +18,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -228,21 +228,33 @@ class Watch:
 
     def __init__(self, model: nn.Module, loss_fn: object) -> None:
         marks: list[Hashable] = []
-        readers: list[Reader] = []
+        self._live: list[Collection[object]] = []  # these show their contents as they are now
+        self._readers: list[Reader] = []
         for value, place in walk([model, loss_fn], _read, _DEPTH):
             marks.append(_mark(value) if place is None else place)
-            readers += _readers(value) if place is None else []
-        self._holders = [(read, tuple(read())) for read in readers]
+            if place is None and isinstance(value, nn.Module):
+                self._live.append(value.__dict__.values())
+            elif place is None and isinstance(value, dict | list | set):
+                self._live.append(value.values() if isinstance(value, dict) else value)
+            elif place is None and isinstance(value, types.FunctionType):
+                self._readers += _readers(value)
+        self._lengths = list(map(len, self._live))
+        self._before = list(self._contents())
         self._ambient = _ambient()
         self.key = (*marks, *self._ambient)
 
     def unchanged(self) -> bool:
         """Return whether everything is the very same object as it was."""
-        for read, before in self._holders:
-            now = tuple(read())
-            if len(now) != len(before) or not all(map(operator.is_, now, before)):
-                return False
-        return self._ambient == _ambient()
+        return (
+            list(map(len, self._live)) == self._lengths
+            and all(map(operator.is_, self._contents(), self._before))
+            and self._ambient == _ambient()
+        )
+
+    def _contents(self) -> Iterator[object]:
+        """Return all contents, one after the other; a reader gives as many at each time."""
+        some = itertools.chain.from_iterable
+        return itertools.chain(some(self._live), some(read() for read in self._readers))
 
 
 def _ambient() -> tuple[Hashable, ...]:
@@ -257,19 +269,11 @@ def _ambient() -> tuple[Hashable, ...]:
     )
 
 
-def _readers(value: Any) -> list[Reader]:
-    """Return what gives a value's contents as they are now."""
-    if isinstance(value, nn.Module):
-        return [value.__dict__.values]
-    if isinstance(value, dict):
-        return [value.values]
-    if isinstance(value, list | set):
-        return [functools.partial(iter, value)]
-    if isinstance(value, types.FunctionType):
-        cells, names = value.__closure__, _globals(value)
-        result: list[Reader] = [functools.partial(map, _content, cells)] if cells else []
-        return [*result, functools.partial(map, value.__globals__.get, names)] if names else result
-    return []
+def _readers(function: types.FunctionType) -> list[Reader]:
+    """Return what gives the contents of a function's closure, and its globals, as they are now."""
+    cells, names = function.__closure__, _globals(function)
+    result: list[Reader] = [functools.partial(map, _content, cells)] if cells else []
+    return [*result, functools.partial(map, function.__globals__.get, names)] if names else result
 
 
 def _mark(value: Any) -> Hashable:
