@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.datasets.cells import as_numbers, column, positions, require, texts
+from apiece.datasets.cells import as_numbers, column, numbers, positions, require, texts
 from apiece.errors import DataError
 
 
@@ -36,11 +36,32 @@ def test_texts(cells: pd.Series, found: list[str]) -> None:
         ("inf", ".", math.inf),
         ("nan", ".", math.nan),
         ("1e3", ".", 1000.0),
+        (" 1", ".", 1.0),
+        ("0x10", ".", math.nan),
+        ("1e400", ".", math.inf),
+        ("1.5", ",", math.nan),
     ],
 )
 def test_numbers(cell: str, decimal: str, number: float) -> None:
     (found,) = as_numbers(np.array([cell], dtype=object), decimal)
     assert found == pytest.approx(number, nan_ok=True)
+    np.testing.assert_array_equal(numbers(pd.Series([cell]), decimal), [number])
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pd.Series([2**53 + 1, -(2**62) - 1]),
+        pd.Series([2**64 - 1], dtype="uint64"),
+        pd.Series([0.1, -0.0, np.inf, None]),
+        pd.Series([0.1], dtype="float32"),
+        pd.Series([3, None], dtype="Int64"),
+        pd.Series([True, False]),
+        pd.Series([1, "2", None, True], dtype=object),
+    ],
+)
+def test_stored_numbers_are_what_their_texts_say(cells: pd.Series) -> None:
+    assert numbers(cells).tobytes() == as_numbers(texts(cells)).tobytes()
 
 
 def test_positions_know_the_same_number_written_another_way() -> None:

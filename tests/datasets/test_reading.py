@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.budgets import Budgets
-from apiece.datasets import read_table
+from apiece.datasets import Numeric, read_table, tables
 from apiece.datasets.cells import as_numbers, texts
+from apiece.datasets.encode import encode
 from apiece.datasets.tables import Dialect, read_header
 from apiece.errors import BudgetError, DataError
 
@@ -200,5 +201,29 @@ def test_no_row_changes_how_another_is_read(
         read = [texts(frame[c]) for c in ("a", "b")]
         kept = [np.delete(column, at) for column in read]
         values = [np.delete(as_numbers(column), at) for column in read]
+        features = encode(frame, dict.fromkeys(("a", "b"), Numeric(0, 9, missing=("", "1"))))
+        values.append(np.delete(features.features, at, axis=0))
         found.append(([k.tolist() for k in kept], [v.tobytes() for v in values]))
     assert found[0] == found[1]
+
+
+LINE = st.text(st.sampled_from('a1,," \t.-é\ufeff\x1c'), max_size=9) | st.sampled_from(["", "1,2"])
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(lines=st.lists(LINE, min_size=1, max_size=6), separator=st.sampled_from(",\t"))
+def test_a_block_is_read_as_its_lines_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], separator: str
+) -> None:
+    """In one block, cut by Arrow or by Python, or in blocks of a line: the same, or all refuse."""
+    path = write(tmp_path_factory.mktemp("t") / "t.csv", "\n".join([f"a{separator}b", *lines]))
+    with pytest.MonkeyPatch.context() as patch:
+        found = []
+        for block, cut in ((1 << 20, tables._cut), (1, tables._cut), (1 << 20, lambda *_: None)):
+            patch.setattr(tables, "BLOCK", block)
+            patch.setattr(tables, "_cut", cut)
+            try:
+                found.append(cells(path, separator=separator))
+            except DataError as error:
+                found.append(re.search("line [0-9]+|no rows", str(error))[0])
+    assert found[0] == found[1] == found[2]

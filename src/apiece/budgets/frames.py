@@ -96,7 +96,7 @@ def person_column(table: pd.DataFrame, name: str) -> npt.NDArray[np.str_]:
 
 def _filled(cells: pd.Series[Any], what: str, remedy: str) -> npt.NDArray[np.str_]:
     """Return cells as texts, none of which is empty; two ids never become one."""
-    given, missing = cells.tolist(), cells.isna().to_numpy()
+    given, missing = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
     empty = [k for k, v in enumerate(given) if missing[k] or (isinstance(v, str) and not v.strip())]
     if empty:
         raise DataError(f"{what}, row {empty[0] + 1}: empty ({len(empty)} such rows); {remedy}")

@@ -52,14 +52,25 @@ def texts(cells: pd.Series[Any]) -> Texts:
     """Return cells as stripped texts; a null is the empty text, a whole number has no point."""
     import pandas as pd
 
-    if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_integer_dtype(cells):
-        plain = cells.astype(object).map(str, na_action="ignore")
-    elif pd.api.types.is_float_dtype(cells):
-        plain = cells.astype(object).map(lambda v: f"{v:.17g}", na_action="ignore")
+    given, null = cells.to_numpy(dtype=object).tolist(), cells.isna().to_numpy(dtype=bool)
+    if pd.api.types.is_float_dtype(cells):
+        written = [
+            f"{cell:.17g}" if known else "" for cell, known in zip(given, ~null, strict=True)
+        ]
     else:
-        plain = cells.astype(object).map(lambda v: str(v).strip(), na_action="ignore")
-    # As objects: pandas takes a column of nulls alone for one of times, which holds no "".
-    return np.asarray(plain.astype(object).where(cells.notna(), "").to_numpy(dtype=object))
+        written = [str(cell).strip() for cell in given]
+    found = np.array(written, dtype=object)
+    found[null] = ""
+    return found
+
+
+def numbers(cells: pd.Series[Any], decimal: str = ".") -> Floats:
+    """Return cells as floats, NaN for what is no number; stored numbers are taken as they are."""
+    from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
+
+    if not is_bool_dtype(cells) and (is_float_dtype(cells) or is_integer_dtype(cells)):
+        return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    return as_numbers(texts(cells), decimal)
 
 
 def as_numbers(cells: Texts, decimal: str = ".") -> Floats:
@@ -87,13 +98,13 @@ def positions(cells: Texts, values: Sequence[str]) -> npt.NDArray[np.int64]:
 
     index = pd.Index(list(values), dtype=object)
     places = np.asarray(index.get_indexer(pd.Index(cells, dtype=object)), dtype=np.int64)
-    rest = places < 0
-    if rest.any():
-        plain = {
-            cell: _plain_number(cell) for cell in pd.unique(cells[rest]) if isinstance(cell, str)
-        }
-        renamed = np.array([plain.get(cell, cell) for cell in cells[rest]], dtype=object)
-        places[rest] = index.get_indexer(pd.Index(renamed, dtype=object))
+    if any(
+        value == _plain_number(value) for value in values if not math.isnan(_number(value, "."))
+    ):
+        rest = np.flatnonzero(places < 0)
+        codes, others = pd.factorize(cells[rest])
+        plain = pd.Index([_plain_number(cell) for cell in others], dtype=object)
+        places[rest] = index.get_indexer(plain)[codes]
     return places
 
 

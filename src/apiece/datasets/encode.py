@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from apiece.datasets.cells import Date, as_numbers, column, days_of, markers, positions, texts
+from apiece.datasets.cells import (
+    Date,
+    as_numbers,
+    column,
+    days_of,
+    markers,
+    numbers,
+    positions,
+    texts,
+)
 from apiece.datasets.schema import Categorical, Feature, Numeric
 from apiece.errors import DataError
 
@@ -59,35 +68,46 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     more indicator, and the middle of the scale, 0, stands for the number. A cell that should be a
     number or a date and is none, or is infinite, makes its row faulty.
     """
-    blocks: list[Features] = []
+    names = feature_names(columns)
+    features = np.empty((len(frame), len(names)), dtype=np.float32)
     faulty = np.zeros(len(frame), dtype=np.bool_)
     unread: dict[str, int] = {}
     outside: dict[str, int] = {}
+    at = 0
     for name, kind in columns.items():
-        given = column(frame, name, "feature")
-        cells = texts(given)
-        absent = positions(cells, markers(kind.missing)) >= 0
+        given, missing = column(frame, name, "feature"), markers(kind.missing)
         if isinstance(kind, Categorical):
+            cells = texts(given)
+            absent = positions(cells, missing) >= 0
             codes = positions(cells, kind.values)
             bad = (codes < 0) & ~absent
-            blocks.append((codes[:, None] == np.arange(len(kind.values))).astype(np.float32))
+            for place in range(len(kind.values)):
+                features[:, at + place] = codes == place
+            at += len(kind.values)
         else:
             if isinstance(kind, Date):
+                cells = texts(given)
                 values, number = days_of(given, kind, cells.tolist()), Numeric(*kind.days)
+                absent = positions(cells, missing) >= 0
             else:
-                values, number = as_numbers(cells, decimal), kind
+                values, number = numbers(given, decimal), kind
+                # A marker is no number, or the number that the marker is.
+                marks = as_numbers(np.array(missing, dtype=object), decimal)
+                doubtful = np.flatnonzero(np.isnan(values) | np.isin(values, marks))
+                absent = np.zeros(len(frame), dtype=np.bool_)
+                absent[doubtful] = positions(texts(given.iloc[doubtful]), missing) >= 0
             bad = ~(np.isfinite(values) | absent)
             faulty |= bad
             outside[name] = int(((values < number.lower) | (values > number.upper)).sum())
-            scaled = scale(values, number)
-            scaled[absent] = 0.0  # public: a mean of the rows would tell of them
-            blocks.append(scaled[:, None].astype(np.float32))
+            # 0 is public: a mean of the rows would tell of them.
+            features[:, at] = np.where(absent, 0.0, scale(values, number))
+            at += 1
         unread[name] = int(bad.sum())
         if kind.missing:
-            blocks.append(absent[:, None].astype(np.float32))
-    features = np.concatenate(blocks, axis=1)
+            features[:, at] = absent
+            at += 1
     features[faulty] = np.nan
-    return Encoded(features, feature_names(columns), faulty, unread, outside)
+    return Encoded(features, names, faulty, unread, outside)
 
 
 def scale(values: npt.NDArray[np.float64], kind: Numeric) -> npt.NDArray[np.float64]:
@@ -129,12 +149,13 @@ def encode_numbers(
     frame: pd.DataFrame, label: str, *, decimal: str = "."
 ) -> npt.NDArray[np.float64]:
     """Return each row's number in the label column, as it is."""
-    cells = texts(column(frame, label, "label"))
-    values = as_numbers(cells, decimal)
+    cells = column(frame, label, "label")
+    values = numbers(cells, decimal)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
+        first = texts(cells.iloc[bad[:1]])[0]
         raise DataError(
-            f"label column {label!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: no finite number "
+            f"label column {label!r}, row {int(bad[0]) + 1} = {first!r}: no finite number "
             f"({bad.size} such rows); mend the rows, or leave them out"
         )
     return values

@@ -18,6 +18,7 @@ import csv
 import gzip
 import io
 import lzma
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from apiece.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 _NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";"}
 
@@ -82,8 +84,11 @@ PLAIN = Dialect()
 
 
 _PARQUET = (".parquet", ".pq")
-_PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+_PACKED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
+_UNPACKING = (OSError, EOFError, lzma.LZMAError, zlib.error)
+BLOCK = 1 << 22  # letters that are read at a time
 _SHEET = 'save the sheet as "CSV UTF-8" and pass that file'
+_WIDE = (b"\xff\xfe", b"\xfe\xff")  # the byte-order marks of UTF-16
 _JSON = (
     "convert it in Python: import pandas; pandas.read_json({path!r}, lines={lines}, dtype=False)"
     ".to_csv({csv!r}, index=False)"
@@ -122,17 +127,21 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     """
     import pandas as pd
 
+    frame: pd.DataFrame
     path = Path(path)
     if is_parquet(path):
         # Of one file alone: folders named a=1 add no columns, stored indexes hide none, and a
         # null turns no other person's whole number into a float.
         table = _parquet(path, dialect).read()
         _check_names(path, table.column_names)
-        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, integer_object_nulls=True)
+        frame = table.to_pandas(ignore_metadata=True, integer_object_nulls=True)
     else:
-        lines = _lines(path, dialect)
-        names = next(lines)
-        frame = pd.DataFrame(list(lines), columns=names, dtype=object)
+        import pyarrow as pa
+
+        whole = pa.concat_tables(_read(path, dialect))
+        frame = whole.to_pandas(
+            types_mapper={pa.large_string(): pd.ArrowDtype(pa.large_string())}.get
+        )
     if frame.empty:
         raise DataError(f"{path}: it has no rows; give a table with one row a record")
     return frame
@@ -148,7 +157,7 @@ def read_header(path: str | Path, dialect: Dialect = PLAIN) -> dict[str, str | N
         schema = _parquet(path, dialect).schema_arrow
         _check_names(path, schema.names)
         return {field.name: str(field.type) for field in schema}
-    return dict.fromkeys(next(_lines(path, dialect)))
+    return dict.fromkeys(next(_read(path, dialect)).column_names)
 
 
 def is_parquet(path: str | Path) -> bool:
@@ -172,40 +181,88 @@ def _parquet(path: Path, dialect: Dialect) -> Any:
         raise DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file") from None
 
 
-def _lines(path: Path, dialect: Dialect) -> Iterator[list[str]]:
-    """Yield the names in the header, checked, then the cells of each line, as many."""
+def _read(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
+    """Yield a table without rows that has the header's names, then the rows, a block at a time."""
+    import pyarrow as pa
+
     separator = dialect.separator or ("\t" if ".tsv" in path.suffixes else ",")
-    reader = csv.reader(
-        io.StringIO(_text(path, dialect), newline=None),
-        delimiter=separator,
-        strict=True,
-        skipinitialspace=separator != "\t",
-    )
-    names: list[str] | None = None
-    line = 0
-    while True:
-        line = reader.line_num + 1
+    names: list[str] = []
+    number = 0  # of the last line that was read
+    with _opened(path, dialect) as file:
         try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise _broken(path, line, f"quotes do not match ({error})") from None
-        if cells is None:
-            break
-        if reader.line_num > line:
-            raise _broken(path, line, "a quoted cell goes on over the end of the line")
-        if not cells:
-            continue
-        if names is None:
-            names = [name.strip() for name in cells]
+            while not names and (line := file.readline()):
+                for cells in _cells(path, [line], number, separator):
+                    names = [name.strip() for name in cells]
+                number += 1
+            if not names:
+                raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
             _check_names(path, names)
             _check_separated(path, names, separator)
-            yield names
-        elif len(cells) != len(names):
-            raise _broken(path, line, f"{len(cells)} cells where the header has {len(names)}")
-        else:
-            yield cells
-    if names is None:
-        raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
+            schema = pa.schema([(name, pa.large_string()) for name in names])
+            yield schema.empty_table()
+            while lines := file.readlines(BLOCK):
+                block = None
+                if max(map(len, lines)) < csv.field_size_limit():
+                    block = _cut("".join(lines), schema, separator)
+                if block is None:
+                    rows = _cells(path, lines, number, separator, len(names))
+                    texts = [
+                        pa.array(cells, pa.large_string()) for cells in zip(*rows, strict=True)
+                    ]
+                    block = pa.table(texts, schema=schema) if rows else schema.empty_table()
+                yield block
+                number += len(lines)
+        except UnicodeError:
+            raise DataError(_undecoded(path, dialect.encoding)) from None
+        except _UNPACKING as error:
+            raise _unreadable(path, error) from None
+
+
+def _cut(block: str, schema: pa.Schema, separator: str) -> pa.Table | None:
+    """Return lines cut at every separator; None where that may not be what `_cells` gives."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    if any(each in block for each in ('"', "\r", "\0", f"{separator} ", "\n ")):
+        return None
+    if block[0] in " \ufeff" or ord(separator) > 127:
+        return None
+    data = block.encode()
+    try:
+        return arrow.read_csv(
+            pa.py_buffer(data),
+            arrow.ReadOptions(column_names=schema.names, use_threads=False, block_size=len(data)),
+            arrow.ParseOptions(delimiter=separator, quote_char=False, double_quote=False),
+            arrow.ConvertOptions(column_types=schema, strings_can_be_null=False),
+        )
+    except pa.ArrowInvalid:
+        return None
+
+
+def _cells(
+    path: Path, lines: list[str], number: int, separator: str, width: int | None = None
+) -> list[list[str]]:
+    """Return the cells of the lines that are not blank, `width` each; each is a record by itself.
+
+    number: of the line before them.
+    """
+    reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=separator != "\t")
+    rows = []
+    at = 0
+    try:
+        for at, cells in enumerate(reader, start=1):
+            if reader.line_num > at:
+                what = "a quoted cell goes on over the end of the line"
+                raise _broken(path, number + at, what)
+            if cells and len(cells) != (width or len(cells)):
+                what = f"{len(cells)} cells where the header has {width}"
+                raise _broken(path, number + at, what)
+            if cells:
+                rows.append(cells)
+    except csv.Error as error:
+        what = f"quotes do not match ({error})"
+        raise _broken(path, number + at + 1, what) from None
+    return rows
 
 
 def _broken(path: Path, line: int, what: str) -> DataError:
@@ -215,45 +272,53 @@ def _broken(path: Path, line: int, what: str) -> DataError:
     )
 
 
-def _text(path: Path, dialect: Dialect) -> str:
-    """Return the decoded content; what the file is instead is told by its first bytes alone."""
+def _opened(path: Path, dialect: Dialect) -> io.TextIOWrapper:
+    """Return the decoded lines; what the file is instead is told by its first bytes alone."""
     suffix = path.suffix.lower()
     if suffix in _OTHERS:
         csv_path = str(path.with_suffix(".csv"))
         remedy = _OTHERS[suffix].format(path=str(path), lines=suffix != ".json", csv=csv_path)
         raise DataError(f"{path}: a {suffix} file is not read; {remedy}")
     try:
-        data = _PACKED.get(suffix, bytes)(path.read_bytes())
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
-        raise DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file") from None
-    if data.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
-        raise DataError(f"{path}: holds a spreadsheet or an archive, whatever its name; {_SHEET}")
-    if data.startswith(b"PAR1"):
-        raise DataError(f"{path}: holds Parquet; rename it so that it ends in .parquet")
+        file = io.BufferedReader(_PACKED.get(suffix, io.FileIO)(str(path)))
+        head = file.peek(1000)[:1000]
+    except _UNPACKING as error:
+        raise _unreadable(path, error) from None
     plain = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    try:
-        text = data.decode("utf-8-sig" if plain else dialect.encoding)
-    except UnicodeError as error:
-        wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        raise _undecoded(path, data, dialect.encoding, error, wide=wide) from None
-    if "\0" in text[:1000] and plain:
-        raise _undecoded(path, data, dialect.encoding, None, wide=True)
-    return text
+    refused = None
+    if head.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+        refused = f"{path}: holds a spreadsheet or an archive, whatever its name; {_SHEET}"
+    elif head.startswith(b"PAR1"):
+        refused = f"{path}: holds Parquet; rename it so that it ends in .parquet"
+    elif plain and (head.startswith(_WIDE) or b"\0" in head):
+        refused = _undecoded(path, dialect.encoding, wide=True)
+    if refused is not None:
+        file.close()
+        raise DataError(refused)
+    return io.TextIOWrapper(file, encoding="utf-8-sig" if plain else dialect.encoding)
 
 
-def _undecoded(
-    path: Path, data: bytes, encoding: str, error: UnicodeError | None, *, wide: bool
-) -> DataError:
-    where = ""
-    if isinstance(error, UnicodeDecodeError) and not wide:
-        line = data[: error.start].count(b"\n") + 1
-        where = f", line {line}"
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:160]
+    return DataError(f"{path}: cannot be read ({reason}); give a CSV or Parquet file")
+
+
+def _undecoded(path: Path, encoding: str, *, wide: bool = False) -> str:
+    where = str(path)
+    if path.is_file() and not wide:
+        with _PACKED.get(path.suffix.lower(), io.FileIO)(str(path)) as file:
+            data = file.read()
+        wide = data.startswith(_WIDE)
+        try:
+            data.decode(encoding)
+        except UnicodeDecodeError as error:
+            line = data[: error.start].count(b"\n") + 1
+            where = f"{path}, line {line}"
     other = "utf-16" if wide else "latin-1"
     if other == encoding:
         other = "utf-8"
-    return DataError(
-        f"{path}{where}: is not {encoding}; declare what it is, as with --encoding {other} "
+    return (
+        f"{where}: is not {encoding}; declare what it is, as with --encoding {other} "
         f'(in a config: encoding = "{other}" under [data]), or save it as UTF-8'
     )
 
