@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from decimal import ROUND_CEILING, Context
@@ -59,6 +60,42 @@ def shown(value: float) -> str:
     """
     text = f"{value:.6g}"
     return text if float(text) >= value else rounded_up(value, 6)
+
+
+def count_up(chance: float, of: int = 1000) -> int:
+    """Return the count, rounded up; what exceeds a whole number by rounding alone is that number.
+
+    >>> count_up(0.7311), count_up(0.73)
+    (732, 730)
+    """
+    return min(math.ceil(chance * of * (1 - 1e-12)), of)
+
+
+def guessing(people: int = 1000, members: int = 500) -> str:
+    """Return how the sentence begins by which every page says what ε means."""
+    return (
+        f"Of {people:,} people like you, {members:,} of whom took part, an attacker who guesses "
+        "for each whether they did is right about"
+    )
+
+
+def guess(
+    right: int,
+    promised: int | None = None,
+    *,
+    people: int = 1000,
+    members: int = 500,
+    blind: int = 500,
+) -> str:
+    """Return that sentence: so many guesses are right at most.
+
+    promised: how many (ε, δ) alone would allow, where `right` is of the mechanism that is run.
+    """
+    alone = "" if promised is None else f" (ε and δ alone would allow {promised:,})"
+    return (
+        f"{guessing(people, members)} at most {right:,}{alone}; who has not seen the result, about "
+        f"{blind:,}."
+    )
 
 
 def figure_text(text: object) -> str:

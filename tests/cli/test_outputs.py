@@ -48,7 +48,7 @@ ASKED = {
     "train --out": ("train job.toml --data t.csv --schema s.toml --epsilon e --ids id "
                     "--label y --delta 1e-3 --batch-size 6 --steps 1 --strategy scale --seed 0 "
                     "--out OUT", ("job.toml", "t.csv", "s.toml")),
-    "report --statement --out": ("report run --statement --out OUT", ("run/metrics.json",)),
+    "report --as --out": ("report run --as statement --out OUT", ("run/metrics.json",)),
     "audit lira --out": ("audit lira run --models 16 --out OUT", ("run/config.toml",)),
     "reproduce --out": ("reproduce none --experiments experiments --out OUT", ()),
 }  # fmt: skip

@@ -47,22 +47,48 @@ def test_a_statement_for_people_and_machines(folder: Path, tmp_path: Path, capsy
     from apiece.jobs import load_model
 
     trained = (folder / "statement.json").read_text()
-    assert cli.run(["report", str(folder), "--statement"]) == 0
+    assert cli.run(["report", str(folder), "--as", "statement"]) == 0
     assert "statement.pdf" in capsys.readouterr().out
     assert (folder / "statement.json").read_text() == trained
     assert json.loads(trained) == load_model(folder / "model.pt").statement
     page = (folder / "statement.pdf").read_bytes()
-    assert cli.run(["report", str(folder), "--statement", "--out", str(tmp_path), "--json"]) == 0
+    assert (
+        cli.run(["report", str(folder), "--as", "statement", "--out", str(tmp_path), "--json"]) == 0
+    )
     told = json.loads(capsys.readouterr().out)
-    assert Path(told["page"]).read_bytes() == page
+    assert Path(told["statement.pdf"]).read_bytes() == page
     assert sorted(p.name for p in tmp_path.iterdir()) == ["statement.json", "statement.pdf"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("registry", "registry.yaml"), ("card", "card.md"), ("cyclonedx", "model.cdx.json")],
+)
+def test_papers_of_a_run(kind: str, name: str, folder: Path, tmp_path: Path, capsys: Any) -> None:
+    """In the run folder or where --out says, twice the same, and never over another file."""
+    for words, at in (([], folder / name), (["--out", str(tmp_path / name)], tmp_path / name)):
+        for _ in range(2):
+            assert cli.run(["report", str(folder), "--as", kind, *words]) == 0
+            assert capsys.readouterr().out == f"Open {at}\n"
+    assert (folder / name).read_text() == (tmp_path / name).read_text()
+    (tmp_path / name).write_text("of somebody")
+    assert cli.run(["report", str(folder), "--as", kind, "--out", str(tmp_path / name)]) != 0
+    assert (tmp_path / name).read_text() == "of somebody"
+
+
+def test_a_statement_as_one_file(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    for name in ("out.pdf", "out.json"):
+        words = ["report", str(folder), "--as", "statement", "--out", str(tmp_path / name)]
+        assert cli.run(words) == 0
+        assert capsys.readouterr().out == f"Open {tmp_path / name}\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "out.pdf"]
 
 
 def test_a_statement_without_the_library_writes_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "fpdf", None)
-    assert cli.run(["report", str(folder), "--statement", "--out", str(tmp_path)]) == 1
+    assert cli.run(["report", str(folder), "--as", "statement", "--out", str(tmp_path)]) == 1
     assert "pip install 'apiece[all]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -88,11 +114,14 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{run}", "--level", "1:2:3", "--out", "{out}"], "must be ε:δ, as in 1:1e-5"),
         (["{plan}", "--level", "1:1e-3", "--out", "{out}"], "is none of them"),
         (["{run}", "--out", "{text}/x.html"], "cannot be written"),
-        (["{plan}", "--statement", "--out", "{out}"], "--statement: is of a run folder"),
-        (["{run}", "--statement", "--edition", "public"], "leave out --edition"),
-        (["{none}", "--statement", "--out", "{out}"], "is of a run folder"),
-        (["{empty}", "--statement"], "it has no metrics.json"),
-        (["{run}", "--statement", "--out", "{text}"], "cannot be written"),
+        (["{plan}", "--as", "statement", "--out", "{out}"], "--as statement: is of a run folder"),
+        (["{run}", "--as", "statement", "--edition", "public"], "leave out --edition"),
+        (["{none}", "--as", "statement", "--out", "{out}"], "is of a run folder"),
+        (["{empty}", "--as", "statement"], "it has no metrics.json"),
+        (["{run}", "--as", "statement", "--out", "{text}"], "cannot be written"),
+        (["{run}", "--as", "pdf"], "must be page, statement, registry, card, cyclonedx"),
+        (["{run}", "--as", "card", "--out", "{text}"], "is there"),
+        (["{run}", "--as", "cyclonedx", "--out", "{out}"], "give a name ending in .json"),
         ([], "Missing argument"),
     ],
 )

@@ -18,7 +18,7 @@ from tests.pate.worlds import passed
 from apiece import report
 from apiece.errors import DataError, StateError
 from apiece.jobs import Prepared, Run, load_model, prepare, prepare_again, read_job, run
-from apiece.jobs.trained import weights_digest
+from apiece.jobs.statement import weights_digest
 from apiece.ledger import Ledger
 from apiece.pate import asking
 from apiece.pate.shares import shared_out

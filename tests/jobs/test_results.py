@@ -24,7 +24,7 @@ from apiece.jobs import (
     statement_of,
 )
 from apiece.jobs.model import to_bytes
-from apiece.jobs.trained import Bound
+from apiece.jobs.statement import Bound
 from sample_tables import X_AND_Y as SCHEMA
 
 

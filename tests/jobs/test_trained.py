@@ -17,15 +17,15 @@ def test_promises_are_the_plan_s_own_numbers() -> None:
     assert [p.name for p in found.promises] == ["strict", "weak"]
     assert [p.epsilon_spent for p in found.promises] == found.plan.epsilon_spent.tolist()
     assert all(p.epsilon_spent <= p.epsilon for p in found.promises)
-    assert all(p.guess is not None and 50 < p.guess <= 100 for p in found.promises)
+    assert all(p.right is not None and 500 < p.right <= 1000 for p in found.promises)
 
 
 @pytest.mark.parametrize("advantage", [0.0, 1e-9, 0.1234, 0.999, 1.0])
 def test_a_guess_is_rounded_up(advantage: float) -> None:
-    guess = Promise("a", 1, 1.0, 1e-5, 0.9, advantage).guess
-    assert guess is not None
-    assert 0 <= guess - 50 * (1 + advantage) <= 0.1 + 1e-9
-    assert Promise("a", 1, 1.0, 1e-5, 0.9, None).guess is None
+    right = Promise("a", 1, 1.0, 1e-5, 0.9, advantage).right
+    assert right is not None
+    assert -1e-9 <= right - 500 * (1 + advantage) <= 1
+    assert Promise("a", 1, 1.0, 1e-5, 0.9, None).right is None
 
 
 def test_mean_and_spread_over_models() -> None:

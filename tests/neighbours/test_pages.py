@@ -302,7 +302,7 @@ def test_what_is_declared_is_these_fields() -> None:
         "of", "version", "purpose", "finished", "label", "classes", "target_range", "schema",
         "columns", "unit", "relation", "strategy", "settings", "models", "hidden",
         "rows_per_person", "seeded", "no_limit_cap", "levels", "charged", "simulated", "packaged",
-        "audit", "attack", "bounds", "method",
+        "audit", "attack", "bounds", "method", "controller", "contact", "valid_until",
     }  # fmt: skip
 
 

@@ -113,8 +113,8 @@ def test_many_groups_are_shortened(count: int, run: Run) -> None:
     assert f"{count - 20} more groups" in closing_table(many)
     page = page_of(many)
     assert page.count("<svg") == 4
-    assert (f"For {count} groups this is not computed" in page) == (count > 64)
-    assert ("right with it, at most" in page) == (count <= 64)
+    assert ("is not computed: it takes a curve" in page) == (count > 64)
+    assert ("right, as it was made" in page) == (count <= 64)
 
 
 @pytest.mark.parametrize("value", np.geomspace(1e-6, 1e3, 37).tolist())

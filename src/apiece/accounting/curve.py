@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
+from apiece._text import count_up, guess
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import (
     LARGEST_EPSILON,
@@ -333,17 +334,13 @@ one, whose profile has a closed form
             >>> from apiece.accounting import privacy_curve
             >>> from apiece.mechanisms import Gaussian
             >>> privacy_curve(Gaussian(2.0), method="gdp").statement()
-            'Of 1,000 people like you, 500 of them in the data, a perfect attacker who guesses for \
-each whether they took part is right about at most 599; who has not seen the result, about 500.'
+            'Of 1,000 people like you, 500 of whom took part, an attacker who guesses for each \
+whether they did is right about at most 599; who has not seen the result, about 500.'
         """
         people = _check.count("people", people)
-        right = math.ceil(people * self.success(prior).upper - 1e-9)
-        blind = math.ceil(people * max(prior, 1 - prior) - 1e-9)
-        return (
-            f"Of {people:,} people like you, {round(people * prior):,} of them in the data, a "
-            "perfect attacker who guesses for each whether they took part is right about at most "
-            f"{min(right, people):,}; who has not seen the result, about {blind:,}."
-        )
+        right = count_up(self.success(prior).upper, people)
+        blind = count_up(max(prior, 1 - prior), people)
+        return guess(right, people=people, members=round(people * prior), blind=blind)
 
 
 def deltas(curves: Sequence[PrivacyCurve], epsilon: Sequence[Floats]) -> list[Bounds]:

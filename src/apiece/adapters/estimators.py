@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -23,12 +24,14 @@ from apiece.adapters.fitting import (
     codes_of,
     declared,
     declared_classes,
+    declared_columns,
     features_of,
     frame_of,
     ids_of,
     seed_of,
     training_features,
 )
+from apiece.adapters.papers import Papers
 from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.budgets.groups import doubts
@@ -45,17 +48,13 @@ from apiece.recipes import RECIPES, Recipe, outputs_of
 from apiece.training.randomness import Streams
 from apiece.training.trainer import fit_by_sgd
 
-if TYPE_CHECKING:
-    from apiece.plan import Plan
-
 METHODS = ("dp-sgd", "pate")
 _OF_PATE = ("public", "teachers", "threshold")
 
 
-class _Planned(BaseEstimator):
+class _Planned(Papers):
     """An estimator that is fitted under a plan."""
 
-    plan_: Plan
     columns: Any  # of tables
 
     @property
@@ -160,7 +159,7 @@ class _Tabular(_Private):
                 bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        target = self._target()
+        begun, target = time.monotonic(), self._target()
         frame = frame_of(self, X, reset=True)
         ids = ids_of(people, len(frame))
         budgets = self._budgets(epsilon, delta, ids, len(frame))
@@ -174,17 +173,40 @@ class _Tabular(_Private):
         features = training_features(frame, columns)
         rows = Records(features, np.arange(len(frame)), ids).without_faulty()
         records = Records(rows.features, targets.numpy()[rows.labels], rows.person)
-        self._train(budgets, columns, target, records)
+        seed = seed_of(self.random_state)
+        settings = self._train(budgets, columns, target, records, seed)
+        span = (
+            (target.declared.lower, target.declared.upper) if isinstance(target, Amount) else None
+        )
+        whole = None if ids is None else "all"
+        self._note_run(
+            facts={
+                "label": str(getattr(y, "name", None) or "y"),
+                "features": int(features.shape[1]),
+                "target_range": span,
+            },
+            settings={"momentum": 0.0, "steps": self.steps, "clip_norm": self.clip_norm,
+                      "learning_rate": self.learning_rate, **settings},
+            begun=begun,
+            seed=seed,
+            columns=declared_columns(self.columns, list(frame.columns)),
+            hidden=tuple(self.hidden),
+            rows_per_person=whole and (self.rows_per_person or whole),
+            method="pate" if "teachers" in settings else "dp-sgd",
+        )  # fmt: skip
         return self
 
-    def _train(self, budgets: Budgets, columns: Columns, target: Target, rows: Records) -> None:
-        """Train by DP-SGD."""
-        size, seed = len(budgets), seed_of(self.random_state)
+    def _train(
+        self, budgets: Budgets, columns: Columns, target: Target, rows: Records, seed: int | None
+    ) -> dict[str, float]:
+        """Return the settings of the training that no field holds, after training by DP-SGD."""
+        size = len(budgets)
+        batch = min(size, 2048) if self.batch_size is None else self.batch_size
         plan = assign(
             budgets,
             "sample" if self.strategy is None else self.strategy,
             steps=self.steps,
-            expected_batch_size=min(size, 2048) if self.batch_size is None else self.batch_size,
+            expected_batch_size=batch,
             clip_norm=self.clip_norm,
         )
         if plan.combine != "continue":
@@ -212,6 +234,7 @@ class _Tabular(_Private):
             rows_per_person=self.rows_per_person,
         )
         self.network_, self.plan_ = network, plan.public()
+        return {"batch_size": float(batch)}
 
     def _note(self, plan: BoundPlan) -> None:
         """Note a plan that is about to be run."""
@@ -338,11 +361,12 @@ class PrivateClassifier(_Classifies, _Tabular):
         if self.teachers is None:
             raise InputError("teachers: missing; give a number, some hundred people a teacher")
 
-    def _train(self, budgets: Budgets, columns: Columns, target: Target, rows: Records) -> None:
-        """Train by DP-SGD, or a student by PATE."""
+    def _train(
+        self, budgets: Budgets, columns: Columns, target: Target, rows: Records, seed: int | None
+    ) -> dict[str, float]:
+        """Return as DP-SGD does, after training by it or a student by PATE."""
         if self.method == "dp-sgd":
-            super()._train(budgets, columns, target, rows)
-            return
+            return super()._train(budgets, columns, target, rows, seed)
         assert self.teachers is not None  # checked before
         votes = plan_votes(
             budgets,
@@ -368,9 +392,12 @@ class PrivateClassifier(_Classifies, _Tabular):
                 clip_norm=self.clip_norm,
             ),
             semi_supervised=bool(self.semi_supervised),
-            seed=seed_of(self.random_state),
+            seed=seed,
         )
         self.plan_ = votes.plan.public()
+        threshold = {} if self.threshold is None else {"threshold": float(self.threshold)}
+        return {"batch_size": float(size), "teachers": self.teachers, "questions": self.questions,
+                "semi_supervised": int(bool(self.semi_supervised)), **threshold}  # fmt: skip
 
 
 @dataclass(eq=False, repr=False)
@@ -510,7 +537,7 @@ class PrivateImageClassifier(_Classifies):
                 out of bounds; a `ValueError`, as scikit-learn's own are.
             InfeasibleError: Where no plan meets the request.
         """
-        recipe, classes = self._recipe(), declared_classes(self.classes)
+        begun, recipe, classes = time.monotonic(), self._recipe(), declared_classes(self.classes)
         codes = codes_of(X, y, classes)
         self.classes_ = classes
         plan = recipe.plan(self._budgets(epsilon, delta, None, codes.size), self.strategy)
@@ -519,6 +546,22 @@ class PrivateImageClassifier(_Classifies):
             plan, features, torch.from_numpy(codes), classes.size, seed=seed
         )
         self.plan_ = plan.public()
+        self._note_run(
+            facts={
+                "label": str(getattr(y, "name", None) or "y"),
+                "features": features[0, 0].numel(),
+            },
+            settings={
+                "batch_size": recipe.expected(codes.size), "steps": recipe.steps(codes.size),
+                "clip_norm": recipe.clip_norm, "learning_rate": recipe.learning_rate,
+                "momentum": recipe.momentum,
+            },
+            begun=begun,
+            seed=seed,
+            hidden=(),
+            recipe=recipe.to_dict(),
+            shape=list(features.shape[2:]),
+        )  # fmt: skip
         return self
 
     def _recipe(self) -> Recipe:

@@ -19,7 +19,7 @@ from apiece._types import Integers
 from apiece.budgets import Budgets
 from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
 from apiece.datasets.encode import Encoded, encode
-from apiece.datasets.schema import Feature
+from apiece.datasets.schema import Column, Feature
 from apiece.errors import BudgetError, DataError, InputError, StewardWarning
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ def frame_of(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFram
 
 
 def declared(columns: object, names: list[str]) -> Columns:
-    """Return the declaration of each of the columns `names`.
+    """Return the declaration of each of the columns `names` that makes features."""
+    return Schema("columns", declared_columns(columns, names)).features(but=set())
+
+
+def declared_columns(columns: object, names: list[str]) -> dict[str, Column]:
+    """Return the declaration of each of the columns `names`, in this order.
 
     `columns` is a mapping by name, a `Schema` or the path of its file, or one `Numeric` for all.
     """
@@ -99,7 +104,7 @@ def declared(columns: object, names: list[str]) -> Columns:
             f"columns: {shown} {what}; declare each column of X and no other, Skip() for one that "
             "is not to be used"
         )
-    return Schema("columns", columns).features(but=set())
+    return {name: columns[name] for name in names}
 
 
 def features_of(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:

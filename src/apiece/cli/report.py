@@ -1,8 +1,9 @@
-"""apiece report: the page of a finished run or of a plan, for the steward or for anyone."""
+"""apiece report: the page and the papers of a finished run, or the page of a plan."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from apiece._files import PAGE, Kind, check_output, write
 from apiece._text import plain
+from apiece._types import Json
 from apiece.cli._command import PATH, Command, Output, echo, option, read_text
 from apiece.errors import InputError, OptionError
 
@@ -22,16 +24,27 @@ EXAMPLE = """
 Examples:
   apiece report runs/first
   apiece report runs/first --edition public --out public.html
-  apiece report runs/first --statement
+  apiece report runs/first --as statement
+  apiece report runs/first --as card --out README.md
   apiece report plan.json --edition public --level 1:1e-5 --level 8:1e-5 --out plan.html
 """
-_JSON = Kind("a statement", (".json",), b'"statement": "apiece privacy statement')
-_PDF = Kind("a statement's page", (".pdf",), b"(apiece statement)")
 NAMES = {"internal": "report.html", "public": "report-public.html"}
+# What --as writes: the default name of each file in the run folder, and its kind.
+PAPERS = {
+    "statement": (
+        ("statement.json", Kind("a statement", (".json",), b'"statement": "apiece privacy stat')),
+        ("statement.pdf", Kind("a statement's page", (".pdf",), b"(apiece statement)")),
+    ),
+    "registry": (
+        ("registry.yaml", Kind("a registry record", (".yaml", ".yml"), b'"url_slug": "')),
+    ),
+    "card": (("card.md", Kind("a model card", (".md",), b"library_name: apiece")),),
+    "cyclonedx": (("model.cdx.json", Kind("a bill of materials", (".json",), b'"CycloneDX"')),),
+}
 
 
 @click.command(
-    cls=Command, short_help="Write the page or the statement of a run or a plan.", epilog=EXAMPLE
+    cls=Command, short_help="Write the page or the papers of a run or a plan.", epilog=EXAMPLE
 )
 @click.argument("source", type=PATH)
 @option(
@@ -47,41 +60,44 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     help="Budget that people could choose, for a plan (a run has its config's); repeatable.",
 )
 @option(
-    "--statement",
-    is_flag=True,
-    help="Write the privacy statement: statement.json, and one page, statement.pdf.",
+    "--as",
+    "kind",
+    default="page",
+    help="page (HTML), statement (JSON and PDF), registry (OpenDP's, YAML), card (Markdown) or "
+    "cyclonedx (JSON); all but the page are public.",
 )
 @option(
-    "--out",
-    type=Output(None),
-    help="File of the page, or folder of the statement.  [default: in the run folder]",
+    "--out", type=Output(None), help="File; of a statement also a folder.  [default: in SOURCE]"
 )
 @option("--json")
 def command(
     source: Path,
     edition: str,
     levels: tuple[str, ...],
-    statement: bool,
+    kind: str,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Write the page of SOURCE, a run folder or a plan's JSON, as one HTML file that loads nothing.
 
-    A run folder is read as Run.load does: what can be computed again is, and must agree.
+    With --as it writes another paper of a run, made from its statement alone. A run folder is read
+    as Run.load does: what can be computed again is, and must agree.
     """
     from apiece.reporting.sections import EDITIONS
 
     if edition not in EDITIONS:
         raise OptionError(f"--edition = {edition!r}: must be {' or '.join(EDITIONS)}")
+    if kind not in ("page", *PAPERS):
+        raise OptionError(f"--as = {kind!r}: must be page, {', '.join(PAPERS)}")
     if out is None and not source.is_dir():
         raise InputError(f"{source}: is no run folder; for the page of a plan give --out FILE")
-    if statement:
+    if kind != "page":
         if levels or edition != EDITIONS[0] or not source.is_dir():
             raise InputError(
-                "--statement: is of a run folder, and one for everyone; leave out --edition and "
+                f"--as {kind}: is of a run folder, and one for everyone; leave out --edition and "
                 "--level"
             )
-        told = _state(source, source if out is None else out)
+        told = _papers(source, kind, out)
     else:
         path = source / NAMES[edition] if out is None else out
         told = _page(source, edition, [_level(text) for text in levels], path)
@@ -99,22 +115,34 @@ def _page(
     return {"edition": edition, "report": str(page.save(out))}
 
 
-def _state(source: Path, folder: Path) -> dict[str, str]:
-    """Write the statement of a run in both forms, after both were made."""
+def _papers(source: Path, kind: str, out: Path | None) -> dict[str, str]:
+    """Write the papers of a kind, after all of them were made."""
     from apiece.jobs import Run
     from apiece.jobs.results import STATEMENT
-    from apiece.reporting.pages import statement_pdf
+    from apiece.reporting import papers
 
-    paths = folder / STATEMENT, folder / "statement.pdf"
-    for path, kind in zip(paths, (_JSON, _PDF), strict=True):
-        check_output(path, kind)
+    makers: dict[str, Callable[[Json], str | bytes]] = {
+        "statement.json": lambda said: json.dumps(said, indent=2, ensure_ascii=False) + "\n",
+        "statement.pdf": papers.statement_pdf,
+        "registry.yaml": papers.registry,
+        "card.md": papers.card,
+        "model.cdx.json": papers.cyclonedx,
+    }
+    files = {name: (source / name, how) for name, how in PAPERS[kind]}
+    if out is not None and len(files) > 1 and (out.is_dir() or not out.suffix):
+        files = {name: (out / name, how) for name, (_, how) in files.items()}
+    elif out is not None:
+        own = {name: how for name, (_, how) in files.items() if out.suffix in how.endings}
+        name = next(iter(own or files))
+        files = {name: (out, files[name][1])}
+    for path, how in files.values():
+        check_output(path, how)
     Run.load(source)  # which holds the statement against everything else in the folder
     said = json.loads(read_text(source / STATEMENT))
-    page = statement_pdf(said)
-    text = json.dumps(said, indent=2, ensure_ascii=False) + "\n"
-    write(paths[0], text, _JSON)
-    write(paths[1], page, _PDF)
-    return {"statement": str(paths[0]), "page": str(paths[1])}
+    made = {name: makers[name](said) for name in files}
+    for name, (path, how) in files.items():
+        write(path, made[name], how)
+    return {name: str(path) for name, (path, _) in files.items()}
 
 
 def read(source: Path) -> Run | Plan:

@@ -14,12 +14,13 @@ from itertools import product
 from typing import Any
 
 from apiece import _check
+from apiece._text import count_up
 from apiece._types import Json
 from apiece.accounting import noise_multipliers, privacy_curve
 from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.budgets import Budgets
 from apiece.budgets.groups import refuse_absurd
-from apiece.contract.explain import PEOPLE, Explanation, count_up, explain
+from apiece.contract.explain import PEOPLE, Explanation, explain
 from apiece.errors import BudgetError, InputError
 from apiece.plan import BoundPlan, Reference
 from apiece.plan.verification import excess_of

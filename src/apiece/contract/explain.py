@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from apiece import _check
-from apiece._text import plain, shown
+from apiece._text import count_up, guess, plain, shown
 from apiece._types import Floats, Json
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.curve import RELATION
@@ -86,6 +86,11 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
     return privacy_curve(Finite([delta, *rest, 0.0], [0.0, *rest[::-1], delta]))
 
 
+def promised_right(epsilon: float, delta: float) -> int:
+    """Return of how many of 1,000 people a guess is right at most, by (ε, δ) alone."""
+    return count_up(promised_curve(epsilon, delta).success(0.5).upper)
+
+
 def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
     """Return what a curve allows an attacker, as counts of people."""
     least = partial(_least, curve, epsilon, delta)
@@ -109,15 +114,6 @@ def whole(cases: float) -> int:
     (100000, 2)
     """
     return math.floor(cases * (1 + 1e-12))
-
-
-def count_up(chance: float, of: int) -> int:
-    """Return the count, rounded up; what exceeds a whole number by rounding alone is that number.
-
-    >>> count_up(0.7311, 1000), count_up(0.73, 1000)
-    (732, 730)
-    """
-    return min(math.ceil(chance * of * (1 - 1e-12)), of)
 
 
 def _belief(odds: float, prior: float) -> float:
@@ -189,7 +185,8 @@ class Explanation:
         epsilon: Of the promise.
         delta: Of the promise.
         frequencies: What an attacker can do at most.
-        tighter: Whether they are of the mechanism that is run, which may allow less than (ε, δ).
+        promised: The count `right` that (ε, δ) alone allows, where `frequencies` are of the
+            mechanism that is run, which may allow less; else None.
         relation: Between the worlds that are compared.
 
     Guarantee:
@@ -197,24 +194,36 @@ class Explanation:
 
     Example:
         >>> print(explain(1.0, 1e-5).sentences[0])
-        Of 1,000 people like you, 500 of whom took part, an attacker who guesses for each of them \
-whether they did is right about at most 732. Who has not seen the result is right about 500.
+        Of 1,000 people like you, 500 of whom took part, an attacker who guesses for each whether \
+they did is right about at most 732; who has not seen the result, about 500.
     """
 
     epsilon: float
     delta: float
     frequencies: Frequencies
-    tighter: bool
+    promised: int | None = None
     relation: str = RELATION
+
+    @property
+    def tighter(self) -> bool:
+        """Whether the counts are of the mechanism that is run."""
+        return self.promised is not None
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """One for each count."""
         n = self.frequencies
+        often = "" if n.surprise is None else f", except in at most 1 of {n.surprise:,} cases"
+        rest = (
+            ()
+            if self.tighter or self.delta == 0
+            else (
+                f"With a chance of at most δ, 1 in {whole(1 / self.delta):,}, a result that keeps "
+                "this promise may give you away altogether. The counts above include that.",
+            )
+        )
         return (
-            f"Of {PEOPLE:,} people like you, {PEOPLE // 2} of whom took part, an attacker who "
-            f"guesses for each of them whether they did is right about at most {n.right:,}. Who "
-            f"has not seen the result is right about {PEOPLE // 2}.",
+            guess(n.right, self.promised),
             f"An attacker who wrongly names {ACCUSED} of {PEOPLE:,} people who did not take part "
             f"names rightly at most {n.found:,} of {PEOPLE:,} who did. Without the result it would "
             f"be {ACCUSED}.",
@@ -224,23 +233,10 @@ whether they did is right about at most 732. Who has not seen the result is righ
             f"Whatever may follow for you from the result: what happens to {HARMED} of {CASES:,} "
             f"people like you if they stay out happens to at most {n.harmed:,} of {CASES:,} if "
             "they take part.",
-            self._of_beliefs(),
-            *([] if self.tighter or self.delta == 0 else [self._of_delta()]),
-        )
-
-    def _of_beliefs(self) -> str:
-        n = self.frequencies
-        often = "" if n.surprise is None else f", except in at most 1 of {n.surprise:,} cases"
-        return (
             f"Someone who thought before, with a chance of {PEOPLE // 2} in {PEOPLE:,}, that you "
             f"took part thinks so afterwards with at most {n.belief:,} in {PEOPLE:,}; who thought "
-            f"so with 1 in {PEOPLE:,}, with at most {n.rare_belief:,} in {PEOPLE:,}{often}."
-        )
-
-    def _of_delta(self) -> str:
-        return (
-            f"With a chance of at most δ, 1 in {whole(1 / self.delta):,}, a result that keeps "
-            "this promise may give you away altogether. The counts above include that."
+            f"so with 1 in {PEOPLE:,}, with at most {n.rare_belief:,} in {PEOPLE:,}{often}.",
+            *rest,
         )
 
     @property
@@ -274,6 +270,7 @@ whether they did is right about at most 732. Who has not seen the result is righ
             "delta": self.delta,
             "relation": self.relation,
             "of": "the mechanism" if self.tighter else "epsilon and delta",
+            "promised": self.frequencies.right if self.promised is None else self.promised,
             "frequencies": self.frequencies.to_dict(),
             "sentences": list(self.sentences),
             "limits": list(self.limits),
@@ -304,13 +301,14 @@ def explain(epsilon: float, delta: float, *, curve: PrivacyCurve | None = None) 
         >>> explain(1.0, 1e-5, curve=privacy_curve(Gaussian(4.0))).frequencies.right
         550
     """
-    promised = promised_curve(epsilon, delta)
-    if curve is not None:
-        spent = float(curve.epsilon(delta).upper)
-        if not spent <= epsilon * (1 + 1e-9):
-            raise BudgetError(
-                f"curve: spends epsilon = {spent:g} at delta = {delta:g}, more than {epsilon:g}; "
-                "explain it by what it spends"
-            )
-    counts = frequencies(promised if curve is None else curve, epsilon, delta)
-    return Explanation(float(epsilon), float(delta), counts, tighter=curve is not None)
+    if curve is None:
+        counts = frequencies(promised_curve(epsilon, delta), epsilon, delta)
+        return Explanation(float(epsilon), float(delta), counts)
+    alone = promised_right(epsilon, delta)
+    spent = float(curve.epsilon(delta).upper)
+    if not spent <= epsilon * (1 + 1e-9):
+        raise BudgetError(
+            f"curve: spends epsilon = {spent:g} at delta = {delta:g}, more than {epsilon:g}; "
+            "explain it by what it spends"
+        )
+    return Explanation(float(epsilon), float(delta), frequencies(curve, epsilon, delta), alone)

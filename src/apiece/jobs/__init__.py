@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from apiece.jobs.config import Job, job_from_dict, read_job
     from apiece.jobs.model import TabularModel, load_model
     from apiece.jobs.prepared import Prepared, prepare, prepare_again
-    from apiece.jobs.results import Run, statement_of, statement_schema
+    from apiece.jobs.results import Run, statement_of
     from apiece.jobs.running import run
+    from apiece.jobs.statement import statement_schema
 
 __all__ = [
     "Job",
@@ -34,7 +35,8 @@ __getattr__ = _lazy.names_of(
         "config": ("Job", "job_from_dict", "read_job"),
         "model": ("TabularModel", "load_model"),
         "prepared": ("Prepared", "prepare", "prepare_again"),
-        "results": ("Run", "statement_of", "statement_schema"),
+        "results": ("Run", "statement_of"),
         "running": ("run",),
+        "statement": ("statement_schema",),
     },
 )

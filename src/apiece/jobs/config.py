@@ -42,6 +42,7 @@ out = "runs/first"
 ledger = "sqlite:///people.db"  # optional: charged before the first step, under this name
 analysis = "income model 1"
 purpose = "who earns more than 50,000 a year"
+controller = "County Hospital"  # for the statement, with contact = "…", valid_until = "2030-12-31"
 """
 
 # Annotations are kept as types, not as texts: they say how a setting is read.
@@ -60,6 +61,7 @@ from apiece.jobs.settings import (
     address,
     below_one,
     check,
+    day,
     delta_or_column,
     different_levels,
     held_schedule,
@@ -304,6 +306,11 @@ class RunSettings:
     )
     analysis: str | None = setting("The run's name in the ledger; repeated, it charges once.")
     purpose: str | None = setting("Purpose of the model, for report and statement.")
+    controller: str | None = setting("Who answers for the data, for the statement.")
+    contact: str | None = setting("Whom to ask, such as an address, for the statement.")
+    valid_until: str | None = setting(
+        "Last day of the statement's validity, as 2030-12-31.", read=day
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -319,6 +326,8 @@ class RunSettings:
             )
 
 
+# What the steward says of a model, in the words of the steward.
+SAID = ("purpose", "controller", "contact", "valid_until")
 PARTS = {
     "data": Data,
     "budgets": BudgetColumns,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,20 +22,14 @@ import torch
 from torch import nn
 
 from apiece import _json
-from apiece._types import Floats, Integers, Json
+from apiece._types import Floats, Integers, Json, State
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.datasets.encode import encode, feature_names, scale, unscale
 from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
 from apiece.jobs.people import Records
-from apiece.jobs.trained import (
-    Errors,
-    Predictions,
-    errors_of,
-    require_same_digest,
-    require_sealed,
-    weights_digest,
-)
+from apiece.jobs.statement import require_same_digest, require_sealed, weights_digest
+from apiece.jobs.trained import Errors, Predictions, errors_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,12 +226,18 @@ class TabularModel:
         return outputs
 
 
-def to_bytes(model: TabularModel) -> bytes:
-    """Return the content of `model.pt`: tensors and plain values only."""
+TABULAR, HEAD = "apiece tabular model 1", "apiece head on features 1"
+
+
+def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
+    """Return the content of `model.pt`: tensors and plain values only.
+
+    form: `HEAD` of a network on features of images, which no columns tell.
+    """
     widths = [m.out_features for m in model.network if isinstance(m, nn.Linear)]
     content = {
-        "format": "apiece tabular model 1",
-        "hidden": widths[:-1],
+        "format": form,
+        "hidden": widths[:-1] if form == TABULAR else [],
         "label": model.label,
         "classes": list(model.classes),  # for other readers: `target` has them too
         "target": Schema("model", {model.label: model.target}).to_dict()["columns"][model.label],
@@ -271,34 +272,62 @@ def load_model(path: str | Path) -> TabularModel:
         apiece.errors.DataError: runs/none/model.pt: not an apiece model ...
     """
     path = Path(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if any(part.compress_type for part in archive.infolist()):
-                raise ValueError("parts are compressed")  # it may unpack to any size
-        content: Json = torch.load(path, weights_only=True, map_location="cpu")
+    with _whole(path):
+        content, target, statement = _content(path)
         columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
-        declared = Schema.from_dict({"columns": {"label": content["target"]}}, str(path))
-        target, hidden = declared.target("label"), tuple(content["hidden"])
+        hidden = tuple(content["hidden"])
         size, outputs = len(feature_names(columns)), target_of(target).outputs
         _check_shapes(content["state"], (size, *hidden, outputs))
         network = build(size, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
-        statement = _statement(content, target, path)
-    except DataError:
-        raise
-    except Exception as error:  # a damaged file makes torch raise almost anything
-        reason = " ".join(str(error).split())[:160]
-        raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
     return TabularModel(network, columns, str(content["label"]), target, statement)
 
 
+def stored_state(path: Path) -> tuple[State, Json | None]:
+    """Return the parameters in a run's `model.pt`, and its statement, which they are held against.
+
+    Raises `DataError` as `load_model`.
+    """
+    with _whole(path):
+        content, _, statement = _content(path)
+        state: State = content["state"]
+        if content["format"] != HEAD:
+            load_model(path)
+    return state, statement
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Raise `DataError` for whatever a damaged file makes the body raise."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # torch raises almost anything
+        reason = " ".join(str(error).split())[:160]
+        raise DataError(f"{path}: not an apiece model ({reason}); give a run's model.pt") from None
+
+
+def _content(path: Path) -> tuple[Json, Categorical | Numeric, Json | None]:
+    """Return what a file holds, what it predicts, and its statement."""
+    with zipfile.ZipFile(path) as archive:
+        if any(part.compress_type for part in archive.infolist()):
+            raise ValueError("parts are compressed")  # it may unpack to any size
+    content: Json = torch.load(path, weights_only=True, map_location="cpu")
+    for name, tensor in content["state"].items():
+        full = tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+        if not full or not tensor.is_contiguous():
+            raise ValueError(f"{name}: is not stored in full")
+    declared = Schema.from_dict({"columns": {"label": content["target"]}}, str(path))
+    target = declared.target("label")
+    return content, target, _statement(content, target, path)
+
+
 def _check_shapes(state: Mapping[str, Any], widths: tuple[int, ...]) -> None:
-    """Raise `ValueError` unless the tensors are all there, in full, with the declared widths."""
+    """Raise `ValueError` unless the tensors are all there, with the declared widths."""
     for layer, (inside, outside) in enumerate(pairwise(widths)):
         for part, shape in (("weight", (outside, inside)), ("bias", (outside,))):
-            tensor = state[f"{2 * layer}.{part}"]
-            full = tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
-            if tuple(tensor.shape) != shape or not full or not tensor.is_contiguous():
+            if tuple(state[f"{2 * layer}.{part}"].shape) != shape:
                 raise ValueError(f"layer {layer + 1}: not of the declared {outside} x {inside}")
 
 

@@ -1,4 +1,4 @@
-"""Run: what a finished job found, as its folder keeps it, and the statement of what it promises.
+"""Run: what a finished job or a fitted estimator found, as its folder keeps it.
 
 What is read back is not believed: what follows from the plans is computed anew, and must agree.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import date
+from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +19,27 @@ from apiece import _json
 from apiece._types import Json
 from apiece.accounting import privacy_curve
 from apiece.budgets.frames import capped
-from apiece.contract import explain
 from apiece.errors import DataError, StateError
-from apiece.jobs.config import TUNED, Job, read_job
-from apiece.jobs.trained import (
+from apiece.jobs.config import SAID, TUNED, Job, read_job
+from apiece.jobs.settings import day
+from apiece.jobs.statement import (
+    COVERED,
     FORMAT,
-    Accuracies,
+    NOT_TRUSTED,
+    TRUSTED,
+    UNITS,
+    WORDS,
     Bound,
-    Facts,
-    Level,
-    Release,
-    Seed,
-    Trained,
-    checklist,
+    assumptions,
     config_digest,
+    guarantee,
+    not_covered,
     require_same_digest,
     require_sealed,
     salt_of,
     sealed,
 )
+from apiece.jobs.trained import Accuracies, Facts, Level, Release, Seed, Trained, checklist
 from apiece.mechanisms import Composed, Repeated
 from apiece.plan import Plan
 
@@ -79,10 +79,15 @@ class Run:
             is the record.
         method: "dp-sgd" or "pate".
         purpose: What the model is for, in the steward's words.
+        controller: Who answers for the data, likewise.
+        contact: Whom to ask, likewise.
+        valid_until: The last day on which the steward stands by the statement.
         finished: The day, as 2026-01-31, by universal time.
         levels: The budgets that people could choose from; none where these were not declared.
         tested: How well the kept model does, and on whom.
         versions: Of Python and the libraries that it was made with, by name.
+        estimator: What else is needed to make the fitted estimator again, and its name; None of a
+            job.
         bound: What binds its statement to its folder; None of a run that is in none.
 
     Example:
@@ -110,10 +115,14 @@ class Run:
     rows_per_person: int | str | None = None
     method: str = "dp-sgd"
     purpose: str | None = None
+    controller: str | None = None
+    contact: str | None = None
+    valid_until: str | None = None
     finished: str | None = None
     levels: tuple[Level, ...] = ()
     tested: Accuracies | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    estimator: Json | None = None
     bound: Bound | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -144,7 +153,7 @@ class Run:
             "apiece": self.version,
             "versions": self.versions,
             "name": self.name,
-            "purpose": self.purpose,
+            **{name: getattr(self, name) for name in SAID},
             "finished": self.finished,
             "data": self.data,
             "training": {
@@ -161,6 +170,7 @@ class Run:
             "all_models": {"models": self.models, "groups": self.totals},
             "release": self.release.to_dict(),
             "tested": self.tested,
+            "estimator": self.estimator,
             "bound": self.bound,
         })  # fmt: skip
         return parts
@@ -175,7 +185,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Return the run in a folder that `apiece train` finished.
+        """Return the run in a folder that `apiece train` finished, or an estimator saved.
 
         What follows from the plans is computed anew: each group's ε, what all models cost together,
         the checklist. metrics.json, plan.json and config.toml must agree with it and with one
@@ -208,12 +218,13 @@ class Run:
         require_same(data, run.to_dict(), where)
         plan = _read(folder / PLAN)
         require_same(plan, run.kept.plan.to_dict(), str(folder / PLAN))
-        for name, asked, found in _told(run, read_job(folder / CONFIG)):
-            if asked != found:
-                raise DataError(
-                    f"{folder / CONFIG}: {name} = {asked}, but {METRICS} beside it has {found}; "
-                    + _REMEDY
-                )
+        if run.estimator is None:
+            for name, asked, found in _told(run, read_job(folder / CONFIG)):
+                if asked != found:
+                    raise DataError(
+                        f"{folder / CONFIG}: {name} = {asked}, but {METRICS} beside it has "
+                        f"{found}; {_REMEDY}"
+                    )
         _require_bound(run, plan, data, folder)
         return run
 
@@ -228,18 +239,17 @@ def _read(path: Path) -> Any:
 
 
 def _day(value: object, where: str) -> str:
-    found = _json.text(value, where)
-    try:
-        same = date.fromisoformat(found).isoformat() == found
-    except ValueError:
-        same = False
-    if not same:
-        raise DataError(f"{where} = {found!r}: must be a day, as 2026-01-31")
-    return found
+    return day(where, value)
 
 
 def _rows(value: object, where: str) -> int | str:
     return "all" if value == "all" else _json.whole(10**12)(value, where)
+
+
+def _label(value: object, where: str) -> object:
+    if not isinstance(value, str | int | float):
+        raise DataError(f"{where} = {value!r}: must be a text or a number")
+    return value
 
 
 def _object(**readers: _json.Reader[object]) -> _json.Reader[Json]:
@@ -250,6 +260,14 @@ _TRAINED = _json.readers_of(Trained) | dict.fromkeys(
     ("test_accuracy_mean", "test_accuracy_stddev"),
     _json.as_is,  # computed anew, and compared
 )
+_ESTIMATOR: dict[str, _json.Reader[object]] = {
+    "name": _json.text,
+    "labels": _json.listed(_label),
+    "columns": _json.as_is,
+    "named": _json.flag,
+    "recipe": _json.as_is,
+    "shape": _json.maybe(_json.listed(_json.whole(10**6))),
+}
 _TRAINING: dict[str, _json.Reader[object]] = {
     "strategy": _json.text,
     "hidden": _json.reader_of(tuple[int, ...]),
@@ -259,7 +277,8 @@ _RUN: dict[str, _json.Reader[object]] = {
     "apiece": _json.text,
     "name": _json.text,
     "versions": _json.reader_of(Mapping[str, str]),
-    "purpose": _json.maybe(_json.text),
+    **dict.fromkeys(SAID[:3], _json.maybe(_json.text)),
+    "valid_until": _json.maybe(_day),
     "finished": _json.maybe(_day),
     "data": _json.reader_of(Facts),
     "training": lambda value, where: _json.fields(value, where, _TRAINING, {"method": _json.text}),
@@ -271,6 +290,7 @@ _RUN: dict[str, _json.Reader[object]] = {
     "all_models": _object(models=_json.reader_of(int), groups=_json.as_is),
     "release": _json.as_is,
     "tested": _json.maybe(_json.reader_of(Accuracies)),
+    "estimator": _json.maybe(_object(**_ESTIMATOR)),
     "bound": _json.maybe(_json.reader_of(Bound)),
 }
 
@@ -285,21 +305,21 @@ def _run_of(top: Json, where: str) -> Run:
     names = [found.strategy for found in strategies]
     if training["strategy"] not in names or len(set(names)) < len(names):
         raise DataError(f"{where}: strategy {training['strategy']!r} is not among {names}, once")
-    repeats, rest = divmod(models, len(names))
+    repeats, rest = (models, 0) if top["estimator"] else divmod(models, len(names))
     if rest or not repeats > 0:
         raise DataError(f"{where}: {models} models of {len(names)} strategies")
-    _require_fitting(strategies, top, repeats, where)
+    _require_fitting(strategies, top, 1 if top["estimator"] else repeats, where)
     return Run(
         version=top["apiece"],
         strategies=strategies,
         models=models,
-        totals=totals([found.plan for found in strategies], repeats),
+        totals=() if top["estimator"] else totals([found.plan for found in strategies], repeats),
         analysis=None if ledger is None else ledger["analysis"],
         seed=top["randomness"]["seed"],
         **training,
         **{name: top[name] for name in (
-            "name", "data", "versions", "purpose", "finished", "levels", "tested", "bound",
-            "no_limit_cap",
+            "name", "data", "versions", *SAID, "finished", "levels", "tested", "bound",
+            "no_limit_cap", "estimator",
         )},
     )  # fmt: skip
 
@@ -362,7 +382,7 @@ def require_same(stored: object, found: object, where: str) -> None:
 
 def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
     """Raise `DataError` where the statement is not of the run, or of other files than are there."""
-    from apiece.jobs.model import load_model
+    from apiece.jobs.model import stored_state
 
     path, bound = folder / STATEMENT, run.bound
     said = require_sealed(_read(path), str(path))
@@ -372,14 +392,16 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
     # What it is bound to is compared with what is stored, not with what was computed anew.
     found = statement_of(run) | {name: said[name] for name in ("bound_to", "digest")}
     require_same(said, found, str(path))
-    config = config_digest(_json.read_toml(folder / CONFIG, "config"))
+    config = None
+    if run.estimator is None:
+        config = config_digest(_json.read_toml(folder / CONFIG, "config"))
     require_same_digest(config, bound.config, "config.toml", str(folder))
     if run.seed is not None:
         require_same_digest(bound.salt, salt_of(run.seed), "the seed", str(folder))
     for name, value in bound.said(plan, metrics).items():
         require_same_digest(value, said["bound_to"].get(name), name, str(folder))
-    model = load_model(folder / MODEL)
-    require_same_digest(model.statement, said, f"the statement in {MODEL}", str(folder))
+    _, carried = stored_state(folder / MODEL)
+    require_same_digest(carried, said, f"the statement in {MODEL}", str(folder))
 
 
 def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
@@ -396,7 +418,8 @@ def _told(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     yield "unit", job.data.unit, run.data.unit
     yield "seed", job.run.seed, run.seed
     yield "analysis", job.run.analysis, run.analysis
-    yield "purpose", job.run.purpose, run.purpose
+    for name in SAID:
+        yield name, getattr(job.run, name), getattr(run, name)
     yield "levels", declared_levels(job), run.levels
     yield "no_limit_cap", job.budgets.no_limit_cap, run.no_limit_cap
     yield "groups", bool(job.budgets.groups), run.data.simulated_budgets
@@ -451,51 +474,6 @@ def totals(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
     return tuple(found)
 
 
-_UNITS = {
-    "record": "one record: a row of the table, with all that it says",
-    "person": "one person: all rows of one id, however many",
-}
-_TRUSTED = (
-    "the steward, who holds the data in the clear, makes the plan and runs the training",
-    "the machine, its operating system and random generator, and the versions of software below",
-)
-_NOT_TRUSTED = (
-    "whoever receives the model, with any other knowledge and any computing power",
-    "the other contributors: what they choose or send raises nobody else's epsilon",
-)
-_COVERED = (
-    "the parameters of the released model, the plan by which it was trained, and whatever is "
-    "computed from them",
-)
-# By method: what it is, how people come in, what an attacker may know, what is assumed of units.
-_WORDS = {
-    "dp-sgd": (
-        "DP-SGD: gradients clipped per unit, summed, and covered by Gaussian noise",
-        "Poisson: each unit joins each step by its own secret coin",
-        "an attacker who knows all other data, the plan, and the model after every step",
-        "each unit's gradient depends on that unit alone, by this model's construction",
-    ),
-    "pate": (
-        "PATE: teachers learn from the units' rows and vote on public rows; votes are counted, "
-        "covered by Gaussian noise, and a student learns the class that comes out first",
-        "none: each unit's rows go to teachers that its own secret coins choose",
-        "an attacker who knows all other data, the plan, the public rows and every answer",
-        "each unit's rows change the votes of its own teachers alone",
-    ),
-}
-
-
-_TOLD = (
-    "each level's Gaussian with its slack adds up with those of other results: mu squared to mu "
-    "squared, slack to slack; the plan is made of public numbers, so these may be told"
-)
-_WITHHELD = (
-    "the Gaussian that stands for each level, whose mu squared adds up, follows from how many "
-    "people chose which level and is withheld; the steward has it from the plan, and a ledger "
-    "charges it"
-)
-
-
 def statement_of(run: Run) -> Json:
     """Return the statement of a run as JSON types; `statement_schema` says how it is built.
 
@@ -528,28 +506,53 @@ def statement_of(run: Run) -> Json:
         >>> statement_of(run)["unit_of_privacy"]["unit"]
         'record'
     """
-    data = run.data
+    data, seeded = run.data, run.seed is not None
+    counts_are_public = run.kept.plan.counts == "released" or (
+        data.packaged and data.simulated_budgets
+    )
     bound = run.bound and run.bound.said(run.kept.plan.to_dict(), run.to_dict())
     return sealed({
         "statement": FORMAT,
-        "purpose": run.purpose,
+        **{name: getattr(run, name) for name in SAID},
         "finished": run.finished,
-        "for_release": run.seed is None and not run.kept.plan.objections,
-        "unit_of_privacy": {"unit": data.unit, "means": _UNITS[data.unit]},
+        "for_release": not seeded and not run.kept.plan.objections,
+        "unit_of_privacy": {"unit": data.unit, "means": UNITS[data.unit]},
         "neighbouring": {
             "relation": run.kept.plan.relation,
             "means": f"one {data.unit} added or removed, under the same plan",
         },
-        "guarantee": _guarantee(run),
-        "mechanism": _mechanism(run),
-        "covered": [*_COVERED, _WORDS[run.method][2]],
-        "not_covered": list(_not_covered(run)),
+        "guarantee": guarantee(
+            run.kept.plan, run.levels, run.no_limit_cap, counts_are_public=counts_are_public
+        ),
+        "mechanism": {
+            "name": WORDS[run.method][0],
+            "sampling": WORDS[run.method][1],
+            "strategy": run.strategy,
+            "settings": dict(run.kept.settings),
+            "hidden": list(run.hidden),
+            "rows_per_person": run.rows_per_person,
+            "accounting": run.kept.plan.method,
+            "randomness": "seed" if seeded else "operating system",
+            "models_trained": run.models,
+            "ledger": run.analysis is not None,
+        },
+        "covered": [*COVERED, WORDS[run.method][2]],
+        "not_covered": list(not_covered(
+            models=run.models, charged=run.analysis is not None, method=run.method
+        )),
         "trust": {
             "model": "central",
-            "trusted": list(_TRUSTED),
-            "not_trusted": list(_NOT_TRUSTED),
+            "trusted": list(TRUSTED),
+            "not_trusted": list(NOT_TRUSTED),
         },
-        "assumptions": list(_assumptions(run)),
+        "assumptions": list(
+            assumptions(
+                seeded=seeded,
+                key_kept=run.method != "pate" and run.estimator is None,
+                method=run.method,
+                unit=data.unit,
+            )
+        ),
         "data": {
             "label": data.label,
             "classes": list(data.classes),
@@ -560,113 +563,3 @@ def statement_of(run: Run) -> Json:
         "versions": {"apiece": run.version, **run.versions},
         "bound_to": bound,
     })  # fmt: skip
-
-
-def statement_schema() -> Json:
-    """Return the JSON schema of statements, which says what each field is.
-
-    Example:
-        >>> statement_schema()["title"]
-        'A privacy statement of apiece'
-    """
-    path = files("apiece.jobs") / "statement.schema.json"
-    found: Json = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def _guarantee(run: Run) -> Json:
-    told = [(level, explain(level.epsilon, level.delta)) for level in run.levels]
-    plan = run.kept.plan
-    open_ = plan.counts == "released" or (run.data.packaged and run.data.simulated_budgets)
-    return {
-        "definition": "individualized (epsilon, delta)-differential privacy: each has their own",
-        "of": "the release of one model, chosen without looking at others",
-        "levels": [
-            {
-                "name": level.name,
-                "epsilon": level.epsilon,
-                "delta": level.delta,
-                "right_of_1000_at_most": promise.frequencies.right,
-                "sentence": promise.sentences[0],
-                "gaussian": _gaussian(plan, level) if open_ else None,
-            }
-            for level, promise in told
-        ],
-        "levels_declared": bool(run.levels),
-        "no_limit_cap": run.no_limit_cap,
-        "verified": "before training and again when the run was read: each group's epsilon, an "
-        "upper bound recomputed from the plan's own numbers, is at most what was asked",
-        "composition": _TOLD if open_ else _WITHHELD,
-    }
-
-
-def _gaussian(plan: Plan, level: Level) -> Json | None:
-    """Return the Gaussian that stands for a level in this plan; None where it has no such group."""
-    groups = plan.budget_groups
-    found = np.flatnonzero((groups.epsilon == level.epsilon) & (groups.delta == level.delta))
-    if not found.size:
-        return None
-    # Of groups with one budget (by an excess, say) the largest μ holds for all.
-    summaries = [plan.gaussian(int(group)) for group in found]
-    return asdict(max(summaries, key=lambda summary: summary.mu))
-
-
-def _mechanism(run: Run) -> Json:
-    return {
-        "name": _WORDS[run.method][0],
-        "sampling": _WORDS[run.method][1],
-        "strategy": run.strategy,
-        "settings": dict(run.kept.settings),
-        "hidden": list(run.hidden),
-        "rows_per_person": run.rows_per_person,
-        "accounting": run.kept.plan.method,
-        "randomness": "operating system" if run.seed is None else "seed",
-        "models_trained": run.models,
-        "ledger": run.analysis is not None,
-    }
-
-
-def _not_covered(run: Run) -> Iterator[str]:
-    yield (
-        "accuracy and errors on held-out people, in metrics.json and the internal report: without "
-        "noise, and for the steward alone"
-    )
-    if run.models > 1:
-        yield (
-            f"a comparison: {run.models} models were trained on the same people; releasing more "
-            "than one, or the best by looking, costs more than is promised"
-        )
-    yield (
-        "other results from the same people: they add up; the ledger that this run was charged to "
-        "keeps the sum"
-        if run.analysis is not None
-        else "other results from the same people: they add up, and no ledger was charged"
-    )
-    yield "settings that were tuned on these people, if they were"
-    yield "the number of people, and how many chose which budget: the plan takes them as public"
-    yield "what is true of people in general, which a model tells of those who stay out too"
-    if run.method == "pate":
-        yield "the public rows: their features may show in the model"
-    yield "the data before and beside the training: their collection, storage and access"
-    yield "how long the training took and what memory it used, for who can watch the machine"
-
-
-def _assumptions(run: Run) -> Iterator[str]:
-    if run.seed is None:
-        key = "its key was deleted, and no backup of it is kept"
-        pate = "its key was never written down"
-        yield f"the noise cannot be foreseen; {pate if run.method == 'pate' else key}"
-    else:
-        yield (
-            "none of the promises holds for who knows the seed: this is an experiment, and its "
-            "model must not be released"
-        )
-    yield _WORDS[run.method][3]
-    yield "ranges and categories come from a public schema, settings from no look at these people"
-    yield (
-        "each person's rows carry that person's id"
-        if run.data.unit == "person"
-        else (
-            "each person has one row; with several, the promise is of a row and not of the person"
-        )
-    )

@@ -23,7 +23,7 @@ from apiece._types import Mask
 from apiece._version import __version__
 from apiece.datasets import Numeric, Schema
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.jobs.config import Training, complete
+from apiece.jobs.config import SAID, Training, complete
 from apiece.jobs.model import TabularModel, answers, build, errors, figure, target_of, to_bytes
 from apiece.jobs.people import Records
 from apiece.jobs.prepared import Prepared, RunFolder, refuse_used
@@ -39,16 +39,15 @@ from apiece.jobs.results import (
     totals,
     tuned,
 )
+from apiece.jobs.statement import Bound, weights_digest
 from apiece.jobs.trained import (
     POINTS,
     Accuracies,
-    Bound,
     Errors,
     Facts,
     Predictions,
     Trained,
     accuracies,
-    weights_digest,
 )
 from apiece.ledger import Ledger, reserve_plan, training_costs
 from apiece.ledger.codec import read_id
@@ -405,13 +404,18 @@ def _found(
         strategies=tuple(strategies),
         models=len(plans) * job.compare.seeds,
         totals=totals(list(plans.values()), job.compare.seeds),
-        purpose=job.run.purpose,
+        **{name: getattr(job.run, name) for name in SAID},
         finished=time.strftime("%Y-%m-%d", time.gmtime()),
         levels=declared_levels(job),
-        versions={"python": platform.python_version()}
-        | {name: version(name) for name in ("numpy", "scipy", "torch")},
+        versions=versions(),
         tested=tested,
     )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that a model is made with, by name."""
+    libraries = {name: version(name) for name in ("numpy", "scipy", "torch")}
+    return {"python": platform.python_version(), **libraries}
 
 
 def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:

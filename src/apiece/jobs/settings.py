@@ -2,7 +2,9 @@
 
 # Annotations are kept as types, not as texts: they say how a setting is read.
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
+from datetime import date
 from types import NoneType
 from typing import Any, ClassVar, Protocol, get_args, get_origin
 
@@ -98,6 +100,14 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"{name} = {value!r}: must be a text; put it in quotes")
     return value
+
+
+def day(name: str, value: object) -> str:
+    """Return a day, written as 2026-01-31."""
+    with suppress(ValueError):
+        if (found := text(name, value)) == date.fromisoformat(found).isoformat():
+            return found
+    raise InputError(f"{name} = {value!r}: must be a day, as 2026-01-31")
 
 
 def yes_or_no(name: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Facts that a run is told by: its table, its promises, its figures, and what binds its statement.
+"""Facts that a run is told by: its table, its promises and its figures.
 
 Nothing here is about one person: no losses or norms, no counts of those who were sampled, no list
 of who has which budget. Figures of held-out people are covered by no ε.
@@ -6,31 +6,24 @@ of who has which budget. Figures of held-out people are covered by no ε.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import math
-import re
-import secrets
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from apiece import _json
+from apiece._text import count_up
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets.groups import LARGE, SMALL_GROUP, cap_note
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Pate, Training
 from apiece.jobs.settings import settings_of
 from apiece.plan import Plan
-
-if TYPE_CHECKING:
-    import torch
 
 NORMAL = 1.959964  # of a 95 % interval
 POINTS = 20  # of a learning curve
@@ -261,12 +254,37 @@ class Level:
     delta: float
 
 
+def levels_of(
+    levels: Mapping[str, float] | Sequence[tuple[float, float]], plan: Plan
+) -> tuple[Level, ...]:
+    """Return the budgets that people of a plan could choose from: {name: ε} or pairs (ε, δ).
+
+    Raises `InputError` where a group's budget is none of them.
+    """
+    groups = plan.budget_groups
+    if isinstance(levels, Mapping):
+        deltas = set(groups.delta.tolist())
+        if levels and len(deltas) > 1:
+            raise InputError(f"levels: the plan has {len(deltas)} values of δ; give pairs (ε, δ)")
+        offered = tuple(Level(n, float(e), d) for n, e in levels.items() for d in deltas)
+    else:
+        offered = tuple(Level(f"ε = {e:g}", float(e), float(d)) for e, d in levels)
+    told = {(level.epsilon, level.delta) for level in offered}
+    for pair in zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True):
+        if levels and pair not in told:
+            raise InputError(
+                f"levels: epsilon, delta = {pair[0]:g}, {pair[1]:g} of a group is none of them; "
+                "give every budget that people could choose"
+            )
+    return offered
+
+
 @dataclass(frozen=True, slots=True)
 class Promise:
     """What one budget group asked for, and what one model spends of it.
 
     advantage: the largest TPR − FPR of any membership test, None where it was not computed.
-    epsilon_spent, advantage and guess are rounded up.
+    epsilon_spent, advantage and right are rounded up.
     """
 
     name: str
@@ -282,15 +300,12 @@ class Promise:
         return self.epsilon_spent / self.epsilon
 
     @property
-    def guess(self) -> float | None:
-        """How often, in per cent, the best guess at even odds is right; rounded up.
+    def right(self) -> int | None:
+        """Of 1,000 people, 500 of whom took part, about how many the best guess is right.
 
-        For a prior of one half the best test is right with probability (1 + advantage)/2 at most.
-        Source: Kaiser et al. 2026 §VI.
+        It is right with probability (1 + advantage)/2 at most. Source: Kaiser et al. 2026 §VI.
         """
-        if self.advantage is None:
-            return None
-        return math.ceil(1000 * (1 + self.advantage) / 2) / 10
+        return None if self.advantage is None else count_up((1 + self.advantage) / 2)
 
 
 def promises_of(plan: Plan) -> tuple[Promise, ...]:
@@ -442,127 +457,3 @@ def checklist(
             for name, amiss, verdict, then, otherwise in lines
         )
     )
-
-
-# Binding: digests show that files belong together, not who wrote them. Whoever can write all of
-# them can make others that agree; what a statement says of a training is its author's word.
-FORMAT = "apiece privacy statement 3"
-_MEANS = (
-    "SHA-256 of the weights, and of the plan and of all else in the run folder under a salt that "
-    "metrics.json has; they are compared whenever the model or its folder is loaded"
-)
-_WORD = (
-    "its author's word: without a signature nothing shows who wrote this statement, nor that the "
-    "training was as it says"
-)
-_REMEDY = "give it as apiece train wrote it"
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What binds a run's statement, as its folder keeps it.
-
-    weights: the digest of the model that is kept. config: that of config.toml, but for where the
-    folder lies. salt: keeps the statement from telling anything of plan and figures: whoever has
-    not the folder cannot confirm a guess. head: the ledger's number:digest after the release was
-    recorded in it, None without one.
-    """
-
-    weights: str
-    config: str
-    salt: str
-    head: str | None
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch("[0-9a-f]{32}", self.salt):
-            raise DataError(f"salt = {self.salt!r}: must be 32 hexadecimal digits")
-
-    @classmethod
-    def of(
-        cls, state: Mapping[str, torch.Tensor], config: Json, seed: int | None, head: str | None
-    ) -> Bound:
-        """Return what binds a run with these weights and this config, as it is read back.
-
-        seed: of an experiment; it makes the salt, so that the folder can be repeated.
-        """
-        return cls(weights_digest(state), config_digest(config), salt_of(seed), head)
-
-    def said(self, plan: Json, metrics: Json) -> Json:
-        """Return the statement's part, of plan.json and metrics.json as they are stored."""
-
-        def under_salt(name: str, value: Json) -> str:
-            content = name.encode() + b"\0" + _canonical(value)
-            return hmac.new(bytes.fromhex(self.salt), content, hashlib.sha256).hexdigest()
-
-        return {
-            "weights": self.weights,
-            "plan": under_salt("plan", plan),
-            "run": under_salt("run", metrics),
-            "ledger": self.head,
-            "means": _MEANS,
-            "signature": _WORD,
-        }
-
-
-def salt_of(seed: int | None) -> str:
-    """Return a fresh salt, or that of an experiment's seed."""
-    if seed is None:
-        return secrets.token_hex(16)
-    return hashlib.sha256(f"apiece salt {seed}".encode()).hexdigest()[:32]
-
-
-def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of a `state_dict`: names in order, types, shapes and bytes."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        if not isinstance(value, torch.Tensor):
-            raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")
-        array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        head = f"{name}|{value.dtype}|{tuple(value.shape)}|"
-        digest.update(head.encode() + array.tobytes())
-    return digest.hexdigest()
-
-
-def config_digest(config: Json) -> str:
-    """Return the digest of a config as it was read, wherever its folder lies."""
-    run = {name: value for name, value in config.get("run", {}).items() if name != "out"}
-    return _digest({**config, "run": run})
-
-
-def _digest(value: Json) -> str:
-    return hashlib.sha256(_canonical(value)).hexdigest()
-
-
-def _canonical(value: Json) -> bytes:
-    """Return a JSON value as bytes, whatever its spaces and the order of its names."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def sealed(statement: Json) -> Json:
-    """Return a statement with the digest of all that it says."""
-    return {**statement, "digest": _digest(statement)}
-
-
-def require_sealed(statement: object, where: str) -> Json:
-    """Return a statement, or raise `DataError` where a word of it was changed, or it is of old."""
-    if not isinstance(statement, dict):
-        raise DataError(f"{where}: its statement is no object; {_REMEDY}")
-    if statement.get("statement") != FORMAT:
-        raise DataError(
-            f"{where}: its statement is not in the format {FORMAT!r}, and so bound to nothing; "
-            "read it with the apiece that wrote it, or train again"
-        )
-    said = {name: value for name, value in statement.items() if name != "digest"}
-    if statement.get("digest") != _digest(said):
-        raise DataError(f"{where}: its statement was changed after it was made; {_REMEDY}")
-    if not isinstance(statement.get("bound_to"), dict):
-        raise DataError(f"{where}: its statement is bound to nothing; {_REMEDY}")
-    return statement
-
-
-def require_same_digest(found: object, said: object, part: str, where: str) -> None:
-    """Raise `DataError` where a part's digest is not that to which the statement is bound."""
-    if found != said:
-        raise DataError(f"{where}: {part} is not what its statement is bound to; {_REMEDY}")

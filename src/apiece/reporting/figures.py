@@ -61,9 +61,9 @@ def _styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 @_styled
 def accuracy(run: Run) -> Markup | None:
-    """Return a figure of test accuracy, one dot a seed and a bar at the mean; None if untested."""
+    """Return a figure of test accuracy, one dot a seed and a bar at the mean; None of one dot."""
     strategies = [each for each in run.strategies if each.test_accuracy]
-    if not strategies:
+    if sum(len(each.test_accuracy) for each in strategies) < 2:
         return None
     figure, axes = _axes(0.9 + 0.5 * len(strategies))
     for row, strategy in enumerate(strategies):
@@ -79,11 +79,13 @@ def accuracy(run: Run) -> Markup | None:
 
 
 @_styled
-def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup:
-    """Return a figure of ε asked (a line) and ε spent (a mark a strategy) for each group."""
+def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup | None:
+    """Return a figure of each group's ε, asked (a line) and spent (marks); None of one mark."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     groups = next(iter(by_strategy.values()))
+    if len(groups) * len(by_strategy) == 1:
+        return None
     shown = _some(len(groups))
     figure, axes = _axes(1.3 + 0.42 * len(shown))
     for row, g in enumerate(shown):
@@ -141,8 +143,10 @@ def profile(
 
 
 @_styled
-def influence(rows: Sequence[tuple[Group, float, float, float]]) -> Markup:
-    """Return a figure of each group's share of the people, and of the greatest pull."""
+def influence(rows: Sequence[tuple[Group, float, float, float]]) -> Markup | None:
+    """Return a figure of each group's share of the people and of the pull; None of one group."""
+    if len(rows) == 1:
+        return None
     shown = [rows[i] for i in _some(len(rows))]
     figure, axes = _axes(1.1 + 0.5 * len(shown))
     places = np.arange(len(shown))

@@ -7,17 +7,20 @@ what it reads is open: released with noise, or of public data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from apiece._text import rounded_up, shown
 from apiece._types import Json
 from apiece._version import __version__
 from apiece.budgets.groups import SMALL_GROUP
 from apiece.contract import explain
+from apiece.contract.explain import promised_right, whole
 from apiece.errors import InputError
+from apiece.jobs.config import SAID
 from apiece.jobs.results import totalled
-from apiece.jobs.trained import promises_of
+from apiece.jobs.trained import levels_of, promises_of
 from apiece.plan import Plan
 from apiece.plan.parts import RELATION
 from apiece.reporting import figures
@@ -35,14 +38,14 @@ DECLARED = "declared"
 READS = {
     DECLARED: "",
     "budgets": (
-        "It follows from how many people chose which budget. It is public where these numbers "
-        "were released with noise, and the plan was made from those (release_histogram)."
+        "what follows from how many people chose which budget (public where these numbers were "
+        "released with noise, and the plan was made from those: release_histogram)"
     ),
-    "held out": "It is computed from held-out people, without noise.",
-    "members": "It is computed from who was trained on.",
+    "held out": "what is computed from held-out people, without noise",
+    "members": "what is computed from who was trained on",
     "table": (
-        "It describes the table itself: its size, and a hash by which whoever guesses the whole "
-        "table can confirm the guess."
+        "what describes the table itself: its size, and a hash by which whoever guesses the whole "
+        "table can confirm the guess"
     ),
 }
 
@@ -57,7 +60,10 @@ class Declared:
 
     of: str  # "run", "plan" or "findings"
     version: str = __version__
-    purpose: str | None = None  # in the steward's words
+    purpose: str | None = None  # with the next three, in the steward's words
+    controller: str | None = None
+    contact: str | None = None
+    valid_until: str | None = None
     finished: str | None = None  # the day, as 2026-01-31
     label: str | None = None
     classes: tuple[str, ...] = ()
@@ -109,8 +115,8 @@ def subject_of(value: object, levels: Sequence[tuple[float, float]]) -> Subject:
     """
     from apiece.audit import Findings
     from apiece.jobs import Run
-    from apiece.jobs.trained import Level
 
+    value = getattr(value, "run_", value)  # of a fitted estimator
     if levels and not isinstance(value, Plan):
         raise InputError("levels: are for the page of a plan; a run has those of its config")
     if isinstance(value, Run):
@@ -127,11 +133,10 @@ def subject_of(value: object, levels: Sequence[tuple[float, float]]) -> Subject:
         )
         return Subject(declared, {}, findings=value)
     if isinstance(value, Plan):
-        offered = tuple(Level(f"ε = {e:g}", float(e), float(d)) for e, d in levels)
-        return _of_plan(value, offered)
+        return _of_plan(value, levels_of(levels, value))
     raise InputError(
-        f"report: {type(value).__name__} is no plan, run or findings; give one of these, such as "
-        "Run.load(folder)"
+        f"report: {type(value).__name__} is no plan, run, findings or fitted estimator; give one "
+        "of these, such as Run.load(folder)"
     )
 
 
@@ -140,7 +145,7 @@ def _of_run(run: Run) -> Subject:
     declared = Declared(
         of="run",
         version=run.version,
-        purpose=run.purpose,
+        **{name: getattr(run, name) for name in SAID},
         finished=run.finished,
         label=data.label,
         classes=data.classes,
@@ -167,13 +172,6 @@ def _of_run(run: Run) -> Subject:
 
 
 def _of_plan(plan: Plan, levels: tuple[Level, ...]) -> Subject:
-    offered = {(level.epsilon, level.delta) for level in levels}
-    odd = [group for group in plan.groups if (group.epsilon, group.delta) not in offered]
-    if levels and odd:
-        raise InputError(
-            f"levels: epsilon, delta = {odd[0].epsilon:g}, {odd[0].delta:g} of a group is none of "
-            "them; give every budget that people could choose"
-        )
     assert plan.reference is not None  # set when the plan was made
     declared = Declared(
         of="plan",
@@ -207,13 +205,15 @@ def everything(declared: Declared) -> Json:
 
 def promise(declared: Declared) -> Json:
     """Return the levels, with what each means of 1,000 people, by (ε, δ) alone."""
-    return {"levels": [(level, explain(level.epsilon, level.delta)) for level in declared.levels]}
+    told = [(level, explain(level.epsilon, level.delta)) for level in declared.levels]
+    return {"levels": told, "rows": [(e, t.frequencies.right, None) for e, t in told]}
 
 
 def standing(subject: Subject) -> Json:
     """Return the checklist for a release."""
     objections = [(name, o) for name, plan in subject.plans.items() for o in plan.objections]
-    return {"release": _run(subject).release, "objections": objections}
+    run = _run(subject)
+    return {"release": run.release, "objections": objections, "folder": run.estimator is None}
 
 
 def spent(subject: Subject) -> Json:
@@ -232,10 +232,9 @@ def spent(subject: Subject) -> Json:
 
 
 def meaning(subject: Subject) -> Json:
-    """Return of how many in 1,000 a guess at membership is right, at most, by the plan itself."""
+    """Return of how many in 1,000 a guess is right at most, by (ε, δ) and by the plan itself."""
     groups = promises_of(subject.plan)[:SHOWN]
-    counts = [(g, None if g.guess is None else round(10 * g.guess)) for g in groups]
-    return {"told": None if groups[0].guess is None else counts, "many": len(subject.plan.groups)}
+    return {"rows": [(g, promised_right(g.epsilon, g.delta), g.right) for g in groups]}
 
 
 def profile(subject: Subject) -> Json:
@@ -312,7 +311,7 @@ def _named(names: Sequence[str], values: Sequence[object]) -> list[tuple[str, ob
 def comparison(subject: Subject) -> Json | None:
     """Return what all models together cost beside the one that is kept."""
     run = _run(subject)
-    if run.models == 1:
+    if not run.totals:
         return None
     alone = [run.kept.promises[g] for g in totalled(len(run.kept.promises))]
     return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
@@ -431,6 +430,82 @@ def left_out(subject: Subject, edition: str) -> list[tuple[str, str]]:
         if subject.declared.of in section.of and not section.instead
         if (why := _why_not(section, subject, edition))
     ]
+
+
+def left_out_text(subject: Subject, edition: str) -> str:
+    """Return the same in one paragraph; nothing where nothing is left out."""
+    titles: dict[str, list[str]] = {}
+    for title, why in left_out(subject, edition):
+        titles.setdefault(why, []).append(f"“{title}”")
+    return "; ".join(f"{why}: {', '.join(each)}" for why, each in titles.items())
+
+
+def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
+    """Return the three numbers on top of a page, each with what it is."""
+    declared, run, found = subject.declared, subject.run, subject.findings
+    reads = {"run": {"budgets", "held out"}, "plan": {"budgets"}, "findings": {"members"}}
+    if edition == "public" and not reads[declared.of] <= subject.open:
+        return list(_declared_cards(declared))
+    if found is not None:
+        return list(_findings_cards(found))
+    groups = promises_of(subject.plan)
+    first = f"{sum(g.records for g in groups):,}", f"{declared.unit}s in the plan"
+    if run is not None and (told := held_out(run)):
+        at = [each.strategy for each in run.strategies].index(run.strategy)
+        name, texts = told[-1]
+        first = (texts[at], f"{name}, on people who were held out")
+        if texts[at] == "not tested":
+            first = f"{run.data.training_records:,}", f"{declared.unit}s it learned from"
+    rights = [g.right for g in groups if g.right is not None]
+    return [
+        first,
+        (
+            span([g.epsilon_spent for g in groups], rounded_up),
+            f"ε spent, at most; asked was {span([g.epsilon for g in groups], shown)}",
+        ),
+        (span(rights, "{:,}".format), RIGHT) if rights else (str(len(groups)), "budget groups"),
+    ]
+
+
+RIGHT = "of 1,000 people like you: about so many an attacker guesses right, at most; 500 by a coin"
+
+
+def span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Return the least and the largest value as text, or the only one."""
+    ends = dict.fromkeys(map(text, (min(values), max(values))))
+    return " – ".join(ends)
+
+
+def promised_cards(levels: Sequence[tuple[float, float, int]]) -> Iterator[tuple[str, str]]:
+    """Yield what levels promise, as (ε, δ, right of 1,000), in three numbers."""
+    epsilon, delta, right = zip(*levels, strict=True)
+    yield span(epsilon, shown), "ε, each person’s own: the smaller, the less can be learnt of them"
+    yield span(right, "{:,}".format), RIGHT
+    yield f"1 in {whole(1 / max(delta)):,}", "chance that the promise fails, at most: δ"
+
+
+def _declared_cards(declared: Declared) -> Iterator[tuple[str, str]]:
+    if declared.levels:
+        yield from promised_cards([
+            (e.epsilon, e.delta, promised_right(e.epsilon, e.delta)) for e in declared.levels
+        ])  # fmt: skip
+        return
+    if declared.of == "findings":
+        yield str(len(declared.bounds)), "lower bounds on ε"
+        yield str(declared.models or 1), "models"
+    else:
+        settings = declared.settings[str(declared.strategy)]
+        yield str(declared.models or 1), "models trained"
+        yield f"{settings['steps']:,g}", "steps of training"
+    yield f"1 {declared.unit}", "is protected: whether it took part"
+
+
+def _findings_cards(found: Findings) -> Iterator[tuple[str, str]]:
+    least = max((bound.epsilon for bound in found.bounds), default=None)
+    yield ("–" if least is None else f"{least:.3g}"), "ε at least, by what the attack found"
+    areas = [roc.auc for roc in found.rocs.values()]
+    yield (f"{max(areas):.3f}" if areas else "–"), "area under the curve of the group told best"
+    yield (f"{found.canaries:,}" if found.canaries else "–"), "canaries that the bounds rest on"
 
 
 def _why_not(section: ReportSection, subject: Subject, edition: str) -> str:

@@ -1,0 +1,298 @@
+"""Papers of a fitted estimator: its report, its statement, and its folder with both.
+
+A fit notes what it ran as a `Run`, so that an estimator's papers are made, checked and read back as
+those of `apiece train`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from apiece._types import Json
+from apiece._version import __version__
+from apiece.adapters.fitting import codes_of, ids_of
+from apiece.datasets import Categorical, Numeric, Schema
+from apiece.errors import InputError, StateError
+from apiece.jobs.config import RunSettings
+from apiece.jobs.model import HEAD, TABULAR, TabularModel, load_model, stored_state, to_bytes
+from apiece.jobs.prepared import RunFolder, refuse_used
+from apiece.jobs.results import METRICS, MODEL, PLAN, REPORT, STATEMENT, Run, statement_of
+from apiece.jobs.running import versions
+from apiece.jobs.statement import Bound, weights_digest
+from apiece.jobs.trained import Facts, Predictions, Trained, accuracies, errors_of, levels_of
+from apiece.recipes import Recipe
+from apiece.recipes.heads import HEADS
+from apiece.reporting import Report, report
+
+if TYPE_CHECKING:
+    from apiece.plan import Plan
+
+
+class Said(TypedDict, total=False):
+    """What the steward says in the papers; see `Papers.statement`."""
+
+    purpose: str
+    controller: str
+    contact: str
+    valid_until: str
+    levels: Mapping[str, float] | Sequence[tuple[float, float]]
+
+
+class Papers(BaseEstimator):
+    """What a fitted estimator says of itself.
+
+    Attributes:
+        run_: What the fit ran, from public numbers and declarations alone.
+    """
+
+    plan_: Plan
+    network_: torch.nn.Module
+    run_: Run
+    account: Any = None
+
+    def report(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        people: npt.ArrayLike | None = None,
+        edition: str = "internal",
+        **said: Unpack[Said],
+    ) -> Report:
+        """Return the page of the fitted estimator; `apiece.report(model)` is this without rows.
+
+        Args:
+            X: Held-out rows, as for `fit`; without any the page has no accuracy.
+            y: Their labels.
+            people: Whose each row is, where the estimator was fitted to persons.
+            edition: "internal" for the steward, "public" for anyone.
+            **said: As for `statement`.
+
+        Raises:
+            InputError: As `statement` and `predict`, and for a public edition of a plan with
+                objections.
+
+        Guarantee:
+            As `apiece.report`. Accuracy on held-out rows has no noise, and no ε covers it: it is
+            in the internal edition alone.
+        """
+        return report(self._told(X, y, people, said), edition=edition)
+
+    def statement(self, **said: Unpack[Said]) -> Json:
+        """Return the privacy statement of the fitted estimator as JSON types.
+
+        Args:
+            **said: purpose, controller (who answers for the data), contact, valid_until (a day, as
+                2030-12-31), and levels: the budgets that people could choose from, as {name: ε} at
+                the fit's δ, or pairs (ε, δ). Without levels no ε is named: those that people chose
+                are data about them.
+
+        Raises:
+            InputError: For a day that is none, and levels that the fit's budgets are not among.
+            StateError: Where the network was changed after the fit.
+
+        Guarantee:
+            As `jobs.statement_of`.
+        """
+        return statement_of(self._told(None, None, None, said))
+
+    def save(
+        self,
+        folder: str | Path,
+        X: Any = None,
+        y: Any = None,
+        *,
+        people: npt.ArrayLike | None = None,
+        **said: Unpack[Said],
+    ) -> Path:
+        """Return the folder, new or empty before, with the model and its papers in it.
+
+        model.pt and statement.json may be given away; plan.json, metrics.json and report.html are
+        for the steward. `load`, `Run.load` and `apiece report` read the folder. Public rows of PATE
+        are not kept.
+
+        Args:
+            folder: Where.
+            X: As for `report`.
+            y: As for `report`.
+            people: As for `report`.
+            **said: As for `statement`.
+
+        Raises:
+            DataError: For a folder that is used or cannot be written to.
+            InputError: As `report`.
+        """
+        run = self._told(X, y, people, said)
+        refuse_used(Path(folder))
+        told, facts = statement_of(run), run.data
+        target = Categorical(facts.classes) if facts.classes else Numeric(*facts.target_range or ())
+        columns = Schema.from_dict({"columns": facts.columns}, "").columns if facts.columns else {}
+        model = TabularModel(self.network_, dict(columns), facts.label, target, told)  # type: ignore[arg-type]
+        place = RunFolder(Path(folder))
+        place.write(PLAN, run.kept.plan.to_json(indent=2) + "\n")
+        place.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
+        place.write(STATEMENT, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        place.write(METRICS, run.to_json(indent=2) + "\n")
+        report(run).save(place.path / REPORT)
+        return place.path
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the fitted estimator in a folder that `save` wrote.
+
+        Args:
+            folder: Where.
+
+        Raises:
+            DataError: As `Run.load`: for weights, a plan, figures or a statement that are not what
+                the statement is bound to. Who can write all of them can make others that agree.
+            InputError: For the folder of another estimator.
+        """
+        run = Run.load(folder)
+        if run.estimator is None or run.estimator["name"] != cls.__name__:
+            of = "apiece train" if run.estimator is None else run.estimator["name"]
+            raise InputError(f"{folder}: is of {of}, and not of {cls.__name__}")
+        own, kept = run.estimator, run.kept
+        columns = Schema.from_dict({"columns": own["columns"]}, str(folder)).columns if own[
+            "columns"] else None  # fmt: skip
+        given: Json = {
+            **kept.settings, "strategy": run.strategy, "random_state": run.seed,
+            "hidden": run.hidden, "rows_per_person": run.rows_per_person, "method": run.method,
+            "classes": own["labels"], "columns": columns,
+            "recipe": own["recipe"] and Recipe.from_dict(own["recipe"]),
+        }  # fmt: skip
+        model = cls()
+        for name, value in given.items():
+            if hasattr(model, name):
+                setattr(model, name, None if value == "all" else value)
+        if own["recipe"]:
+            state, _ = stored_state(Path(folder) / MODEL)
+            with torch.device("meta"):  # no memory for layers that are not there
+                network: torch.nn.Module = HEADS[model.recipe.head](
+                    tuple(own["shape"]), len(own["labels"])
+                )
+            network.load_state_dict(state, assign=True)
+        else:
+            stored = load_model(Path(folder) / MODEL)
+            network, model.target = stored.network, stored.target
+        model.network_, model.plan_, model.run_ = network, kept.plan, run
+        if own["labels"]:
+            model.classes_ = np.unique(np.asarray(own["labels"]))
+        if columns is not None:
+            model.n_features_in_ = len(columns)
+            if own["named"]:
+                model.feature_names_in_ = np.array(list(columns), dtype=object)
+        return model
+
+    def _note_run(
+        self, *, facts: Json, settings: Mapping[str, float], begun: float, seed: int | None,
+        **how: Any,
+    ) -> None:  # fmt: skip
+        """Note what was run, when the fit is done: see `Run`."""
+        plan, state = self.plan_, self.network_.state_dict()
+        columns = how.pop("columns", {})
+        declared = Schema("fit", columns)
+        labels = np.asarray(getattr(self, "classes_", ())).tolist()
+        self.run_ = Run(
+            version=__version__,
+            name=type(self).__name__,
+            data=Facts(
+                source="the rows given to fit",
+                packaged=False,
+                schema="columns",
+                classes=tuple(map(str, labels)),
+                training_records=plan.records,
+                test_records=0,
+                commonest_class_share=None,
+                simulated_budgets=False,
+                unit=plan.unit,
+                columns=Schema("fit", declared.features(but=set())).to_dict()["columns"]
+                if columns else {},
+                **facts,
+            ),
+            strategy=plan.strategy,
+            analysis=None,
+            no_limit_cap=None,
+            seed=seed,
+            strategies=(
+                Trained(
+                    plan.strategy,
+                    plan,
+                    settings,
+                    None if seed is None else (seed,),
+                    (),
+                    round(time.monotonic() - begun, 2),
+                ),
+            ),
+            models=1,
+            totals=(),
+            finished=time.strftime("%Y-%m-%d", time.gmtime()),
+            versions=versions(),
+            estimator={
+                "name": type(self).__name__,
+                "labels": labels,
+                "columns": declared.to_dict()["columns"],
+                "named": hasattr(self, "feature_names_in_"),
+                "recipe": how.pop("recipe", None),
+                "shape": how.pop("shape", None),
+            },
+            bound=Bound.of(state, None, seed, None),
+            **how,
+        )  # fmt: skip
+
+    def _told(self, X: Any, y: Any, people: npt.ArrayLike | None, said: Said) -> Run:
+        """Return the run with what the steward says, and with figures of held-out rows, if any."""
+        check_is_fitted(self)
+        run = self.run_
+        words = {name: value for name, value in said.items() if name != "levels"}
+        if run.bound is None or weights_digest(self.network_.state_dict()) != run.bound.weights:
+            raise StateError(
+                "network_: was changed after fit; its papers are of another: fit again"
+            )
+        levels = levels_of(said.get("levels", ()), run.kept.plan)
+        checked = RunSettings(**words)  # type: ignore[arg-type]
+        fits = run.models if self.account is None else max(run.models, len(self.account))
+        run = replace(
+            run,
+            levels=levels or run.levels,
+            models=fits,
+            **{name: getattr(checked, name) for name in words},
+        )
+        return run if X is None else self._tested(run, X, y, people)
+
+    def _tested(self, run: Run, X: Any, y: Any, people: npt.ArrayLike | None) -> Run:
+        """Return the run with how well the estimator does on held-out rows."""
+        said, facts = np.asarray(self.predict(X)), run.data
+        ids = ids_of(people, said.size)
+        if (ids is None) == (facts.unit == "person"):
+            raise InputError(f"people: the estimator was fitted by {facts.unit}; "
+                             f"{'give' if ids is None else 'leave out'} people=")  # fmt: skip
+        unit = np.arange(said.size) if ids is None else np.unique(ids, return_inverse=True)[1]
+        facts = replace(facts, test_records=int(unit.max()) + 1)
+        if not facts.classes:
+            found = errors_of(said, column_or_1d(y, dtype=np.float64), ids)
+            tested, kept = None, replace(run.kept, test_errors=() if found is None else (found,))
+        else:
+            classes = self.classes_
+            true = codes_of(X, y, classes)
+            answers = Predictions(pd.Index(classes).get_indexer(pd.Index(said)), true, unit)
+            tested = accuracies(answers, classes.size, answers, true, 0, {})
+            commonest = float(np.bincount(true).max() / true.size)
+            facts = replace(facts, commonest_class_share=commonest)
+            by_person = () if ids is None else (answers.by_person,)
+            kept = replace(
+                run.kept, test_accuracy=(answers.by_row,), test_accuracy_by_person=by_person
+            )
+        return replace(run, data=facts, strategies=(kept,), tested=tested)

@@ -1,0 +1,444 @@
+"""Papers made from a statement alone: a PDF, a registry record, a model card and a CycloneDX BOM.
+
+A statement is a function of what was declared, and so are they: each may go to anyone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apiece._text import guessing, plain, shown
+from apiece._types import Json
+from apiece.errors import InputError, UnsupportedError
+from apiece.reporting.pages import environment
+from apiece.reporting.sections import promised_cards
+
+if TYPE_CHECKING:
+    from fpdf import FPDF
+
+_SIZES = (10.0, 9.0, 8.0, 7.0, 6.0)  # points: the largest at which all is on two pages
+_LEVELS = 12  # shown on the page; all are in statement.json
+_LONGEST = 300  # characters of a text that somebody wrote
+_INK, _QUIET, _MARK, _SOFT = (28, 39, 51), (86, 99, 111), (11, 122, 117), (244, 246, 248)
+_WIDE, _LEFT = 178.0, 16.0  # mm
+_OPEN = "not stated"
+
+
+def statement_pdf(statement: Json) -> bytes:
+    """Return a statement as a PDF of two pages, A4: one for a board, one for who asks further.
+
+    The same statement gives the same bytes. Raises `UnsupportedError` where it does not fit. Source
+    of the questions that it answers: Near et al. 2025.
+    """
+    from fpdf.fonts import TTFFont
+
+    for size in _SIZES:
+        document = _blank(statement)
+        try:
+            _board(document, statement, size)
+            if document.page == 1:
+                document.add_page()
+                for question, answers in _questions(statement):
+                    _paragraphs(document, question, answers, size)
+                if document.page == 2:
+                    return bytes(document.output())
+        finally:
+            for font in document.fonts.values():
+                if isinstance(font, TTFFont):
+                    font.close()
+    raise UnsupportedError("statement: does not fit on two pages; shorten the purpose")
+
+
+def _blank(statement: Json) -> FPDF:
+    from fpdf import FPDF
+    from matplotlib import get_data_path
+
+    foot = f"{statement['statement']} · SHA-256 {statement['digest']}"
+
+    class Page(FPDF):
+        def footer(self) -> None:
+            self.set_y(-11)
+            self.set_font("page", "", 6.5)
+            self.set_text_color(*_QUIET)
+            self.cell(0, 4, f"{foot} · page {self.page_no()} of 2")
+
+    document = Page(format="A4", unit="mm")
+    day = statement["finished"] or "2000-01-01"  # without a day, any: the page then names none
+    document.set_creation_date(datetime.fromisoformat(day).replace(tzinfo=UTC))
+    document.set_title("Privacy statement")
+    document.set_creator("apiece statement")
+    document.set_lang("en")
+    fonts = Path(get_data_path()) / "fonts" / "ttf"
+    document.add_font("page", "", fonts / "DejaVuSans.ttf")
+    document.add_font("page", "B", fonts / "DejaVuSans-Bold.ttf")
+    document.set_margins(_LEFT, 14)
+    document.set_auto_page_break(auto=True, margin=14)
+    document.add_page()
+    return document
+
+
+def _board(document: FPDF, statement: Json, size: float) -> None:
+    """Draw the first page: what it is, three numbers, who answers for it, what is promised."""
+    label, bound = _cut(statement["data"]["label"]), statement["bound_to"]
+    _write(document, "PRIVACY STATEMENT", size - 2, "B", _MARK)
+    _write(document, f"A model that predicts “{label}”", size + 6, "B")
+    if statement["purpose"]:
+        _write(document, _cut(statement["purpose"]), size + 1)
+    if not statement["for_release"]:
+        _write(
+            document, "An experiment: this model must not be released.", size + 1, "B", (180, 60, 0)
+        )
+    _cards(document, statement, size)
+    head = "none: no ledger was charged" if not (bound and bound["ledger"]) else bound["ledger"]
+    weights = bound["weights"] if bound else "none: of a run that is in no folder"
+    facts = [
+        ("Responsible", _cut(statement["controller"] or _OPEN)),
+        ("Contact", _cut(statement["contact"] or _OPEN)),
+        ("Made on", statement["finished"] or _OPEN),
+        ("Valid until", statement["valid_until"] or "no end was set"),
+        ("Model (SHA-256)", weights),
+        ("Ledger’s head", head),
+    ]
+    _table(document, facts, size - 1.5, (32, 146), head=False)
+    document.ln(2)
+    _paragraphs(document, "What is each person promised?", [], size)
+    _promises(document, statement["guarantee"], size)
+    unit, near = statement["unit_of_privacy"], statement["neighbouring"]
+    _paragraphs(
+        document,
+        "Whose presence is hidden?",
+        [f"{unit['means']}: {near['means']} ({near['relation']})."],
+        size,
+    )
+    _paragraphs(document, "What is not covered?", _listed(statement["not_covered"]), size)
+
+
+def _cards(document: FPDF, statement: Json, size: float) -> None:
+    """Draw three numbers, each in a box with what it is."""
+    levels = statement["guarantee"]["levels"]
+    made = statement["mechanism"]
+    numbers = [
+        (str(made["models_trained"]), "models trained"),
+        (f"{made['settings']['steps']:,g}", "steps of training"),
+        (f"1 {statement['unit_of_privacy']['unit']}", "is protected: whether it took part"),
+    ]
+    if levels:
+        numbers = list(promised_cards([
+            (e["epsilon"], e["delta"], e["as_made_at_most"] or e["right_of_1000_at_most"])
+            for e in levels
+        ]))  # fmt: skip
+    document.ln(3)
+    top, width, height = document.get_y(), (_WIDE - 8) / 3, 3.0 * size - 3
+    for k, (number, what) in enumerate(numbers):
+        left = _LEFT + k * (width + 4)
+        document.set_fill_color(*_SOFT)
+        document.rect(left, top, width, height, style="F")
+        document.set_fill_color(*_MARK)
+        document.rect(left, top, width, 1.2, style="F")
+        document.set_xy(left + 3, top + 4)
+        document.set_font("page", "B", size + 3)
+        document.set_text_color(*_INK)
+        document.cell(width - 6, size * 0.55, number)
+        document.set_xy(left + 3, top + 4 + size * 0.75)
+        document.set_font("page", "", size - 2)
+        document.set_text_color(*_QUIET)
+        document.multi_cell(width - 6, size * 0.4, what, align="L")
+    document.set_xy(_LEFT, top + height + 4)
+
+
+def _promises(document: FPDF, promise: Json, size: float) -> None:
+    """Draw the table of declared budgets."""
+    levels = promise["levels"]
+    if not levels:
+        _write(document, "Which budgets people could choose was not declared; those that they "
+               "chose are not told.", size)  # fmt: skip
+        return
+    _write(document, f"{guessing()} at most so many, whatever else they know; who has not seen the "
+           "model, about 500:", size)  # fmt: skip
+    made = any(each["as_made_at_most"] for each in levels)
+    head = ["budget", "ε", "δ", "by ε and δ alone", *(["as it was made"] if made else [])]
+    rows = [
+        [
+            _cut(each["name"], 40),
+            shown(each["epsilon"]),
+            shown(each["delta"]),
+            f"{each['right_of_1000_at_most']:,} of 1,000",
+            *([f"{each['as_made_at_most'] or '–'} of 1,000"] if made else []),
+        ]
+        for each in levels[:_LEVELS]
+    ]
+    _table(document, [head, *rows], size - 0.5, (54, 24, 28, 36, 36)[: len(head)])
+    if len(levels) > _LEVELS:
+        _write(document, f"and {len(levels) - _LEVELS} more, in statement.json", size - 1)
+    if promise["no_limit_cap"] is not None:
+        _write(document, f"Who set no limit: ε = {promise['no_limit_cap']:g}.", size)
+    if not made:
+        less = (
+            "As this model was made an attacker is right less often; how much follows from how "
+            "many chose what, and is not told."
+        )
+        _write(document, less, size - 1, colour=_QUIET)
+
+
+def _table(
+    document: FPDF, rows: list[list[str]] | list[tuple[str, str]], size: float,
+    widths: tuple[int, ...], *, head: bool = True,
+) -> None:  # fmt: skip
+    from fpdf.fonts import FontFace
+
+    document.set_font("page", "", size)
+    document.set_text_color(*_INK)
+    document.set_draw_color(205, 211, 217)
+    document.set_fill_color(255, 255, 255)
+    with document.table(
+        borders_layout="HORIZONTAL_LINES",
+        col_widths=widths,
+        width=sum(widths),
+        align="L",
+        text_align=("LEFT", *(("RIGHT" if head else "LEFT"),) * (len(widths) - 1)),
+        first_row_as_headings=head,
+        headings_style=FontFace(color=_QUIET, fill_color=(255, 255, 255)),
+        line_height=size * 0.5,
+        padding=0.8,
+    ) as table:
+        for row in rows:
+            table.row([_safe(document, cell) for cell in row])
+
+
+def _questions(statement: Json) -> Iterator[tuple[str, list[str]]]:
+    promise, mechanism = statement["guarantee"], statement["mechanism"]
+    trust, bound = statement["trust"], statement["bound_to"]
+    yield (
+        "How well is it hidden? (ε and δ)",
+        [f"{promise['definition']}, for {promise['of']}.", *_gaussians(promise)],
+    )
+    yield "What does it add up to with other results?", [f"{promise['composition']}."]
+    yield "Is it kept?", [f"{promise['verified']}."]
+    yield (
+        "By what? (mechanism)",
+        [
+            f"{mechanism['name']}. {mechanism['sampling']}. Strategy {mechanism['strategy']}, "
+            f"accounting {mechanism['accounting']}, noise from the {mechanism['randomness']}; "
+            f"models trained: {mechanism['models_trained']}, "
+            f"{'charged to a ledger' if mechanism['ledger'] else 'no ledger charged'}."
+        ],
+    )
+    yield "What is covered?", _listed(statement["covered"])
+    yield f"Who is trusted? ({trust['model']} model)", _listed(trust["trusted"])
+    yield "Who is not?", _listed(trust["not_trusted"])
+    yield "What is assumed?", _listed(statement["assumptions"])
+    versions = ", ".join(f"{name} {number}" for name, number in statement["versions"].items())
+    yield (
+        "What was it made with?",
+        [f"Versions: {_cut(versions)}. For machines the same is in statement.json and model.pt."],
+    )
+    word = ["It is bound to no model: of a run that is in no folder."]
+    if bound:
+        word = [
+            f"{bound['signature']}.",
+            f"{bound['means']}: plan {bound['plan']}, run {bound['run']}.",
+        ]
+    word.append("Nothing in this statement was computed from anybody’s data.")
+    yield "Whose word is it, and on which model?", word
+
+
+def _gaussians(promise: Json) -> Iterator[str]:
+    for level in promise["levels"][:_LEVELS]:
+        if (summary := level["gaussian"]) is not None:
+            mu = math.ceil(summary["mu"] * 1e4) / 1e4  # rounded up
+            yield (
+                f"•  {_cut(level['name'], 40)}: as a Gaussian μ = {mu:g}, slack "
+                f"{summary['slack']:g}, regret {summary['regret']:.2g}"
+            )
+
+
+def _listed(texts: list[str]) -> list[str]:
+    return [f"•  {text}" for text in texts]
+
+
+def _paragraphs(document: FPDF, question: str, answers: list[str], size: float) -> None:
+    document.ln(size * 0.2)
+    _write(document, question, size, "B")
+    for answer in answers:
+        _write(document, answer[:1].upper() + answer[1:], size)
+
+
+def _write(
+    document: FPDF, text: str, size: float, style: str = "", colour: tuple[int, int, int] = _INK
+) -> None:
+    document.set_font("page", style, size)
+    document.set_text_color(*colour)
+    safe = _safe(document, text)
+    document.multi_cell(0, size * 0.47, safe, align="L", new_x="LMARGIN", new_y="NEXT")
+
+
+def _safe(document: FPDF, text: str) -> str:
+    """Return a text; a character that the font does not have is shown as its escape."""
+    known = document.fonts["page"].cmap  # type: ignore[union-attr]  # a font of a file
+    return "".join(c if ord(c) in known else ascii(c)[1:-1] for c in plain(text))
+
+
+def _cut(text: str, most: int = _LONGEST) -> str:
+    safe = plain(text)
+    return safe if len(safe) <= most else safe[: most - 1] + "…"
+
+
+def registry(statement: Json) -> str:
+    """Return a draft record for OpenDP's registry of deployments: YAML, written as JSON.
+
+    Its schema: github.com/opendp/deployments-registry-data. What the statement does not say, such
+    as the region, is for its authors to fill in. ε and δ are those of the loosest choice.
+
+    Raises `InputError` for an experiment, which is no deployment, and for a run without a day.
+    """
+    day, data, promise = statement["finished"], statement["data"], statement["guarantee"]
+    if not statement["for_release"] or day is None:
+        raise InputError(
+            "registry: of releases alone; this statement is of an experiment, or has no day"
+        )
+    controller, levels = statement["controller"] or _OPEN, promise["levels"]
+    name = f"Model of {data['label']}"
+    folded = unicodedata.normalize("NFKD", f"{controller} {name} {day[:4]}").lower()
+    mechanism, trust = statement["mechanism"], statement["trust"]
+    parameters = {} if not levels else {"privacy_parameters": {
+        part: max(each[part] for each in levels) for part in ("epsilon", "delta")
+    }}  # fmt: skip
+    said = "; ".join(
+        f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels
+    )
+    record = {
+        "url_slug": re.sub("[^a-z0-9]+", "-", folded.encode("ascii", "ignore").decode()).strip("-"),
+        "status": "Draft",
+        "tier": 3,
+        "deployment": {
+            "basic": {
+                "name": name, "data_curators": [controller],
+                "intended_use": statement["purpose"] or _OPEN,
+                "data_product_type": "Machine learning model", "data_product_region": _OPEN,
+                "description": f"A model that predicts “{data['label']}”, trained with a privacy "
+                "budget of each person’s own.", "publication_date": day,
+            },
+            "dp_variant": {
+                "variant_name": "Approximate DP",
+                "data_domain": f"Tables of the declared columns {', '.join(data['columns'])}",
+                "unprotected_quantities": "The number of people, and how many chose which budget",
+            },
+            "privacy_loss": {
+                "privacy_unit": statement["unit_of_privacy"]["means"],
+                "privacy_unit_details": f"{statement['neighbouring']['means']} "
+                f"({statement['neighbouring']['relation']})",
+                **parameters,
+                "privacy_parameters_details": f"{promise['definition']}. The choices: "
+                f"{said or 'not declared'}.",
+            },
+            "deployment_model": {
+                "model_name": "Central",
+                "actors": f"Trusted: {'; '.join(trust['trusted'])}. Not trusted: "
+                f"{'; '.join(trust['not_trusted'])}.",
+                "release_type": "One release", "data_source_type": "Static",
+                "access_type": "Non-interactive",
+            },
+            "accounting": {
+                "post_processing": "; ".join(statement["covered"]),
+                "composition": promise["composition"],
+            },
+            "implementation": {
+                "preprocessing_and_hyperparameter_tuning": "; ".join(statement["assumptions"]),
+                "mechanisms": f"{mechanism['name']}. {mechanism['sampling']}. apiece "
+                f"{statement['versions']['apiece']}, accounting {mechanism['accounting']}.",
+                "justification": f"Verified {promise['verified']}.",
+            },
+            "administrative": {
+                "notes": f"Not covered: {'; '.join(statement['not_covered'])}. Statement: SHA-256 "
+                f"{statement['digest']}.",
+                "registry_authors": [statement["contact"] or controller],
+            },
+        },
+    }  # fmt: skip
+    text = json.dumps(_each(record, plain), indent=2, ensure_ascii=False)
+    return re.sub(r"(?<=: )(\d+)e(-\d+)", r"\1.0e\2", text) + "\n"  # a number in YAML 1.1 too
+
+
+def _each(value: object, change: Callable[[str], str]) -> object:
+    """Return a value of JSON with every text changed."""
+    if isinstance(value, dict):
+        return {key: _each(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_each(part, change) for part in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def card(statement: Json) -> str:
+    """Return a model card in Markdown, with the front matter of Hugging Face.
+
+    Source: Mitchell et al. 2019.
+    """
+    kind = "classification" if statement["data"]["classes"] else "regression"
+    pipeline = f"{'tabular' if statement['data']['columns'] else 'image'}-{kind}"
+    markdown = environment(markdown=True).get_template("card.md.j2")
+    return markdown.render(said=statement, guessing=guessing(), pipeline=pipeline) + "\n"
+
+
+def cyclonedx(statement: Json) -> str:
+    """Return a bill of materials of the model: CycloneDX 1.6, JSON.
+
+    The digests are in properties: they are of parameters and of a statement, and of no file.
+    """
+    data, made, bound = statement["data"], statement["mechanism"], statement["bound_to"] or {}
+    versions = dict(statement["versions"])
+    tool = {"type": "application", "name": "apiece", "version": versions.pop("apiece")}
+    owner = {"organization": {"name": statement["controller"] or _OPEN}}
+    told = {
+        "statement": statement["digest"], "weights": bound.get("weights"),
+        "ledger": bound.get("ledger"), "unit": statement["unit_of_privacy"]["unit"],
+        "relation": statement["neighbouring"]["relation"], "valid until": statement["valid_until"],
+        "contact": statement["contact"], "strategy": made["strategy"],
+        **{f"budget {e['name']}": f"epsilon {e['epsilon']:g}, delta {e['delta']:g}"
+           for e in statement["guarantee"]["levels"]},
+    }  # fmt: skip
+    model = {
+        "type": "machine-learning-model", "bom-ref": "model", "name": f"Model of {data['label']}",
+        "description": statement["purpose"] or _OPEN,
+        "modelCard": {
+            "modelParameters": {
+                "approach": {"type": "supervised"},
+                "task": "classification" if data["classes"] else "regression",
+                "architectureFamily": "neural network" if made["hidden"] else "linear model",
+                "datasets": [{
+                    "type": "dataset", "name": data["schema"], "classification": "personal data",
+                    "description": f"columns {', '.join(data['columns'])}",
+                    "governance": {"owners": [owner]},
+                }],
+                "inputs": [{"format": f"{n}: {c['kind']}"} for n, c in data["columns"].items()],
+                "outputs": [{"format": label} for label in data["classes"] or ["a number"]],
+            },
+            "considerations": {
+                "useCases": [statement["purpose"] or _OPEN],
+                "technicalLimitations": statement["not_covered"],
+                "ethicalConsiderations": [{
+                    "name": "What the model tells about who took part",
+                    "mitigationStrategy": f"{made['name']}: {statement['guarantee']['definition']}",
+                }],
+            },
+        },
+        "properties": [{"name": f"apiece:{k}", "value": v} for k, v in told.items() if v],
+    }  # fmt: skip
+    metadata = {"tools": {"components": [tool]}, "component": model}
+    if statement["finished"]:
+        metadata = {"timestamp": f"{statement['finished']}T00:00:00Z", **metadata}
+    bom = {
+        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, statement['digest'])}",
+        "metadata": metadata,
+        "components": [{"type": "library", "bom-ref": name, "name": name, "version": version}
+                       for name, version in versions.items()],
+    }  # fmt: skip
+    return json.dumps(_each(bom, plain), indent=2, ensure_ascii=False) + "\n"
