@@ -120,7 +120,7 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{empty}", "--as", "statement"], "it has no metrics.json"),
         (["{run}", "--as", "statement", "--out", "{text}"], "cannot be written"),
         (["{run}", "--as", "pdf"], "must be page, statement, registry, card, cyclonedx"),
-        (["{run}", "--as", "card", "--out", "{text}"], "is there"),
+        (["{run}", "--as", "card", "--out", "{text}"], "is not a model card"),
         (["{run}", "--as", "cyclonedx", "--out", "{out}"], "give a name ending in .json"),
         ([], "Missing argument"),
     ],

@@ -93,7 +93,8 @@ def test_the_first_page_is_for_a_board(tmp_path: Path) -> None:
     (tmp_path / "s.pdf").write_bytes(statement_pdf(statement_of(RUN)))
     command = ["pdftotext", "-l", "1", "-layout", str(tmp_path / "s.pdf"), "-"]
     first = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    order = ["1 – 3", "732 – 953", "1 in 1,000", "County Hospital", "by ε and δ alone"]
+    first = re.sub(" *– *", "–", first)
+    order = ["1–3", "732–953", "1 in 1,000", "County Hospital", "by ε and δ alone"]
     at = [first.index(words) for words in order]
     assert at == sorted(at)
 
@@ -144,7 +145,7 @@ def test_a_registry_record_is_as_opendp_has_it(run: Run) -> None:
     assert record == json.loads(text)
     styles = {token.style for token in yaml.scan(text) if hasattr(token, "style")}
     assert styles <= {None, "|", '"', "'"}
-    assert not re.search(r"\\\\[^()]", "\n".join(map(str, record["deployment"].values())))
+    assert not re.search(r"\\\\\\\\[^()]", text)  # two backslashes in a value
     spoiled = record | {"people": 3}
     assert not schema.is_valid(spoiled)
 

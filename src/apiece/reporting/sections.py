@@ -311,7 +311,7 @@ def _named(names: Sequence[str], values: Sequence[object]) -> list[tuple[str, ob
 def comparison(subject: Subject) -> Json | None:
     """Return what all models together cost beside the one that is kept."""
     run = _run(subject)
-    if not run.totals:
+    if run.models == 1 or not run.totals:
         return None
     alone = [run.kept.promises[g] for g in totalled(len(run.kept.promises))]
     return {"totals": list(zip(run.totals, alone, strict=False)), "models": run.models}
