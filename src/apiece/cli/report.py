@@ -119,14 +119,14 @@ def _papers(source: Path, kind: str, out: Path | None) -> dict[str, str]:
     """Write the papers of a kind, after all of them were made."""
     from apiece.jobs import Run
     from apiece.jobs.results import STATEMENT
-    from apiece.reporting import papers
+    from apiece.reporting.papers import card, cyclonedx, registry, statement_pdf
 
     makers: dict[str, Callable[[Json], str | bytes]] = {
         "statement.json": lambda said: json.dumps(said, indent=2, ensure_ascii=False) + "\n",
-        "statement.pdf": papers.statement_pdf,
-        "registry.yaml": papers.registry,
-        "card.md": papers.card,
-        "model.cdx.json": papers.cyclonedx,
+        "statement.pdf": statement_pdf,
+        "registry.yaml": registry,
+        "card.md": card,
+        "model.cdx.json": cyclonedx,
     }
     files = {name: (source / name, how) for name, how in PAPERS[kind]}
     if out is not None and len(files) > 1 and (out.is_dir() or not out.suffix):
