@@ -524,18 +524,7 @@ def statement_of(run: Run) -> Json:
         "guarantee": guarantee(
             run.kept.plan, run.levels, run.no_limit_cap, counts_are_public=counts_are_public
         ),
-        "mechanism": {
-            "name": WORDS[run.method][0],
-            "sampling": WORDS[run.method][1],
-            "strategy": run.strategy,
-            "settings": dict(run.kept.settings),
-            "hidden": list(run.hidden),
-            "rows_per_person": run.rows_per_person,
-            "accounting": run.kept.plan.method,
-            "randomness": "seed" if seeded else "operating system",
-            "models_trained": run.models,
-            "ledger": run.analysis is not None,
-        },
+        "mechanism": _mechanism(run),
         "covered": [*COVERED, WORDS[run.method][2]],
         "not_covered": list(not_covered(
             models=run.models, charged=run.analysis is not None, method=run.method
@@ -563,3 +552,18 @@ def statement_of(run: Run) -> Json:
         "versions": {"apiece": run.version, **run.versions},
         "bound_to": bound,
     })  # fmt: skip
+
+
+def _mechanism(run: Run) -> Json:
+    return {
+        "name": WORDS[run.method][0],
+        "sampling": WORDS[run.method][1],
+        "strategy": run.strategy,
+        "settings": dict(run.kept.settings),
+        "hidden": list(run.hidden),
+        "rows_per_person": run.rows_per_person,
+        "accounting": run.kept.plan.method,
+        "randomness": "operating system" if run.seed is None else "seed",
+        "models_trained": run.models,
+        "ledger": run.analysis is not None,
+    }

@@ -304,16 +304,10 @@ def registry(statement: Json) -> str:
         raise InputError(
             "registry: of releases alone; this statement is of an experiment, or has no day"
         )
-    controller, levels = statement["controller"] or _OPEN, promise["levels"]
+    controller = statement["controller"] or _OPEN
     name = f"Model of {data['label']}"
     folded = unicodedata.normalize("NFKD", f"{controller} {name} {day[:4]}").lower()
     mechanism, trust = statement["mechanism"], statement["trust"]
-    parameters = {} if not levels else {"privacy_parameters": {
-        part: max(each[part] for each in levels) for part in ("epsilon", "delta")
-    }}  # fmt: skip
-    said = "; ".join(
-        f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels
-    )
     record = {
         "url_slug": re.sub("[^a-z0-9]+", "-", folded.encode("ascii", "ignore").decode()).strip("-"),
         "status": "Draft",
@@ -326,19 +320,7 @@ def registry(statement: Json) -> str:
                 "description": f"A model that predicts “{data['label']}”, trained with a privacy "
                 "budget of each person’s own.", "publication_date": day,
             },
-            "dp_variant": {
-                "variant_name": "Approximate DP",
-                "data_domain": f"Tables of the declared columns {', '.join(data['columns'])}",
-                "unprotected_quantities": "The number of people, and how many chose which budget",
-            },
-            "privacy_loss": {
-                "privacy_unit": statement["unit_of_privacy"]["means"],
-                "privacy_unit_details": f"{statement['neighbouring']['means']} "
-                f"({statement['neighbouring']['relation']})",
-                **parameters,
-                "privacy_parameters_details": f"{promise['definition']}. The choices: "
-                f"{said or 'not declared'}.",
-            },
+            **_privacy(statement),
             "deployment_model": {
                 "model_name": "Central",
                 "actors": f"Trusted: {'; '.join(trust['trusted'])}. Not trusted: "
@@ -365,6 +347,33 @@ def registry(statement: Json) -> str:
     }  # fmt: skip
     text = json.dumps(_each(record, plain), indent=2, ensure_ascii=False)
     return re.sub(r"(?<=: )(\d+)e(-\d+)", r"\1.0e\2", text) + "\n"  # a number in YAML 1.1 too
+
+
+def _privacy(statement: Json) -> Json:
+    """Return the record's parts about privacy."""
+    data, promise, near = (statement[name] for name in ("data", "guarantee", "neighbouring"))
+    levels = promise["levels"]
+    parameters = {} if not levels else {"privacy_parameters": {
+        part: max(each[part] for each in levels) for part in ("epsilon", "delta")
+    }}  # fmt: skip
+    said = "; ".join(
+        f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels
+    )
+    return {
+        "dp_variant": {
+            "variant_name": "Approximate DP",
+            "data_domain": f"Tables of the declared columns {', '.join(data['columns'])}",
+            "unprotected_quantities": "The number of people, and how many chose which budget",
+        },
+        "privacy_loss": {
+            "privacy_unit": statement["unit_of_privacy"]["means"],
+            "privacy_unit_details": f"{near['means']} "
+            f"({near['relation']})",
+            **parameters,
+            "privacy_parameters_details": f"{promise['definition']}. The choices: "
+            f"{said or 'not declared'}.",
+        },
+    }  # fmt: skip
 
 
 def _each(value: object, change: Callable[[str], str]) -> object:
