@@ -367,8 +367,7 @@ def _privacy(statement: Json) -> Json:
         },
         "privacy_loss": {
             "privacy_unit": statement["unit_of_privacy"]["means"],
-            "privacy_unit_details": f"{near['means']} "
-            f"({near['relation']})",
+            "privacy_unit_details": f"{near['means']} ({near['relation']})",
             **parameters,
             "privacy_parameters_details": f"{promise['definition']}. The choices: "
             f"{said or 'not declared'}.",
