@@ -30,7 +30,7 @@ MARK = "7310429"  # a number that nothing else prints
 # What holds something of a person, or a secret, and in which fields.
 HOLDS = {
     "adapters.account._Fit": "ids group_index",
-    "ledger.chain.Trail": "salt digests reserved committed",
+    "ledger.chain.Trail": "salt digests reserved committed withdrawn",
     "queries.quantiles.Runs": "first last missed",
     "queries.table.Table": "database",
     "queries.table.DuckDBContributions": "cursor",
@@ -57,8 +57,10 @@ HOLDS = {
     "contract.exposure.Exposure": "plan group epsilon advantage forward backward",
     "datasets.encode.Encoded": "features faulty",
     "ledger.ledger.LedgerFilter": "ids",
-    "ledger.reports.PaidCharge": "at share slack",
-    "ledger.reports.Receipt": "person epsilon delta charges spent slack repeats",
+    "ledger.reports.PaidCharge": "at share slack digest",
+    "ledger.reports.Receipt": "person epsilon delta charges spent slack repeats told withdrawn",
+    "ledger.reports.Lineage": "receipts",
+    "ledger.charging.Bounds": "withdrawn",
     "ledger.verify.LedgerVerification": "problems",
     "ledger.verify._Fold": "kinds reserved committed blocks problems",
     "ledger.verify._FoldedBlock": "ids terms spent",

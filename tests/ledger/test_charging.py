@@ -91,7 +91,7 @@ def test_without_the_sum_of_slacks_the_same_people_would_be_overspent(
     asked, places = one(pairs(1, slack=6)), np.arange(1)
     write = accounts.write_spent
 
-    def forgetful(connection: sa.Connection, salt: bytes, rows: list) -> None:
+    def forgetful(connection: sa.Connection, salt: bytes, rows: list, scope: str) -> None:
         write(connection, salt, [(block, spent * [1, 0]) for block, spent in rows])
 
     with monkeypatch.context() as broken:

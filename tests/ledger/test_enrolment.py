@@ -62,7 +62,8 @@ def test_only_what_differs_is_changed_and_recorded(tables: sa.Connection) -> Non
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 5, 5).tolist()
     after = amend(tables, SALT, last, ids, places, terms(5, 4, 8), NONE)
     assert accounts.read_balances(tables, SALT, places)[1].tolist() == pairs(5, 4, 8).tolist()
-    mask, new = codec.unpack_masked(dict(payloads(tables, after.number))[0], codec.TERMS)
+    mask, rest = codec.unpack_mask(dict(payloads(tables, after.number))[0])
+    new = np.frombuffer(rest, codec.TERMS)
     assert (mask.tolist(), new["limit"].tolist()) == ([False, True, True], [4, 8])
 
 

@@ -164,5 +164,5 @@ def test_addresses_that_do_not_fit(tmp_path: Path) -> None:
     migrate_ledger(old, new)
     with pytest.raises(StateError, match="exists already"):
         migrate_ledger(old, new)
-    with pytest.raises(StateError, match="is of version 5 already"):
+    with pytest.raises(StateError, match="is of version 6 already"):
         migrate_ledger(new, str(tmp_path / "third.db"))

@@ -476,7 +476,7 @@ def test_a_forked_child_remembers_and_is_not_locked(tmp_path: Path) -> None:
     ledger = Ledger.open(str(path))
     copy = path.read_bytes()
     ledger.reserve("q", ["ann"], NORM, 1.0)
-    memory = ledger._store._memory
+    memory = ledger.store._memory
     holder = threading.Thread(target=memory.writing.acquire)  # held by a thread that is not forked
     holder.start()
     holder.join()

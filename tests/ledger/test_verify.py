@@ -45,7 +45,7 @@ def added(
 
 
 def reserve(name: str, units: int) -> tuple[dict[str, Any], tuple[int, bytes]]:
-    data = codec.pack_masked(np.array([False, True]), np.array([units], "<i8"))
+    data = codec.pack_mask(np.array([False, True]), np.array([units], "<i8").tobytes())
     return {"kind": "reserve", "analysis": name}, (0, data)
 
 

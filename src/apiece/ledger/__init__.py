@@ -10,7 +10,8 @@ from apiece.ledger.plans import (
     reserve_plan,
     training_costs,
 )
-from apiece.ledger.reports import Receipt, receipt, standing
+from apiece.ledger.reports import Lineage, Receipt, receipt, standing
+from apiece.ledger.scopes import Policy
 from apiece.ledger.verify import LedgerVerification
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Ledger",
     "LedgerFilter",
     "LedgerVerification",
+    "Lineage",
+    "Policy",
     "Receipt",
     "account_shares",
     "migrate_ledger",

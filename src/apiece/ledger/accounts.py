@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -29,81 +29,144 @@ from apiece.ledger.codec import (
     nothing,
     pack_enrolled,
     pack_ids,
-    pack_masked,
+    pack_mask,
     pack_pairs,
     unpack_ids,
     unpack_pairs,
 )
-from apiece.ledger.schema import BALANCE, PEOPLE, chunks, pages
+from apiece.ledger.schema import BALANCE, PEOPLE, SCOPE, chunks, pages
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLES: Final = ("accounts", "history", "paid")
 GROUP: Final = 64  # blocks in one of a file's row groups: a quarter of a million people
-_CONTENT: Final = {  # what is stored of a block, as digests call it and as messages do
-    PEOPLE: ("people", "people", ("ids", "terms")),
-    BALANCE: ("balance", "balances", ("spent",)),
-}
 
 
-def _checked(salt: bytes, table: sa.Table, row: Any) -> list[bytes]:
-    """Return what is stored of a block. Raises `StateError` where it is not its digest's."""
-    kind, called, columns = _CONTENT[table]
-    content = [bytes(getattr(row, column)) for column in columns]
-    size = str(row.size).encode()
-    if block_digest(salt, kind, row.block, size, *content) != bytes(row.digest):
-        raise StateError(
-            f"ledger: the {called} of block {row.block} are damaged; nothing was charged; run "
-            "`apiece ledger verify` and restore a backup"
-        )
-    return content
+class Stored(NamedTuple):
+    """Which rows hold something of each block, and how their digests call it."""
+
+    table: sa.Table
+    kind: str
+    columns: tuple[str, ...]
+    scope: str = ""
+
+    def of(self, blocks: Sequence[int]) -> sa.ColumnElement[bool]:
+        """Return SQL for the rows of some blocks."""
+        here = self.table.c.block.in_(blocks)
+        return sa.and_(self.table.c.scope == self.scope, here) if self.scope else here
+
+    def digest(self, salt: bytes, block: int, size: int, content: Sequence[bytes]) -> bytes:
+        """Return the digest of a row."""
+        return block_digest(salt, self.kind, block, str(size).encode(), *content)
+
+    def checked(self, salt: bytes, row: sa.Row[Any]) -> list[bytes]:
+        """Return what is stored of a block. Raises `StateError` where it is not its digest's."""
+        content = [bytes(getattr(row, column)) for column in self.columns]
+        if self.digest(salt, row.block, row.size, content) != bytes(row.digest):
+            called = "people" if self.table is PEOPLE else "balances"
+            raise StateError(
+                f"ledger: the {called} of block {row.block} are damaged; nothing was charged; run "
+                "`apiece ledger verify` and restore a backup"
+            )
+        return content
+
+    def rows(
+        self, connection: sa.Connection, salt: bytes, blocks: Sequence[int]
+    ) -> Iterator[tuple[int, int, list[bytes]]]:
+        """Yield number, size and content of blocks, checked."""
+        for part in chunks(blocks):
+            for row in connection.execute(sa.select(self.table).where(self.of(part))):
+                yield row.block, row.size, self.checked(salt, row)
+
+    def replace(
+        self,
+        connection: sa.Connection,
+        salt: bytes,
+        rows: Sequence[tuple[int, int, list[bytes]]],
+    ) -> None:
+        """Insert or replace number, size and content of blocks."""
+        for part in chunks([block for block, *_ in rows]):
+            connection.execute(sa.delete(self.table).where(self.of(part)))
+        values = [
+            {
+                **({"scope": self.scope} if self.scope else {}),
+                "block": block,
+                "size": size,
+                **dict(zip(self.columns, content, strict=True)),
+                "digest": self.digest(salt, block, size, content),
+            }
+            for block, size, content in rows
+        ]
+        if values:
+            connection.execute(sa.insert(self.table), values)
 
 
-def _rows(
-    connection: sa.Connection, salt: bytes, table: sa.Table, blocks: Sequence[int]
-) -> Iterator[tuple[int, int, list[bytes]]]:
-    """Yield number, size and content of blocks, checked."""
-    for part in chunks(blocks):
-        for row in connection.execute(sa.select(table).where(table.c.block.in_(part))):
-            yield row.block, row.size, _checked(salt, table, row)
+PERSONS: Final = Stored(PEOPLE, "people", ("ids", "terms"))
+
+
+def balances_of(scope: str) -> Stored:
+    """Return where the spending in a scope is; "" is that of whole accounts."""
+    if not scope:
+        return Stored(BALANCE, "balance", ("spent",))
+    return Stored(SCOPE, f"scope {scope}", ("spent",), scope)
+
+
+def scopes_of(connection: sa.Connection) -> list[str]:
+    """Return the scopes in which anybody was charged, and "" of whole accounts."""
+    keys = connection.execute(sa.select(SCOPE.c.scope).distinct()).scalars()
+    return ["", *sorted(map(str, keys))]
 
 
 def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
     """Yield the ids of the blocks from `first_block` on."""
     later = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
     for row in pages(connection, later, PEOPLE.c.block):
-        yield unpack_ids(_checked(salt, PEOPLE, row)[0], row.size)
+        yield unpack_ids(PERSONS.checked(salt, row)[0], row.size)
 
 
 def read_people(
     connection: sa.Connection, salt: bytes, blocks: Sequence[int]
 ) -> dict[int, tuple[bytes, Terms]]:
     """Return the packed ids and the terms of each block."""
-    rows = _rows(connection, salt, PEOPLE, blocks)
+    rows = PERSONS.rows(connection, salt, blocks)
     return {block: (ids, np.frombuffer(terms, TERMS)) for block, _, (ids, terms) in rows}
 
 
 def read_spent(
-    connection: sa.Connection, salt: bytes, blocks: Sequence[int]
+    connection: sa.Connection, salt: bytes, blocks: Sequence[int], scope: str = ""
 ) -> dict[int, Integers]:
-    """Return what the people of each block have spent, (people, 2) units of μ² and slack."""
-    rows = _rows(connection, salt, BALANCE, blocks)
+    """Return what the people of each block have spent, (people, 2) units of μ² and slack.
+
+    In a scope: of the blocks that were charged in it, as many people as there were then.
+    """
+    rows = balances_of(scope).rows(connection, salt, blocks)
     return {block: unpack_pairs(spent, size) for block, size, (spent,) in rows}
 
 
+def padded(spent: Integers | None, people: int) -> Integers:
+    """Return what so many people of a block have spent, who came later nothing."""
+    if spent is not None and len(spent) == people:
+        return spent
+    result = nothing(people)
+    if spent is not None:
+        result[: len(spent)] = spent
+    return result
+
+
 def read_balances(
-    connection: sa.Connection, salt: bytes, ordinals: Integers
+    connection: sa.Connection, salt: bytes, ordinals: Integers, scope: str = ""
 ) -> tuple[Integers, Integers]:
     """Return what each person has spent and may spend, each (people, 2) units."""
     spent, limit = np.zeros((2, ordinals.size, 2), np.int64)
     groups = by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = read_people(connection, salt, blocks)
-    balances = read_spent(connection, salt, blocks)
+    balances = read_spent(connection, salt, blocks, scope)
     for block, part in groups:
-        at = ordinals[part] % BLOCK
-        spent[part], limit[part] = balances[block][at], limits(people[block][1])[at]
+        at, terms = ordinals[part] % BLOCK, people[block][1]
+        spent[part] = padded(balances.get(block), terms.size)[at]
+        limit[part] = limits(terms)[at]
     return spent, limit
 
 
@@ -115,35 +178,15 @@ def write_people(
         (block, len(terms), [ids if isinstance(ids, bytes) else pack_ids(ids), terms.tobytes()])
         for block, ids, terms in rows
     ]
-    _replace(connection, salt, PEOPLE, packed)
+    PERSONS.replace(connection, salt, packed)
 
 
-def write_spent(connection: sa.Connection, salt: bytes, rows: list[tuple[int, Integers]]) -> None:
+def write_spent(
+    connection: sa.Connection, salt: bytes, rows: list[tuple[int, Integers]], scope: str = ""
+) -> None:
     """Insert or replace blocks of balances."""
     packed = [(block, len(spent), [pack_pairs(spent)]) for block, spent in rows]
-    _replace(connection, salt, BALANCE, packed)
-
-
-def _replace(
-    connection: sa.Connection,
-    salt: bytes,
-    table: sa.Table,
-    rows: Sequence[tuple[int, int, list[bytes]]],
-) -> None:
-    kind, _, columns = _CONTENT[table]
-    for part in chunks([block for block, *_ in rows]):
-        connection.execute(sa.delete(table).where(table.c.block.in_(part)))
-    values = [
-        {
-            "block": block,
-            "size": size,
-            **dict(zip(columns, content, strict=True)),
-            "digest": block_digest(salt, kind, block, str(size).encode(), *content),
-        }
-        for block, size, content in rows
-    ]
-    if values:
-        connection.execute(sa.insert(table), values)
+    balances_of(scope).replace(connection, salt, packed)
 
 
 def amend(
@@ -186,7 +229,7 @@ def amend(
         new, mask = old.copy(), np.zeros(old.size, dtype=bool)
         new[at], mask[at] = terms[changed], True
         rows.append((block, packed, new))
-        payloads.append((block, pack_masked(mask, new[mask])))
+        payloads.append((block, pack_mask(mask, new[mask].tobytes())))
     if not rows:
         return head
     write_people(connection, salt, rows)

@@ -15,11 +15,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
 
-from apiece._types import Json
+from apiece._types import Integers, Json
 from apiece.errors import AnalysisError, ApieceError, InputError, StateError
-from apiece.ledger.codec import DAMAGE, SLACK_UNIT, UNIT, entry_digest, keyed, root
+from apiece.ledger.codec import (
+    BLOCK,
+    DAMAGE,
+    SLACK_UNIT,
+    UNIT,
+    entry_digest,
+    keyed,
+    root,
+    unpack_mask,
+)
 from apiece.ledger.schema import (
     BALANCE,
     CHUNK,
@@ -27,10 +37,12 @@ from apiece.ledger.schema import (
     HEAD,
     PAYLOAD,
     PEOPLE,
+    SCOPE,
     chunks,
     payloads,
     refuse_strangers,
 )
+from apiece.ledger.scopes import NO_POLICY, Policy
 
 REMEDY = "nothing was charged; run `apiece ledger verify` and restore a backup"
 
@@ -64,26 +76,27 @@ class Entry:
     """One line of the history; it holds nothing about a single person."""
 
     number: int  # From 0 on
-    kind: str  # "init", "enroll", "amend", "reserve" or "commit"
+    kind: str  # One of `KINDS`
     at: str  # When, in UTC, by the clock of the process that wrote it
     analysis: str | None  # Its id, for a reservation or a commit
     digest: str  # Of this entry and, through it, of all before
 
 
-def state_root(connection: sa.Connection, salt: bytes) -> str:
-    """Return the digest of everyone's terms and balances, from the digests of their blocks."""
-    roots = [
-        root(
-            salt,
-            (
-                (int(block), bytes(digest))
-                for block, digest in connection.execute(
-                    sa.select(table.c.block, table.c.digest).order_by(table.c.block)
-                )
-            ),
-        )
-        for table in (PEOPLE, BALANCE)
-    ]
+def state_root(connection: sa.Connection, salt: bytes, *, scoped: bool = True) -> str:
+    """Return the digest of everyone's terms and balances, from the digests of their blocks.
+
+    scoped: False where a ledger is older than scopes.
+    """
+    roots = []
+    for table in (PEOPLE, BALANCE):
+        rows = connection.execute(sa.select(table.c.block, table.c.digest).order_by(table.c.block))
+        roots.append(root(salt, ((int(block), bytes(digest)) for block, digest in rows)))
+    rows = sa.select(SCOPE.c.scope, SCOPE.c.block, SCOPE.c.digest)
+    scopes = connection.execute(rows).all() if scoped else []
+    if scopes:  # sorted here: databases sort texts in several ways
+        named = sorted((str(key), int(block), bytes(digest)) for key, block, digest in scopes)
+        parts = ((f"{key} {block}".encode(), digest) for key, block, digest in named)
+        roots.append(keyed(salt, *(each for pair in parts for each in pair)))
     return keyed(salt, *roots).hex()
 
 
@@ -162,7 +175,7 @@ NEWEST = (
     "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
     "was charged"
 )
-KINDS = ("init", "enroll", "amend", "reserve", "commit")
+KINDS = ("init", "enroll", "amend", "reserve", "commit", "policy", "withdraw")
 
 
 @dataclass(slots=True)
@@ -175,6 +188,13 @@ class Trail:
     committed: dict[str, int] = field(default_factory=dict, repr=False)
     people: int = 0
     state: str = ""
+    at: str = ""  # of the latest entry by its clock
+    policy: Policy = NO_POLICY
+    withdrawn: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+
+    def now(self) -> str:
+        """Return the time, and never one before the latest entry's: no period comes again."""
+        return max(self.at, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
     def follow(self, connection: sa.Connection, kept: Mapping[int, str]) -> Last:
         """Check all entries since the last call, the head, and the digests of all balances.
@@ -194,7 +214,7 @@ class Trail:
                 continue
             if not again:
                 break
-            self._meet(row)
+            self._meet(connection, row)
         if not again:
             raise put_back(met - 1, "that this process saw there")
         self._check_kept(kept)
@@ -262,7 +282,7 @@ class Trail:
             raise _damaged(number)
         return body
 
-    def _meet(self, row: Any) -> None:
+    def _meet(self, connection: sa.Connection, row: Any) -> None:
         number = len(self.digests)
         body = self._checked(row, number)
         kind, people = body["kind"], int(body["people"])
@@ -274,7 +294,14 @@ class Trail:
             if analysis in which or (kind == "commit" and analysis not in self.reserved):
                 raise _damaged(number)
             which[analysis] = number
+        if kind == "policy":
+            self.policy = Policy.from_toml(body["policy"])
+        elif kind == "withdraw":
+            stored = self.arrays(connection, number, self.array_digests(connection, number))
+            places = [b * BLOCK + np.flatnonzero(unpack_mask(d)[0]) for b, d in stored.items()]
+            self.withdrawn = np.unique(np.concatenate([self.withdrawn, *places]))
         self.people, self.state = people, str(body["state"])
+        self.at = max(self.at, str(body["at"]))
         self.digests.append(bytes(row.digest))
 
     def _check_kept(self, kept: Mapping[int, str]) -> None:
@@ -359,7 +386,7 @@ def check_terms(analysis_id: str, entry: Json, asked: Json) -> None:
 
     Reservations of ledgers older than version 4 hold none. The message depends on nothing else.
     """
-    if entry.get("terms") != asked.get("terms"):
+    if any(entry.get(name) != asked.get(name) for name in ("terms", "scope")):
         raise AnalysisError(
             f"analysis {analysis_id!r}: in use for another analysis or other terms; use a new id"
         )

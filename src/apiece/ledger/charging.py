@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from apiece.ledger import accounts, chain, codec
 from apiece.ledger.chain import Last, Trail, check_terms
 from apiece.ledger.codec import BLOCK, Ids, begin
 from apiece.ledger.schema import chunks
+from apiece.ledger.scopes import ACCOUNT, WHOLE, Ceiling, Policy, beyond
+from apiece.ledger.scopes import part as share_of
 
 Record = Iterator[tuple[int, bytes]]  # what each block was charged
 Losses = Callable[[Ids], Floats]
@@ -71,31 +73,77 @@ class Demand:
             yield b"" if self.row is None else self.row.tobytes()
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What charges have to stay under, and the places of those who are in none any more."""
+
+    ceilings: Sequence[Ceiling] = ACCOUNT
+    withdrawn: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+
+
 def charge(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Demand
+    connection: sa.Connection,
+    salt: bytes,
+    ordinals: Integers,
+    asked: Demand,
+    bounds: Bounds = Bounds(),
 ) -> tuple[Mask, list[tuple[int, bytes]]]:
-    """Charge each account that can bear it; return whose could, and the record."""
+    """Charge each account that can bear it in all scopes; return whose could, and the record."""
     groups = codec.by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = accounts.read_people(connection, salt, blocks)
-    balances = accounts.read_spent(connection, salt, blocks)
+    balances = {
+        each.key: accounts.read_spent(connection, salt, blocks, each.key)
+        for each in bounds.ceilings
+    }
     admitted = np.zeros(ordinals.size, dtype=bool)
-    rows, payloads = [], []
+    rows: dict[str, list[tuple[int, Integers]]] = {key: [] for key in balances}
+    payloads = []
     for block, part in groups:
-        spent, part, at = balances[block], _run(part), _run(ordinals[part] % BLOCK)
-        limits = codec.limits(people[block][1])[at]
+        terms, part, at = people[block][1], _run(part), _run(ordinals[part] % BLOCK)
+        limits = codec.limits(terms)[at]
         charges = asked[part].chosen(limits)
-        total = spent[at] + charges
-        can = (total[:, 0] <= limits[:, 0]) & (total[:, 1] <= limits[:, 1])
+        can = ~codec.among(ordinals[part], bounds.withdrawn)
+        spent, taken = {}, {}
+        for key, share, own in bounds.ceilings:
+            spent[key] = accounts.padded(balances[key].get(block), terms.size)
+            taken[key] = charges
+            if own is not None:
+                before, sure = spent[own[0]][at], share_of(limits, own[1])
+                taken[key] = beyond(before + charges, sure) - beyond(before, sure)
+            most = limits if share == WHOLE else share_of(limits, share)
+            total = spent[key][at] + taken[key]
+            can &= (total[:, 0] <= most[:, 0]) & (total[:, 1] <= most[:, 1])
         admitted[part] = can
-        mask = np.zeros(len(spent), dtype=bool)
+        mask = np.zeros(terms.size, dtype=bool)
         mask[at] = can
-        charged = np.zeros_like(spent)
-        charged[at] = charges if can.all() else np.where(can[:, None], charges, 0)
-        rows.append((block, spent + charged))
+        for key, amount in taken.items():
+            if can.all():
+                spent[key][at] += amount
+            else:
+                spent[key][at] += np.where(can[:, None], amount, 0)
+            rows[key].append((block, spent[key]))
+        charged = codec.nothing(terms.size)
+        charged[at] = charges
         payloads.append((block, codec.pack_charges(mask, charged if mask.all() else charged[mask])))
-    accounts.write_spent(connection, salt, rows)
+    for key, each in rows.items():
+        accounts.write_spent(connection, salt, each, key)
     return admitted, payloads
+
+
+def share_out(connection: sa.Connection, salt: bytes, policy: Policy, people: int) -> None:
+    """Find anew what was taken of what nobody is sure of, under another policy."""
+    scopes = accounts.scopes_of(connection)
+    for blocks in chunks(range(-(-people // BLOCK))):
+        terms = accounts.read_people(connection, salt, blocks)
+        spent = {key: accounts.read_spent(connection, salt, blocks, key) for key in scopes}
+        rows: dict[str, list[tuple[int, Integers]]] = {}
+        for block in blocks:
+            own = {key: each[block] for key, each in spent.items() if block in each}
+            for key, taken in policy.pools(codec.limits(terms[block][1]), own).items():
+                rows.setdefault(key, []).append((block, taken))
+        for key, each in rows.items():
+            accounts.write_spent(connection, salt, each, key)
 
 
 def _run(places: Integers) -> Any:
@@ -106,12 +154,17 @@ def _run(places: Integers) -> Any:
 
 
 def charge_listed(
-    connection: sa.Connection, salt: bytes, ordinals: Integers, asked: Demand, admitted: Mask
+    connection: sa.Connection,
+    salt: bytes,
+    ordinals: Integers,
+    asked: Demand,
+    admitted: Mask,
+    bounds: Bounds,
 ) -> Record:
     """Charge these people as the record is read; `admitted` says afterwards who could pay."""
     for groups in chunks(codec.by_block(ordinals)):
         part = _run(np.concatenate([each for _, each in groups]))
-        admitted[part], record = charge(connection, salt, ordinals[part], asked[part])
+        admitted[part], record = charge(connection, salt, ordinals[part], asked[part], bounds)
         yield from record
 
 
@@ -120,7 +173,7 @@ def replay(
 ) -> Mask:
     """Return whom an earlier reservation charged at least one pair of what is asked of them.
 
-    What it left is checked first.
+    What it left is checked first. Whoever has withdrawn since is not returned.
 
     Each one's place in the result follows from their own charges alone: nobody who was enrolled
     since then, or contributes more, changes what is found of the others.
@@ -138,7 +191,7 @@ def replay(
             most[: mask.size][mask] = charged
             paid = most[ordinals[part] % BLOCK][:, None]
             admitted[part] = (asked[part].each() <= paid).all(axis=2).any(axis=1)
-    return admitted
+    return admitted & ~codec.among(ordinals, trail.withdrawn)
 
 
 def reserved(
@@ -174,6 +227,7 @@ class Everyone:
     salt: bytes = field(repr=False)
     people: int
     losses: Losses = field(repr=False)
+    bounds: Bounds = field(default=Bounds(), repr=False)
     paid: int = field(default=0, init=False, repr=False)
     _asked: Any = field(default=None, init=False, repr=False)
 
@@ -198,7 +252,7 @@ class Everyone:
     def charge(self, connection: sa.Connection) -> Record:
         """Charge them as the record is read; `paid` says afterwards how many could pay."""
         for places, asked in self.charges(connection):
-            admitted, record = charge(connection, self.salt, places, asked)
+            admitted, record = charge(connection, self.salt, places, asked, self.bounds)
             self.paid += int(admitted.sum())
             yield from record
 
@@ -213,8 +267,9 @@ class Everyone:
         digests = trail.array_digests(connection, number)
         for blocks in chunks(list(digests)):
             some = {block: digests[block] for block in blocks}
-            for data in trail.arrays(connection, number, some).values():
-                paid += int(codec.unpack_charges(data)[0].sum())
+            for block, data in trail.arrays(connection, number, some).items():
+                places = block * BLOCK + np.flatnonzero(codec.unpack_charges(data)[0])
+                paid += int((~codec.among(places, trail.withdrawn)).sum())
         return paid
 
     @property
@@ -240,9 +295,10 @@ def reserve_listed(
         if "terms" not in about:
             check_request(analysis_id, entry, request)
         return replay(connection, trail, number, ordinals, asked), last
-    admitted = np.zeros(ordinals.size, dtype=bool)
-    record = charge_listed(connection, salt, ordinals, asked, admitted)
-    body = {"kind": "reserve", "analysis": analysis_id, "request": request, **about}
+    admitted, at = np.zeros(ordinals.size, dtype=bool), trail.now()
+    bounds = Bounds(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
+    record = charge_listed(connection, salt, ordinals, asked, admitted, bounds)
+    body = {"kind": "reserve", "analysis": analysis_id, "request": request, "at": at, **about}
     return admitted, chain.append(connection, salt, last, body, record)
 
 
@@ -259,7 +315,10 @@ def reserve_all(
         number, entry = reserved(connection, trail, analysis_id, about)
         everyone = Everyone(trail.salt, int(entry["people"]), losses)
         return everyone.replay(connection, trail, analysis_id, number, entry), last
-    everyone = Everyone(trail.salt, last.people, losses)
+    at = trail.now()
+    bounds = Bounds(trail.policy.ceilings(about.get("scope"), at), trail.withdrawn)
+    everyone = Everyone(trail.salt, last.people, losses, bounds)
     arrays = chain.write_arrays(connection, trail.salt, last, everyone.charge(connection))
-    body = {"kind": "reserve", "analysis": analysis_id, "request": everyone.request, **about}
+    body = {"kind": "reserve", "analysis": analysis_id, "request": everyone.request, "at": at}
+    body |= about
     return everyone.paid, chain.close(connection, trail.salt, last, body, arrays)

@@ -101,23 +101,14 @@ def unpack_enrolled(data: bytes) -> tuple[Ids, Terms]:
     return ids, np.frombuffer(raw[8 + length :], TERMS, count=size)
 
 
-def pack_masked(mask: Mask, values: npt.NDArray[Any]) -> bytes:
-    """Return which people of a block are meant, and one value for each of them."""
-    return _pack(mask, values.tobytes())
-
-
-def unpack_masked(data: bytes, dtype: Any) -> tuple[Mask, npt.NDArray[Any]]:
-    """Invert `pack_masked`."""
-    mask, rest = _masked(data)
-    return mask, np.frombuffer(rest, dtype, count=int(mask.sum()))
-
-
-def _pack(mask: Mask, values: bytes) -> bytes:
+def pack_mask(mask: Mask, values: bytes = b"") -> bytes:
+    """Return which people of a block are meant, and what is stored of them."""
     head = struct.pack("<I", mask.size) + np.packbits(mask).tobytes()
     return zlib.compress(head + values, 1)
 
 
-def _masked(data: bytes) -> tuple[Mask, bytes]:
+def unpack_mask(data: bytes) -> tuple[Mask, bytes]:
+    """Invert `pack_mask`."""
     raw = zlib.decompress(data)
     (size,) = struct.unpack_from("<I", raw)
     stop = 4 + (size + 7) // 8
@@ -154,13 +145,19 @@ def unpack_pairs(data: bytes, size: int) -> Integers:
 
 def pack_charges(mask: Mask, pairs: Integers) -> bytes:
     """Return which people of a block were charged, and what: (charged, 2) units."""
-    return _pack(mask, pack_pairs(pairs))
+    return pack_mask(mask, pack_pairs(pairs))
 
 
 def unpack_charges(data: bytes) -> tuple[Mask, Integers]:
     """Invert `pack_charges`."""
-    mask, rest = _masked(data)
+    mask, rest = unpack_mask(data)
     return mask, unpack_pairs(rest, int(mask.sum()))
+
+
+def among(places: Integers, some: Integers) -> Mask:
+    """Return which places are among some others, which are sorted."""
+    at = np.searchsorted(some, places)
+    return np.asarray(np.append(some, -1)[at] == places)
 
 
 def by_block(ordinals: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:

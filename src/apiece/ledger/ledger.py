@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from apiece.filters import Costs
 from apiece.ledger import accounts, chain, codec, schema, store
 from apiece.ledger.anchor import Anchor, Heads
 from apiece.ledger.chain import Entry, Head, check_id, check_terms, checked_json, terms_of
-from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved
+from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved, share_out
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, sqlite_file
+from apiece.ledger.reports import Lineage, receipts
+from apiece.ledger.scopes import Policy, Scope, checked_scope
 from apiece.ledger.store import LedgerStore
 from apiece.ledger.verify import LedgerVerification
 
@@ -62,7 +65,8 @@ class Ledger:
     """
 
     def __init__(self, engine: sa.Engine, anchor: Anchor) -> None:
-        self.engine, self._store = engine, LedgerStore(engine, anchor)
+        self.engine, self.store = engine, LedgerStore(engine, anchor)
+        self.scope: Json = {}
 
     def __repr__(self) -> str:
         return f"Ledger.open({name(self.engine)!r})"
@@ -139,6 +143,60 @@ class Ledger:
         kept.keep(last, Heads({}, {}))
         return cls(engine, kept)
 
+    def within(self, scope: Scope) -> Ledger:
+        """Return this ledger for one asker: what it charges is in a scope.
+
+        Give it to a `Session`, a training or a `LedgerFilter`.
+
+        Args:
+            scope: As of `reserve`.
+
+        Raises:
+            InputError: For what is no scope.
+        """
+        result = copy(self)
+        result.scope = checked_scope(scope)
+        return result
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of scopes that holds; of version 0 where there is none."""
+        with self.store.reading():
+            return self.store.trail.policy
+
+    def set_policy(self, text: str) -> Policy:
+        """Let a policy of scopes hold from now on; the one that holds already changes nothing.
+
+        Args:
+            text: TOML, as of `Policy.from_toml`. It is kept in the history: name no person.
+
+        Raises:
+            InputError: For what is no policy, and where its version is not above the last one's.
+            StateError: For another unit once anything was charged.
+
+        Guarantee:
+            Quotas hold for charges from now on. What a person spent stays spent.
+        """
+        policy = Policy.from_toml(text)
+        with self.store.writing() as writing:
+            at, trail, last = writing.connection, self.store.trail, writing.last
+            if policy == trail.policy:
+                return policy
+            if policy.version <= trail.policy.version:
+                raise InputError(
+                    f"policy: version = {policy.version}, where version {trail.policy.version} "
+                    "holds; give a higher one"
+                )
+            if policy.unit != trail.policy.unit and trail.reserved:
+                raise StateError(
+                    f"policy: unit = {policy.unit!r}, where budgets of a {trail.policy.unit} were "
+                    "charged; make a new ledger"
+                )
+            share_out(at, trail.salt, policy, last.people)
+            body = {"kind": "policy", "policy": text}
+            writing.last = chain.append(at, trail.salt, last, body, [])
+        return policy
+
     def enroll(self, ids: Any, epsilon: Any, delta: Any, *, slack: Any = None) -> int:
         """Open accounts, or change the budgets of open ones; the same terms again change nothing.
 
@@ -161,17 +219,79 @@ class Ledger:
         """
         ids = codec.checked_ids(ids)
         terms = codec.terms(ids, epsilon, delta, slack)
-        with self._store.writing() as writing:
-            places = self._store.directory(writing).find(ids)
-            known, at, salt = places >= 0, writing.connection, self._store.salt
+        with self.store.writing() as writing:
+            places = self.store.directory(writing).find(ids)
+            known, at, salt = places >= 0, writing.connection, self.store.salt
             old = ids[known], places[known], terms[known]
             keep, last = slack is None, writing.last
-            last = accounts.amend(at, salt, last, *old, self._store.origin, keep=keep)
+            last = accounts.amend(at, salt, last, *old, self.store.origin, keep=keep)
             writing.last = accounts.add(at, salt, last, ids[~known], terms[~known])
         return int((~known).sum())
 
+    def withdraw(self, ids: Any) -> Lineage:
+        """Charge these people nothing more, and return what became of their data.
+
+        From now on they are in no answer and no training; those that go on leave them out at their
+        next step. It is final in this ledger, and again it changes nothing. Data about people.
+
+        Args:
+            ids: Of persons with accounts.
+
+        Raises:
+            DataError: For an unknown person.
+
+        Guarantee:
+            Nobody else's draws, noise or charges change. What was released stays released: the
+            lineage bounds what all of it tells of each person.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], 1.0, 1e-6)
+            ...     _ = ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0)
+            ...     lineage = ledger.withdraw(["ann"])
+            ...     ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0).tolist()
+            ['bob']
+        """
+        ids = codec.checked_ids(ids)
+        with self.store.writing() as writing:
+            at, trail = writing.connection, self.store.trail
+            places = self.store.directory(writing).numbers(ids)
+            new = places[~codec.among(places, trail.withdrawn)]
+            arrays = []
+            for block, part in codec.by_block(new):
+                mask = np.zeros(int(new[part].max()) % BLOCK + 1, dtype=bool)
+                mask[new[part] % BLOCK] = True
+                arrays.append((block, codec.pack_mask(mask)))
+            if arrays:
+                body = {"kind": "withdraw"}
+                writing.last = chain.append(at, trail.salt, writing.last, body, arrays)
+        with self.store.reading() as reading:
+            head = Head(reading.last.number, reading.last.digest.hex())
+            return Lineage(tuple(receipts(self.store, reading, ids)), head)
+
+    def withdrawn(self, ids: Any) -> Mask:
+        """Return which of these persons withdrew; whoever has no account did not.
+
+        Args:
+            ids: Of any persons.
+        """
+        ids = codec.checked_ids(ids, least=0)
+        with self.store.reading() as reading:
+            if self.store.directory(reading).kind is None:
+                return np.zeros(ids.size, dtype=bool)
+            places = self.store.directory(reading).find(ids)
+            return codec.among(places, self.store.trail.withdrawn)
+
     def reserve(
-        self, analysis_id: str, ids: Any, norms: Any, noise_stddev: float, *, terms: Any = None
+        self,
+        analysis_id: str,
+        ids: Any,
+        norms: Any,
+        noise_stddev: float,
+        *,
+        terms: Any = None,
+        scope: Scope | None = None,
     ) -> Ids:
         """Charge a Gaussian sum to everyone who can pay; only they may enter the sum.
 
@@ -187,6 +307,9 @@ class Ledger:
                 source. It is compared before any id or norm is. Where it is the same, whoever was
                 not charged, or was charged less than they now contribute, is left out without an
                 error. Without terms, another list of ids or norms is an error.
+            scope: Who asks, what for, of which source and period: {"querier": "clinic"}, one name
+                for each dimension of the policy. It is one of the terms. By default that of
+                `within`. Whoever cannot pay in every scope that applies is not charged in any.
 
         Returns:
             The ids of those who paid, in the order given. Data about people.
@@ -194,8 +317,8 @@ class Ledger:
         Raises:
             AnalysisError: For an id that stands for other terms, or for a committed analysis.
             DataError: For an unknown person.
-            InputError: For a norm that is negative or not finite, noise that is not positive, and
-                terms that are no JSON.
+            InputError: For a norm that is negative or not finite, noise that is not positive,
+                terms that are no JSON, and a scope that the policy does not have.
 
         Guarantee:
             With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
@@ -206,10 +329,18 @@ class Ledger:
         if loss.ndim and loss.shape != ids.shape:
             raise InputError(f"{loss.size} norms for {ids.size} ids; give one a person")
         asked = Demand(codec.whole(np.broadcast_to(loss, ids.shape)))
-        about = {"noise_stddev": float(noise_stddev), **terms_of(self._store.salt, terms)}
+        about = {"noise_stddev": float(noise_stddev), **self._about(terms, scope)}
         return self._reserve(analysis_id, ids, asked, about)
 
-    def reserve_costs(self, analysis_id: str, ids: Any, costs: Costs, *, terms: Any = None) -> Ids:
+    def reserve_costs(
+        self,
+        analysis_id: str,
+        ids: Any,
+        costs: Costs,
+        *,
+        terms: Any = None,
+        scope: Scope | None = None,
+    ) -> Ids:
         """Return who paid these costs, which are charged to all who can; otherwise as `reserve`.
 
         For what is not one Gaussian sum, such as a whole training. Each account pays one pair, the
@@ -221,6 +352,7 @@ class Ledger:
             ids: Of the persons in question.
             costs: One row a person, in the same order; `costs_of` makes them.
             terms: As of `reserve`.
+            scope: The same.
 
         Raises:
             AnalysisError: As `reserve`, and so `DataError`.
@@ -229,8 +361,7 @@ class Ledger:
         ids = codec.checked_ids(ids, least=0)
         if len(costs) != ids.size:
             raise InputError(f"costs: of {len(costs)} people for {ids.size} ids; give one a person")
-        about = terms_of(self._store.salt, terms)
-        return self._reserve(analysis_id, ids, Demand.of(costs), about)
+        return self._reserve(analysis_id, ids, Demand.of(costs), self._about(terms, scope))
 
     def reserve_everyone(
         self,
@@ -239,6 +370,7 @@ class Ledger:
         noise_stddev: float,
         *,
         terms: Any = None,
+        scope: Scope | None = None,
     ) -> int:
         """Charge a Gaussian sum over all accounts, as `reserve` with everyone's id would.
 
@@ -252,6 +384,7 @@ class Ledger:
                 same norms for the same ids when the call is repeated.
             noise_stddev: Of the noise on the sum.
             terms: As of `reserve`; other norms under the same terms are an error.
+            scope: As of `reserve`.
 
         Returns:
             How many paid. Data about people.
@@ -265,22 +398,23 @@ class Ledger:
         if np.ndim(every):
             raise InputError("norms: give one number for all, or a function from ids to norms")
         one = codec.losses(every, noise_stddev)
-        about = {"noise_stddev": float(noise_stddev), **terms_of(self._store.salt, terms)}
+        about = {"noise_stddev": float(noise_stddev), **self._about(terms, scope)}
 
         def losses(ids: Ids) -> Floats:
             if not callable(norms):
                 return np.full(ids.shape, one)
             return codec.losses(norms(ids), noise_stddev)
 
-        with self._store.writing() as writing:
-            at, trail, last = writing.connection, self._store.trail, writing.last
+        with self.store.writing() as writing:
+            at, trail, last = writing.connection, self.store.trail, writing.last
             paid, writing.last = reserve_all(at, trail, last, analysis_id, losses, about)
         return paid
 
     def admitted(self, analysis_id: str) -> Iterator[Ids]:
         """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
 
-        In the order of enrolment, whoever was asked. Data about people.
+        In the order of enrolment, whoever was asked, but for those who have withdrawn since. Data
+        about people.
 
         Args:
             analysis_id: Of a reserved or committed analysis.
@@ -290,17 +424,19 @@ class Ledger:
             StateError: Where what was stored is damaged.
         """
         check_id(analysis_id)
-        with self._store.reading() as reading:
-            self._store.trail.require(analysis_id)
-            number = self._store.trail.reserved[analysis_id]
-            digests = self._store.trail.array_digests(reading.connection, number)
+        with self.store.reading() as reading:
+            self.store.trail.require(analysis_id)
+            number = self.store.trail.reserved[analysis_id]
+            digests = self.store.trail.array_digests(reading.connection, number)
         for blocks in schema.chunks(sorted(digests)):
-            with self._store.reading() as reading:
+            with self.store.reading() as reading:
                 some = {block: digests[block] for block in blocks}
-                stored = self._store.trail.arrays(reading.connection, number, some)
-                people = accounts.read_people(reading.connection, self._store.salt, blocks)
+                stored = self.store.trail.arrays(reading.connection, number, some)
+                people = accounts.read_people(reading.connection, self.store.salt, blocks)
             for block in blocks:
                 mask, _ = codec.unpack_charges(stored[block])
+                places = block * BLOCK + np.arange(mask.size)
+                mask &= ~codec.among(places, self.store.trail.withdrawn)
                 packed, terms = people[block]
                 yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
 
@@ -323,38 +459,37 @@ class Ledger:
         """
         check_id(analysis_id)
         checked_json("result", result)
-        with self._store.writing() as writing:
-            self._store.trail.require(analysis_id)
-            number = self._store.trail.committed.get(analysis_id)
+        with self.store.writing() as writing:
+            self.store.trail.require(analysis_id)
+            number = self.store.trail.committed.get(analysis_id)
             if number is not None:
-                return self._store.trail.body(writing.connection, number)["result"]
+                return self.store.trail.body(writing.connection, number)["result"]
             body = {"kind": "commit", "analysis": analysis_id, "result": result}
-            writing.last = chain.append(
-                writing.connection, self._store.salt, writing.last, body, []
-            )
+            writing.last = chain.append(writing.connection, self.store.salt, writing.last, body, [])
         return result
 
-    def status(self, analysis_id: str, terms: Any = None) -> str:
+    def status(self, analysis_id: str, terms: Any = None, scope: Scope | None = None) -> str:
         """Return "unknown", "reserved" or "committed".
 
         Args:
             analysis_id: Of any analysis.
             terms: As of `reserve`, to be compared before anything private is read; None compares
                 nothing.
+            scope: As of `reserve`, compared with the terms.
 
         Raises:
             AnalysisError: Where the analysis was reserved under other terms, or under none.
         """
         check_id(analysis_id)
-        about = terms_of(self._store.salt, terms)
-        with self._store.reading() as reading:
-            number = self._store.trail.reserved.get(analysis_id)
+        about = self._about(terms, scope)
+        with self.store.reading() as reading:
+            number = self.store.trail.reserved.get(analysis_id)
             if number is None:
                 return "unknown"
-            if about:
-                entry = self._store.trail.body(reading.connection, number)
+            if terms is not None:
+                entry = self.store.trail.body(reading.connection, number)
                 check_terms(analysis_id, entry, about)
-            return "committed" if analysis_id in self._store.trail.committed else "reserved"
+            return "committed" if analysis_id in self.store.trail.committed else "reserved"
 
     def result(self, analysis_id: str) -> Any:
         """Return the result that was committed.
@@ -366,12 +501,12 @@ class Ledger:
             AnalysisError: Where there is none.
         """
         check_id(analysis_id)
-        with self._store.reading() as reading:
-            self._store.trail.require(analysis_id)
-            number = self._store.trail.committed.get(analysis_id)
+        with self.store.reading() as reading:
+            self.store.trail.require(analysis_id)
+            number = self.store.trail.committed.get(analysis_id)
             if number is None:
                 raise AnalysisError(f"analysis {analysis_id!r}: reserved, but not committed")
-            return self._store.trail.body(reading.connection, number)["result"]
+            return self.store.trail.body(reading.connection, number)["result"]
 
     def spent(self, ids: Any) -> Floats:
         """Return the μ² that each person has spent. Data about people.
@@ -408,45 +543,50 @@ class Ledger:
             ids: Of persons with accounts.
         """
         ids = codec.checked_ids(ids)
-        with self._store.reading() as reading:
-            ordinals = self._store.directory(reading).numbers(ids)
-            spent, limits = accounts.read_balances(reading.connection, self._store.salt, ordinals)
+        trail = self.store.trail
+        with self.store.reading() as reading:
+            places = self.store.directory(reading).numbers(ids)
+            key = trail.policy.account(self.scope, trail.now())
+            spent, limits = accounts.read_balances(reading.connection, trail.salt, places, key)
+        gone = codec.among(places, trail.withdrawn)
+        limits[gone] = spent[gone]
         return limits, spent
 
     def head(self) -> Head:
         """Return the last entry's number and digest. Keep them elsewhere: see `verify`."""
-        with self._store.reading() as reading:
+        with self.store.reading() as reading:
             return Head(reading.last.number, reading.last.digest.hex())
 
     @property
     def people(self) -> int:
         """Return how many people have accounts."""
-        with self._store.reading() as reading:
+        with self.store.reading() as reading:
             return reading.last.people
 
     @property
     def id_kind(self) -> str | None:
         """Of the people's ids: "integer", "text", or None while nobody is enrolled."""
-        with self._store.reading() as reading:
-            return self._store.directory(reading).kind
+        with self.store.reading() as reading:
+            return self.store.directory(reading).kind
 
     def enrolled(self, ids: Any) -> Mask:
-        """Return which of these persons have an account. Data about people.
+        """Return which of these persons have an account and did not withdraw. Data about people.
 
         Args:
             ids: Of any persons.
         """
         ids = codec.checked_ids(ids, least=0)
-        with self._store.reading() as reading:
-            directory = self._store.directory(reading)
+        with self.store.reading() as reading:
+            directory = self.store.directory(reading)
             if directory.kind is None:
                 return np.zeros(ids.size, dtype=bool)
-            return directory.find(ids) >= 0
+            places = directory.find(ids)
+            return (places >= 0) & ~codec.among(places, self.store.trail.withdrawn)
 
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
-        with self._store.reading() as reading:
-            bodies = list(self._store.trail.bodies(reading.connection))
+        with self.store.reading() as reading:
+            bodies = list(self.store.trail.bodies(reading.connection))
         for body, digest in bodies:
             yield Entry(
                 body["number"], body["kind"], body["at"], body.get("analysis"), digest.hex()
@@ -458,13 +598,16 @@ class Ledger:
         All as they are at one moment: the ledger is being read until the last is yielded, and who
         would write to it (on SQLite) or use this object (in another thread) waits for that.
         """
-        with self._store.reading() as reading:
+        trail = self.store.trail
+        with self.store.reading() as reading:
+            key = trail.policy.account(self.scope, trail.now())
             for blocks in schema.chunks(range(-(-reading.last.people // BLOCK))):
-                people = accounts.read_people(reading.connection, self._store.salt, blocks)
-                spent = accounts.read_spent(reading.connection, self._store.salt, blocks)
+                people = accounts.read_people(reading.connection, trail.salt, blocks)
+                spent = accounts.read_spent(reading.connection, trail.salt, blocks, key)
                 for block in blocks:
                     packed, terms = people[block]
-                    yield codec.unpack_ids(packed, terms.size), terms, spent[block]
+                    own = accounts.padded(spent.get(block), terms.size)
+                    yield codec.unpack_ids(packed, terms.size), terms, own
 
     def verify(self, head: Head | None = None) -> LedgerVerification:
         """Recompute every digest, and every balance from the history.
@@ -481,7 +624,7 @@ class Ledger:
             StateError: Where the head file, the anchor, this process's memory and `head` contradict
                 each other.
         """
-        return self._store.verify(head)
+        return self.store.verify(head)
 
     def export(
         self, path: str | Path, table: str = "accounts", *, analysis_id: str | None = None
@@ -516,15 +659,20 @@ class Ledger:
             parts = accounts.account_rows(self.account_blocks())
         else:
             parts = [accounts.history_rows(self.history())]
-        return accounts.write_parquet(parts, path, self._store.files)
+        return accounts.write_parquet(parts, path, self.store.files)
+
+    def _about(self, terms: Any, scope: Scope | None) -> Json:
+        """Return what a reservation's entry holds of its terms and scope."""
+        kept = self.scope if scope is None else checked_scope(scope)
+        return terms_of(self.store.salt, terms) | ({"scope": kept} if kept else {})
 
     def _reserve(self, analysis_id: str, ids: Ids, asked: Demand, about: Json) -> Ids:
         check_id(analysis_id)
-        with self._store.writing() as writing:
-            at, trail, last = writing.connection, self._store.trail, writing.last
+        with self.store.writing() as writing:
+            at, trail, last = writing.connection, self.store.trail, writing.last
             if analysis_id in trail.reserved:  # other terms are told before any id is looked at
                 reserved(at, trail, analysis_id, about)
-            places = self._store.directory(writing).numbers(ids)
+            places = self.store.directory(writing).numbers(ids)
             admitted, writing.last = reserve_listed(
                 at, trail, last, analysis_id, places, asked, about
             )

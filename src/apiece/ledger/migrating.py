@@ -118,7 +118,7 @@ def migrate_ledger(old: str, new: str, *, anchor: str | os.PathLike[str] | None 
         ...     migrate_ledger(f"{folder}/new.db", f"{folder}/newer.db")
         Traceback (most recent call last):
             ...
-        apiece.errors.StateError: ledger ...: is of version 5 already; open it
+        apiece.errors.StateError: ledger ...: is of version 6 already; open it
     """
     last = _migrated(make_engine(old), make_engine(new), anchor)
     return Head(last.number, last.digest.hex())
@@ -147,7 +147,7 @@ def _migrated(old: sa.Engine, new: sa.Engine, anchor: Any) -> Last:
 def _read(connection: sa.Connection, called: str, kept: Heads) -> Older:
     """Check an older ledger and return what it has but for its charges."""
     version = schema.check_version(store.meta(connection, "schema"))
-    if not version < schema.VERSION:
+    if version >= schema.UNITS:
         raise StateError(f"ledger {called}: is of version {version} already; open it")
     schema.refuse_strangers(connection)
     salt, wanted = bytes.fromhex(store.meta(connection, "salt")), kept.digests
@@ -170,7 +170,7 @@ def _read(connection: sa.Connection, called: str, kept: Heads) -> Older:
     last = Last(len(bodies) - 1, previous, people)
     if (head.number, bytes(head.digest), head.people) != tuple(last):
         raise _damaged("its head is")
-    if state != chain.state_root(connection, salt):
+    if state != chain.state_root(connection, salt, scoped=False):
         raise _damaged("its balances are")
     order = bodies[0]["order"]
     return Older(
@@ -195,8 +195,8 @@ def _spent(connection: sa.Connection, found: Older) -> dict[int, Integers]:
     for body in found.bodies:
         if body["kind"] == "reserve":
             for block, data in payloads(connection, body["number"]):
-                mask, charges = codec.unpack_masked(data, "<i8")
-                at = np.flatnonzero(mask)
+                mask, rest = codec.unpack_mask(data)
+                at, charges = np.flatnonzero(mask), np.frombuffer(rest, "<i8")
                 spent[block][0][at] += charges
                 spent[block][1][at] += found.now(charges)
     rows = connection.exec_driver_sql("SELECT block, spent, digest FROM apiece_balance").all()
@@ -252,7 +252,8 @@ def _charged(
 ) -> Iterator[tuple[int, bytes]]:
     """Add an entry's charges to the new balances, block by block; yield the new record."""
     for block, data in arrays:
-        mask, charges = codec.unpack_masked(data, "<i8")
+        mask, rest = codec.unpack_mask(data)
+        charges = np.frombuffer(rest, "<i8")
         pairs = np.stack([found.now(charges), np.zeros_like(charges)], axis=-1)
         spent = accounts.read_spent(target, found.salt, [block])[block]
         spent[np.flatnonzero(mask)] += pairs

@@ -1,24 +1,41 @@
-"""A receipt: what one person's account was charged, for that person to keep."""
+"""Receipts of what was charged, lineages of who withdrew, and what accounts have left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from apiece._types import Integers, Json
+from apiece._types import Integers, Json, Mask
 from apiece.errors import StateError
+from apiece.filters import Costs
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
-from apiece.ledger.codec import BLOCK
-from apiece.ledger.ledger import Ledger
+from apiece.ledger.codec import BLOCK, SLACK_UNIT, UNIT, Ids
+from apiece.ledger.store import LedgerStore, Reading
 
 _FREE: Final = np.zeros(2, dtype=np.int64)
 _WORDS: Final = (
     "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"
 )  # fmt: skip
+
+
+class Kept(Protocol):
+    """A ledger, as far as reports read it."""
+
+    @property
+    def store(self) -> LedgerStore:
+        """Its database."""
+        ...
+
+    def account_blocks(self) -> Iterator[tuple[Ids, codec.Terms, Integers]]:
+        """Yield everyone's ids, terms and spending in units."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +47,9 @@ class PaidCharge:
     share: float = field(repr=False)  # Of the person's budget, in μ², in which charges add up
     slack: float = field(repr=False)  # Of the person's slack, the same
     committed: bool  # Whether its result was released
+    released: str = ""  # "model", "answer", or "" where nothing was
+    digest: str = field(default="", repr=False)  # Of the model or the answer
+    scope: Json = field(default_factory=dict)  # Who asked, and what for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +61,22 @@ class Receipt:
         epsilon: Of their budget, for all analyses together.
         delta: Of their budget.
         charges: In order. An analysis that they could not pay for, or were not in, is not there.
-        spent: The share of the budget that is spent.
-        slack: The share of the slack that is spent.
+        spent: The share of the budget that is spent; in the period with the most, where each has
+            a budget of its own.
+        slack: The share of the slack that is spent; the same.
         repeats: How many more analyses like the last one what is left pays for; None where nothing
             was charged yet.
         head: The last entry of the history, whose digest covers each charge. If the steward
             publishes heads, a person can see that theirs is one of them.
+        told: The ε, at `delta`, of all that was charged together: what it can tell of the person.
+        withdrawn: When they withdrew, or None.
 
     Example:
         >>> Receipt("ann", 1.0, 1e-5, (), 0.0, 0.0, 2, Head(3, "0" * 64)).left
         'What is left pays for two more analyses like the last one.'
     """
 
-    person: Any = field(repr=False)
+    person: int | str = field(repr=False)
     epsilon: float = field(repr=False)
     delta: float = field(repr=False)
     charges: tuple[PaidCharge, ...] = field(repr=False)
@@ -61,10 +84,14 @@ class Receipt:
     slack: float = field(repr=False)
     repeats: int | None = field(repr=False)
     head: Head
+    told: float = field(default=0.0, repr=False)
+    withdrawn: str | None = field(default=None, repr=False)
 
     @property
     def left(self) -> str:
         """What is left, in words. Data about a person."""
+        if self.withdrawn is not None:
+            return f"Withdrawn on {self.withdrawn}: nothing more is charged."
         if self.repeats is None:
             return "Nothing was charged yet: the whole budget is left."
         if self.repeats == 0:
@@ -80,7 +107,50 @@ class Receipt:
         return {**told, "left": self.left, "charges": charges, "head": self.head._asdict()}
 
 
-def receipt(ledger: Ledger, person: Any) -> Receipt:
+CANNOT: Final = (
+    "Models that were released keep what they learned, and answers that were given stay given.",
+    "The table still has the rows: delete them there, in its copies and in backups.",
+    "Whoever reads the ledger sees that the person was in it: charges are never given back.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What became of the data of people who withdrew; data about people.
+
+    Attributes:
+        receipts: One a person: in which releases they were, and what these can tell.
+        head: The last entry of the history, with the withdrawal in it.
+
+    Example:
+        >>> Lineage((), Head(3, "0" * 64)).events()
+        []
+    """
+
+    receipts: tuple[Receipt, ...] = field(repr=False)
+    head: Head
+
+    def events(self) -> list[Json]:
+        """Return a machine-readable event for each person. Data about people."""
+        return [
+            {
+                "event": "withdrawal",
+                "format": 1,
+                "person": each.person,
+                "at": each.withdrawn,
+                "head": self.head._asdict(),
+                "releases": [asdict(c) for c in each.charges if c.committed],
+                "unreleased": [c.analysis for c in each.charges if not c.committed],
+                "spent": {"budget": each.spent, "slack": each.slack},
+                "told": {"epsilon": each.told, "delta": each.delta},
+                "allowed": {"epsilon": each.epsilon, "delta": each.delta},
+                "cannot": list(CANNOT),
+            }
+            for each in self.receipts
+        ]
+
+
+def receipt(ledger: Kept, person: int | str) -> Receipt:
     """Return what one person's account was charged, by which analyses. Data about a person.
 
     Args:
@@ -96,6 +166,7 @@ def receipt(ledger: Ledger, person: Any) -> Receipt:
 
     Example:
         >>> import tempfile
+        >>> from apiece.ledger import Ledger
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.open(f"{folder}/people.db")
         ...     _ = ledger.enroll(["ann", "bob"], epsilon=[1.0, 3.0], delta=1e-6)
@@ -105,50 +176,88 @@ def receipt(ledger: Ledger, person: Any) -> Receipt:
         (['q1'], True)
     """
     ids = codec.checked_ids([person])
-    store = ledger._store
-    with store.reading() as reading:
-        connection, trail = reading.connection, store.trail
-        block, at = divmod(int(store.directory(reading).numbers(ids)[0]), BLOCK)
-        terms = accounts.read_people(connection, trail.salt, [block])[block][1][at]
-        balance = accounts.read_spent(connection, trail.salt, [block])[block][at]
-        charged = []
-        for body, _ in trail.bodies(connection):
-            if body["kind"] == "reserve":
-                digests = trail.array_digests(connection, body["number"])
-                own = {block: digests[block]} if block in digests else {}
-                stored = trail.arrays(connection, body["number"], own)
-                charged.append((body, _of(stored[block], at) if stored else _FREE))
-        committed = set(trail.committed)
-    if (sum((pair for _, pair in charged), _FREE) != balance).any():
-        raise StateError("ledger: charges do not add up to the balance; run `apiece ledger verify`")
-    limits = codec.limits(terms)
-    spent, told = _shares(balance, limits)
-    paid = [(body, pair) for body, pair in charged if pair.any()]
+    with ledger.store.reading() as reading:
+        return receipts(ledger.store, reading, ids)[0]
+
+
+def receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
+    """Return what some people's accounts were charged, in the order of their ids."""
+    connection, trail = reading.connection, store.trail
+    places = store.directory(reading).numbers(ids)
+    blocks = [block for block, _ in codec.by_block(places)]
+    people = accounts.read_people(connection, trail.salt, blocks)
+    entries: list[tuple[Json, dict[int, tuple[Mask, bytes]]]] = []
+    results = {}
+    for body, _ in trail.bodies(connection):
+        if body["kind"] == "commit":
+            results[body["analysis"]] = body["result"]
+        elif body["kind"] in ("reserve", "withdraw"):
+            digests = trail.array_digests(connection, body["number"])
+            own = {block: digests[block] for block in blocks if block in digests}
+            stored = trail.arrays(connection, body["number"], own)
+            entries.append((body, {b: codec.unpack_mask(data) for b, data in stored.items()}))
+    result = []
+    for person, place in zip(ids.tolist(), places.tolist(), strict=True):
+        block, at = divmod(place, BLOCK)
+        charged, gone, spent = list[tuple[Json, Integers]](), None, {"": _FREE}
+        for body, stored in entries:
+            mask, rest = stored.get(block, (np.zeros(0, bool), b""))
+            if not (at < mask.size and mask[at]):
+                continue
+            if body["kind"] == "withdraw":
+                gone = body["at"]
+                continue
+            pair = codec.unpack_pairs(rest, int(mask.sum()))[int(mask[:at].sum())]
+            charged += [(body, pair)] if pair.any() else []
+            for key in trail.policy.accounts(body.get("scope")):
+                spent[key] = spent.get(key, _FREE) + pair
+        for key, total in spent.items():
+            balance = accounts.read_balances(connection, trail.salt, np.array([place]), key)[0]
+            if (total != balance).any():
+                raise StateError(
+                    "ledger: charges do not add up to the balance; run `apiece ledger verify`"
+                )
+        most = np.max(list(spent.values()), axis=0)
+        last = Head(reading.last.number, reading.last.digest.hex())
+        result.append(_receipt(person, people[block][1][at], charged, most, results, gone, last))
+    return result
+
+
+def _receipt(
+    person: int | str,
+    terms: codec.Terms,
+    charged: list[tuple[Json, Integers]],
+    spent: Integers,
+    results: Mapping[str, object],
+    gone: str | None,
+    head: Head,
+) -> Receipt:
+    limits, delta = codec.limits(terms), float(terms["delta"])
     repeats = None
-    if paid:  # how often what is left pays for the last pair, which is not free
-        last, left = paid[-1][1].tolist(), (limits - balance).tolist()
+    if charged:  # how often what is left pays for the last pair, which is not free
+        last, left = charged[-1][1].tolist(), (limits - spent).tolist()
         repeats = min(most // p for p, most in zip(last, left, strict=True) if p)
+    mu, slack = np.sum([pair for _, pair in charged] or [_FREE], axis=0) * (UNIT, SLACK_UNIT)
+    told = Costs.fixed(mu, slack).epsilon(delta, slack / delta * (1 + 2.0**-40))[0]
+    shares = _shares(spent, limits)
+    paid = []
+    for body, pair in charged:
+        name, share = body["analysis"], _shares(pair, limits)
+        kind, digest = _released(results[name]) if name in results else ("", "")
+        scope = body.get("scope", {})
+        paid.append(PaidCharge(name, body["at"], *share, name in results, kind, digest, scope))
     return Receipt(
-        person=ids[0].item(),
-        epsilon=float(terms["epsilon"]),
-        delta=float(terms["delta"]),
-        charges=tuple(
-            PaidCharge(body["analysis"], body["at"], share, slack, body["analysis"] in committed)
-            for body, pair in paid
-            for share, slack in [_shares(pair, limits)]
-        ),
-        spent=spent,
-        slack=told,
-        repeats=repeats,
-        head=Head(reading.last.number, reading.last.digest.hex()),
-    )
+        person, float(terms["epsilon"]), delta, tuple(paid), *shares, repeats, head,
+        float(told) if charged else 0.0, gone,
+    )  # fmt: skip
 
 
-def _of(stored: bytes, at: int) -> Integers:
-    """Return what the person at this place of a block was charged: nothing who was not."""
-    mask, charges = codec.unpack_charges(stored)
-    charged = at < mask.size and mask[at]
-    return np.asarray(charges[int(mask[:at].sum())]) if charged else _FREE
+def _released(result: object) -> tuple[str, str]:
+    """Return what a committed result is, and its digest."""
+    if isinstance(result, dict) and isinstance(result.get("model"), str):
+        return "model", result["model"]
+    text = json.dumps(result, sort_keys=True, ensure_ascii=False)
+    return "answer", hashlib.sha256(text.encode()).hexdigest()
 
 
 def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
@@ -162,7 +271,7 @@ def _shares(pair: Integers, limits: Integers) -> tuple[float, float]:
 SHARES: Final = (1.0, 0.75, 0.5, 0.25, 0.1, 0.01)  # of an account, at least which are left
 
 
-def standing(ledger: Ledger) -> dict[str, Integers]:
+def standing(ledger: Kept) -> dict[str, Integers]:
     """Return how many accounts have at least each of `SHARES` left, for two kinds of analyses.
 
     "queries" is about the budget alone, which is what Gaussian sums take; "trainings" about the
@@ -174,6 +283,7 @@ def standing(ledger: Ledger) -> dict[str, Integers]:
 
     Example:
         >>> import tempfile
+        >>> from apiece.ledger import Ledger
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/people.db", ["ann", "bob"], [0.2, 3.0], 1e-6)
         ...     _ = ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=30.0)
@@ -194,7 +304,7 @@ def binned(limits: Integers, spent: Integers) -> Integers:
     return np.array([np.bincount(place, minlength=len(SHARES) + 1) for place in places])
 
 
-def cumulated(bins: Any) -> dict[str, Any]:
+def cumulated(bins: npt.ArrayLike) -> dict[str, Integers]:
     """Return how many have at least each share, from how many lie between which."""
-    rows: Iterable[Any] = np.cumsum(np.asarray(bins)[:, :-1], axis=1)
+    rows = np.cumsum(np.asarray(bins)[:, :-1], axis=1)
     return dict(zip(("queries", "trainings"), rows, strict=True))

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from apiece.errors import StateError
 
-VERSION: Final = 5
+VERSION: Final = 6
+UNITS: Final = 5  # since which ledgers count in today's units
 CHUNK: Final = 200  # rows a query: below every database's limit on parameters, and a few MB
 
 _tables = sa.MetaData()
@@ -66,6 +67,16 @@ BALANCE = sa.Table(
     sa.Column("spent", _bytes, nullable=False),
     sa.Column("digest", _bytes, nullable=False),
 )
+# The same of one scope (a querier, a purpose, a source, a period, the pool); no row is nothing.
+SCOPE = sa.Table(
+    "apiece_scope",
+    _tables,
+    sa.Column("scope", sa.String(256), primary_key=True),
+    sa.Column("block", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("digest", _bytes, nullable=False),
+    sa.Column("spent", _bytes, nullable=False),
+)
 
 
 def exists(connection: sa.Connection) -> bool:
@@ -73,15 +84,19 @@ def exists(connection: sa.Connection) -> bool:
     return sa.inspect(connection).has_table(META.name)
 
 
-def create(connection: sa.Connection, salt: bytes) -> None:
-    """Make the tables of the current version."""
+def create(connection: sa.Connection, salt: bytes | None) -> None:
+    """Make the tables of the current version; None: those that a ledger of version 5 lacks."""
     _tables.create_all(connection)
     if connection.dialect.name == "postgresql":
         # The blobs are compressed already, or do not compress.
-        for table, column in ((PAYLOAD, "data"), (BALANCE, "spent"), (PEOPLE, "ids")):
+        blobs = ((PAYLOAD, "data"), (BALANCE, "spent"), (SCOPE, "spent"), (PEOPLE, "ids"))
+        for table, column in blobs:
             connection.exec_driver_sql(
                 f"ALTER TABLE {table.name} ALTER COLUMN {column} SET STORAGE EXTERNAL"
             )
+    if salt is None:
+        connection.execute(sa.update(META).where(META.c.key == "schema").values(value=str(VERSION)))
+        return
     rows = {"schema": str(VERSION), "salt": salt.hex()}
     connection.execute(sa.insert(META), [{"key": k, "value": v} for k, v in rows.items()])
 

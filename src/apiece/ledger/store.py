@@ -30,13 +30,17 @@ def is_there(engine: sa.Engine) -> bool:
     with transaction(engine, writes=False) as connection:
         if not schema.exists(connection):
             return False
-        result = schema.check_version(meta(connection, "schema"))
-        if result < schema.VERSION:
-            raise StateError(
-                f"ledger {name(engine)}: its schema is version {result}, which counted in another "
-                f"currency; run `apiece ledger migrate {name(engine)} NEW`, and use NEW"
-            )
-        return True
+        version = schema.check_version(meta(connection, "schema"))
+    if version < schema.UNITS:
+        raise StateError(
+            f"ledger {name(engine)}: its schema is version {version}, which counted in another "
+            f"currency; run `apiece ledger migrate {name(engine)} NEW`, and use NEW"
+        )
+    if version < schema.VERSION:
+        with transaction(engine, writes=True) as connection:
+            _alone(connection)
+            schema.create(connection, None)
+    return True
 
 
 def none_there(engine: sa.Engine) -> DataError:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from apiece._types import Integers, Json
-from apiece.errors import StateError
-from apiece.ledger import chain, codec
-from apiece.ledger.chain import Head
-from apiece.ledger.codec import BLOCK, TERMS, block_digest, entry_digest, payload_root
+from apiece._types import Integers, Json, Mask
+from apiece.errors import InputError, StateError
+from apiece.ledger import codec
+from apiece.ledger.accounts import PERSONS, Stored, balances_of, padded
+from apiece.ledger.chain import Head, state_root
+from apiece.ledger.codec import BLOCK, TERMS, entry_digest, payload_root
 from apiece.ledger.database import transaction
 from apiece.ledger.schema import (
     BALANCE,
@@ -23,12 +25,15 @@ from apiece.ledger.schema import (
     HEAD,
     PAYLOAD,
     PEOPLE,
+    SCOPE,
     VERSION,
     meta,
     pages,
     payloads,
     strangers,
 )
+from apiece.ledger.scopes import ACCOUNT, NO_POLICY, Ceiling, Policy, beyond
+from apiece.ledger.scopes import part as share_of
 
 SPAN: Final = 256  # blocks folded at a time: a million people
 
@@ -66,7 +71,7 @@ class _FoldedBlock:
 
     ids: codec.Ids
     terms: codec.Terms
-    spent: Integers
+    spent: dict[str, Integers]  # by scope; "" is the whole account
     limits: Integers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +83,11 @@ class _Fold:
     """The entries' content and, some blocks at a time, the sums of their arrays."""
 
     kinds: dict[int, str] = field(default_factory=dict)
+    policy: Policy = NO_POLICY
+    policies: dict[int, Policy] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)  # entries with policies, to be applied
+    ceilings: dict[int, list[Ceiling]] = field(default_factory=dict)
+    withdrawn: dict[int, Mask] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
     committed: set[str] = field(default_factory=set)
     blocks: dict[int, _FoldedBlock] = field(default_factory=dict)
@@ -87,14 +97,24 @@ class _Fold:
         """Note what an entry is; its arrays come later."""
         kind = body["kind"]
         match kind:
-            case "enroll" | "amend" | "init":
+            case "enroll" | "amend" | "init" | "withdraw":
                 pass
+            case "policy":
+                after, before = Policy.from_toml(body["policy"]), self.policy
+                if after.version <= before.version or (after.unit != before.unit and self.reserved):
+                    self.problems.append(f"entry {number}: a policy that cannot follow the last")
+                self.policy = self.policies[number] = after
             case "reserve":
                 if body["analysis"] in self.reserved:
                     self.problems.append(
                         f"entry {number}: analysis {body['analysis']!r} is reserved twice"
                     )
                 self.reserved.add(body["analysis"])
+                try:
+                    self.ceilings[number] = self.policy.ceilings(body.get("scope"), body["at"])
+                except InputError as error:
+                    self.problems.append(f"entry {number}: {error}")
+                    self.ceilings[number] = list(ACCOUNT)
             case "commit":
                 if body["analysis"] not in self.reserved or body["analysis"] in self.committed:
                     self.problems.append(f"entry {number}: commits what is not reserved")
@@ -108,31 +128,54 @@ class _Fold:
         match self.kinds.get(number):
             case "enroll":
                 ids, terms = codec.unpack_enrolled(data)
-                spent = codec.nothing(ids.size)
+                spent = {"": codec.nothing(ids.size)}
                 if block in self.blocks:
                     old = self.blocks[block]
                     ids, terms = np.concatenate([old.ids, ids]), np.concatenate([old.terms, terms])
-                    spent = np.concatenate([old.spent, spent])
+                    spent = {**old.spent, "": padded(old.spent[""], ids.size)}
                 self.blocks[block] = _FoldedBlock(ids, terms, spent)
-                return
             case "amend":
-                mask, new = codec.unpack_masked(data, TERMS)
+                mask, rest = codec.unpack_mask(data)
                 terms = self.blocks[block].terms.copy()
-                terms[mask] = new
-                self.blocks[block] = replace(self.blocks[block], terms=terms)
+                terms[mask] = np.frombuffer(rest, TERMS)
+                own = self.blocks[block] = replace(self.blocks[block], terms=terms)
+                if (own.spent[""] > own.limits).any():
+                    self.problems.append(f"entry {number}: someone in block {block} is over budget")
+            case "withdraw":
+                mask = codec.unpack_mask(data)[0]
+                self.withdrawn.setdefault(block, np.zeros(BLOCK, bool))[: mask.size] |= mask
             case "reserve":
-                mask, charges = codec.unpack_charges(data)
-                if charges.size and not (charges.min() >= 0 and charges.max() <= codec.CAP):
-                    self.problems.append(f"entry {number}: charges of block {block} out of range")
-                spent = self.blocks[block].spent
-                if mask.size == len(spent) and mask.all():
-                    spent += charges
-                else:
-                    spent[np.flatnonzero(mask)] += charges
-            case _:
-                return
-        if (self.blocks[block].spent > self.blocks[block].limits).any():
-            self.problems.append(f"entry {number}: someone in block {block} is over budget")
+                self._charge(number, block, data)
+
+    def share_out(self, before: int) -> None:
+        """Let the policies of the entries before this one begin to hold."""
+        for number in [each for each in self.waiting if each < before]:
+            self.waiting.remove(number)
+            for own in self.blocks.values():
+                own.spent |= self.policies[number].pools(own.limits, own.spent)
+
+    def _charge(self, number: int, block: int, data: bytes) -> None:
+        """Add what an entry charged to all that it counts in; note what it may not have charged."""
+        (mask, charges), own = codec.unpack_charges(data), self.blocks[block]
+        if charges.size and not (charges.min() >= 0 and charges.max() <= codec.CAP):
+            self.problems.append(f"entry {number}: charges of block {block} out of range")
+        gone = self.withdrawn.get(block)
+        if gone is not None and (gone[: mask.size] & mask).any():
+            self.problems.append(f"entry {number}: someone in block {block} had withdrawn")
+        everyone = mask.size == len(own.limits) and mask.all()
+        at = slice(None) if everyone else np.flatnonzero(mask)
+        limits, taken = own.limits[at], {}
+        for key, share, sure in self.ceilings[number]:
+            own.spent[key] = padded(own.spent.get(key), len(own.limits))
+            taken[key] = charges
+            if sure is not None:
+                before, least = own.spent[sure[0]][at], share_of(limits, sure[1])
+                taken[key] = beyond(before + charges, least) - beyond(before, least)
+            if (own.spent[key][at] + taken[key] > share_of(limits, share)).any():
+                over = f"scope {key!r}" if key else "budget"
+                self.problems.append(f"entry {number}: someone in block {block} is over {over}")
+        for key, amount in taken.items():
+            own.spent[key][at] += amount
 
 
 def verify(
@@ -217,20 +260,22 @@ def _compare(connection: sa.Connection, salt: bytes, fold: _Fold) -> int:
     """Compare people and balances with what the history adds up to; return how many people."""
     there = [
         {_whole(n) for (n,) in connection.execute(sa.select(table.c.block).distinct())}
-        for table in (PAYLOAD, PEOPLE, BALANCE)
+        for table in (PAYLOAD, PEOPLE, BALANCE, SCOPE)
     ]
     numbers = sorted(set().union(*there))
     sizes: list[int] = []
     for start in range(0, len(numbers), SPAN):
         part = numbers[start : start + SPAN]
         fold.blocks = {}
+        fold.waiting = list(fold.policies)
         _apply(connection, part, fold)
+        fold.share_out(len(fold.kinds))
         _compare_blocks(connection, salt, part, fold)
         sizes += [fold.blocks[b].ids.size if b in fold.blocks else 0 for b in part]
     filled = len(sizes) - sizes.count(0)
     if numbers[:filled] != list(range(filled)) or any(n != BLOCK for n in sizes[: filled - 1]):
         fold.problems.append("people: the history leaves places free between them")
-    for name, result in zip(("people", "balances"), there[1:], strict=True):
+    for name, result in zip(("people", "balances"), there[1:3], strict=True):
         if len(result) != filled:
             fold.problems.append(f"{name}: {len(result)} blocks, {filled} in the history")
     return sum(sizes)
@@ -240,6 +285,7 @@ def _apply(connection: sa.Connection, part: Sequence[int], fold: _Fold) -> None:
     """Fold what the entries say about some blocks, oldest first."""
     for row in _between(connection, PAYLOAD, part, PAYLOAD.c.number):
         try:
+            fold.share_out(row.number)
             fold.apply(row.number, row.block, bytes(row.data))
         except codec.DAMAGE as error:
             said = f"entry {row.number}: cannot be read ({type(error).__name__})"
@@ -260,23 +306,30 @@ def _compare_blocks(
 ) -> None:
     """Compare stored blocks of people and balances with what was folded of them."""
 
-    def same(row: Any, kind: str, stored: list[bytes], packed: list[bytes]) -> bool:
-        digest = block_digest(salt, kind, row.block, str(row.size).encode(), *stored)
-        return stored == packed and bytes(row.digest) == digest
+    def same(row: Any, rows: Stored, size: int, packed: list[bytes]) -> bool:
+        stored = [bytes(getattr(row, column)) for column in rows.columns]
+        digest = rows.digest(salt, row.block, row.size, stored)
+        return row.size == size and stored == packed and bytes(row.digest) == digest
 
     for row in _between(connection, PEOPLE, part):
-        own, stored = fold.blocks.get(row.block), [bytes(row.ids), bytes(row.terms)]
+        own = fold.blocks.get(row.block)
         packed = [] if own is None else [codec.pack_ids(own.ids), own.terms.tobytes()]
-        if own is None or row.size != own.ids.size or not same(row, "people", stored, packed):
+        if own is None or not same(row, PERSONS, own.ids.size, packed):
             fold.problems.append(f"people: block {row.block} is not as in the history")
-    for row in _between(connection, BALANCE, part):
-        own, stored = fold.blocks.get(row.block), [bytes(row.spent)]
-        packed = [] if own is None else [codec.pack_pairs(own.spent)]
-        if own is None or row.size != own.ids.size or not same(row, "balance", stored, packed):
+    left = {(key, block) for block, own in fold.blocks.items() for key in own.spent if key}
+    scopes = _between(connection, SCOPE, part, SCOPE.c.scope)
+    for row in chain(_between(connection, BALANCE, part), scopes):
+        key = getattr(row, "scope", "")
+        spent = fold.blocks[row.block].spent.get(key) if row.block in fold.blocks else None
+        left.discard((key, row.block))
+        if spent is None or not same(row, balances_of(key), len(spent), [codec.pack_pairs(spent)]):
+            of = f"scope {key!r}, " if key else ""
             fold.problems.append(
-                f"balances: block {row.block} (people {row.block * BLOCK} to "
+                f"balances: {of}block {row.block} (people {row.block * BLOCK} to "
                 f"{row.block * BLOCK + BLOCK - 1}) is not what the history adds up to"
             )
+    for key, block in sorted(left):
+        fold.problems.append(f"balances: scope {key!r}, block {block} is missing")
 
 
 def _compare_head(
@@ -288,7 +341,7 @@ def _compare_head(
     if stored != [(last.number, last.digest, people)]:
         problems.append("head: not the last entry of the history")
     body = connection.execute(sa.select(ENTRY.c.body).where(ENTRY.c.number == last.number)).scalar()
-    if json.loads(str(body))["state"] != chain.state_root(connection, salt):
+    if json.loads(str(body))["state"] != state_root(connection, salt):
         problems.append("balances: their digests are not those of the last entry")
     if meta(connection) != {"schema": str(VERSION), "salt": salt.hex()}:
         problems.append("settings: not those with which the ledger was opened")

@@ -1,0 +1,298 @@
+"""Scopes: who asks, what for, of which source and period; and the quotas beneath each account.
+
+One account a person is the filter that makes everything sound, whoever asks (Pierre Tholoniat et
+al. 2025: budgets of single askers alone are not, once these adapt to one another). Quotas, and the
+shares that askers are sure of, are policy: they say who may spend it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from apiece._types import Integers, Json
+from apiece.errors import InputError
+
+Scope: TypeAlias = Mapping[str, str | Sequence[str]]
+
+WHOLE: Final = 1_000_000  # shares are in millionths, so that they are exact
+DIMENSIONS: Final = ("querier", "purpose", "source")
+POOL: Final = "pool"
+_NAME: Final = re.compile(r"[\w][\w .:/-]{0,63}")
+_PERIODS: Final = {
+    "day": r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])",
+    "week": r"\d{4}-W(0[1-9]|[1-4]\d|5[0-3])",
+    "month": r"\d{4}-(0[1-9]|1[0-2])",
+    "quarter": r"\d{4}-Q[1-4]",
+    "year": r"\d{4}",
+}
+
+
+class Ceiling(NamedTuple):
+    """What a charge may bring one balance to: a share of each account, in millionths.
+
+    own: (key, share) of the asker's sure share, where only what exceeds it counts here.
+    """
+
+    key: str
+    share: int
+    own: tuple[str, int] | None = None
+
+
+ACCOUNT: Final = (Ceiling("", WHOLE),)
+
+
+class Quota(NamedTuple):
+    """What one name may spend of each account, and is sure of, in millionths."""
+
+    most: int = WHOLE
+    sure: int = 0
+    renews: bool = False
+
+
+def part(limits: Integers, share: int) -> Integers:
+    """Return shares of accounts in whole units, rounded down."""
+    return limits // WHOLE * share + limits % WHOLE * share // WHOLE
+
+
+def beyond(spent: Integers, own: Integers) -> Integers:
+    """Return what is spent beyond one's own share."""
+    return np.maximum(spent - own, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy of scopes, as its TOML says; without one an account is all there is.
+
+    Attributes:
+        version: Each change of a ledger's policy has a higher one.
+        unit: "person", whose account never renews, or "person-period": an account of a person for
+            each period of data.
+        every: How long a period is: "day", "week", "month", "quarter", "year", or None.
+        quotas: By dimension ("querier", "purpose", "source") and name; "*" is everybody else.
+
+    Example:
+        >>> text = '''version = 1
+        ... [querier.clinic]
+        ... sure = 0.2
+        ... [querier."*"]
+        ... quota = 0.1'''
+        >>> policy = Policy.from_toml(text)
+        >>> [ceiling.key for ceiling in policy.ceilings({"querier": "clinic"}, "2026-05-01")]
+        ['', 'querier=clinic', 'pool']
+    """
+
+    version: int = 0
+    unit: str = "person"
+    every: str | None = None
+    quotas: Mapping[str, Mapping[str, Quota]] = field(default_factory=dict)
+
+    @classmethod
+    def from_toml(cls, text: str) -> Policy:
+        """Return the policy in a text.
+
+        Args:
+            text: TOML: `version`, `unit`, `every`, and tables [querier.NAME], [purpose.NAME] and
+                [source.NAME] with `quota`, `sure` (queriers only) and `renews`.
+
+        Raises:
+            InputError: For anything else.
+        """
+        try:
+            table = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"policy: no TOML ({' '.join(str(error).split())})") from None
+        odd = table.keys() - {"version", "unit", "every", *DIMENSIONS}
+        if odd:
+            raise InputError(f"policy: {min(odd)!r} is unknown; give version, unit, every, querier")
+        version, unit, every = table.get("version"), table.get("unit", "person"), table.get("every")
+        if type(version) is not int or not 0 < version < 2**31:
+            raise InputError(f"policy: version = {version!r}; give a whole number from 1 on")
+        if unit not in ("person", "person-period"):
+            raise InputError(f"policy: unit = {unit!r}; give 'person' or 'person-period'")
+        if (every is not None and every not in _PERIODS) or (unit != "person" and every is None):
+            raise InputError(f"policy: every = {every!r}; give one of {', '.join(_PERIODS)}")
+        quotas = {name: _quotas(name, table[name], every) for name in DIMENSIONS if name in table}
+        policy = cls(version, unit, every, quotas)
+        if policy.pool < 0:
+            raise InputError("policy: the sure shares are more than a whole account; lower them")
+        return policy
+
+    @property
+    def sure(self) -> dict[str, int]:
+        """Return the queriers that are sure of a share, and their shares."""
+        return {name: q.sure for name, q in self.quotas.get("querier", {}).items() if q.sure}
+
+    @property
+    def pool(self) -> int:
+        """Return the share that nobody is sure of: what askers take beyond their own."""
+        return WHOLE - sum(self.sure.values())
+
+    @property
+    def protects(self) -> str:
+        """The sentence for every statement: what a budget protects."""
+        if self.unit == "person":
+            return "Each budget protects a person over all periods: it never renews."
+        return (
+            f"Each budget protects a person's data of one {self.every}, and there is one for each "
+            f"{self.every}: over k of them a person's budget is that of k analyses of the whole."
+        )
+
+    def ceilings(self, scope: Scope | None, at: str) -> list[Ceiling]:
+        """Return all that a charge in a scope has to stay under.
+
+        Args:
+            scope: A name for each dimension that the policy declares, as {"querier": "clinic"};
+                `period`, one or several, where the unit is a person's period.
+            at: When it is charged, ISO 8601 in UTC.
+
+        Raises:
+            InputError: For a scope that the policy does not have.
+        """
+        scope = checked_scope(scope)
+        now, after = period_of(at, self.every), [""]
+        if self.unit == "person-period":
+            after = [f"@{each}" for each in self._periods(scope, now)]
+        elif "period" in scope:
+            raise InputError("scope: a period is chosen where the policy's unit is person-period")
+        ceilings = [Ceiling(each, WHOLE) for each in after]
+        for kind in DIMENSIONS:
+            quotas, name = self.quotas.get(kind), scope.get(kind)
+            if quotas is None:
+                continue
+            if name is None or (name not in quotas and "*" not in quotas):
+                known = ", ".join(quotas)
+                raise InputError(f"scope: {kind} = {name!r}; this ledger's policy has {known}")
+            own = str(name) if name in quotas else "*"
+            ceilings += self._of(kind, own, after, now)
+        return ceilings
+
+    def pools(self, limits: Integers, spent: Mapping[str, Integers]) -> dict[str, Integers]:
+        """Return what was taken of what nobody is sure of, where this policy begins to hold.
+
+        limits: (people, 2) of a block's accounts. spent: by scope, of as many or of the first.
+        """
+        result, whole = {}, "" if self.unit == "person" else "@"
+        for key, account in spent.items() if self.sure else ():
+            if key[:1] == whole:
+                taken = account.copy()
+                for name, share in self.sure.items():
+                    own = spent.get(f"querier={name}{key}", taken[:0])
+                    taken[: len(own)] -= np.minimum(own, part(limits[: len(own)], share))
+                result[POOL + key] = taken
+        return result
+
+    def _of(self, kind: str, name: str, after: list[str], now: str) -> list[Ceiling]:
+        quota, result = self.quotas[kind][name], []
+        for each in after:
+            key = f"{kind}={name}"
+            renews = quota.renews and not each
+            if quota.sure or (quota.most < WHOLE and not renews):
+                result.append(Ceiling(key + each, WHOLE if renews else quota.most))
+            if renews and quota.most < WHOLE:
+                result.append(Ceiling(f"{key}@{now}", quota.most))
+            if kind == "querier" and self.sure:
+                own = (key + each, quota.sure) if quota.sure else None
+                result.append(Ceiling(POOL + each, self.pool, own))
+        return result
+
+    def account(self, scope: Scope, at: str) -> str:
+        """Return which balance is the account: of a period (the present one by default), or all."""
+        if self.unit == "person":
+            return ""
+        now = period_of(at, self.every)
+        return f"@{(self._periods(scope, now) if 'period' in scope else [now])[0]}"
+
+    def accounts(self, scope: Scope | None) -> list[str]:
+        """Return which balances a charge in a scope was taken from: of all, or of some periods."""
+        if self.unit == "person":
+            return [""]
+        given = checked_scope(scope)["period"]
+        return [f"@{each}" for each in ([given] if isinstance(given, str) else set(given))]
+
+    def _periods(self, scope: Scope, now: str) -> list[str]:
+        given = scope.get("period", ())
+        periods = [given] if isinstance(given, str) else sorted(set(given))
+        form = re.compile(_PERIODS[str(self.every)])
+        if not periods or not all(form.fullmatch(each) and each <= now for each in periods):
+            raise InputError(
+                f"scope: period = {given!r}; name the {self.every} of the data that is read, "
+                f"written as {now}, which is the last"
+            )
+        return periods
+
+
+NO_POLICY: Final = Policy()
+
+
+def _quotas(kind: str, table: object, every: str | None) -> dict[str, Quota]:
+    if not isinstance(table, dict) or not table:
+        raise InputError(f"policy: [{kind}]: give a table for each name, as [{kind}.name]")
+    result = {}
+    for name, own in table.items():
+        where = f"policy: [{kind}.{name}]"
+        known = {"quota", "renews"} | ({"sure"} if kind == "querier" and name != "*" else set())
+        if not isinstance(own, dict) or own.keys() - known or not (name == "*" or _fits(name)):
+            raise InputError(f"{where}: a name of up to 64 letters may have {sorted(known)}")
+        shares = [own.get("quota", 1), own.get("sure", 0)]
+        for share in shares:
+            if type(share) not in (int, float) or not 0 <= share <= 1:
+                raise InputError(f"{where}: {share!r} is no share; give one from 0 to 1")
+        most, sure = (int(share * WHOLE + 1e-6) for share in shares)
+        renews = own.get("renews", False)
+        if type(renews) is not bool or (renews and every is None):
+            raise InputError(f"{where}: renews = {renews!r}; true needs `every` beside `version`")
+        if sure > most and not renews:
+            raise InputError(f"{where}: sure of more than the quota; raise the quota")
+        result[name] = Quota(most, sure, renews)
+    return result
+
+
+def _fits(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def checked_scope(scope: Scope | None) -> Json:
+    """Return a scope as it is kept. Raises `InputError` for what is none."""
+    kept = {} if scope is None else dict(scope)
+    for kind, name in kept.items():
+        names = [name] if isinstance(name, str) else name
+        several = kind == "period" and isinstance(names, list | tuple)
+        if kind not in (*DIMENSIONS, "period") or not (several or isinstance(name, str)):
+            raise InputError(f"scope: {kind!r} = {name!r}; give querier, purpose, source, period")
+        if not all(_fits(each) for each in names):
+            raise InputError(f"scope: {kind} = {name!r}; give up to 64 letters and digits")
+        kept[kind] = list(names) if several else name
+    return kept
+
+
+def read_scope(text: str) -> Json:
+    """Return the scope in a text such as "querier=clinic,purpose=research"."""
+    pairs = [each.partition("=") for each in text.split(",")]
+    kept: dict[str, str | list[str]] = {}
+    for kind, sign, name in ((k.strip(), s, n.strip()) for k, s, n in pairs):
+        if not sign or (kind in kept and kind != "period"):
+            raise InputError(f"scope = {text!r}; give it as querier=NAME,purpose=NAME")
+        kept[kind] = [*kept.get("period", []), name] if kind == "period" else name
+    return checked_scope(kept)
+
+
+def period_of(at: str, every: str | None) -> str:
+    """Return the period of a moment, so that later ones sort after it; "" where there are none."""
+    day = datetime.fromisoformat(at).astimezone(UTC).date() if "T" in at else date.fromisoformat(at)
+    match every:
+        case None:
+            return ""
+        case "week":
+            year, week, _ = day.isocalendar()
+            return f"{year:04d}-W{week:02d}"
+        case "quarter":
+            return f"{day.year:04d}-Q{(day.month + 2) // 3}"
+        case _:
+            return day.isoformat()[: {"day": 10, "month": 7, "year": 4}[every]]
