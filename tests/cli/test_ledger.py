@@ -111,7 +111,7 @@ def test_a_budget_below_what_is_spent_is_refused_with_the_amount(
         (["verify", "URL", "--head", "zz"], 2, "number:digest"),
         (["init", "URL", "--method", "renyi"], 2, "--method: is no more"),
         (["init", "URL", "--order", "4"], 2, "--order: is no more"),
-        (["migrate", "URL", "new.db"], 1, "is of version 5 already"),
+        (["migrate", "URL", "new.db"], 1, "is of version 6 already"),
         (["init", "URL", "--data", "x.csv"], 2, "--person"),
         (["status", "URL", "--person", "eve"], 2, "apiece ledger receipt URL ID"),
         (["export", "URL", "--out", "/proc/no/x.parquet"], 2, "cannot be written"),
@@ -304,3 +304,44 @@ def test_those_of_a_table_are_charged_and_mistakes_are_one_line(
     ):
         assert run(["ledger", *words]) == 2
         assert word in capsys.readouterr().err
+
+
+POLICY = 'version = 1\n[querier.clinic]\nsure = 0.2\n[querier."*"]\nquota = 0.5\n'
+
+
+def test_a_policy_is_set_shown_and_kept(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY)
+    assert run(["ledger", "policy", url]) == 0
+    assert "no policy" in capsys.readouterr().out
+    assert run(["ledger", "policy", url, f"{tmp_path}/policy.toml"]) == 0
+    assert "querier clinic" in capsys.readouterr().out
+    assert run(["ledger", "policy", url, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["quotas"]["querier"]["*"] == {"quota": 0.5, "sure": 0.0, "renews": False}
+    charge = ["ledger", "charge", url, "--bounded-range", "0.01", "--analysis", "median"]
+    assert run(charge) == 2
+    assert "querier = None" in capsys.readouterr().err
+    assert run([*charge, "--scope", "querier=press"]) == 0
+    assert run([*charge, "--scope", "querier=clinic"]) == 2  # it is one of the terms
+    (tmp_path / "policy.toml").write_text("version = 0")
+    assert run(["ledger", "policy", url, f"{tmp_path}/policy.toml"]) == 2
+    assert "whole number from 1 on" in capsys.readouterr().err
+    assert run(["ledger", "verify", url]) == 0
+
+
+def test_who_withdraws_gets_a_text_and_an_event(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["withdraw", url, "bob"]) == 0
+    out = capsys.readouterr().out
+    for part in ("bob withdrew on", "at most ε = ", "Models that were released keep", "wages"):
+        assert part in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert run(["withdraw", url, "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unreleased"] == ["wages"]
+    assert run(["withdraw", url, "eve"]) == 2
+    assert "no account" in capsys.readouterr().err
+    assert Ledger.open(url).withdrawn(["ann", "bob"]).tolist() == [False, True]

@@ -304,18 +304,25 @@ def test_a_ledger_before_scopes_is_opened_as_it_is(ledger_url: str) -> None:
     "UPDATE apiece_scope SET size = 5 WHERE scope = 'querier=*'",
     "UPDATE apiece_scope SET digest = (SELECT digest FROM apiece_scope WHERE scope = 'pool')",
     "UPDATE apiece_scope SET spent = (SELECT spent FROM apiece_scope WHERE scope = 'querier=*')",
+    "DELETE FROM apiece_payload WHERE number = 5",
+    "UPDATE apiece_payload SET data = (SELECT data FROM apiece_payload WHERE number = 3) "
+    "WHERE number = 5",
+    "UPDATE apiece_entry SET body = replace(body, 'withdraw', 'policy') WHERE number = 5",
 ])  # fmt: skip
 def test_no_edit_of_policy_or_scopes_buys_anything(edit: str, ledger_url: str) -> None:
     ledger = Ledger.make(ledger_url, IDS, 1.0, 1e-6)
     ledger.set_policy(SURE)
     assert spend(ledger, "honest", 0.2, "a")
     assert spend(ledger, "others", 0.5, "b")
+    ledger.withdraw([2])
+    assert Ledger.open(ledger_url).withdrawn([2]).all()
     with ledger.engine.execution_options(apiece_writes=True).begin() as connection:
         connection.exec_driver_sql(edit)
     another_process()
     for each in (ledger, *opened(ledger_url)):
         try:
             found = spend(each, "others", 0.3, "c")  # more than the pool has
+            found |= 2 in each.reserve("d", [1, 2], 0.0, 1.0, scope={"querier": "x"})
         except ApieceError:
             found = False
         assert not found

@@ -31,7 +31,7 @@ class Interrupted(click.ClickException):
 VERBS = {
     "Budget": ("explain", "schema"),
     "Assign": ("plan", "risk", "attack", "account"),
-    "Train and ask": ("train", "query", "ledger"),
+    "Train and ask": ("train", "query", "ledger", "withdraw"),
     "Audit": ("audit", "sensitivity"),
     "Report": ("report", "reproduce"),
 }

@@ -175,6 +175,43 @@ def migrate(old: str, new: str, as_json: bool) -> None:
 
 
 @command.command(
+    short_help="Set or show the policy of scopes.",
+    epilog="Example: apiece ledger policy people.db policy.toml",
+)
+@click.argument("url")
+@click.argument("file", type=PATH, required=False)
+@option("--json")
+def policy(url: str, file: Path | None, as_json: bool) -> None:
+    """Let the policy in FILE (TOML) hold from now on, or say which one holds.
+
+    It declares who may spend what of each account: [querier.NAME], [purpose.NAME] and
+    [source.NAME] with quota, sure (queriers) and renews; unit and every.
+    """
+    from apiece.ledger.scopes import WHOLE
+
+    ledger = _open(url, create=False)
+    found = ledger.policy if file is None else ledger.set_policy(read_text(file))
+    document = {"version": found.version, "unit": found.unit, "every": found.every} | {
+        "quotas": {
+            kind: {
+                name: {"quota": q.most / WHOLE, "sure": q.sure / WHOLE, "renews": q.renews}
+                for name, q in own.items()
+            }
+            for kind, own in found.quotas.items()
+        },
+        "protects": found.protects,
+    }
+    rows = [["scope", "at most", "sure of", "renews"]]
+    for kind, own in found.quotas.items():
+        for name, q in own.items():
+            shares = [percent(share / WHOLE) for share in (q.most, q.sure)]
+            rows.append([f"{kind} {name}", *shares, "yes" if q.renews else ""])
+    lines = [f"policy {found.version}" if found.version else "no policy: accounts are all there is"]
+    lines += [*(columns(rows) if found.quotas else []), found.protects]
+    _emit(as_json, document, "\n".join(map(plain, lines)))
+
+
+@command.command(
     short_help="Charge an analysis that is made elsewhere.",
     epilog="""
 \b
@@ -192,6 +229,7 @@ Examples:
 @option("--bounded-range", type=float, help="η of an exponential mechanism, which is its ε.")
 @option("--data", help="CSV or Parquet file of the people who are in the analysis.")
 @option("--person", help="Column of persons' ids; with --data.")
+@option("--scope", help="Scope of the charge, as querier=clinic,purpose=care.")
 @table_options
 @option("--json")
 def charge(
@@ -208,12 +246,15 @@ def charge(
     others. Charge before rows are read, and commit when the answer goes out.
     """
     from apiece.ledger import reserve_alike
+    from apiece.ledger.scopes import read_scope
 
     if flags["person"] is None and data is not None:
         raise InputError("--data: needs --person beside it")
     if data is None:
         refuse_given(("person", *DIALECT), "of a table of people; give --data too")
     ledger = _open(url, create=False)
+    if flags["scope"] is not None:
+        ledger = ledger.within(read_scope(flags["scope"]))
     ids = None if data is None else _people_of(ledger, data, flags)
     costs, terms = _costs_of(ledger, source, flags["pure"], flags["bounded_range"])
     reserve_alike(ledger, analysis, costs, ids, terms=terms)
@@ -369,20 +410,26 @@ def receipt(url: str, person: str, as_json: bool) -> None:
     It is data about a person. All charges together keep the person's budget.
     """
     from apiece.ledger import receipt as receipt_of
-    from apiece.ledger.codec import read_id
 
     ledger = _open(url, create=False)
+    found = receipt_of(ledger, account_of(ledger, person))
+    _emit(as_json, found.to_dict(), receipt_text(found))
+
+
+def account_of(ledger: Ledger, person: str) -> int | str:
+    """Return the id that a text stands for. Raises `DataError` where it can be nobody's."""
+    from apiece.ledger.codec import read_id
+
     whose = read_id(person, ledger.id_kind)
     if whose is None:
         raise DataError(
             f"PERSON {person!r}: has no account; this ledger's ids are whole numbers, written as 7 "
             "or -7"
         )
-    found = receipt_of(ledger, whose)
-    _emit(as_json, found.to_dict(), _receipt_text(found))
+    return whose
 
 
-def _receipt_text(found: Receipt) -> str:
+def receipt_text(found: Receipt) -> str:
     """Return a receipt for its person to read."""
     from textwrap import fill
 
@@ -392,10 +439,9 @@ def _receipt_text(found: Receipt) -> str:
     lines = [f"Receipt of {plain(found.person)}: {promise} for all analyses together", ""]
     if found.charges:
         rows = [["analysis", "when", "of the\nbudget", "of the\nslack", "result"]]
-        rows += [
-            [c.analysis, c.at, percent(c.share), percent(c.slack), _released(c.committed)]
-            for c in found.charges
-        ]
+        for c in found.charges:
+            result = f"{c.released} released" if c.committed else "not yet"
+            rows.append([c.analysis, c.at, percent(c.share), percent(c.slack), result])
         lines += columns([*rows, ["together", "", percent(found.spent), percent(found.slack), ""]])
         lines.append("")
     if found.slack:
@@ -406,10 +452,6 @@ def _receipt_text(found: Receipt) -> str:
     lines += [fill(s, 78, initial_indent="- ", subsequent_indent="  ") for s in said]
     lines += ["", f"History {found.head.number}:{found.head.digest}", "covers every charge above."]
     return "\n".join(lines)
-
-
-def _released(committed: bool) -> str:
-    return "released" if committed else "not yet"
 
 
 def percent(share: float) -> str:

@@ -52,6 +52,7 @@ Example:
 )
 @option("--ledger", "url", help="Ledger to charge: sqlite:///file.db or postgresql://…")
 @option("--analysis", help="Name in the ledger; repeated, it returns the recorded answer.")
+@option("--scope", help="Scope of the charge, as querier=clinic,purpose=care.")
 @option("--sha256", help="Digest of SOURCE; any other content is refused.")
 @option(
     "--engine",
@@ -94,10 +95,13 @@ def command(
     the steward's log has them.
     """
     from apiece.ledger import Ledger
+    from apiece.ledger.scopes import read_scope
     from apiece.queries import Schema, Session
 
     if flags["analysis"] is not None and flags["url"] is None:
         raise InputError("--analysis: names an entry of a ledger; give --ledger too")
+    if flags["scope"] is not None and flags["url"] is None:
+        raise InputError("--scope: of what a ledger is charged; give --ledger too")
     schema = Schema(
         flags["person"],
         bounds=once("--bounds", map(_bounds, flags["bounds"])),
@@ -114,6 +118,8 @@ def command(
     if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
         raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
+    if ledger is not None and flags["scope"] is not None:
+        ledger = ledger.within(read_scope(flags["scope"]))
     log = _log(steward_log)
     how: Any = {"log": log, "fingerprint": flags["sha256"]}
     with _registered(source, schema, engine, memory, workspace, how) as table:

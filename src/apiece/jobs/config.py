@@ -60,6 +60,7 @@ from apiece.jobs.settings import (
     Share,
     address,
     below_one,
+    charged_scope,
     check,
     day,
     delta_or_column,
@@ -305,6 +306,9 @@ class RunSettings:
         "Ledger to charge before the first step; needs ids.", read=address, secret=True
     )
     analysis: str | None = setting("The run's name in the ledger; repeated, it charges once.")
+    scope: str | None = setting(
+        "Scope of the charge: querier=NAME,purpose=NAME,…", read=charged_scope
+    )
     purpose: str | None = setting("Purpose of the model, for report and statement.")
     controller: str | None = setting("Who answers for the data, for the statement.")
     contact: str | None = setting("Whom to ask, such as an address, for the statement.")
@@ -319,6 +323,8 @@ class RunSettings:
                 "ledger: give --ledger URL and --analysis NAME together; the name is what makes a "
                 "repeated run charge once"
             )
+        if self.scope is not None and self.ledger is None:
+            raise InputError("scope: of what a ledger is charged; give --ledger too")
         if self.ledger is not None and self.seed is not None:
             raise InputError(
                 f"seed = {self.seed}: with a ledger people pay for noise that nobody can take off "

@@ -52,6 +52,7 @@ from apiece.jobs.trained import (
 from apiece.ledger import Ledger, reserve_plan, training_costs
 from apiece.ledger.codec import read_id
 from apiece.ledger.plans import training_terms
+from apiece.ledger.scopes import read_scope
 from apiece.pate import Lessons, VotePlan, teach
 from apiece.plan import BoundPlan, Plan
 from apiece.training import Progress, StackedMlp
@@ -155,6 +156,8 @@ def _charge(prepared: Prepared) -> TrainingCharge | None:
     if job.run.ledger is None or job.run.analysis is None:
         return None
     ledger = Ledger.open(job.run.ledger, create=False)
+    if job.run.scope is not None:
+        ledger = ledger.within(read_scope(job.run.scope))
     plans = [plan for plan in prepared.plans.values() for _ in range(job.compare.seeds)]
     if ledger.id_kind == "integer":
         plans = [_with_whole_ids(plan) for plan in plans]
@@ -282,6 +285,7 @@ def descended(one: ModelRun) -> nn.Sequential:
         callbacks=[progress],
         save_every=SAVE_EVERY,
         included=one.included,
+        withdrawn=None if one.charge is None else one.charge.withdrawn,
         people=train.person,
         **({} if whole else {"rows_per_person": training.rows_per_person}),
     )
@@ -319,7 +323,7 @@ def taught(one: ModelRun) -> nn.Sequential:
         classes=len(people.classes),
         lessons=lessons,
         semi_supervised=bool(one.prepared.job.pate.semi_supervised),
-        included=one.included,
+        included=None if one.charge is None else one.charge.included & ~one.charge.withdrawn(),
         seed=one.seed,
         keep=one.place / ANSWERS,
         watch=lambda *_: one.watch(one.strategy, one.repeat, next(steps), 2 * training.steps),
@@ -442,7 +446,7 @@ def _facts(prepared: Prepared, held_out: Predictions | None) -> Facts:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class TrainingCharge:
     """Everyone's payment for a training: who may take part, and the leave to release its model.
 
@@ -453,6 +457,20 @@ class TrainingCharge:
     ledger: Ledger
     analysis_id: str
     included: Mask = field(repr=False)
+    ids: npt.NDArray[Any] = field(repr=False)
+    _seen: tuple[float, int, Mask] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._seen = (-1.0, -1, np.zeros(self.included.size, dtype=bool))
+
+    def withdrawn(self) -> Mask:
+        """Return who has withdrawn by now, for `Trainer(withdrawn=)`; it looks once a second."""
+        looked, head, mask = self._seen
+        if time.monotonic() - looked >= 1 or head < 0:
+            number = self.ledger.head().number
+            mask = mask if number == head else self.ledger.withdrawn(self.ids)
+            self._seen = (time.monotonic(), number, mask)
+        return mask
 
     def release(self, state: Mapping[str, torch.Tensor]) -> str:
         """Record that the model with this `state_dict` goes out; return its digest.
@@ -514,19 +532,17 @@ def charge_training(
     ([False, True], 'committed')
     """
     training = training_terms(plan, *others, terms=terms)
-    if resumed and ledger.status(analysis_id, training) == "committed":
-        admitted = np.concatenate(list(ledger.admitted(analysis_id)))
-    else:
-        admitted = reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
+    if not (resumed and ledger.status(analysis_id, training) == "committed"):
+        reserve_plan(ledger, analysis_id, plan, *others, terms=terms)
+    paid = list(ledger.admitted(analysis_id, withdrawn=True))
+    ids, admitted = BoundPlan.of(plan).ids, np.concatenate(paid) if paid else np.zeros(0)
     if admitted.size == 0:
         raise AnalysisError(
             f"analysis {analysis_id!r}: nobody's account can bear the plan; "
             + _remedy((plan, *others))
             + " (then under a new name: this one stands for a training of nobody)"
         )
-    return TrainingCharge(
-        ledger, analysis_id, np.asarray(np.isin(BoundPlan.of(plan).ids, admitted))
-    )
+    return TrainingCharge(ledger, analysis_id, np.isin(ids, admitted), ids)
 
 
 def _remedy(plans: tuple[Plan, ...]) -> str:

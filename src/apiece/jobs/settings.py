@@ -174,6 +174,14 @@ def address(name: str, value: object) -> str:
     return str(value)
 
 
+def charged_scope(name: str, value: object) -> str:
+    """Return the text of a ledger's scope, after a look."""
+    from apiece.ledger.scopes import read_scope
+
+    read_scope(text(name, value))
+    return str(value)
+
+
 def strategies_of(method: str) -> Collection[str]:
     """Return the names of a method's strategies."""
     if method == "dp-sgd":

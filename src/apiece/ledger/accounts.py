@@ -206,7 +206,8 @@ def amend(
     groups = by_block(ordinals)
     blocks = [block for block, _ in groups]
     people = read_people(connection, salt, blocks)
-    spent = read_spent(connection, salt, blocks)
+    whole = [key for key in scopes_of(connection) if key[:1] in ("", "@")]
+    several = [read_spent(connection, salt, blocks, key) for key in whole]
     rows, payloads = [], []
     for block, part in groups:
         packed, old = people[block]
@@ -225,7 +226,8 @@ def amend(
                 "migrated from, and keeps that account; enroll them under a new id for new data"
             )
         at = ordinals[changed] % BLOCK
-        _refuse_lower(ids[changed], limits(terms[changed]), spent[block][at])
+        most = np.max([padded(each.get(block), old.size)[at] for each in several], axis=0)
+        _refuse_lower(ids[changed], limits(terms[changed]), most)
         new, mask = old.copy(), np.zeros(old.size, dtype=bool)
         new[at], mask[at] = terms[changed], True
         rows.append((block, packed, new))

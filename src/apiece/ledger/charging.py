@@ -18,7 +18,7 @@ from apiece.ledger import accounts, chain, codec
 from apiece.ledger.chain import Last, Trail, check_terms
 from apiece.ledger.codec import BLOCK, Ids, begin
 from apiece.ledger.schema import chunks
-from apiece.ledger.scopes import ACCOUNT, WHOLE, Ceiling, Policy, beyond
+from apiece.ledger.scopes import ACCOUNT, WHOLE, Ceiling, Policy, beyond, pools
 from apiece.ledger.scopes import part as share_of
 
 Record = Iterator[tuple[int, bytes]]  # what each block was charged
@@ -93,7 +93,7 @@ def charge(
     blocks = [block for block, _ in groups]
     people = accounts.read_people(connection, salt, blocks)
     balances = {
-        each.key: accounts.read_spent(connection, salt, blocks, each.key)
+        each.scope: accounts.read_spent(connection, salt, blocks, each.scope)
         for each in bounds.ceilings
     }
     admitted = np.zeros(ordinals.size, dtype=bool)
@@ -140,7 +140,7 @@ def share_out(connection: sa.Connection, salt: bytes, policy: Policy, people: in
         rows: dict[str, list[tuple[int, Integers]]] = {}
         for block in blocks:
             own = {key: each[block] for key, each in spent.items() if block in each}
-            for key, taken in policy.pools(codec.limits(terms[block][1]), own).items():
+            for key, taken in pools(policy, codec.limits(terms[block][1]), own).items():
                 rows.setdefault(key, []).append((block, taken))
         for key, each in rows.items():
             accounts.write_spent(connection, salt, each, key)

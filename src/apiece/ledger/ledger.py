@@ -24,7 +24,7 @@ from apiece.ledger.charging import Demand, reserve_all, reserve_listed, reserved
 from apiece.ledger.codec import BLOCK, Ids
 from apiece.ledger.database import make_engine, name, sqlite_file
 from apiece.ledger.reports import Lineage, receipts
-from apiece.ledger.scopes import Policy, Scope, checked_scope
+from apiece.ledger.scopes import Policy, Scope, account_of, checked_scope
 from apiece.ledger.store import LedgerStore
 from apiece.ledger.verify import LedgerVerification
 
@@ -170,6 +170,9 @@ class Ledger:
         Args:
             text: TOML, as of `Policy.from_toml`. It is kept in the history: name no person.
 
+        Returns:
+            The policy.
+
         Raises:
             InputError: For what is no policy, and where its version is not above the last one's.
             StateError: For another unit once anything was charged.
@@ -222,7 +225,8 @@ class Ledger:
         with self.store.writing() as writing:
             places = self.store.directory(writing).find(ids)
             known, at, salt = places >= 0, writing.connection, self.store.salt
-            old = ids[known], places[known], terms[known]
+            there = known & ~codec.among(places, self.store.trail.withdrawn)
+            old = ids[there], places[there], terms[there]
             keep, last = slack is None, writing.last
             last = accounts.amend(at, salt, last, *old, self.store.origin, keep=keep)
             writing.last = accounts.add(at, salt, last, ids[~known], terms[~known])
@@ -232,10 +236,13 @@ class Ledger:
         """Charge these people nothing more, and return what became of their data.
 
         From now on they are in no answer and no training; those that go on leave them out at their
-        next step. It is final in this ledger, and again it changes nothing. Data about people.
+        next step. It is final in this ledger, and again it changes nothing.
 
         Args:
             ids: Of persons with accounts.
+
+        Returns:
+            In which releases they were, and what these can tell. Data about people.
 
         Raises:
             DataError: For an unknown person.
@@ -410,7 +417,7 @@ class Ledger:
             paid, writing.last = reserve_all(at, trail, last, analysis_id, losses, about)
         return paid
 
-    def admitted(self, analysis_id: str) -> Iterator[Ids]:
+    def admitted(self, analysis_id: str, *, withdrawn: bool = False) -> Iterator[Ids]:
         """Yield the ids of those who paid for an analysis, up to 4,096 at a time.
 
         In the order of enrolment, whoever was asked, but for those who have withdrawn since. Data
@@ -418,6 +425,7 @@ class Ledger:
 
         Args:
             analysis_id: Of a reserved or committed analysis.
+            withdrawn: Whether these are among them, for what has to know who was there at first.
 
         Raises:
             AnalysisError: Where nothing was reserved under this id.
@@ -436,7 +444,7 @@ class Ledger:
             for block in blocks:
                 mask, _ = codec.unpack_charges(stored[block])
                 places = block * BLOCK + np.arange(mask.size)
-                mask &= ~codec.among(places, self.store.trail.withdrawn)
+                mask &= withdrawn | ~codec.among(places, self.store.trail.withdrawn)
                 packed, terms = people[block]
                 yield codec.unpack_ids(packed, terms.size)[: mask.size][mask]
 
@@ -546,7 +554,7 @@ class Ledger:
         trail = self.store.trail
         with self.store.reading() as reading:
             places = self.store.directory(reading).numbers(ids)
-            key = trail.policy.account(self.scope, trail.now())
+            key = account_of(trail.policy, self.scope, trail.now())
             spent, limits = accounts.read_balances(reading.connection, trail.salt, places, key)
         gone = codec.among(places, trail.withdrawn)
         limits[gone] = spent[gone]
@@ -600,7 +608,7 @@ class Ledger:
         """
         trail = self.store.trail
         with self.store.reading() as reading:
-            key = trail.policy.account(self.scope, trail.now())
+            key = account_of(trail.policy, self.scope, trail.now())
             for blocks in schema.chunks(range(-(-reading.last.people // BLOCK))):
                 people = accounts.read_people(reading.connection, trail.salt, blocks)
                 spent = accounts.read_spent(reading.connection, trail.salt, blocks, key)

@@ -17,6 +17,7 @@ from apiece.filters import Costs
 from apiece.ledger import accounts, codec
 from apiece.ledger.chain import Head
 from apiece.ledger.codec import BLOCK, SLACK_UNIT, UNIT, Ids
+from apiece.ledger.scopes import accounts_of
 from apiece.ledger.store import LedgerStore, Reading
 
 _FREE: Final = np.zeros(2, dtype=np.int64)
@@ -209,7 +210,7 @@ def receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receipt]:
                 continue
             pair = codec.unpack_pairs(rest, int(mask.sum()))[int(mask[:at].sum())]
             charged += [(body, pair)] if pair.any() else []
-            for key in trail.policy.accounts(body.get("scope")):
+            for key in accounts_of(trail.policy, body.get("scope")):
                 spent[key] = spent.get(key, _FREE) + pair
         for key, total in spent.items():
             balance = accounts.read_balances(connection, trail.salt, np.array([place]), key)[0]

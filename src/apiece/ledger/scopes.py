@@ -1,8 +1,8 @@
 """Scopes: who asks, what for, of which source and period; and the quotas beneath each account.
 
-One account a person is the filter that makes everything sound, whoever asks (Pierre Tholoniat et
-al. 2025: budgets of single askers alone are not, once these adapt to one another). Quotas, and the
-shares that askers are sure of, are policy: they say who may spend it.
+One account a person is the filter that makes everything sound, whoever asks: budgets of single
+askers alone are not, once these adapt to one another (arXiv 2506.05290). Quotas, and the shares
+that askers are sure of, are policy: they say who may spend it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from apiece.errors import InputError
 Scope: TypeAlias = Mapping[str, str | Sequence[str]]
 
 WHOLE: Final = 1_000_000  # shares are in millionths, so that they are exact
-DIMENSIONS: Final = ("querier", "purpose", "source")
+DIMENSIONS: Final[tuple[str, ...]] = ("querier", "purpose", "source")
 POOL: Final = "pool"
 _NAME: Final = re.compile(r"[\w][\w .:/-]{0,63}")
 _PERIODS: Final = {
@@ -37,10 +37,10 @@ _PERIODS: Final = {
 class Ceiling(NamedTuple):
     """What a charge may bring one balance to: a share of each account, in millionths.
 
-    own: (key, share) of the asker's sure share, where only what exceeds it counts here.
+    own: (scope, share) of the asker's sure share, where only what exceeds it counts here.
     """
 
-    key: str
+    scope: str
     share: int
     own: tuple[str, int] | None = None
 
@@ -58,7 +58,7 @@ class Quota(NamedTuple):
 
 def part(limits: Integers, share: int) -> Integers:
     """Return shares of accounts in whole units, rounded down."""
-    return limits // WHOLE * share + limits % WHOLE * share // WHOLE
+    return np.asarray(limits // WHOLE * share + limits % WHOLE * share // WHOLE)
 
 
 def beyond(spent: Integers, own: Integers) -> Integers:
@@ -84,7 +84,7 @@ class Policy:
         ... [querier."*"]
         ... quota = 0.1'''
         >>> policy = Policy.from_toml(text)
-        >>> [ceiling.key for ceiling in policy.ceilings({"querier": "clinic"}, "2026-05-01")]
+        >>> [ceiling.scope for ceiling in policy.ceilings({"querier": "clinic"}, "2026-05-01")]
         ['', 'querier=clinic', 'pool']
     """
 
@@ -158,7 +158,7 @@ class Policy:
         scope = checked_scope(scope)
         now, after = period_of(at, self.every), [""]
         if self.unit == "person-period":
-            after = [f"@{each}" for each in self._periods(scope, now)]
+            after = [f"@{each}" for each in _periods(self, scope, now)]
         elif "period" in scope:
             raise InputError("scope: a period is chosen where the policy's unit is person-period")
         ceilings = [Ceiling(each, WHOLE) for each in after]
@@ -172,21 +172,6 @@ class Policy:
             own = str(name) if name in quotas else "*"
             ceilings += self._of(kind, own, after, now)
         return ceilings
-
-    def pools(self, limits: Integers, spent: Mapping[str, Integers]) -> dict[str, Integers]:
-        """Return what was taken of what nobody is sure of, where this policy begins to hold.
-
-        limits: (people, 2) of a block's accounts. spent: by scope, of as many or of the first.
-        """
-        result, whole = {}, "" if self.unit == "person" else "@"
-        for key, account in spent.items() if self.sure else ():
-            if key[:1] == whole:
-                taken = account.copy()
-                for name, share in self.sure.items():
-                    own = spent.get(f"querier={name}{key}", taken[:0])
-                    taken[: len(own)] -= np.minimum(own, part(limits[: len(own)], share))
-                result[POOL + key] = taken
-        return result
 
     def _of(self, kind: str, name: str, after: list[str], now: str) -> list[Ceiling]:
         quota, result = self.quotas[kind][name], []
@@ -202,33 +187,52 @@ class Policy:
                 result.append(Ceiling(POOL + each, self.pool, own))
         return result
 
-    def account(self, scope: Scope, at: str) -> str:
-        """Return which balance is the account: of a period (the present one by default), or all."""
-        if self.unit == "person":
-            return ""
-        now = period_of(at, self.every)
-        return f"@{(self._periods(scope, now) if 'period' in scope else [now])[0]}"
-
-    def accounts(self, scope: Scope | None) -> list[str]:
-        """Return which balances a charge in a scope was taken from: of all, or of some periods."""
-        if self.unit == "person":
-            return [""]
-        given = checked_scope(scope)["period"]
-        return [f"@{each}" for each in ([given] if isinstance(given, str) else set(given))]
-
-    def _periods(self, scope: Scope, now: str) -> list[str]:
-        given = scope.get("period", ())
-        periods = [given] if isinstance(given, str) else sorted(set(given))
-        form = re.compile(_PERIODS[str(self.every)])
-        if not periods or not all(form.fullmatch(each) and each <= now for each in periods):
-            raise InputError(
-                f"scope: period = {given!r}; name the {self.every} of the data that is read, "
-                f"written as {now}, which is the last"
-            )
-        return periods
-
 
 NO_POLICY: Final = Policy()
+
+
+def pools(policy: Policy, limits: Integers, spent: Mapping[str, Integers]) -> dict[str, Integers]:
+    """Return what was taken of what nobody is sure of, where this policy begins to hold.
+
+    limits: (people, 2) of a block's accounts. spent: by scope, of as many or of the first.
+    """
+    result, whole = {}, "" if policy.unit == "person" else "@"
+    for key, account in spent.items() if policy.sure else ():
+        if key[:1] == whole:
+            taken = account.copy()
+            for name, share in policy.sure.items():
+                own = spent.get(f"querier={name}{key}", taken[:0])
+                taken[: len(own)] -= np.minimum(own, part(limits[: len(own)], share))
+            result[POOL + key] = taken
+    return result
+
+
+def account_of(policy: Policy, scope: Scope, at: str) -> str:
+    """Return which balance is the account: of a period (the present one by default), or all."""
+    if policy.unit == "person":
+        return ""
+    now = period_of(at, policy.every)
+    return f"@{(_periods(policy, scope, now) if 'period' in scope else [now])[0]}"
+
+
+def accounts_of(policy: Policy, scope: Scope | None) -> list[str]:
+    """Return which balances a charge in a scope was taken from: of all, or of some periods."""
+    if policy.unit == "person":
+        return [""]
+    given = checked_scope(scope)["period"]
+    return [f"@{each}" for each in ([given] if isinstance(given, str) else set(given))]
+
+
+def _periods(policy: Policy, scope: Scope, now: str) -> list[str]:
+    given = scope.get("period", ())
+    periods = [given] if isinstance(given, str) else sorted(set(given))
+    form = re.compile(_PERIODS[str(policy.every)])
+    if not periods or not all(form.fullmatch(each) and each <= now for each in periods):
+        raise InputError(
+            f"scope: period = {given!r}; name the {policy.every} of the data that is read, "
+            f"written as {now}, which is the last"
+        )
+    return periods
 
 
 def _quotas(kind: str, table: object, every: str | None) -> dict[str, Quota]:

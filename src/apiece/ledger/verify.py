@@ -32,7 +32,7 @@ from apiece.ledger.schema import (
     payloads,
     strangers,
 )
-from apiece.ledger.scopes import ACCOUNT, NO_POLICY, Ceiling, Policy, beyond
+from apiece.ledger.scopes import ACCOUNT, NO_POLICY, Ceiling, Policy, beyond, pools
 from apiece.ledger.scopes import part as share_of
 
 SPAN: Final = 256  # blocks folded at a time: a million people
@@ -152,7 +152,7 @@ class _Fold:
         for number in [each for each in self.waiting if each < before]:
             self.waiting.remove(number)
             for own in self.blocks.values():
-                own.spent |= self.policies[number].pools(own.limits, own.spent)
+                own.spent |= pools(self.policies[number], own.limits, own.spent)
 
     def _charge(self, number: int, block: int, data: bytes) -> None:
         """Add what an entry charged to all that it counts in; note what it may not have charged."""

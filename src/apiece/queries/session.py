@@ -191,7 +191,7 @@ class Session:
             noise_multiplier=asked.multiplier,
             confidence=CONFIDENCE,
             relation="add_remove",
-            guarantee=asked.guarantee(self.ledger is not None),
+            guarantee=asked.guarantee(self.ledger),
         )
 
     def _estimated(self, asked: _Asked) -> list[Json]:
@@ -298,15 +298,17 @@ class _Asked:
             return gaussian_of_bounded_range(norms * (self.epsilon / self.question.rows))
         return gaussian_of_laplace(norms / self.scale)
 
-    def guarantee(self, ledger: bool) -> str:
+    def guarantee(self, ledger: Ledger | None) -> str:
         """Return the promise as a sentence."""
         how = "exact Laplace noise" if self.pure else "exact Gaussian noise"
         how = "an exact exponential mechanism" if self.ranked else f"{how}, rounded to a grid"
         numbers = f"({self.epsilon:g}, {0.0 if self.pure else self.delta:g})"
         alone = f"{numbers}-DP under adding or removing all rows of a person ({how})"
-        if not ledger:
+        if ledger is None:
             return alone + "; this query alone"
-        return alone + "; and each person's own budget over everything this ledger has charged"
+        policy, added = ledger.policy, "everything this ledger has charged"
+        protects = f". {policy.protects}" if policy.version else ""
+        return f"{alone}; and each person's own budget over {added}{protects}"
 
 
 def _require_size(question: Question) -> None:

@@ -8,7 +8,7 @@ joins independently with its own probability.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -206,11 +206,19 @@ class PlannedSampler:
 
     In each step every record joins independently of all others, with the probability that its group
     has in the stage; where the stage has a participation, only if its one coin of the stage said
-    so. included: (n,) who may be drawn at all; nothing else follows from it.
+    so. included: (n,) who may be drawn at all; nothing else follows from it. withdrawn: asked in
+    each step who has left since, (n,); they are taken out of the draw, which is the others' still.
     """
 
-    def __init__(self, plan: BoundPlan, included: Mask, shard: tuple[int, int] = (0, 1)) -> None:
+    def __init__(
+        self,
+        plan: BoundPlan,
+        included: Mask,
+        shard: tuple[int, int] = (0, 1),
+        withdrawn: Callable[[], Mask] | None = None,
+    ) -> None:
         self._plan, self._included, self._shard = plan, included, shard
+        self._withdrawn = withdrawn
         self._entered: int | None = None
 
     def draw(self, step: int, streams: Randomness) -> Draw:
@@ -223,6 +231,8 @@ class PlannedSampler:
             self._poisson = PoissonSampler(stage, index, joined=joined, shard=self._shard)
             self._entered = number
         records = self._poisson.draw(streams.sampling(step, self._shard[0]))
+        if self._withdrawn is not None:
+            records = records[~self._withdrawn()[records]]
         bounds, size = stage.clip_norm[index[records]], stage.expected_batch_size
         return Draw(records, bounds, stage.noise_stddev, size, number, within)
 

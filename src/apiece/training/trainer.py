@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,9 @@ class Trainer(Uncopied):
         save_every: Steps between two checkpoints; `fit` writes one at its end too.
         included: A mask of the records that may take part, such as those whom a ledger admitted;
             the others are in no batch, and nothing else of the plan changes.
+        withdrawn: Asked before each step, also of a run that is resumed: a mask of the records that
+            have left since, such as `TrainingCharge.withdrawn`. They are in no further batch. The
+            draws of all others stay the same to the bit.
         people: (n,) The id of each row's person, where the plan's records are persons with any
             number of rows, in any order; None where each row is a record.
         rows_per_person: The most rows that a person brings to a step, by coins of that person
@@ -125,6 +128,7 @@ class Trainer(Uncopied):
         checkpoint: str | Path | None = None,
         save_every: int = 100,
         included: Mask | None = None,
+        withdrawn: Callable[[], Mask] | None = None,
         people: npt.ArrayLike | None = None,
         rows_per_person: int | None = None,
         unfreeze: Mapping[int, Sequence[str]] | None = None,
@@ -132,10 +136,9 @@ class Trainer(Uncopied):
     ) -> None:
         self.model, self.optimizer, self.loss_fn = guards.unwrap(model), optimizer, loss_fn
         self.plan, updates = plan, Updates(optimizer, scheduler, plan.learning_rate)
-        source, processes = source_of(dataset), Processes.current(self.model)
-        streams = _streams(seed, processes)
-        bound, width = BoundPlan.of(plan), _check.count("physical_batch_size", physical_batch_size)
-        mask = taking_part(included, bound.group_index.size)
+        source, width = source_of(dataset), _check.count("physical_batch_size", physical_batch_size)
+        bound, processes = BoundPlan.of(plan), Processes.current(self.model)
+        streams, mask = _streams(seed, processes), taking_part(included, bound.group_index.size)
         rows = units_of(people, bound.ids, source, rows_per_person, plan.unit)
         how: State = {"method": method, "compiled": compiled}
         sums = Sums(self.model, loss_fn, source, width=width, people=rows, **how)
@@ -143,7 +146,7 @@ class Trainer(Uncopied):
             plan.require()
         self._loop = Loop(
             sums=sums,
-            sampler=PlannedSampler(bound, mask, processes.shard),
+            sampler=PlannedSampler(bound, mask, processes.shard, withdrawn),
             charger=Prepaid(),
             updates=updates,
             streams=streams,

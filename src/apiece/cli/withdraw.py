@@ -1,0 +1,53 @@
+"""apiece withdraw: a person leaves, and learns what became of their data."""
+
+from __future__ import annotations
+
+import json
+from textwrap import fill
+
+import click
+
+from apiece._text import plain, shown
+from apiece.cli._command import Command, echo, option
+from apiece.cli.ledger import account_of, receipt_text
+
+EXAMPLE = """
+\b
+Examples:
+  apiece withdraw people.db ann
+  apiece withdraw people.db ann --json
+"""
+
+
+@click.command(
+    cls=Command, short_help="Take a person out of everything that follows.", epilog=EXAMPLE
+)
+@click.argument("ledger")
+@click.argument("person")
+@option("--json")
+def command(ledger: str, person: str, as_json: bool) -> None:
+    """Take PERSON out of all that follows, and say what cannot be undone: a text for them.
+
+    From now on they are in no answer and no batch; trainings that go on leave them out at their
+    next step. It is final in this LEDGER. --json is the event for other systems. Both are data
+    about a person.
+    """
+    from apiece.ledger import Ledger
+    from apiece.ledger.reports import CANNOT
+
+    opened = Ledger.open(ledger, create=False)
+    lineage = opened.withdraw([account_of(opened, person)])
+    (event,), (found,) = lineage.events(), lineage.receipts
+    if as_json:
+        echo(json.dumps(event))
+        return
+    told = f"ε = {shown(found.told)} at δ = {shown(found.delta)}"
+    said = [
+        f"{plain(person)} withdrew on {found.withdrawn}.",
+        "From now on no answer, no batch of a training and no scan uses this person's rows.",
+        f"All that was charged together tells about this person at most {told}; the budget was "
+        f"ε = {shown(found.epsilon)}.",
+        *CANNOT,
+    ]
+    lines = [*(fill(each, 78) for each in said), "", receipt_text(found)]
+    echo("\n".join(lines))
