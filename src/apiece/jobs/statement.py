@@ -261,7 +261,7 @@ def not_covered(*, models: int, charged: bool, method: str) -> Iterator[str]:
         )
     yield (
         "other results from the same people: they add up; the ledger that this run was charged to "
-        "keeps the sum"
+        "keeps the sum, and where its policy renews budgets each protects the data of one period"
         if charged
         else "other results from the same people: they add up, and no ledger was charged"
     )
