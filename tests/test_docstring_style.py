@@ -58,11 +58,19 @@ def parameters(thing: Any) -> list[str]:
         return []
     star = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     given = inspect.signature(thing).parameters.values()
+    told = {name for base in bases(thing) for name in parameters(base)}
     return [
         star.get(p.kind, "") + p.name
         for p in given
-        if p.name not in ("self", "cls") and not p.name.startswith("_")
+        if p.name not in ("self", "cls", *told) and not p.name.startswith("_")
     ]
+
+
+def bases(thing: Any) -> list[type]:
+    """Return the classes of ours above a class: what they describe is said there, once."""
+    above = thing.__mro__[1:] if inspect.isclass(thing) else ()
+    return [base for base in above if base.__module__.startswith("apiece") and entries(
+        sections(inspect.getdoc(base) or "").get("Attributes", ""))]  # fmt: skip
 
 
 def raises(thing: Any) -> bool:
@@ -122,11 +130,12 @@ def faults(thing: Any, *, example: bool = True) -> list[str]:
 
 
 def methods(kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public methods that a class defines itself."""
+    """Yield the public methods that a class defines itself, and that no class above describes."""
     for name, value in vars(kind).items():
         function = getattr(value, "__func__", value)
         own = inspect.isfunction(function) and function.__module__.startswith("apiece")
-        if own and not name.startswith("_"):
+        told = any(name in vars(base) for base in kind.__mro__[1:])
+        if own and not told and not name.startswith("_"):
             yield name, getattr(kind, name) if isinstance(value, classmethod) else function
 
 

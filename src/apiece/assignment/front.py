@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +41,6 @@ STRATEGIES: dict[str, type[Strategy]] = {
     )
 }
 
-P = TypeVar("P", bound=Plan)
 KEEP_BOUNDS = (Uniform.name, Scale.name, Hybrid.name)  # of Δ̄, whatever the others ask
 ATTEMPTS = 12  # each aims twice as far below as the one before
 NAMED = 64  # groups with a note of their own
@@ -59,11 +57,9 @@ def assign(
 ) -> BoundPlan:
     """Return a verified plan: what will be done to every record so that each promise is kept.
 
-    The plan knows which record is in which group, for the engine; `plan.public()` and its JSON do
-    not. Where a first plan spends more than was asked, by the rounding of a solver or of two routes
-    of the accountant, the groups concerned are aimed lower and it is made again. Bounds Δ̄ are kept
-    by Uniform, Scale and Hybrid; of other strategies' plans `plan.notes` says that they may not be,
-    and no release is made where they are not.
+    The plan knows which record is in which group; `plan.public()` and its JSON do not. Bounds Δ̄ are
+    kept by Uniform, Scale and Hybrid; of other strategies' plans `plan.notes` says that they may
+    not be, and no release is made where they are not.
 
     Args:
         budgets: What n records asked for.
@@ -95,16 +91,9 @@ def assign(
         >>> plan.verify().ok
         True
     """
-    if not isinstance(budgets, Budgets):
-        raise InputError(f"budgets: a {type(budgets).__name__}; give Budgets(epsilon, delta)")
+    _require("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
-
-    def bound(plan: Plan) -> BoundPlan:
-        if not isinstance(plan, BoundPlan):
-            return plan.bind(budgets)
-        return replace(plan, consents=plan.consents.narrowed(budgets))
-
-    return _kept(request, _given(strategy), bound)
+    return BoundPlan.of(_kept(request, _given(strategy)))
 
 
 def assign_levels(
@@ -123,18 +112,15 @@ def assign_levels(
 
     Args:
         levels: How many records asked for which budget.
-        strategy: As of `assign`; one that tosses each record's coins beforehand is refused.
-        steps: As of `assign`.
-        expected_batch_size: As of `assign`.
-        clip_norm: As of `assign`.
-        method: As of `assign`.
+        strategy: As of `assign`, and so the following.
+        steps: T.
+        expected_batch_size: B.
+        clip_norm: c̄.
+        method: Of accounting.
 
     Raises:
         InputError: For settings out of bounds; and as `assign`.
         UnsupportedError: For a strategy that needs every record.
-
-    Guarantee:
-        As of `assign`: each level's ε, recomputed from the plan's own numbers, is at most it.
 
     Example:
         >>> groups = Budgets.from_groups([("a", 1.0, .5), ("b", 3.0, .5)], 1000, 1e-5).groups
@@ -142,20 +128,18 @@ def assign_levels(
         >>> assign_levels(levels, "scale", steps=10, expected_batch_size=100, clip_norm=1.0)
         Plan(scale, 1000 records in 2 groups, 10 steps)
     """
-    if not isinstance(levels, BudgetLevels):
-        raise InputError(f"levels: a {type(levels).__name__}; give BudgetLevels")
+    _require("levels", levels, BudgetLevels, "BudgetLevels")
     request = Request(levels, steps, expected_batch_size, clip_norm, method)
-    return _kept(request, _given(strategy), lambda plan: plan)
+    return _kept(request, _given(strategy))
 
 
 def strategy_named(name: str, **options: object) -> Strategy:
     """Return the strategy called `name` with these options."""
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
-    known = [field.name for field in dataclasses.fields(cast(Any, STRATEGIES[name]))]
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of strategy {name}", option, known)
+    known = [field.name for field in fields(cast(Any, STRATEGIES[name]))]
+    for option in options.keys() - known:
+        raise unknown(f"option of strategy {name}", option, known)
     return STRATEGIES[name](**options)
 
 
@@ -221,35 +205,27 @@ def compare(
         >>> scale.noise_over_signal < uniform.noise_over_signal
         True
     """
+    _require("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
+    request = Request(budgets, steps, expected_batch_size, clip_norm, method)
     rows = []
-    for strategy in strategies:
+    for given in strategies:
+        strategy = _given(given)
         try:
-            plan = assign(
-                budgets,
-                strategy,
-                steps=steps,
-                expected_batch_size=expected_batch_size,
-                clip_norm=clip_norm,
-                method=method,
-            )
+            plan = _kept(request, strategy)
         except (InfeasibleError, UnsupportedError) as error:
-            name = strategy if isinstance(strategy, str) else strategy.name
-            rows.append(Compared(name, None, None, None, str(error)))
-        else:
-            rows.append(_compared(plan))
+            rows.append(Compared(strategy.name, None, None, None, str(error)))
+            continue
+        records, forward = plan.budget_groups.records, plan.measures.forward
+        unspent = float(records @ (plan.spent_share < UNSPENT) / records.sum())
+        excess = None if forward is None else float(forward.max())
+        objection = plan.objections[0] if plan.objections else None
+        rows.append(Compared(plan.strategy, noise_over_signal(plan), unspent, excess, objection))
     return tuple(rows)
 
 
-def _compared(plan: Plan) -> Compared:
-    records = plan.budget_groups.records
-    forward = plan.measures.forward
-    return Compared(
-        strategy=plan.strategy,
-        noise_over_signal=noise_over_signal(plan),
-        unspent=float(records @ (plan.spent_share < UNSPENT) / records.sum()),
-        excess=None if forward is None else float(forward.max()),
-        objection=plan.objections[0] if plan.objections else None,
-    )
+def _require(name: str, value: object, kind: type, give: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"{name}: a {type(value).__name__}; give {give}")
 
 
 def noise_over_signal(plan: Plan) -> float:
@@ -269,44 +245,42 @@ def _given(strategy: Strategy | str) -> Strategy:
     return strategy
 
 
-def _kept(request: Request, strategy: Strategy, whole: Callable[[Plan], P]) -> P:
-    """Return the strategy's plan, verified; with groups aimed lower that spent too much.
-
-    No record is in a group that asks more than the record allows, or the plan could not be bound.
-    """
+def _kept(request: Request, strategy: Strategy) -> Plan:
+    """Return the strategy's plan, verified; with groups aimed lower that spent too much."""
     for attempt in range(ATTEMPTS):
         try:
-            plan = whole(strategy.plan(request))
+            plan = strategy.plan(request)
+            # No record is in a group that asks more than it allows, or the plan cannot be bound.
+            if isinstance(plan, BoundPlan):
+                plan = replace(plan, consents=plan.consents.narrowed(request.budgets))
+            elif isinstance(request.budgets, Budgets):
+                plan = plan.bind(request.budgets)
             if not plan.releasable:
                 return plan
             spent = plan.epsilon_spent
         except RangeError as error:
             raise InfeasibleError(out_of_range(strategy, request, str(error))) from None
         if (spent <= plan.budget_groups.epsilon).all():
-            return _noted(plan)
+            notes = (*_bounds_ignored(plan), *unspent_notes(plan))
+            return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
         request = request.lower(spent, attempt)
     plan.verify().require()
     return plan
 
 
-def _noted(plan: P) -> P:
-    """Return the plan, with notes on bounds Δ̄ that its strategy ignores, and on unspent budgets."""
-    notes, bounds = list(plan.notes), plan.budget_groups.excess
-    if bounds is not None and plan.strategy not in KEEP_BOUNDS and (bounds < 1).any():
-        notes.append(
-            f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says "
-            "whether they hold, contract.enforce makes a plan that keeps them; a release is "
-            "refused otherwise"
-        )
-    notes += unspent_notes(plan)
-    return plan if len(notes) == len(plan.notes) else replace(plan, notes=tuple(notes))
+def _bounds_ignored(plan: Plan) -> list[str]:
+    """Return a note where a strategy pays no heed to bounds Δ̄ that were asked."""
+    bounds = plan.budget_groups.excess
+    if bounds is None or plan.strategy in KEEP_BOUNDS or not (bounds < 1).any():
+        return []
+    return [
+        f"{plan.strategy} pays no heed to the bounds Δ̄ on the excess: contract.check says whether "
+        "they hold, contract.enforce makes a plan that keeps them; a release is refused otherwise"
+    ]
 
 
 def unspent_notes(plan: Plan) -> list[str]:
-    """Return a note a group that spends less than 95 % of what it asked, least first.
-
-    Of more than 64 such groups the last note says how many there are beside those named.
-    """
+    """Return a note for each of up to 64 groups that spend less than 95 % of what they asked."""
     share, groups = plan.spent_share, plan.budget_groups
     below = np.flatnonzero(share < UNSPENT)
     below = below[np.argsort(share[below], kind="stable")]
@@ -324,17 +298,15 @@ def unspent_notes(plan: Plan) -> list[str]:
 
 
 def out_of_range(strategy: Strategy, request: Request, reason: str) -> str:
-    """Return a message that names the extreme group and the nearest cap on ε found feasible.
-
-    Caps are halved from the largest ε down, until the strategy can plan under one.
-    """
+    """Return a message that names the extreme group and the nearest cap on ε found feasible."""
+    # Caps are halved from the largest ε down, until the strategy can plan under one.
     groups = request.groups
     top = int(np.argmax(groups.epsilon))
     cap, least = float(groups.epsilon[top]) / 2, float(groups.epsilon.min())
     begin = f"strategy {strategy.name}: {reason.partition(';')[0]}; "
     while cap > least:
         try:
-            lower = dataclasses.replace(request, budgets=request.budgets.at_most(cap))
+            lower = replace(request, budgets=request.budgets.at_most(cap))
             plan = strategy.plan(lower)
             feasible = bool((plan.epsilon_spent <= plan.budget_groups.epsilon).all())
         except (RangeError, InfeasibleError):

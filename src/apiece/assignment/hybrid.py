@@ -13,7 +13,7 @@ from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.accounting import PrivacyCurve, privacy_curve
 from apiece.accounting.divergence import excesses
-from apiece.assignment.request import Request
+from apiece.assignment.request import Request, Strategy
 from apiece.assignment.sample import Sample
 from apiece.assignment.scale import Scale
 from apiece.assignment.solve import (
@@ -22,9 +22,8 @@ from apiece.assignment.solve import (
     crossing,
     few_groups,
     harmonic_noise,
-    loosest,
+    level_noise,
     noise,
-    strictest,
 )
 from apiece.errors import BudgetError
 from apiece.numerics.roots import safe_ends
@@ -41,7 +40,7 @@ BACKOFF = 1e-4  # relative, below the bound on Δ: outweighs the rounding of the
 
 
 @dataclass(frozen=True, slots=True)
-class Hybrid:
+class Hybrid(Strategy):
     """Each group moves on its own curve of equal (ε_g, δ_g), as far as Δ ≤ Δ̄_g lets it.
 
     On its curve a group's rate q decides its noise multiplier z_g(q), calibrated for (ε_g, δ_g). At
@@ -83,16 +82,15 @@ class Hybrid:
             object.__setattr__(self, "excess", bound)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a rate and a clip norm a group.
-
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            BudgetError: Where `excess` is None and the budgets carry no bounds.
-            UnsupportedError: For bounds below 1 and more than 500 groups.
-        """
-        bound = self._bounds(request)
+        """Return the plan with a rate and a clip norm a group."""
+        own = request.groups.excess
+        if own is None and self.excess is None:
+            raise BudgetError(
+                "Hybrid: the budgets carry no bound on the excess risk; give Hybrid(excess=…) or "
+                "Budgets(…, excess=…)"
+            )
+        bound = np.ones(len(request.groups)) if own is None else own
+        bound = np.minimum(bound, 1.0 if self.excess is None else self.excess)
         if (bound <= 0).all() or (bound >= 1).all():
             # Nobody may move, or everybody freely: Scale's plan, or Sample's.
             end = Scale() if (bound <= 0).all() else Sample()
@@ -103,22 +101,10 @@ class Hybrid:
         stddev = request.clip_norm / float(request.share @ (1 / z))
         return request.one_stage(self.name, stddev, q, stddev / z * ROUND)
 
-    def _bounds(self, request: Request) -> Floats:
-        own = request.groups.excess
-        if own is None and self.excess is None:
-            raise BudgetError(
-                "Hybrid: the budgets carry no bound on the excess risk; give Hybrid(excess=…) or "
-                "Budgets(…, excess=…)"
-            )
-        bound = np.ones(len(request.groups)) if own is None else own
-        return np.minimum(bound, 1.0 if self.excess is None else self.excess)
-
 
 def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
-    """Return rates with mean q̄, each within the interval that its bound allows; the noise there.
-
-    Intervals are found only where the solution without them goes too far; each pass adds some.
-    """
+    """Return rates with mean q̄, each within the interval that its bound allows; the noise there."""
+    # Intervals are found only where the solution without them goes too far; each pass adds some.
     groups, q = request.groups, request.mean_probability
     low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
@@ -137,17 +123,15 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
             inside = np.log(rates / q) / reach
         # Groups likely to be within their bound are looked at last, once the others are.
         likely = (inside > 0) & (inside < LIKELY)
-        tight = np.zeros(len(groups), dtype=bool)
         for some in (np.flatnonzero(open_ & ~likely), np.flatnonzero(open_ & likely)):
             limits, reach[some] = own.limits(some, rates[some])
-            far = limits != rates[some]
-            for g, limit in zip(some[far], limits[far], strict=True):
+            tight = limits != rates[some]
+            for g, limit in zip(some[tight], limits[tight], strict=True):
                 above = bool(rates[g] > q)
                 (high if above else low)[g] = seen[int(above), g] = limit
-            tight[some] = far
             if tight.any():  # all other rates will move
                 break
-        if not tight.any():
+        else:
             return rates, own.noise(np.arange(len(groups)), rates)
 
 
@@ -159,10 +143,7 @@ class _Common:
         self._request, self._move = request, move
         epsilon, delta = request.target, request.groups.delta
         self._follow = Follow(request, epsilon[move], delta[move], request.share[move])
-        few, many = loosest(epsilon, delta), strictest(epsilon, delta)
-        q = request.mean_probability
-        self._least = float(noise(request, epsilon[few], delta[few], q).min())
-        self._most = float(noise(request, epsilon[many], delta[many], q).max())
+        self._ends = [level_noise(request, of, epsilon) for of in ("loosest", "strictest")]
         self._zeta = harmonic_noise(request)
 
     def within(self, low: Floats, high: Floats) -> Floats:
@@ -172,7 +153,7 @@ class _Common:
         def room(zeta: float) -> float:
             return float(np.log(share @ self._at(zeta, low, high) / q))
 
-        self._zeta = crossing(room, self._zeta, self._least, self._most)
+        self._zeta = crossing(room, self._zeta, *self._ends)
         rates = self._at(self._zeta, low, high)
         # Scaling moves the free groups only; those at a limit or at q̄ stay where they are.
         fixed = (rates <= low) | (rates >= high)
@@ -196,11 +177,9 @@ class _Intervals:
         self._found = np.full((2, len(request.groups)), np.nan)  # the last rates, and the noise
 
     def curves(self, groups: Integers, q: Floats) -> list[PrivacyCurve]:
-        """Return the curves of some groups with rates q that spend their (ε, δ).
-
-        By PLD whatever the noise is calibrated with: Δ needs lower bounds too, which Rényi
-        accounting has none of; as plans measure Δ.
-        """
+        """Return the curves of some groups with rates q that spend their (ε, δ)."""
+        # By PLD whatever the noise is calibrated with, as plans measure Δ: it needs lower bounds
+        # too, which Rényi accounting has none of.
         pairs = zip(self.noise(groups, q).tolist(), q.tolist(), strict=True)
         runs = [sampled_steps(z, rate, self._request.steps) for z, rate in pairs]
         return [privacy_curve(run, method="pld") for run in runs]
@@ -215,10 +194,8 @@ class _Intervals:
         return np.asarray(self._found[1, groups])
 
     def foreseen(self, q: Floats, some_groups: Mask) -> Floats:
-        """Return about the farthest rates towards q where Δ ≤ bound; NaN where nothing is known.
-
-        Solved for some of the groups that differ by their ε alone, and between them interpolated.
-        """
+        """Return about the farthest rates towards q where Δ ≤ bound; NaN where nothing is known."""
+        # Solved for some of the groups that differ by their ε alone, and between them interpolated.
         groups, start = self._request.groups, math.log(self._request.mean_probability)
         away, place = np.log(q) - start, np.log(groups.epsilon)
         # Alike are groups on one side of q̄ with the same δ and bound; ε orders them.
@@ -241,10 +218,7 @@ class _Intervals:
         return about
 
     def limits(self, groups: Integers, q: Floats) -> tuple[Floats, Floats]:
-        """Return q where Δ ≤ bound there, else the farthest rates towards them where that holds.
-
-        And about the log of the farthest rates, from that of the mean rate.
-        """
+        """Return the farthest rates up to q where Δ ≤ bound, and about their log from that of q̄."""
         if not groups.size:
             return q, q
         start = self._request.mean_probability

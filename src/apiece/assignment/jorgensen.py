@@ -11,7 +11,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._types import Floats, Mask
 from apiece.accounting import PrivacyCurve, privacy_curve
-from apiece.assignment.request import Request
+from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import ROUND, uniform_noise
 from apiece.errors import BudgetError, InfeasibleError, InputError
 from apiece.numerics.roots import narrowed
@@ -25,7 +25,7 @@ AIM = 1 - 3e-4  # what a lattice of losses may add to the amplification formula
 
 
 @dataclass(frozen=True, slots=True)
-class JorgensenSampling:
+class JorgensenSampling(Strategy):
     """The data set is sampled once, record i with π_i, then standard DP-SGD runs at τ on it.
 
     Records that ask for τ or more join for certain; of the others π_i is the largest for which
@@ -66,19 +66,11 @@ class JorgensenSampling:
         object.__setattr__(self, "loss", check_loss("loss", self.loss))
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan of one stage with a participation a group.
-
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            InfeasibleError: Where at the τ given fewer join than a batch holds.
-        """
-        groups, least = request.groups, request.expected_batch_size
-        ones = np.ones(len(groups))
+        """Return the plan of one stage with a participation a group."""
+        groups, least, given = request.groups, request.expected_batch_size, self.threshold
         while True:
-            if self.threshold is not None:
-                tau = min(self.threshold, float(groups.epsilon.max()))
+            if given is not None:
+                tau = min(given, float(groups.epsilon.max()))
             else:
                 tau = best_threshold(groups.epsilon, groups.records, self.loss, least=least)
             try:
@@ -86,17 +78,12 @@ class JorgensenSampling:
                 break
             except InfeasibleError:
                 # The formula for pure ε promised more than join where δ differ.
-                if self.threshold is not None or not tau > groups.epsilon.min():
+                if given is not None or not tau > groups.epsilon.min():
                     raise
                 least = min(MORE * max(least, 1.0), float(request.records))
-        stage = Stage(
-            steps=request.steps,
-            expected_batch_size=float(q * joins @ groups.records),
-            noise_stddev=z * request.clip_norm / ROUND,
-            sampling_probability=q * ones,
-            clip_norm=request.clip_norm * ones,
-            participation=joins,
-        )
+        ones, batch = np.ones(len(groups)), float(q * joins @ groups.records)
+        stddev, clips = z * request.clip_norm / ROUND, request.clip_norm * ones
+        stage = Stage(request.steps, batch, stddev, q * ones, clips, participation=joins)
         return request.plan(self.name, (stage,))
 
 
@@ -127,10 +114,8 @@ def inner_rate(request: Request, joins: Floats) -> float:
 
 
 def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
-    """Return the largest π that keeps (ε, δ) when `curve` runs on a record that joins with π.
-
-    δ_π(ε) ≤ π·δ(log(1 + (e^ε − 1)/π)) in both directions; increasing in π. Bisected in log π.
-    """
+    """Return the largest π that keeps (ε, δ) when `curve` runs on a record that joins with π."""
+    # δ_π(ε) ≤ π·δ(log(1 + (e^ε − 1)/π)) in both directions; increasing in π. Bisected in log π.
     # δ falls with its level, so reading it at most here bounds it beyond, and is negligible
     reach = float(np.max(curve.epsilon(float(delta.min()) * 1e-3).upper))
 
@@ -145,10 +130,8 @@ def _largest(curve: PrivacyCurve, epsilon: Floats, delta: Floats) -> Floats:
 
 
 def participation(epsilon: Floats, tau: float) -> Floats:
-    """Return each record's chance of joining a run at τ: (e^ε − 1)/(e^τ − 1), at most 1.
-
-    Source: Heo et al. 2023 Eq. 4. Written so that no exponential overflows.
-    """
+    """Return each record's chance of joining a run at τ: (e^ε − 1)/(e^τ − 1), at most 1."""
+    # Heo et al. 2023 Eq. 4, written so that no exponential overflows.
     least = np.minimum(epsilon, tau)
     chance = np.exp(least - tau) * np.expm1(-least) / np.expm1(-tau)
     return np.asarray(np.clip(np.where(epsilon >= tau, 1.0, chance), 0.0, 1.0))
@@ -166,16 +149,12 @@ def check_loss(name: str, loss: float | str) -> float | str:
 def best_threshold(
     epsilon: Floats, records: npt.NDArray[np.int64], loss: float | str, *, least: float = 0.0
 ) -> float:
-    """Return the τ between the smallest and the largest ε that wastes least.
-
-    Two wastes: ε_i·(1 − π_i) of records below τ, which may stay out; ε_i − τ of records above it.
-    loss: the weight w1 of the first, the second has 1 − w1 (loss_f, Heo et al. 2023 Eq. 6); or
-    "adaptive", each waste weighted by its own share of the total (loss_a; Heo et al. 2023 Eq. 7
-    states these weights, and a product formula that does not follow from them and is 0 at both
-    ends; the weights count). Entries with ε = 0 have left. The minimum is sought among all distinct
-    ε and a fine grid, as far as at least `least` records are expected to join; it is the smallest
-    ε where no other would do.
-    """
+    """Return the smallest τ that wastes least, as far as `least` records are expected to join."""
+    # Two wastes: ε_i·(1 − π_i) of records below τ, which may stay out; ε_i − τ of records above it.
+    # loss: the weight w1 of the first, the second has 1 − w1 (loss_f, Heo et al. 2023 Eq. 6); or
+    # "adaptive", each weighted by its share of the total (loss_a: the weights of Eq. 7, not its
+    # product formula, which does not follow from them and is 0 at both ends). Entries with ε = 0
+    # have left. Sought among all distinct ε and a fine grid.
     left = epsilon > 0
     values, counts = epsilon[left], records[left]
     levels = np.unique(values)

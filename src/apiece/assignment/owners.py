@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from apiece._types import Floats, Integers
+from apiece._types import Floats, Integers, Mask
 from apiece.accounting import privacy_curve
 from apiece.assignment.front import ATTEMPTS, assign
 from apiece.assignment.request import BACK, Strategy
@@ -69,7 +68,7 @@ class OwnedPlan:
                 "rows: they are not the ids of the plan; make the plan for these rows, in order"
             )
 
-    def mechanism_for(self, owner: Any) -> Mechanism:
+    def mechanism_for(self, owner: object) -> Mechanism:
         """Return what is done to all selected rows of `owner` together.
 
         Args:
@@ -79,10 +78,10 @@ class OwnedPlan:
             InputError: For an id that owns no row of the graph.
             UnsupportedError: For several rows of plans with a coin before a stage.
         """
-        place = np.searchsorted(self.ownership.ids, owner)
-        if place == self.ownership.ids.size or self.ownership.ids[place] != owner:
+        place = np.flatnonzero(self.ownership.ids == owner)
+        if not place.size:
             raise InputError("owner: owns no row of the graph; give the id of one who does")
-        return _together(self.plan, self._held[0][place])
+        return _together(self.plan, self._held[0][place[0]])
 
     @cached_property
     def _held(self) -> tuple[Integers, Integers]:
@@ -103,20 +102,19 @@ class OwnedPlan:
         """Return, for each kind of owner, the ε of all their rows beside what they asked.
 
         Owners are of one kind whose rows are in the same groups and who asked the same; those
-        without a selected row are in none, for nothing is done to them.
+        without a selected row are in none.
 
         Raises:
-            InputError: more than 500 kinds.
-            UnsupportedError: as `mechanism_for`.
+            InputError: For more than 500 kinds.
+            UnsupportedError: As `mechanism_for`.
         """
         kinds, _ = self._kinds
-        asked, held = kinds[:, :2], kinds[:, 2:].astype(np.int64)
-        spent = np.zeros(len(kinds))
-        for number, groups in enumerate(held):
-            curve = privacy_curve(_together(self.plan, groups))
-            spent[number] = float(curve.epsilon(asked[number, 1]).upper)
-        names = np.array([f"owners of {int((groups >= 0).sum())} rows" for groups in held])
-        return Verification(names, asked[:, 0], asked[:, 1], spent, spent <= asked[:, 0])
+        epsilon, delta, held = kinds[:, 0], kinds[:, 1], kinds[:, 2:].astype(np.int64)
+        curves = [privacy_curve(_together(self.plan, groups)) for groups in held]
+        told = zip(curves, delta, strict=True)
+        spent = np.array([curve.epsilon(float(d)).upper for curve, d in told], dtype=np.float64)
+        names = np.array([f"owners of {many} rows" for many in (held >= 0).sum(axis=1)])
+        return Verification(names, epsilon, delta, spent, spent <= epsilon)
 
     @cached_property
     def _kinds(self) -> tuple[Floats, Integers]:
@@ -149,9 +147,8 @@ def assign_owned(
     """Return a verified plan for rows with several owners, each of whom has a budget.
 
     Rows are selected by the graph alone so that nobody owns more than `limit` of them. A row asks
-    what the most cautious of its owners allows a row of theirs: the ε at which so many rows of one
-    noise multiplier, at the mean rate, spend the owner's ε together. The plan is then verified
-    owner by owner, and made again with lower aims where an owner would spend more.
+    what the most cautious of its owners allows a row of theirs. The plan is verified owner by
+    owner, and made again with lower aims where an owner would spend more.
 
     Args:
         ownership: The public graph.
@@ -189,15 +186,10 @@ def assign_owned(
     rate = min(1.0, expected_batch_size / rows.size)
     epsilon, delta = budgets.epsilon[asked], budgets.delta[asked]
     aims = _for_one_row(epsilon, delta, many, rate, steps)
+    batch = expected_batch_size
     for attempt in range(ATTEMPTS):
         asks = _asked_by_rows(ownership, rows, aims, delta)
-        plan = assign(
-            asks,
-            strategy,
-            steps=steps,
-            expected_batch_size=expected_batch_size,
-            clip_norm=clip_norm,
-        )
+        plan = assign(asks, strategy, steps=steps, expected_batch_size=batch, clip_norm=clip_norm)
         owned = OwnedPlan(plan, rows, ownership, budgets)
         checked = owned.verify()
         if checked.ok or not plan.releasable:
@@ -246,21 +238,16 @@ def _for_one_row(epsilon: Floats, delta: Floats, many: Integers, rate: float, st
 
 
 def _one_of(epsilon: float, delta: float, many: int, rate: float, steps: int) -> float:
+    """Return the ε of a row at the noise at which so many rows spend ε together."""
     if many <= 1:
         return epsilon
 
-    def spent(z: float, rows: int) -> float:
-        step = MixtureOfGaussians.of_rows(z, [1.0] * rows, [rate] * rows)
+    def within(z: Floats) -> Mask:
+        step = MixtureOfGaussians.of_rows(float(z), [1.0] * many, [rate] * many)
         assert step is not None
-        return float(privacy_curve(Repeated(step, steps)).epsilon(delta).upper)
+        return np.asarray(privacy_curve(Repeated(step, steps)).epsilon(delta).upper <= epsilon)
 
-    z, _ = narrowed(
-        lambda x: np.asarray(spent(float(x), many) <= epsilon),
-        _MOST,
-        _LEAST * many,
-        rounds=_ROUNDS,
-        middle=geometric,
-    )
+    z, _ = narrowed(within, _MOST, _LEAST * many, rounds=_ROUNDS, middle=geometric)
     alone = float(privacy_curve(sampled_steps(float(z), rate, steps)).epsilon(delta).lower)
     return min(alone * (1 - BACK), epsilon)
 
@@ -277,10 +264,7 @@ def _together(plan: BoundPlan, groups: Integers) -> Mechanism:
         )
     parts: list[Mechanism] = []
     for stage in plan.stages:
-        step = MixtureOfGaussians.of_rows(
-            stage.noise_stddev,
-            stage.clip_norm[held].tolist(),
-            stage.sampling_probability[held].tolist(),
-        )
+        clips, q = stage.clip_norm[held].tolist(), stage.sampling_probability[held].tolist()
+        step = MixtureOfGaussians.of_rows(stage.noise_stddev, clips, q)
         parts += [] if step is None else [Repeated(step, stage.steps)]
     return parts[0] if len(parts) == 1 else Composed(*parts)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece import _check
 from apiece._types import Floats
@@ -27,8 +28,7 @@ class Request:
         expected_batch_size: B, above 0, at most the number of records.
         clip_norm: The mean ℓ2 bound c̄ on a record's gradient, above 0.
         method: The accounting to calibrate with.
-        back: How far below its budget each group is aimed at, in log ε, after plans that spent more
-            (see `lower`); 0 at first.
+        back: How far below its budget each group is aimed at, in log ε (see `lower`).
 
     Raises:
         InputError: For values outside their bounds; an unknown method.
@@ -48,15 +48,14 @@ class Request:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "steps", _check.count("steps", self.steps))
-        batch = _check.positive("expected_batch_size", self.expected_batch_size)
-        put(self, "expected_batch_size", batch)
-        put(self, "clip_norm", _check.positive("clip_norm", self.clip_norm))
+        for name in ("expected_batch_size", "clip_norm"):
+            put(self, name, _check.positive(name, getattr(self, name)))
         if self.method not in BATCH_METHODS:
             raise unknown("method", self.method, BATCH_METHODS)
-        if not batch <= len(self.budgets):
+        if not self.expected_batch_size <= self.records:
             raise InputError(
-                f"expected_batch_size = {batch:g}: there are {len(self.budgets)} records; give at "
-                f"most {len(self.budgets)}"
+                f"expected_batch_size = {self.expected_batch_size:g}: there are {self.records} "
+                f"records; give at most {self.records}"
             )
 
     @property
@@ -79,21 +78,6 @@ class Request:
         """The ε that each group is aimed at: what it asked, or less where that went wrong."""
         return np.asarray(self.groups.epsilon * np.exp(-np.asarray(self.back)))
 
-    def lower(self, spent: Floats, times: int) -> Self:
-        """Return this request with the groups aimed lower that spent more than they asked.
-
-        By twice what they were above, and by at least 1e-3 of log ε; doubled `times` times, as ε
-        may jump.
-
-        Args:
-            spent: Each group's ε in the plan that failed.
-            times: How many plans failed before.
-        """
-        asked = self.groups.epsilon
-        above = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
-        more = np.where(spent > asked, (2 * above + BACK) * 2**times, 0.0)
-        return replace(self, back=self.back + more)
-
     @property
     def mean_probability(self) -> float:
         """The sampling probability if all records had the same: q̄ = B/n."""
@@ -104,12 +88,25 @@ class Request:
         """The uniform mechanism that was asked for, whatever the plan arrives at."""
         return Reference(self.mean_probability, self.steps)
 
+    def lower(self, spent: Floats, times: int) -> Self:
+        """Return this request with the groups aimed lower that spent more than they asked.
+
+        Args:
+            spent: Each group's ε in the plan that failed.
+            times: How many plans failed before.
+        """
+        # By twice what they were above, and by at least `BACK`; doubled each time, as ε may jump.
+        asked = self.groups.epsilon
+        above = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
+        more = np.where(spent > asked, (2 * above + BACK) * 2**times, 0.0)
+        return replace(self, back=self.back + more)
+
     def one_stage(
         self,
         strategy: str,
         noise_stddev: float,
-        sampling_probability: Floats,
-        clip_norm: Floats,
+        sampling_probability: npt.ArrayLike,
+        clip_norm: npt.ArrayLike | None = None,
         *,
         objections: tuple[str, ...] = (),
     ) -> Plan:
@@ -118,25 +115,17 @@ class Request:
         Args:
             strategy: Its name.
             noise_stddev: Of the noise on the sum.
-            sampling_probability: Each group's.
-            clip_norm: Each group's.
+            sampling_probability: Each group's, or one for all.
+            clip_norm: Likewise; None for the mean one.
             objections: Why the plan is not for release.
         """
-        groups = self.groups
-        total = float(sampling_probability @ groups.records)
-        asked = self.expected_batch_size
-        stage = Stage(
-            steps=self.steps,
-            expected_batch_size=asked if abs(total - asked) <= 1e-9 * asked else total,
-            noise_stddev=noise_stddev,
-            sampling_probability=sampling_probability,
-            clip_norm=clip_norm,
-        )
-        return self.plan(
-            strategy,
-            (stage,),
-            objections=objections,
-        )
+        size, asked = len(self.groups), self.expected_batch_size
+        q = np.broadcast_to(np.asarray(sampling_probability, np.float64), size).copy()
+        total = float(q @ self.groups.records)
+        batch = asked if abs(total - asked) <= 1e-9 * asked else total
+        clips = np.broadcast_to(self.clip_norm if clip_norm is None else clip_norm, size)
+        stage = Stage(self.steps, batch, noise_stddev, q, clips)
+        return self.plan(strategy, (stage,), objections=objections)
 
     def plan(
         self,
@@ -169,6 +158,7 @@ class Request:
 class Strategy(Protocol):
     """A way to turn a request into a plan; a frozen value that holds the strategy's options."""
 
+    __slots__ = ()
     name: ClassVar[str]
 
     def plan(self, request: Request) -> Plan:
@@ -178,6 +168,9 @@ class Strategy(Protocol):
             request: The budgets and the settings of the training.
 
         Raises:
+            BudgetError: For budgets without what the strategy goes by.
             InfeasibleError: Where no plan meets the request.
+            UnsupportedError: For more groups than the strategy can plan for, and for levels where
+                it needs every record.
         """
         ...

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from apiece import _check
-from apiece._types import Floats
+from apiece._types import Floats, Mask
 from apiece.accounting import privacy_curve
 from apiece.assignment.jorgensen import best_threshold, check_loss, inner_rate, participation
-from apiece.assignment.request import Request
-from apiece.assignment.solve import crossing, few_groups, noise_for
+from apiece.assignment.request import Request, Strategy
+from apiece.assignment.solve import crossing, few_groups, noise
 from apiece.budgets import BudgetGroups, Budgets
 from apiece.errors import InfeasibleError, UnsupportedError, unknown
-from apiece.mechanisms import Composed, Mechanism
+from apiece.mechanisms import Composed
 from apiece.plan import BoundPlan, Plan, Stage
 from apiece.plan.parts import COMBINE
 
@@ -34,7 +34,7 @@ OBJECTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Strategy):
     """PDP-SGD: one model, several rounds, each with its threshold τ_R and its coins.
 
     In each round a record joins with π = (e^r − 1)/(e^τ − 1), r its offer, by a coin that stays
@@ -105,18 +105,10 @@ class Rounds:
                 raise unknown(option, getattr(self, option), known)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a stage a round.
-
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            InfeasibleError: For fewer steps than rounds.
-            UnsupportedError: With charging="joined", for more than 500 groups, and for levels.
-        """
+        """Return the plan with a stage a round."""
         if self.charging == "joined":
             return _published(self, request)
-        plan = request.plan(self.name, schedule(self, request), combine=self.combine)
+        plan = request.plan(self.name, _schedule(self, request), combine=self.combine)
         plan = _with_least_noise(plan, request.target)
         spent = zip(request.groups.name, plan.epsilon_spent / request.groups.epsilon, strict=True)
         note = ", ".join(f"{name} {100 * share:.1f} %" for name, share in spent)
@@ -126,14 +118,6 @@ class Rounds:
 @dataclass(frozen=True, slots=True)
 class AdaPDP(Rounds):
     """AdaPDP on DP-SGD: `Rounds` with a model a round and other defaults.
-
-    Attributes:
-        rounds: As for `Rounds`, and so the following.
-        loss: How thresholds are chosen.
-        pace: "even" or "greedy".
-        combine: "average".
-        charging: "everyone" or "joined".
-        seed: Of coins that are tossed beforehand.
 
     Guarantee:
         As for `Rounds`.
@@ -171,28 +155,16 @@ class PublishedAdaPDP(AdaPDP):
     charging: str = "joined"
 
 
-def schedule(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
-    """Return the rounds with noise for each round's own threshold.
-
-    Fewer of them, of more steps each, where budgets are used up or those left are no batch.
-    """
-    split_steps(request.steps, strategy.rounds)
-    for rounds in range(strategy.rounds, 1, -1):
-        stages = _schedule(replace(strategy, rounds=rounds), request)
-        if len(stages) == rounds:
-            return stages
-    return _schedule(replace(strategy, rounds=1), request)
-
-
 def _schedule(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
-    """Return the rounds for as long as budgets and people last."""
+    """Return the rounds, fewer of more steps where budgets are used up or those left no batch."""
     groups, batch = request.groups, request.expected_batch_size
-    remaining, stages = at_levels(groups.epsilon), []
-    for turn, steps in enumerate(split_steps(request.steps, strategy.rounds)):
+    remaining, stages = at_levels(groups.epsilon), list[Stage]()
+    parts = split_steps(request.steps, strategy.rounds)
+    for turn, steps in enumerate(parts):
         left = remaining > 1e-9 * groups.epsilon
         if turn and groups.records[left].sum() < batch:
-            break
-        offer = remaining / (strategy.rounds - turn) if strategy.pace == "even" else remaining
+            return _schedule(replace(strategy, rounds=strategy.rounds - 1), request)
+        offer = remaining / (len(parts) - turn) if strategy.pace == "even" else remaining
         offer = np.where(left, offer, 0.0)
         tau = best_threshold(offer, groups.records, strategy.loss, least=batch)
         joins = participation(offer, tau)
@@ -220,18 +192,10 @@ def _round(
     request: Request, tau: float, steps: int, q: float, joins: Floats, size: float, batch: float
 ) -> Stage:
     """Return one round at τ for `size` records, with noise for (τ, the smallest δ)."""
-    delta = request.groups.delta.min(keepdims=True)
-    z = float(noise_for(request, np.array([tau]), delta, np.array([q]), steps=[steps])[0])
-    ones = np.ones(joins.size)
-    return Stage(
-        steps=steps,
-        expected_batch_size=batch,
-        noise_stddev=z * request.clip_norm,
-        sampling_probability=q * ones,
-        clip_norm=request.clip_norm * ones,
-        participation=joins,
-        weight=tau * size,
-    )
+    delta, ones = request.groups.delta.min(keepdims=True), np.ones(joins.size)
+    z = float(noise(request, np.array([tau]), delta, q, steps=[steps])[0])
+    stddev, clips = z * request.clip_norm, request.clip_norm * ones
+    return Stage(steps, batch, stddev, q * ones, clips, joins, weight=tau * size)
 
 
 def split_steps(steps: int, rounds: int) -> list[int]:
@@ -270,53 +234,47 @@ def _with_least_noise(plan: Plan, target: Floats) -> Plan:
 
 
 def _published(strategy: Rounds, request: Request) -> BoundPlan:
-    """Return the plan of the rounds that these coins give, with what its worst paths spend.
-
-    The coins are tossed here, because thresholds, noise and normalisers of later rounds depend on
-    them.
-    """
-    name = strategy.name.removeprefix("published_")
+    """Return the plan of the rounds that these coins give, with what its worst paths spend."""
+    # The coins are tossed here, because thresholds, noise and normalisers of later rounds depend on
+    # them.
+    name, groups = strategy.name.removeprefix("published_"), request.groups
     few_groups(request, f"published_{name}")
     if not isinstance(request.budgets, Budgets):
         raise UnsupportedError(
             f"strategy published_{name}: tosses each record's coins, so it needs Budgets, not "
             "levels"
         )
-    groups, index = request.groups, request.budgets.group_index
     generator = np.random.default_rng(strategy.seed)
     remaining = request.budgets.epsilon.copy()
-    rounds: list[tuple[float, int, int]] = []  # τ, steps, how many joined
-    joined = np.zeros((request.records, strategy.rounds), dtype=bool)
-    for turn, steps in enumerate(split_steps(request.steps, strategy.rounds)):
+    rounds: list[tuple[float, int, Mask]] = []  # τ, steps, who joined
+    for steps in split_steps(request.steps, strategy.rounds):
         if not remaining.max() > 1e-9:
             break
         values, counts = np.unique(remaining, return_counts=True)
         tau = best_threshold(values, counts, strategy.loss)
         chance = np.where(remaining > 0, participation(remaining, tau), 0.0)
-        joined[:, turn] = generator.random(request.records) < chance
-        size = int(joined[:, turn].sum())
-        if size == 0:
+        joined = generator.random(request.records) < chance
+        if not joined.any():
             break
-        rounds.append((tau, steps, size))
-        remaining = np.where(joined[:, turn], np.maximum(remaining - tau, 0.0), remaining)
+        rounds.append((tau, steps, joined))
+        remaining = np.where(joined, np.maximum(remaining - tau, 0.0), remaining)
     # A group of the plan is a budget group and the rounds that its records joined.
-    key = np.concatenate((index[:, None], joined[:, : len(rounds)]), axis=1)
+    key = np.stack([request.budgets.group_index, *(joined for *_, joined in rounds)], axis=1)
     patterns, place, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     stages = []
-    for (tau, steps, size), joins in zip(rounds, patterns[:, 1:].astype(float).T, strict=True):
+    for (tau, steps, joined), joins in zip(rounds, patterns[:, 1:].astype(float).T, strict=True):
+        size = int(joined.sum())
         q = min(1.0, request.expected_batch_size / size)
         stages.append(_round(request, tau, steps, q, joins, size, q * size))
-    origin, taus = patterns[:, 0].astype(np.int64), [tau for tau, _, _ in rounds]
+    origin, taus = patterns[:, 0].astype(np.int64), [tau for tau, *_ in rounds]
     worst = {g: _worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()}
+    names = [_name(groups.name[p[0]], p[1:]) for p in patterns]
+    excess = None if groups.excess is None else groups.excess[origin]
     return BoundPlan(
         strategy=f"published_{name}",
         clip_norm=request.clip_norm,
         budget_groups=BudgetGroups(
-            name=np.array([_name(groups.name[p[0]], p[1:]) for p in patterns]),
-            epsilon=groups.epsilon[origin],
-            delta=groups.delta[origin],
-            excess=None if groups.excess is None else groups.excess[origin],
-            records=counts,
+            np.array(names), groups.epsilon[origin], groups.delta[origin], excess, counts
         ),
         stages=tuple(stages),
         group_index=place.reshape(-1),
@@ -337,11 +295,10 @@ def _name(name: str, joined: npt.NDArray[np.int64]) -> str:
 def paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:
     """Return every way in which a record's coins can fall: which rounds it joins.
 
-    Who has at least τ left joins for certain; who has nothing left never joins.
-
     >>> list(paths(0.5, [2.0, 2.0]))
     [(True, False), (False, True), (False, False)]
     """
+    # Who has at least τ left joins for certain; who has nothing left never joins.
     if not taus:
         yield ()
         return
@@ -351,19 +308,18 @@ def paths(epsilon: float, taus: list[float]) -> Iterator[tuple[bool, ...]]:
         yield from ((False, *rest) for rest in paths(epsilon, taus[1:]))
 
 
-def _worst_path(
-    request: Request, stages: list[Stage], taus: list[float], group: int
-) -> tuple[bool, ...]:
+def _worst_path(request: Request, stages: list[Stage], taus: list[float], group: int) -> list[bool]:
     """Return the path that costs most, by branch and bound: RDP bounds what PLD will find."""
     epsilon, delta = float(request.groups.epsilon[group]), float(request.groups.delta[group])
-    every = set(paths(epsilon, taus))
+    every = np.array(sorted(set(paths(epsilon, taus))))
     # A path that joins a subset of another's rounds costs no more.
-    maximal = [p for p in every if not any(p != o and _joined(p) <= _joined(o) for o in every)]
+    inside = (every[:, None] <= every).all(axis=2)
+    maximal = every[inside.sum(axis=1) == 1].tolist()
 
-    def cost(path: tuple[bool, ...], method: str) -> float:
+    def cost(path: list[bool], method: str) -> float:
         taken = (stage for stage, on in zip(stages, path, strict=True) if on)
         parts = [replace(stage, participation=None).mechanism(0) for stage in taken]
-        mechanism: Mechanism = Composed(*(part for part in parts if part is not None))
+        mechanism = Composed(*(part for part in parts if part is not None))
         return float(privacy_curve(mechanism, method=method).epsilon(delta).upper)
 
     bounds = sorted(((cost(path, "rdp"), path) for path in maximal), reverse=True)
@@ -376,8 +332,3 @@ def _worst_path(
         if (exact := cost(path, request.method)) > best:
             best, worst = exact, path
     return worst
-
-
-def _joined(path: tuple[bool, ...]) -> set[int]:
-    """Return the rounds that a path joins."""
-    return {turn for turn, joined in enumerate(path) if joined}

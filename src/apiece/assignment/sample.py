@@ -9,17 +9,15 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.assignment.levels import STEP, Population, extremes, many, rate_ladder
-from apiece.assignment.request import Request
+from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import (
     ROUND,
     Follow,
     crossing,
     harmonic_noise,
-    loosest,
-    noise,
+    level_noise,
     rates,
     require_rates,
-    strictest,
     uniform_noise,
 )
 from apiece.errors import InfeasibleError, unknown
@@ -33,7 +31,7 @@ FEW = 6  # up to so many groups the noise is sought by solving for each; beyond,
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Strategy):
     """Each record's sampling probability is as large as its budget allows; the noise is shared.
 
     A group may spend less than ε_g: where even q_g = 1 costs less, and where ε jumps with the rate,
@@ -68,38 +66,18 @@ class Sample:
             raise unknown("Sample noise", self.noise, NOISES)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a sampling probability a group.
-
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            InfeasibleError: Where no batch of the size asked can be reached, or a budget allows no
-                rate at all.
-        """
+        """Return the plan with a sampling probability a group."""
         if self.noise == "batch":
             z, free = batch_noise(request)
             q = fit_mean(request, free)
         else:
-            z = self._noise_multiplier(request)
+            epsilon = request.groups.epsilon
+            level = float(request.share @ epsilon) if self.noise == "mean" else self.noise
+            z = level_noise(request, level, epsilon)
             q = free = free_rates(request, z)
         require_rates(request, free, z)
-        clips = np.full(len(request.groups), request.clip_norm)
         # rounded up, so that stddev/clip is not below z
-        stddev = z * request.clip_norm / ROUND
-        return request.one_stage(self.name, stddev, q, clips)
-
-    def _noise_multiplier(self, request: Request) -> float:
-        groups, q = request.groups, request.mean_probability
-        epsilon, delta = groups.epsilon, groups.delta
-        if self.noise == "mean":
-            mean = np.array([request.share @ epsilon])
-            return float(noise(request, mean, delta.min(keepdims=True), q)[0])
-        if self.noise == "loosest":
-            front = loosest(epsilon, delta)
-            return float(noise(request, epsilon[front], delta[front], q).min())
-        front = strictest(epsilon, delta)
-        return float(noise(request, epsilon[front], delta[front], q).max())
+        return request.one_stage(self.name, z * request.clip_norm / ROUND, q)
 
 
 def batch_noise(request: Request) -> tuple[float, Floats]:
@@ -117,58 +95,41 @@ def batch_noise(request: Request) -> tuple[float, Floats]:
         return shared
     # Rényi accounting knows no rate for a small budget at the noise of a far larger one: then there
     # is more noise, and rates are scaled down.
-    floor = _floor(request)
+    if len(groups) > FEW:  # below the lowest rung of a ladder
+        epsilon, delta = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
+    floor = uniform_noise(request, epsilon, delta, SELDOM)
     return _shared(request, max(least, floor), max(most, floor))
 
 
 def _shared(request: Request, least: float, most: float) -> tuple[float, Floats]:
     """Return `batch_noise` between two noise multipliers."""
-    if len(request.groups) > FEW:
-        return _laddered(request, least, most)
-    follow = Follow(request, request.target, request.groups.delta, request.share)
+    share, q = request.share, request.mean_probability
+    if len(request.groups) <= FEW:
+        follow = Follow(request, request.target, request.groups.delta, share)
 
-    def room(z: float) -> float:
-        mean = float(request.share @ follow.at(z))
-        return float(np.log(max(mean / request.mean_probability, 1e-300)))
+        def room(z: float) -> float:
+            return float(np.log(max(float(share @ follow.at(z)) / q, 1e-300)))
 
-    z = crossing(room, harmonic_noise(request), least, most)
-    return z, follow.closely(z)
+        z = crossing(room, harmonic_noise(request), least, most)
+        return z, follow.closely(z)
+    people = Population.of(request).summary()
+    # on rungs a rate lies half a step lower on average; solved one by one, where ε is by a hair
+    aim = float(np.log(q)) + (STEP / 2 if many(request) else 1e-3)
 
+    def about(z: float) -> float:
+        ladder = rate_ladder(request, people, z)
+        return float(np.log(people.share @ np.exp(ladder.estimate(people)))) - aim
 
-def _floor(request: Request) -> float:
-    """Return the noise multiplier below which somebody would have no rate at all."""
-    epsilon, delta = request.target, request.groups.delta
-    if len(request.groups) > FEW:  # below the lowest rung of a ladder
-        epsilon, delta = 0.97 * epsilon.min(keepdims=True), delta.min(keepdims=True)
-    return uniform_noise(request, epsilon, delta, SELDOM)
-
-
-def _laddered(request: Request, least: float, most: float) -> tuple[float, Floats]:
-    """Return `batch_noise` of many groups; what interpolation missed is made up for."""
-    allowed = np.log(BELOW if many(request) else BARELY)
-    z = _ladder_noise(request, least, most)
-    for _ in range(20):
+    start = harmonic_noise(request)
+    z = crossing(about, start, least, most, slope=2.5, tolerance=2 * TOLERANCE)
+    for _ in range(20):  # what interpolation missed is made up for
         free = free_rates(request, z)
-        missing = float(np.log(request.mean_probability / (request.share @ free)))
-        if missing <= allowed:
+        missing = float(np.log(q / (share @ free)))
+        if missing <= np.log(BELOW if many(request) else BARELY):
             break
         # Rates grow faster than z: half of what is missing, and the loop makes up for the rest.
         z *= float(np.exp(0.5 * missing + TOLERANCE))
     return z, free
-
-
-def _ladder_noise(request: Request, least: float, most: float) -> float:
-    """Return the noise multiplier of `batch_noise`, sought with interpolated rates."""
-    people = Population.of(request).summary()
-    # on rungs a rate lies half a step lower on average; solved one by one, where ε is by a hair
-    lost = STEP / 2 if many(request) else 1e-3
-    aim = float(np.log(request.mean_probability)) + lost
-
-    def room(z: float) -> float:
-        ladder = rate_ladder(request, people, z)
-        return float(np.log(people.share @ np.exp(ladder.estimate(people)))) - aim
-
-    return crossing(room, harmonic_noise(request), least, most, slope=2.5, tolerance=2 * TOLERANCE)
 
 
 def free_rates(request: Request, z: float) -> Floats:
@@ -180,11 +141,8 @@ def free_rates(request: Request, z: float) -> Floats:
 
 
 def fit_mean(request: Request, q: Floats) -> Floats:
-    """Return `q` scaled down, which is safe, to the mean asked.
-
-    On a ladder of levels the mean may stay below it by up to 1 %; the plan then says what it is.
-    Raises `InfeasibleError` where the mean is below it by more than rounding.
-    """
+    """Return `q` scaled down, which is safe, to the mean asked; raise where it is below it."""
+    # On a ladder of levels the mean may stay below it by up to 1 %; the plan then says what it is.
     factor = request.mean_probability / float(request.share @ q)
     if factor > (BELOW if many(request) else BARELY):
         raise InfeasibleError(

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from apiece.assignment.levels import many, noise_levels
-from apiece.assignment.request import Request
+from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import ROUND, noise
 from apiece.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Strategy):
     """Each record's clip norm is as large as its budget allows; rates and noise are the same.
 
     With z_g the noise multiplier of (ε_g, δ_g) at q̄ = B/n: S = c̄ / mean(1/z) and c_g = S/z_g, so
@@ -36,16 +34,12 @@ class Scale:
     name: ClassVar[str] = "scale"
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a clip norm a group.
-
-        Args:
-            request: The budgets and the settings of the training.
-        """
-        groups, q = request.groups, request.mean_probability
+        """Return the plan with a clip norm a group."""
+        q = request.mean_probability
         if many(request):
             z = noise_levels(request, q)
         else:
-            z = noise(request, request.target, groups.delta, q)
+            z = noise(request, request.target, request.groups.delta, q)
         # c_g = S/z_g with mean c̄: S is c̄ times the harmonic mean of z.
         stddev = request.clip_norm / float(request.share @ (1 / z))
-        return request.one_stage(self.name, stddev, np.full(len(groups), q), stddev / z * ROUND)
+        return request.one_stage(self.name, stddev, q, stddev / z * ROUND)

@@ -69,12 +69,7 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
             f"schedule_noise: {len(distinct)} distinct mechanisms, at most {MANY}; round the "
             "budgets down first, with Budgets.rounded_down"
         )
-    levels = np.array(
-        [
-            _multiplier(q, z, target, delta, steps, factors, plan.method)
-            for q, z, target, delta in distinct.tolist()
-        ]
-    )
+    levels = np.array([_multiplier(*k, steps, factors, plan.method) for k in distinct.tolist()])
     multiplier = levels[group.reshape(-1)]  # where the factor is 1
     share = plan.budget_groups.records / plan.records
     # The mean clip norm stays: S = c̄ / mean(1/z).
@@ -139,32 +134,19 @@ def _parts(schedule: Schedule, steps: int, stages: int | None) -> tuple[list[int
 
 
 def _multiplier(
-    q: float,
-    old: float,
-    target: float,
-    delta: float,
-    steps: list[int],
-    factors: Floats,
-    method: str,
+    q: float, old: float, target: float, delta: float, steps: list[int], factors: Floats, by: str
 ) -> float:
     """Return the least noise multiplier, where the factor is 1, that spends at most `target`."""
 
-    def spent(z: float) -> float:
+    def room(log_z: float) -> float:
         runs = zip(steps, factors.tolist(), strict=True)
-        mechanism = Composed(*(sampled_steps(z * f, q, t) for t, f in runs))
-        return float(privacy_curve(mechanism, method=method).epsilon(delta).upper)
+        mechanism = Composed(*(sampled_steps(math.exp(log_z) * f, q, t) for t, f in runs))
+        spent = float(privacy_curve(mechanism, method=by).epsilon(delta).upper)
+        return float(log_room(target, spent))
 
     if q == 0 or target == 0:
         return old
     weights = np.array(steps) / sum(steps)
-    guess = old * float(np.sqrt((weights / factors**2).sum()))  # exact where q is 1
-    least = safe_end(
-        lambda log_z: float(log_room(target, spent(math.exp(log_z)))),
-        math.log(guess),
-        math.log(guess) + FAR,
-        math.log(guess) - FAR,
-        slope=1.3,
-        tolerance=PRECISION,
-        narrow=PRECISION,
-    )
-    return math.exp(least)
+    guess = math.log(old * float(np.sqrt((weights / factors**2).sum())))  # exact where q is 1
+    ends, close = (guess + FAR, guess - FAR), {"tolerance": PRECISION, "narrow": PRECISION}
+    return math.exp(safe_end(room, guess, *ends, slope=1.3, **close))

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from apiece.assignment.request import Request
-from apiece.assignment.solve import noise_for
+from apiece._types import Integers
+from apiece.assignment.request import Request, Strategy
+from apiece.assignment.solve import noise
 from apiece.errors import InfeasibleError, unknown
 from apiece.plan import Plan, Stage
 
@@ -16,7 +17,7 @@ ORDERS = ("strictest", "loosest")
 
 
 @dataclass(frozen=True, slots=True)
-class Sequential:
+class Sequential(Strategy):
     """A stage a group: one model is trained on each group in turn, at that group's budget.
 
     The steps are split in proportion to the groups' sizes, at least one each. A stage's expected
@@ -49,39 +50,26 @@ class Sequential:
             raise unknown("Sequential order", self.order, ORDERS)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan with a stage a group.
-
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            InfeasibleError: Where there are fewer steps than groups.
-        """
-        groups = request.groups
+        """Return the plan with a stage a group."""
+        groups, clip = request.groups, request.clip_norm
         steps = _split(request.steps, groups.records)
         # A group smaller than a batch takes part whole, at rate 1.
         batch = np.minimum(request.expected_batch_size, groups.records)
         q = batch / groups.records
-        z = noise_for(request, request.target, groups.delta, q, steps=steps)
-        clips = np.full(len(groups), request.clip_norm)
-        turns = range(len(groups)) if self.order == "strictest" else range(len(groups))[::-1]
-        stages = tuple(
-            Stage(
-                steps=int(steps[g]),
-                expected_batch_size=float(batch[g]),
-                noise_stddev=float(z[g]) * request.clip_norm * (1 + 1e-12),
-                sampling_probability=np.where(np.arange(len(groups)) == g, q[g], 0.0),
-                clip_norm=clips,
-            )
-            for g in turns
-        )
-        return request.plan(self.name, stages)
+        z = noise(request, request.target, groups.delta, q, steps=steps)
+        stddev = z * clip * (1 + 1e-12)
+        clips = np.full(len(groups), clip)
+        stages = [
+            Stage(int(steps[g]), float(batch[g]), float(stddev[g]), alone, clips)
+            for g, alone in enumerate(np.diag(q))
+        ]
+        return request.plan(self.name, tuple(stages[:: 1 if self.order == "strictest" else -1]))
 
 
-def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
+def _split(steps: int, records: Integers) -> Integers:
     """Return `steps` split: one for each group, the rest in proportion to `records`.
 
-    >>> _split(10, np.array([100, 1, 899]))
+    >>> _split(10, np.array([100, 1, 899])).tolist()
     [2, 1, 7]
     """
     if steps < records.size:
@@ -94,4 +82,4 @@ def _split(steps: int, records: np.ndarray[tuple[int], np.dtype[np.int64]]) -> l
     parts = np.floor(exact).astype(np.int64)
     # What rounding down left goes to the largest remainders.
     parts[np.argsort(parts - exact, kind="stable")[: free - int(parts.sum())]] += 1
-    return [int(part) + 1 for part in parts]
+    return parts + 1

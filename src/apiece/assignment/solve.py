@@ -20,34 +20,22 @@ MANY = 500  # more distinct budgets than this are not planned for curve by curve
 ROUND = 1 - 1e-12  # a factor that outweighs the rounding of a product or quotient
 
 
-def noise(request: Request, epsilon: Floats, delta: Floats, probability: npt.ArrayLike) -> Floats:
-    """Return the smallest safe noise multiplier for each (ε, δ) at a sampling probability."""
-    return noise_for(request, epsilon, delta, probability, steps=request.steps)
-
-
-def noise_for(
+def noise(
     request: Request,
     epsilon: Floats,
     delta: Floats,
     probability: npt.ArrayLike,
     *,
-    steps: npt.ArrayLike,
+    steps: npt.ArrayLike | None = None,
 ) -> Floats:
     """Return the smallest safe noise multiplier for each (ε, δ), rate and number of steps."""
-    columns = np.broadcast_arrays(epsilon, delta, probability, steps)
+    told = request.steps if steps is None else steps
+    columns = np.broadcast_arrays(epsilon, delta, probability, told)
+    names = ("epsilon", "delta", "sampling_probability", "steps")
 
     def solve(some: Integers, guess: Floats) -> Floats:
-        asked, d, q, t = (column[some] for column in columns)
-        return np.asarray(
-            accounting.noise_multipliers(
-                epsilon=asked,
-                delta=d,
-                sampling_probability=q,
-                steps=t,
-                method=request.method,
-                guess=guess,
-            )
-        )
+        given = {name: column[some] for name, column in zip(names, columns, strict=True)}
+        return accounting.noise_multipliers(**given, method=request.method, guess=guess)
 
     return _some_first(epsilon, delta, solve)
 
@@ -60,39 +48,28 @@ def rates(
     guess: npt.ArrayLike = math.nan,
     precision: npt.ArrayLike = 0.0,
 ) -> Floats:
-    """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier.
-
-    0 where none is known to be safe. guess: about what they are, NaN where unknown. precision: what
-    may be missing of each.
-    """
-    columns = np.broadcast_arrays(epsilon, delta, multiplier, guess, precision)
+    """Return the largest safe sampling probability for each (ε, δ) at a noise multiplier, or 0."""
+    # guess: about what they are, NaN where unknown. precision: what may be missing of each.
+    columns = np.broadcast_arrays(epsilon, delta, multiplier, precision, guess)
+    names = ("epsilon", "delta", "noise_multiplier", "precision")
+    known = columns[4]
 
     def solve(some: Integers, about: Floats) -> Floats:
-        asked, d, z, known, close = (column[some] for column in columns)
-        return np.asarray(
-            accounting.sampling_probabilities(
-                epsilon=asked,
-                delta=d,
-                noise_multiplier=z,
-                steps=request.steps,
-                method=request.method,
-                guess=np.where(np.isnan(known), about, known),
-                precision=close,
-            )
+        given = {name: column[some] for name, column in zip(names, columns, strict=False)}
+        start = np.where(np.isnan(known[some]), about, known[some])
+        return accounting.sampling_probabilities(
+            **given, steps=request.steps, method=request.method, guess=start
         )
 
-    unknown = bool(np.isnan(columns[3]).all())
-    return _some_first(epsilon, delta, solve) if unknown else solve(*_all(epsilon))
+    return _some_first(epsilon, delta, solve) if np.isnan(known).all() else solve(*_all(epsilon))
 
 
 def _some_first(
     epsilon: Floats, delta: Floats, solve: Callable[[Integers, Floats], Floats]
 ) -> Floats:
-    """Return what `solve` finds for each budget, given about what it is; NaN where unknown.
-
-    Of many budgets that differ by ε alone some are solved first, and the others' guesses lie
-    between those.
-    """
+    """Return what `solve` finds for each budget, given about what it is; NaN where unknown."""
+    # Of many budgets that differ by ε alone some are solved first, and the others' guesses lie
+    # between those.
     order = np.argsort(epsilon, kind="stable")
     if order.size < SEVERAL or (delta != delta[0]).any():
         return solve(*_all(epsilon))
@@ -150,10 +127,21 @@ def loosest(epsilon: Floats, delta: Floats) -> npt.NDArray[np.int64]:
     return strictest(-epsilon, -delta)
 
 
-def uniform_noise(request: Request, epsilon: Floats, delta: Floats, probability: float) -> float:
-    """Return the least noise multiplier that keeps every one of these budgets."""
-    front = strictest(epsilon, delta)
-    return float(noise(request, epsilon[front], delta[front], probability).max())
+def uniform_noise(
+    request: Request, epsilon: Floats, delta: Floats, probability: float, of: str = "strictest"
+) -> float:
+    """Return the least noise multiplier that keeps all of these budgets, or (loosest) one."""
+    front = (strictest if of == "strictest" else loosest)(epsilon, delta)
+    needed = noise(request, epsilon[front], delta[front], probability)
+    return float(needed.max() if of == "strictest" else needed.min())
+
+
+def level_noise(request: Request, level: str | float, epsilon: Floats) -> float:
+    """Return the noise of the strictest or loosest budget at q̄, or of an ε at the smallest δ."""
+    q, delta = request.mean_probability, request.groups.delta
+    if isinstance(level, str):
+        return uniform_noise(request, epsilon, delta, q, level)
+    return float(noise(request, np.array([level]), delta.min(keepdims=True), q)[0])
 
 
 def harmonic_noise(request: Request) -> float:
@@ -175,14 +163,10 @@ def crossing(
     tolerance: float = 4e-4,
     slope: float = 2.0,
 ) -> float:
-    """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one.
-
-    room: growing on [low, high], all positive, up to a noise below the tolerance; `slope` is about
-    what it grows by in log x. Where it is at least 0 at `low`, returns `low`; where it jumps past
-    the tolerance, the end of the jump; where it is negative at `high`, by noise, up to half a
-    percent more than `high`.
-    """
-    # Half a percent more than `high`, for where noise makes the room there negative.
+    """Return x, one of those evaluated, with 0 ≤ room(x) ≤ tolerance where there is one."""
+    # room grows on [low, high], by about `slope` in log x, up to a noise below the tolerance. Where
+    # it is at least 0 at `low`, returns `low`; where it jumps past the tolerance, the end of the
+    # jump; where noise makes it negative at `high`, up to half a percent more.
     least, most = math.log(low), math.log(high * 1.005)
     first = min(max(math.log(guess), least), most)
     end = safe_end(
@@ -206,11 +190,10 @@ SURE = 0.98  # a guess above this is of no use: the largest rate is tried anyway
 
 
 class Follow:
-    """The largest safe rates of some budgets as a function of the common noise multiplier.
+    """The largest safe rates of some budgets as a function of the common noise multiplier."""
 
-    Remembers what it found: between neighbouring multipliers log q is nearly linear in log z. What
-    is returned is as safe as `rates`; only the time depends on what was asked before.
-    """
+    # Remembers what it found: between neighbouring multipliers log q is nearly linear in log z.
+    # What is returned is as safe as `rates`; only the time depends on what was asked before.
 
     def __init__(self, request: Request, epsilon: Floats, delta: Floats, share: Floats) -> None:
         self._request, self._epsilon, self._delta = request, epsilon, delta

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from apiece import _check
-from apiece._types import Mask
-from apiece.assignment.request import Request
+from apiece._types import Floats
+from apiece.assignment.request import Request, Strategy
 from apiece.assignment.solve import uniform_noise
 from apiece.errors import BudgetError, InfeasibleError
 from apiece.plan import Plan
@@ -18,7 +18,7 @@ CANDIDATES = 8  # of τ, in each round of the search
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(Strategy):
     """Records that ask for less than `epsilon` are left out (q = 0); the others train at τ.
 
     At a fixed batch size the noise on a mean gradient is S/B = z·c/B, so the best τ is the one with
@@ -53,52 +53,22 @@ class Threshold:
             object.__setattr__(self, "epsilon", number)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan in which the groups below τ have q = 0.
+        """Return the plan in which the groups below τ have q = 0."""
+        at = self._best(request) if self.epsilon is None else _at(request, self.epsilon)
+        return request.one_stage(self.name, at[0] * request.clip_norm, at[1])
 
-        Args:
-            request: The budgets and the settings of the training.
-
-        Raises:
-            InfeasibleError: Where fewer records are kept than a batch holds.
-        """
-        groups = request.groups
-        if self.epsilon is None:
-            z, keep = self._best(request)
-        else:
-            z, keep = self._at(request, self.epsilon)
-        kept = int(groups.records[keep].sum())
-        q = np.where(keep, request.expected_batch_size / kept, 0.0)
-        clips = np.full(len(groups), request.clip_norm)
-        return request.one_stage(self.name, z * request.clip_norm, q, clips)
-
-    @staticmethod
-    def _at(request: Request, tau: float) -> tuple[float, Mask]:
-        groups = request.groups
-        keep = groups.epsilon >= tau
-        kept = int(groups.records[keep].sum())
-        if kept < request.expected_batch_size:
-            order = np.argsort(-groups.epsilon, kind="stable")
-            enough = np.cumsum(groups.records[order]) >= request.expected_batch_size
-            nearest = groups.epsilon[order][int(np.argmax(enough))]
-            raise InfeasibleError(
-                f"Threshold epsilon = {tau:g}: keeps {kept} records, fewer than "
-                f"expected_batch_size = {request.expected_batch_size:g}; use at most {nearest:g}"
-            )
-        q = request.expected_batch_size / kept
-        return uniform_noise(request, request.target[keep], groups.delta[keep], q), keep
-
-    def _best(self, request: Request) -> tuple[float, Mask]:
-        """Return noise and kept groups of the best τ: of a few, then of those beside the best."""
-        groups = request.groups
-        levels = np.unique(groups.epsilon)
-        enough = np.array([groups.records[groups.epsilon >= tau].sum() for tau in levels])
+    def _best(self, request: Request) -> tuple[float, Floats]:
+        """Return noise and rates of the best τ: of a few, then of those beside the best."""
+        epsilon, records = request.groups.epsilon, request.groups.records
+        levels = np.unique(epsilon)
+        enough = np.array([records[epsilon >= tau].sum() for tau in levels])
         levels = levels[enough >= request.expected_batch_size]
-        solved: dict[int, tuple[float, Mask]] = {}
+        solved: dict[int, tuple[float, Floats]] = {}
         low, high = 0, levels.size - 1
         while True:
             for at in np.unique(np.linspace(low, high, CANDIDATES).astype(int)).tolist():
                 if at not in solved:
-                    solved[at] = self._at(request, float(levels[at]))
+                    solved[at] = _at(request, float(levels[at]))
             tried = sorted(solved)
             best = tried[0]
             for at in tried[1:]:
@@ -106,7 +76,24 @@ class Threshold:
                 if solved[at][0] < solved[best][0] * (1 - 1e-6):
                     best = at
             place = tried.index(best)
-            around = (tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)])
-            if all(at in solved for at in range(around[0], around[1] + 1)):
+            low, high = tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)]
+            if all(at in solved for at in range(low, high + 1)):
                 return solved[best]
-            low, high = around
+
+
+def _at(request: Request, tau: float) -> tuple[float, Floats]:
+    """Return the noise multiplier and each group's rate at a threshold."""
+    groups, batch = request.groups, request.expected_batch_size
+    keep = groups.epsilon >= tau
+    kept = int(groups.records[keep].sum())
+    if kept < batch:
+        order = np.argsort(-groups.epsilon, kind="stable")
+        enough = np.cumsum(groups.records[order]) >= batch
+        nearest = groups.epsilon[order][int(np.argmax(enough))]
+        raise InfeasibleError(
+            f"Threshold epsilon = {tau:g}: keeps {kept} records, fewer than "
+            f"expected_batch_size = {batch:g}; use at most {nearest:g}"
+        )
+    q = batch / kept
+    z = uniform_noise(request, request.target[keep], groups.delta[keep], q)
+    return z, np.where(keep, q, 0.0)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from apiece import _check
-from apiece.assignment.request import Request
-from apiece.assignment.solve import loosest, noise, strictest
+from apiece.assignment.request import Request, Strategy
+from apiece.assignment.solve import level_noise
 from apiece.errors import BudgetError, unknown
 from apiece.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(Strategy):
     """Every record gets the same noise and rate, as in standard DP-SGD.
 
     Attributes:
@@ -43,45 +41,22 @@ class Uniform:
     budget: str | float = "strictest"
 
     def __post_init__(self) -> None:
-        if isinstance(self.budget, str):
-            if self.budget not in ("strictest", "loosest"):
-                raise unknown("Uniform budget", self.budget, ["strictest", "loosest"])
-        else:
+        if not isinstance(self.budget, str):
             number = _check.positive("Uniform budget", self.budget, error=BudgetError)
             object.__setattr__(self, "budget", number)
+        elif self.budget not in ("strictest", "loosest"):
+            raise unknown("Uniform budget", self.budget, ["strictest", "loosest"])
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan of one noise and one rate.
-
-        Args:
-            request: The budgets and the settings of the training.
-        """
-        groups, q = request.groups, request.mean_probability
-        if isinstance(self.budget, str):
-            epsilon, delta = request.target, groups.delta
-            # The noise of all is that of a budget that no other is below (above) in both ε and δ.
-            front = (strictest if self.budget == "strictest" else loosest)(epsilon, delta)
-            needed = noise(request, epsilon[front], delta[front], q)
-            z = float(needed.max() if self.budget == "strictest" else needed.min())
-        else:
-            level = np.array([self.budget])
-            z = float(noise(request, level, groups.delta.min(keepdims=True), q)[0])
-        ones = np.ones(len(groups))
-        plan = request.one_stage(
-            self.name, z * request.clip_norm, q * ones, request.clip_norm * ones
-        )
+        """Return the plan of one noise and one rate."""
+        groups = request.groups
+        z = level_noise(request, self.budget, request.target)
+        plan = request.one_stage(self.name, z * request.clip_norm, request.mean_probability)
         broken = ~(plan.epsilon_spent <= groups.epsilon)
         if not broken.any() or self.budget == "strictest":
             return plan
-        worst = str(groups.name[int(np.flatnonzero(broken)[0])])
         objection = (
             f"Uniform(budget={self.budget!r}) spends more than {int(groups.records[broken].sum())} "
-            f"records allow ({int(broken.sum())} groups, the first is {worst})"
+            f"records allow ({int(broken.sum())} groups, the first is {groups.name[broken][0]})"
         )
-        return request.one_stage(
-            self.name,
-            z * request.clip_norm,
-            q * ones,
-            request.clip_norm * ones,
-            objections=(objection,),
-        )
+        return replace(plan, objections=(objection,))

@@ -387,21 +387,7 @@ class BoundPlan(Plan):
     leave them out, and `public()` returns the plan without them.
 
     Attributes:
-        strategy: As for `Plan`, and so the following.
-        clip_norm: The mean clip norm asked for.
-        budget_groups: The distinct budgets asked for.
-        stages: Run one after the other.
-        relation: The adjacency.
-        method: The accounting.
-        combine: "continue" or "average".
-        objections: Why the plan must not be used for a release.
-        worst_paths: For plans whose coins are revealed.
-        counts: "exact" or "released".
-        notes: For people.
-        learning_rate: A factor at each step, or None.
-        reference: What the excess is measured against.
-        unit: "record" or "person".
-        group_index: The plan's group of each record.
+        group_index: The plan's group of each record; the other attributes are those of `Plan`.
         consents: Each record's id and what it allows, in the same order.
 
     Raises:
