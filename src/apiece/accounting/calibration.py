@@ -45,9 +45,6 @@ class _Spent:
         Guarantee:
             Never below the exact value.
         """
-        return self._spent(curve)
-
-    def _spent(self, curve: PrivacyCurve) -> float:
         raise NotImplementedError
 
 
@@ -79,7 +76,8 @@ class EpsilonBudget(_Spent):
         """The ε that may be spent."""
         return float(self.epsilon)
 
-    def _spent(self, curve: PrivacyCurve) -> float:
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return an upper bound on ε at δ."""
         return float(curve.epsilon(self.delta).upper)
 
 
@@ -103,7 +101,8 @@ class AdvantageBudget(_Spent):
     def __post_init__(self) -> None:
         _check.probability("advantage", self.limit, low_open=True, high_open=True)
 
-    def _spent(self, curve: PrivacyCurve) -> float:
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return an upper bound on the advantage."""
         return float(curve.advantage().upper)
 
 
@@ -135,7 +134,8 @@ class PowerBudget(_Spent):
                 f"{self.false_positive_rate!r}, which blind guessing reaches"
             )
 
-    def _spent(self, curve: PrivacyCurve) -> float:
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return an upper bound on the power."""
         # The power is the least of δ(ε) + e^ε·α and 1 − e^{−ε}(1 − δ(ε) − α). Only those ε are
         # looked at where either can be within the limit: one or two regions of a profile, not all.
         alpha, best, low = self.false_positive_rate, 1.0, 0.0
@@ -172,7 +172,8 @@ class MuBudget(_Spent):
     def __post_init__(self) -> None:
         _check.positive("mu", self.limit)
 
-    def _spent(self, curve: PrivacyCurve) -> float:
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return an upper bound on μ."""
         return mu(curve.mechanism or Composed())
 
 
@@ -198,7 +199,8 @@ class ExcessBudget(_Spent):
     def __post_init__(self) -> None:
         _check.probability("excess", self.limit, low_open=True, high_open=True)
 
-    def _spent(self, curve: PrivacyCurve) -> float:
+    def spent(self, curve: PrivacyCurve) -> float:
+        """Return an upper bound on Δ."""
         return float(excess(self.baseline, curve).forward.upper)
 
 

@@ -103,63 +103,38 @@ BATCH_METHODS = ("pld", "rdp")
 _TIGHT = ("pld", "best")
 TABLE = (
     Row(
-        "nothing released",
-        METHODS,
-        lambda steps, _: None if steps else PureProfile(0.0),
-        True,
+        "nothing released", METHODS, lambda steps, _: None if steps else PureProfile(0.0), True,
         "no step ever sees the record",
     ),
     Row(
-        "pure ε",
-        _TIGHT,
-        lambda steps, _: pure(steps),
-        False,
+        "pure ε", _TIGHT, lambda steps, _: pure(steps), False,
         "no outcome is likelier in one world by a larger factor",
     ),
     Row(
-        "Gaussian formula",
-        ("pld", "gdp", "best"),
-        _formula,
-        True,
+        "Gaussian formula", ("pld", "gdp", "best"), _formula, True,
         "plain Gaussians compose to one, whose profile has a closed form",
     ),
     Row(
-        "one-step formula",
-        _TIGHT,
-        _one_step,
-        True,
+        "one-step formula", _TIGHT, _one_step, True,
         "one step behind a coin is a change of variables in a closed form",
     ),
     Row(
-        "enumeration",
-        _TIGHT,
-        lambda steps, _: enumerated(steps),
-        True,
+        "enumeration", _TIGHT, lambda steps, _: enumerated(steps), True,
         "discrete steps with few distinct losses are added up one by one",
     ),
     Row(
-        "contour integral",
-        _TIGHT,
-        _sampled_gaussians,
-        False,
+        "contour integral", _TIGHT, _sampled_gaussians, False,
         "sampled Gaussian steps of one kind, quickest and closest",
     ),
     Row(
-        "loss lattice",
-        _TIGHT,
-        composition,
-        False,
+        "loss lattice", _TIGHT, composition, False,
         "takes every composition; asked where nothing above is exact or close enough",
     ),
     Row(
-        "Rényi divergences",
-        ("rdp", "best"),
-        lambda steps, _: renyi(steps),
-        False,
-        "add up under composition, and bound from above alone",
-        spare=("pld",),
+        "Rényi divergences", ("rdp", "best"), lambda steps, _: renyi(steps), False,
+        "add up under composition, and bound from above alone", spare=("pld",),
     ),
-)
+)  # fmt: skip
 SEVERAL = 3
 """Values of δ from which on a curve of upper bounds is quicker than one answer after another."""
 

@@ -249,12 +249,12 @@ def _kept(request: Request, strategy: Strategy) -> Plan:
     """Return the strategy's plan, verified; with groups aimed lower that spent too much."""
     for attempt in range(ATTEMPTS):
         try:
-            plan = strategy.plan(request)
+            plan, budgets = strategy.plan(request), request.budgets
             # No record is in a group that asks more than it allows, or the plan cannot be bound.
-            if isinstance(plan, BoundPlan):
-                plan = replace(plan, consents=plan.consents.narrowed(request.budgets))
-            elif isinstance(request.budgets, Budgets):
-                plan = plan.bind(request.budgets)
+            if isinstance(budgets, Budgets) and isinstance(plan, BoundPlan):
+                plan = replace(plan, consents=plan.consents.narrowed(budgets))
+            elif isinstance(budgets, Budgets):
+                plan = plan.bind(budgets)
             if not plan.releasable:
                 return plan
             spent = plan.epsilon_spent

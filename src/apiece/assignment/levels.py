@@ -107,18 +107,14 @@ def rate_ladder(request: Request, people: Population, multiplier: float) -> Ladd
 
 
 def near_end(room: Callable[[float], float], *, safe: float, unsafe: float) -> float:
-    """Return log q beyond where ε meets a budget, but not far; NaN where `safe` is not beyond.
-
-    ε grows about as q, or as log q where it is large.
-    """
+    """Return log q beyond where ε meets a budget, but not far; NaN where `safe` is not beyond."""
+    # ε grows about as q, or as log q where it is large.
     return safe_end(room, START, safe, unsafe, slope=1.0, tolerance=0.1, narrow=1e-3)
 
 
 def extremes(request: Request, probability: float) -> tuple[float, float]:
-    """Return noise multipliers at one rate that no group's own lies outside of.
-
-    Those of the largest ε with the largest δ, and of the smallest with the smallest.
-    """
+    """Return noise multipliers at one rate that no group's own lies outside of."""
+    # Those of the largest ε with the largest δ, and of the smallest with the smallest.
     groups = request.groups
     epsilon = np.array([request.target.max(), request.target.min()])
     delta = np.array([groups.delta.max(), groups.delta.min()])

@@ -314,7 +314,7 @@ def _worst_path(request: Request, stages: list[Stage], taus: list[float], group:
     every = np.array(sorted(set(paths(epsilon, taus))))
     # A path that joins a subset of another's rounds costs no more.
     inside = (every[:, None] <= every).all(axis=2)
-    maximal = every[inside.sum(axis=1) == 1].tolist()
+    maximal: list[list[bool]] = every[inside.sum(axis=1) == 1].tolist()
 
     def cost(path: list[bool], method: str) -> float:
         taken = (stage for stage, on in zip(stages, path, strict=True) if on)

@@ -69,7 +69,8 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
             f"schedule_noise: {len(distinct)} distinct mechanisms, at most {MANY}; round the "
             "budgets down first, with Budgets.rounded_down"
         )
-    levels = np.array([_multiplier(*k, steps, factors, plan.method) for k in distinct.tolist()])
+    how = steps, factors, plan.method
+    levels = np.array([_multiplier(q, z, e, d, *how) for q, z, e, d in distinct.tolist()])
     multiplier = levels[group.reshape(-1)]  # where the factor is 1
     share = plan.budget_groups.records / plan.records
     # The mean clip norm stays: S = c̄ / mean(1/z).

@@ -82,4 +82,4 @@ def _split(steps: int, records: Integers) -> Integers:
     parts = np.floor(exact).astype(np.int64)
     # What rounding down left goes to the largest remainders.
     parts[np.argsort(parts - exact, kind="stable")[: free - int(parts.sum())]] += 1
-    return parts + 1
+    return np.asarray(parts + 1)

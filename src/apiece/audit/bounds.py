@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,11 @@ SPLIT_SEED = 20260101
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Candidates:
-    """Tests "score > threshold says member", with counts that can be read as binomial.
+    """Tests "score > threshold says member", with counts that can be read as binomial."""
 
-    true_positives of `in_count`, false_positives of `out_count`: one entry a threshold. At an
-    order statistic of one arm, that arm's count is its rank, not the number of scores beyond it:
-    P(X > X_(k)) is at most a Beta(k, n−k+1) variable in distribution, ties or not, whose quantiles
-    are those of Clopper–Pearson with k−1 successes.
-    """
+    # At an order statistic of one arm, that arm's count is its rank, not the number of scores
+    # beyond it: P(X > X_(k)) is at most a Beta(k, n−k+1) variable in distribution, ties or not,
+    # whose quantiles are those of Clopper–Pearson with k−1 successes.
 
     threshold: Floats
     true_positives: Integers
@@ -40,10 +38,7 @@ class Candidates:
 
 
 def flat_scores(name: str, values: npt.ArrayLike) -> Floats:
-    """Return `values` as a flat array of scores; infinities order, NaN is refused.
-
-    Raises `DataError` if there are none, if they are not flat, or if one is NaN.
-    """
+    """Return `values` as a flat array of scores; infinities order, NaN is refused."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -64,35 +59,21 @@ def _ranks(size: int) -> Integers:
 
 
 def order_statistics(scores_in: Floats, scores_out: Floats) -> Candidates:
-    """Return the thresholds at ranks 1, 2, 4, … from the top of the outs and the bottom of the ins.
-
-    The ranks depend on the counts alone, so Bonferroni over the candidates is valid.
-    """
+    """Return the thresholds at ranks 1, 2, 4, … from the top of the outs and bottom of the ins."""
+    # The ranks depend on the counts alone, so Bonferroni over the candidates is valid.
     ins, outs = np.sort(scores_in), np.sort(scores_out)
     top, bottom = _ranks(outs.size), _ranks(ins.size)
     at_out, at_in = outs[outs.size - top], ins[bottom - 1]
-    return Candidates(
-        threshold=np.concatenate([at_out, at_in]),
-        true_positives=np.concatenate(
-            [ins.size - np.searchsorted(ins, at_out, side="right"), ins.size - (bottom - 1)]
-        ),
-        false_positives=np.concatenate(
-            [top - 1, outs.size - np.searchsorted(outs, at_in, side="left")]
-        ),
-        in_count=ins.size,
-        out_count=outs.size,
-    )
+    found = ins.size - np.searchsorted(ins, at_out, side="right"), ins.size - (bottom - 1)
+    wrong = top - 1, outs.size - np.searchsorted(outs, at_in, side="left")
+    columns = map(np.concatenate, ((at_out, at_in), found, wrong))
+    return Candidates(*columns, ins.size, outs.size)
 
 
 def fixed(scores_in: Floats, scores_out: Floats, threshold: float) -> Candidates:
     """Return the one test "score > threshold", chosen without looking at these scores."""
-    return Candidates(
-        threshold=np.array([threshold]),
-        true_positives=np.array([int((scores_in > threshold).sum())]),
-        false_positives=np.array([int((scores_out > threshold).sum())]),
-        in_count=scores_in.size,
-        out_count=scores_out.size,
-    )
+    counts = (np.array([(arm > threshold).sum()]) for arm in (scores_in, scores_out))
+    return Candidates(np.array([threshold]), *counts, scores_in.size, scores_out.size)
 
 
 def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Candidates:
@@ -106,13 +87,9 @@ def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> 
     half_in, half_out = ins.size // 2, outs.size // 2
     trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
     sorted_in, sorted_out = np.sort(ins[:half_in]), np.sort(outs[:half_out])
-    guess = Candidates(
-        threshold=trial,
-        true_positives=half_in - np.searchsorted(sorted_in, trial, side="right"),
-        false_positives=half_out - np.searchsorted(sorted_out, trial, side="right"),
-        in_count=half_in,
-        out_count=half_out,
-    )
+    found = half_in - np.searchsorted(sorted_in, trial, side="right")
+    wrong = half_out - np.searchsorted(sorted_out, trial, side="right")
+    guess = Candidates(trial, found, wrong, half_in, half_out)
     tpr, fpr = rates(guess, error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
     return fixed(ins[half_in:], outs[half_out:], float(trial[best]))
@@ -133,10 +110,7 @@ def choose(
 
 
 def rates(candidates: Candidates, error: float) -> tuple[Floats, Floats]:
-    """Return Clopper–Pearson bounds (TPR from below, FPR from above), each with half the `error`.
-
-    Source: Clopper, Pearson 1934.
-    """
+    """Return bounds on TPR from below, on FPR from above (Clopper, Pearson 1934)."""
     tp, n = candidates.true_positives, candidates.in_count
     fp, m = candidates.false_positives, candidates.out_count
     with np.errstate(invalid="ignore"):
@@ -159,11 +133,7 @@ _TAILS = special.expit(np.linspace(-16.0, 9.0, 101))
 
 
 def epsilon_from_mu(mu: float, delta: float) -> float:
-    """Return the ε of a μ-GDP mechanism at `delta`; 0 where δ(0) ≤ delta, rounded down.
-
-    >>> round(epsilon_from_mu(1.0, 1e-5), 3)
-    4.377
-    """
+    """Return the ε of a μ-GDP mechanism at `delta`; 0 where δ(0) ≤ delta, rounded down."""
     return float(gaussian_epsilon_below(mu, delta)) if mu > 0 else 0.0
 
 
@@ -175,12 +145,10 @@ def _fisher(product: Floats) -> Floats:
 
 
 def p_values(candidates: Candidates, mu: float) -> Floats:
-    """Return, for each candidate, a p-value of "the trade-off is at least that of μ-GDP".
-
-    At a false-positive rate α the hypothesis allows TPR ≤ Φ(Φ⁻¹(α) + μ). The two arms give two
-    independent p-values, combined by Fisher's product; the supremum over α is taken over cells of
-    a grid with the worse end of the cell for each, so it is an upper bound on the supremum.
-    """
+    """Return, for each candidate, a p-value of "the trade-off is at least that of μ-GDP"."""
+    # At a false-positive rate α the hypothesis allows TPR ≤ Φ(Φ⁻¹(α) + μ). The two arms give two
+    # independent p-values, combined by Fisher's product; the supremum over α is taken over cells of
+    # a grid with the worse end of the cell for each, so it is an upper bound on the supremum.
     tp = candidates.true_positives[:, None]
     fp = candidates.false_positives[:, None]
     n, m = candidates.in_count, candidates.out_count
@@ -196,20 +164,15 @@ def p_values(candidates: Candidates, mu: float) -> Floats:
 
 
 def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
-    """Return the largest μ that some candidate rejects at `error`, and that candidate.
-
-    A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
-    """
+    """Return the largest μ that some candidate rejects at `error`, and that candidate."""
+    # A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
     alive = np.arange(len(candidates))
+    columns = candidates.threshold, candidates.true_positives, candidates.false_positives
 
     def rejects(mu: float) -> bool:
         nonlocal alive
-        still = replace(
-            candidates,
-            threshold=candidates.threshold[alive],
-            true_positives=candidates.true_positives[alive],
-            false_positives=candidates.false_positives[alive],
-        )
+        counts = candidates.in_count, candidates.out_count
+        still = Candidates(*(column[alive] for column in columns), *counts)
         rejecting = alive[p_values(still, mu) <= error]
         alive = rejecting if rejecting.size else alive
         return rejecting.size > 0
@@ -306,10 +269,7 @@ def lower_bound(
     """
     ins = flat_scores("scores_in", scores_in)
     outs = flat_scores("scores_out", scores_out)
-    delta = _check.probability("delta", delta, high_open=True)
-    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    delta, confidence = _checked(delta, confidence, method, METHODS)
     error = 1 - confidence
     tests = choose(ins, outs, threshold, delta, error)
     each = error / len(tests)
@@ -322,17 +282,19 @@ def lower_bound(
         epsilons = epsilon_from_rates(tpr, fpr, delta)
         best = int(np.argmax(epsilons))
         epsilon = float(epsilons[best])
-    return LowerBound(
-        epsilon=epsilon,
-        delta=delta,
-        confidence=confidence,
-        method=method,
-        candidates=len(tests),
-        threshold=float(tests.threshold[best]),
-        mu=mu,
-        in_count=tests.in_count,
-        out_count=tests.out_count,
-    )
+    at, counts = float(tests.threshold[best]), (tests.in_count, tests.out_count)
+    return LowerBound(epsilon, delta, confidence, method, len(tests), at, mu, *counts)
+
+
+def _checked(
+    delta: float, confidence: float, method: str, methods: tuple[str, ...]
+) -> tuple[float, float]:
+    """Return δ and the confidence, checked; raise for a method that is none."""
+    delta = _check.probability("delta", delta, high_open=True)
+    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    if method not in methods:
+        raise unknown("method", method, methods)
+    return delta, confidence
 
 
 ONE_RUN_METHODS = ("dp", "gdp")
@@ -340,10 +302,8 @@ _TIE_SEED = 20260102
 
 
 def dp_p_value(epsilon: float, *, canaries: int, guesses: int, correct: int, delta: float) -> float:
-    """Return the chance of at least `correct` right `guesses` under (ε, δ)-DP, from above.
-
-    Source: Steinke, Nasr, Jagielski 2023, Theorem 3.1 (as in their Algorithm 1's analysis).
-    """
+    """Return the chance of at least `correct` right `guesses` under (ε, δ)-DP, from above."""
+    # Steinke, Nasr, Jagielski 2023, Theorem 3.1 (as in their Algorithm 1's analysis).
     q = float(special.expit(epsilon))
     beyond = float(stats.binom.sf(correct - 1, guesses, q))
     if delta == 0 or correct == 0:
@@ -355,12 +315,10 @@ def dp_p_value(epsilon: float, *, canaries: int, guesses: int, correct: int, del
 
 
 def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct: int) -> bool:
-    """Return whether `correct` right `guesses` are too many for μ-GDP at level `error`.
-
-    With p_c the chance of exactly c right guesses, the recursion bounds the tail sums from c
-    downwards by the trade-off function; if what is needed exceeds one, p cannot exist.
-    Source: Mahloujifar, Melis, Chaudhuri 2024, Algorithms 3 and 4 (alphabet of size 2).
-    """
+    """Return whether `correct` right `guesses` are too many for μ-GDP at level `error`."""
+    # With p_c the chance of exactly c right guesses, the recursion bounds the tail sums from c
+    # downwards by the trade-off function; if what is needed exceeds one, p cannot exist
+    # (Mahloujifar, Melis, Chaudhuri 2024, Algorithms 3 and 4, alphabet of size 2).
     right = error * correct / canaries
     wrong = error * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
@@ -434,10 +392,7 @@ def one_run(
             f"included: shape {truth.shape} for {values.size} scores; give one True or False each"
         )
     truth = truth.astype(bool)
-    delta = _check.probability("delta", delta, high_open=True)
-    confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
-    if method not in ONE_RUN_METHODS:
-        raise unknown("method", method, ONE_RUN_METHODS)
+    delta, confidence = _checked(delta, confidence, method, ONE_RUN_METHODS)
     shuffled = np.random.default_rng(_TIE_SEED).permutation(values.size)
     order = shuffled[np.argsort(values[shuffled], kind="stable")]
     tries = _guess_counts(values.size, guesses)
@@ -445,17 +400,8 @@ def one_run(
     shown = [_try(count, truth[order], error, delta, method) for count in tries]
     best = int(np.argmax([epsilon for epsilon, _ in shown]))
     epsilon, mu = shown[best]
-    return LowerBound(
-        epsilon=epsilon,
-        delta=delta,
-        confidence=confidence,
-        method=f"one-run {method}",
-        candidates=len(tries),
-        threshold=None,
-        mu=mu,
-        in_count=int(truth.sum()),
-        out_count=int((~truth).sum()),
-    )
+    counts, name = (int(truth.sum()), int((~truth).sum())), f"one-run {method}"
+    return LowerBound(epsilon, delta, confidence, name, len(tries), None, mu, *counts)
 
 
 def one_run_by_group(
@@ -470,12 +416,12 @@ def one_run_by_group(
     """Return a lower bound on each group's ε from its own canaries, by the group's name.
 
     Args:
-        scores: As of `one_run`.
-        included: As of `one_run`.
+        scores: As of `one_run`, as all but the following.
+        included: The coins.
         groups: One name a canary.
-        delta: As of `one_run`.
+        delta: In [0, 1).
         confidence: Of all bounds together.
-        method: As of `one_run`.
+        method: "dp" or "gdp".
 
     Raises:
         DataError: As `one_run`, and for another number of groups.
@@ -500,15 +446,10 @@ def one_run_by_group(
     every = np.unique(names)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
     each = 1 - (1 - confidence) / max(every.size, 1)
+    own = {str(name): names == name for name in every}
     return {
-        str(name): one_run(
-            values[names == name],
-            truth[names == name],
-            delta=delta,
-            confidence=each,
-            method=method,
-        )
-        for name in every
+        name: one_run(values[of], truth[of], delta=delta, confidence=each, method=method)
+        for name, of in own.items()
     }
 
 

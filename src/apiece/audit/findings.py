@@ -17,7 +17,7 @@ from apiece.audit.membership import Roc, lira_each, loss_scores, privacy_scores,
 from apiece.audit.records import Array, ShadowScores
 from apiece.audit.splits import check_half_full
 from apiece.budgets import Units
-from apiece.errors import DataError, InputError
+from apiece.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,8 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
     spread = math.sqrt(_variance(sizes, ties.astype(float)))
     z = (statistic - pairs / 2) / spread if spread > 0 else 0.0
     first, last = float(parts[0].mean()), float(parts[-1].mean())
-    return Trend(
-        statistic=statistic,
-        z=z,
-        p_value=float(special.ndtr(-z)),
-        concordance=2 * statistic / pairs - 1,
-        relative_change=(last - first) / abs(first) if first else math.nan,
-    )
+    change = (last - first) / abs(first) if first else math.nan
+    return Trend(statistic, z, float(special.ndtr(-z)), 2 * statistic / pairs - 1, change)
 
 
 def _variance(sizes: Floats, ties: Floats) -> float:
@@ -134,15 +129,12 @@ def student_t(first: npt.ArrayLike, second: npt.ArrayLike) -> Difference:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """Paired scores before and after: the share of pairs that rose, with its 95 % interval.
-
-    `p_value` is Wilcoxon's signed-rank test of no change against a rise, one-sided.
-    """
+    """Paired scores before and after: the share of pairs that rose, with its 95 % interval."""
 
     share: float
     lower: float  # by Clopper and Pearson
     upper: float
-    p_value: float
+    p_value: float  # of Wilcoxon's signed-rank test of no change against a rise, one-sided
     median_change: float
     pairs: int
 
@@ -169,14 +161,8 @@ def share_that_rises(before: npt.ArrayLike, after: npt.ArrayLike) -> Rise:
     interval = stats.binomtest(risen, a.size).proportion_ci(0.95)
     same = bool((a == b).all())
     p_value = 1.0 if same else float(stats.wilcoxon(b, a, alternative="greater").pvalue)
-    return Rise(
-        share=risen / a.size,
-        lower=float(interval.low),
-        upper=float(interval.high),
-        p_value=p_value,
-        median_change=float(np.median(b - a)),
-        pairs=a.size,
-    )
+    ends = float(interval.low), float(interval.high)
+    return Rise(risen / a.size, *ends, p_value, float(np.median(b - a)), a.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +256,17 @@ LEAST_MODELS = 6  # so that the others of each model hold two with and two witho
 def shadow_findings(
     shadows: ShadowScores, *, variant: str = "online", variance: str = "per-example"
 ) -> Findings:
-    """Return the findings of LiRA with every model attacked in turn by all others.
-
-    No figure of a single record is in it.
-    """
+    """Return the findings of LiRA with every model attacked in turn by all others."""
     check_half_full(shadows.included, shadows.groups)
     scores = lira_each(shadows, variant=variant, variance=variance)
     rocs = roc_by_group(scores, shadows.included, shadows.groups)
     inside = shadows.included.sum(axis=0)
     likelihood = np.where(shadows.included, scores, 0.0).sum(axis=0) / np.maximum(inside, 1)
     names = [str(name) for name in np.unique(shadows.groups)]
+
+    def test(first: Floats, second: Floats) -> Difference | None:
+        return student_t(first, second) if min(first.size, second.size) > 1 else None
+
     of = {name: shadows.groups.astype(str) == name for name in names}
     private = privacy_scores(shadows).score
     return Findings(
@@ -290,17 +277,10 @@ def shadow_findings(
         rocs=rocs,
         privacy_score={name: GroupScores.of(private[of[name]]) for name in names},
         differences=tuple(
-            GroupDifference((a, b), _difference(likelihood[of[a]], likelihood[of[b]]))
+            GroupDifference((a, b), test(likelihood[of[a]], likelihood[of[b]]))
             for a, b in combinations(names, 2)
         ),
     )
-
-
-def _difference(first: Floats, second: Floats) -> Difference | None:
-    try:
-        return student_t(first, second)
-    except InputError:
-        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -339,13 +319,18 @@ def audit_scores(
     confidence: float = 0.95,
     generator: np.random.Generator,
 ) -> Findings:
-    """Return what one model's confidences give away about who was in its training set.
-
-    The bounds draw m = min(members, others) canaries, with a Binomial(m, ½) number from the
-    members, so that among exchangeable records each is in by a fair coin, as the one-run theorem
-    asks. A train/test split that was not drawn at random makes the bounds meaningless.
-    """
-    _require_disjoint(members.people, others.people)
+    """Return what one model's confidences give away about who was in its training set."""
+    # The bounds draw m = min(members, others) canaries, with a Binomial(m, ½) number from the
+    # members, so that among exchangeable records each is in by a fair coin, as the one-run theorem
+    # asks. A train/test split that was not drawn at random makes the bounds meaningless.
+    one, other = members.people, others.people
+    if (one is None) != (other is None):
+        raise DataError("people: of members or of others only; give whose the rows of both are")
+    if one is not None and other is not None and (both := np.intersect1d(one, other).size):
+        raise DataError(
+            f"people: {both} persons are among members and others; a person is in or out with all "
+            "of their rows"
+        )
     sizes = members.scores.size, others.scores.size
     scores = np.concatenate([members.scores, others.scores])
     truth = np.repeat([True, False], sizes)
@@ -355,34 +340,13 @@ def audit_scores(
     rocs = roc_by_group(scores, truth, groups)
     size = min(sizes)
     count = int(generator.binomial(size, 0.5))
-    chosen = np.concatenate(
-        [
-            generator.choice(sizes[0], count, replace=False),
-            sizes[0] + generator.choice(sizes[1], size - count, replace=False),
-        ]
-    )
+    drawn = generator.choice(sizes[0], count, replace=False)
+    spared = generator.choice(sizes[1], size - count, replace=False)
+    chosen = np.concatenate([drawn, sizes[0] + spared])
     bounds = tuple(
         one_run(scores[chosen], truth[chosen], delta=delta, confidence=confidence, method=method)
         for method in ("dp", "gdp")
     )
-    return Findings(
-        audit="torch model",
-        attack="loss threshold",
-        unit=None if members.people is None else "person",
-        rocs=rocs,
-        bounds=bounds,
-        canaries=size,
-    )
-
-
-def _require_disjoint(one: Array | None, other: Array | None) -> None:
-    if one is None and other is None:
-        return
-    if one is None or other is None:
-        raise DataError("people: of members or of others only; give whose the rows of both are")
-    both = np.intersect1d(one, other).size
-    if both:
-        raise DataError(
-            f"people: {both} persons are among members and others; a person is in or out with all "
-            "of their rows"
-        )
+    of = {"audit": "torch model", "attack": "loss threshold"}
+    unit = None if one is None else "person"
+    return Findings(**of, unit=unit, rocs=rocs, bounds=bounds, canaries=size)

@@ -142,27 +142,18 @@ def lira(
 def lira_each(
     shadows: ShadowScores, *, variant: str = "online", variance: str = "per-example"
 ) -> Floats:
-    """Return (K, n): every model attacked in turn with the K − 1 others as its shadows.
-
-    The score at (k, i) is that of `lira` with model k removed from the shadows.
-    """
+    """Return (K, n): `lira` of every model in turn, with the K − 1 others as its shadows."""
     _options(shadows, variant, variance, spare=1)
-    scores = np.empty(shadows.included.shape)
-    for k in range(shadows.models):
-        others = np.arange(shadows.models) != k
-        rest = ShadowScores(
-            shadows.ids, shadows.groups, shadows.included[others], shadows.confidences[others]
-        )
-        scores[k] = lira(shadows.confidences[k], rest, variant=variant, variance=variance)
-    return scores
+    every = np.arange(shadows.models)
+    rest = (shadows.of(every != k, slice(None)) for k in every)
+    how = {"variant": variant, "variance": variance}
+    pairs = zip(shadows.confidences, rest, strict=True)
+    return np.stack([lira(one, others, **how) for one, others in pairs])
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrivacyScores:
-    """|μ_in − μ_out| / (σ_in + σ_out) of each record, with a bootstrap interval; data about people.
-
-    `lower` and `upper` are None where no interval was asked for.
-    """
+    """|μ_in − μ_out| / (σ_in + σ_out) of each record, with an interval or None; about people."""
 
     ids: npt.NDArray[np.generic]
     groups: npt.NDArray[np.generic]
@@ -295,8 +286,8 @@ def rmia(
         [1.0, 0.0]
     """
     gamma = _check.positive("gamma", gamma)
-    if variant not in ("online", "offline"):
-        raise unknown("variant", variant, ["online", "offline"])
+    if variant not in VARIANTS:
+        raise unknown("variant", variant, VARIANTS)
     weight = _check.probability("offline_weight", offline_weight)
     x, z, z_shadows = (
         np.asarray(a, dtype=np.float64) for a in (target, population_target, population_shadows)
@@ -360,13 +351,8 @@ class Roc:
     def summary(self) -> dict[str, float | int]:
         """Return the figures by name; a TPR at an FPR below 1/others is that at FPR 0."""
         at = {f"tpr_at_fpr_{fpr:g}": self.tpr_at(fpr) for fpr in FPRS}
-        return {
-            "auc": self.auc,
-            "balanced_accuracy": self.balanced_accuracy,
-            **at,
-            "members": self.members,
-            "others": self.others,
-        }
+        area = {"auc": self.auc, "balanced_accuracy": self.balanced_accuracy}
+        return {**area, **at, "members": self.members, "others": self.others}
 
 
 def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:

@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,17 @@ class ShadowScores:
         Raises:
             DataError: For an unknown one.
         """
-        where = positions(self.ids, _check.ids("ids", ids))
-        return ShadowScores(
-            self.ids[where], self.groups[where], self.included[:, where], self.confidences[:, where]
-        )
+        return self.of(slice(None), positions(self.ids, _check.ids("ids", ids)))
+
+    def of(self, models: Array | slice, records: Array | slice) -> ShadowScores:
+        """Return what some models say of some records.
+
+        Args:
+            models: Places, truth values or a slice.
+            records: Likewise.
+        """
+        parts = (part[models][:, records] for part in (self.included, self.confidences))
+        return ShadowScores(self.ids[records], self.groups[records], *parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one `.npz` file, complete or not at all.
@@ -100,15 +107,7 @@ class ShadowScores:
         Raises:
             DataError: Where it cannot be written.
         """
-        write_arrays(
-            Path(path),
-            {
-                "ids": self.ids,
-                "groups": self.groups,
-                "included": self.included,
-                "confidences": self.confidences,
-            },
-        )
+        write_arrays(Path(path), {field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ShadowScores:
@@ -120,16 +119,11 @@ class ShadowScores:
         Raises:
             DataError: For another file.
         """
-        arrays = read_arrays(Path(path))
-        missing = {"ids", "groups", "included", "confidences"} - set(arrays)
-        if missing:
-            raise DataError(f"{path}: no {', '.join(sorted(missing))} in it; give a scores file")
-        return cls(
-            arrays["ids"],
-            arrays["groups"],
-            arrays["included"].astype(bool),
-            arrays["confidences"].astype(np.float64),
-        )
+        arrays, names = read_arrays(Path(path)), [field.name for field in fields(cls)]
+        if missing := sorted(set(names) - set(arrays)):
+            raise DataError(f"{path}: no {', '.join(missing)} in it; give a scores file")
+        ids, groups, included, confidences = (arrays[name] for name in names)
+        return cls(ids, groups, included.astype(bool), confidences.astype(np.float64))
 
 
 def positions(known: Array, wanted: Array) -> Integers:
@@ -152,12 +146,9 @@ def positions(known: Array, wanted: Array) -> Integers:
 def join(name: str, known: Array, wanted_name: str, wanted: Array) -> Integers:
     """Return where each of the ids `wanted` stands in `known`, if the two are the same ids."""
     first, second = _check.record_ids(name, known), _check.record_ids(wanted_name, wanted)
-    for here, there, own, other in (
-        (name, wanted_name, first, second),
-        (wanted_name, name, second, first),
-    ):
-        lone = np.setdiff1d(own, other)
-        if lone.size:
+    pairs = ((name, first), (wanted_name, second))
+    for (here, own), (there, other) in (pairs, pairs[::-1]):
+        if (lone := np.setdiff1d(own, other)).size:
             raise DataError(
                 f"ids do not match: {lone[0]!s} is in {here} and not in {there} ({lone.size} such "
                 "ids); give both files of the same records"

@@ -167,13 +167,8 @@ class ShadowJob:
     def digest(self) -> str:
         """Return a SHA-256 of everything that decides the result."""
         state, people = hashlib.sha256(), self.pool.people
-        public = {
-            "plan": self.plan.hash(),
-            "recipe": asdict(self.recipe),
-            "seed": self.seed,
-            "block": self.block,
-            "model": repr(self.model),
-        }
+        public = {"plan": self.plan.hash(), "recipe": asdict(self.recipe), "seed": self.seed}
+        public |= {"block": self.block, "model": repr(self.model)}
         state.update(json.dumps(public, sort_keys=True).encode())
         for array in (
             self.pool.inputs.cpu().numpy(),
@@ -253,15 +248,14 @@ def processes(count: int) -> Mapper:
 
 def _begin_process() -> None:
     """Use one thread, and end with the process that began this one, however that ends."""
+
+    def end_with_parent() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
     torch.set_num_threads(1)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    Thread(target=end_with_parent, daemon=True).start()
 
 
 def train_shadows(
@@ -310,12 +304,8 @@ def train_shadows(
         for block in range(job.blocks)
     ]
     confidences = np.concatenate([part["confidences"] for part in parts]).astype(np.float64)
-    return ShadowScores(
-        ids=job.pool.ids,
-        groups=job.plan.budget_groups.name[job.pool.groups],
-        included=job.included,
-        confidences=confidences,
-    )
+    groups = job.plan.budget_groups.name[job.pool.groups]
+    return ShadowScores(job.pool.ids, groups, job.included, confidences)
 
 
 def claim(job: ShadowJob, folder: Path) -> list[int]:
@@ -323,7 +313,11 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
     manifest, models = folder / "job.json", int(job.included.shape[0])
     own = {"digest": job.digest(), "models": models, "blocks": job.blocks}
     if manifest.exists():
-        known = _manifest(manifest)
+        try:
+            content = json.loads(manifest.read_text())
+        except (OSError, ValueError):
+            content = None
+        known: Json = content if isinstance(content, dict) else {}
         if known.get("digest") != own["digest"]:
             raise DataError(
                 f"{folder}: holds shadow models of another job ({known.get('models', '?')} models, "
@@ -333,15 +327,6 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
     else:
         write(manifest, json.dumps(own), Kind("a job", (".json",)))
     return [block for block in range(job.blocks) if not _file(folder, block).exists()]
-
-
-def _manifest(path: Path) -> Json:
-    """Return what a folder says of its job; nothing where it cannot be read."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _file(folder: Path, block: int) -> Path:
@@ -359,23 +344,16 @@ def half_plan(
     expected_batch_size: float,
     clip_norm: float,
 ) -> Plan:
-    """Return the one plan for all shadow models, each trained on half of every budget group.
-
-    Its groups have half of the records, the odd one more, whoever is in which model.
-
-    Guarantee:
-        For each group, that of the plan: it holds for every record whose budget is its group's,
-        whichever model it is in.
-    """
+    """Return the one plan for all shadow models, each trained on half of every budget group."""
+    # Its groups have half of the records, the odd one more, whoever is in which model. What it
+    # promises holds for every record of the group, whichever model it is in.
     groups = budgets.groups
     count = (groups.records + 1) // 2
-    excess = None if groups.excess is None else np.repeat(groups.excess, count)
-    half = Budgets(
-        np.repeat(groups.epsilon, count),
-        np.repeat(groups.delta, count),
-        excess=excess,
-        labels=np.repeat(groups.name, count),
+    epsilon, delta, name = (
+        np.repeat(column, count) for column in (groups.epsilon, groups.delta, groups.name)
     )
+    excess = None if groups.excess is None else np.repeat(groups.excess, count)
+    half = Budgets(epsilon, delta, excess=excess, labels=name)
     return assign(
         half, strategy, steps=steps, expected_batch_size=expected_batch_size, clip_norm=clip_norm
     )
@@ -393,10 +371,7 @@ def table_job(
     people: Array | None = None,
     rows_per_person: int | None = None,
 ) -> ShadowJob:
-    """Return the job of `models` MLPs (features, 128, 64, classes) on biregular halves.
-
-    With `people` the halves are of persons.
-    """
+    """Return the job of `models` MLPs (features, 128, 64, classes) on halves, of persons if so."""
     if not len(features) == len(targets) == len(budgets if people is None else people):
         raise DataError(
             f"table: {len(features)} rows of features, {len(targets)} labels, {len(budgets)} "
@@ -426,15 +401,10 @@ def target_job(
     seed: int,
     block: int = 16,
 ) -> ShadowJob:
-    """Return the shadow models of each target: `models` a target, half with it, half without.
-
-    Everyone else is in all of them. For its own models a target is moved to the plan's `group`;
-    the plan must have been made for just those counts. plan: one, or one a world, which must be
-    the same. The rows of target t are t·models … (t+1)·models − 1.
-
-    Raises `InputError` for plans that differ between worlds or are made for other counts,
-    `DataError` for a target that is not in the pool.
-    """
+    """Return the shadow models of each target: `models` a target, half with it, half without."""
+    # Everyone else is in all of them. For its own models a target is moved to the plan's `group`;
+    # the plan must have been made for just those counts. plan: one, or one a world, which must be
+    # the same. The rows of target t are t·models … (t+1)·models − 1.
     shared = one_plan(*([plan] if isinstance(plan, Plan) else plan))
     where = positions(pool.ids, np.asarray(targets))
     included = np.concatenate([one_target(models, len(pool), int(t)) for t in where])
@@ -452,10 +422,7 @@ def target_job(
 
 
 def target_scores(scores: ShadowScores, targets: npt.ArrayLike, *, models: int) -> PrivacyScores:
-    """Return each target's privacy score from the models that `target_job` made for it.
-
-    Raises `DataError` where the number of models does not fit, or a target's column is not half in.
-    """
+    """Return each target's privacy score from the models that `target_job` made for it."""
     wanted = np.asarray(targets)
     where = positions(scores.ids, wanted)
     if scores.models != where.size * models:
@@ -468,11 +435,5 @@ def target_scores(scores: ShadowScores, targets: npt.ArrayLike, *, models: int) 
             raise DataError(
                 f"target {wanted[t]!s}: in {inside} of its {models} models; must be in half"
             )
-        own = ShadowScores(
-            scores.ids[[column]],
-            scores.groups[[column]],
-            scores.included[rows, [column]],
-            scores.confidences[rows, [column]],
-        )
-        targets_scores[t] = privacy_scores(own).score[0]
+        targets_scores[t] = privacy_scores(scores.of(rows, np.array([column]))).score[0]
     return PrivacyScores(wanted, np.full(wanted.shape, "target"), targets_scores, None, None)

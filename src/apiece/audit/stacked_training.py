@@ -38,10 +38,7 @@ class PaddedBatch(NamedTuple):
 
 
 def successes(tosses: int, probability: float, generator: np.random.Generator) -> Integers:
-    """Return which of `tosses` coins with `probability` came up, in increasing order.
-
-    Exactly the distribution of independent coins. Edge cases: probability 0 gives none, 1 all.
-    """
+    """Return which of `tosses` coins with `probability` came up, in increasing order."""
     if probability >= 1:
         return np.arange(tosses)
     if probability <= 0 or tosses == 0:
@@ -72,34 +69,22 @@ def pad(models: Integers, records: Integers, count: int) -> PaddedBatch:
 
 
 def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterator[PaddedBatch]:
-    """Yield `steps` batches in which model k's record i takes part with probability rates[k, i].
-
-    All coins are independent, across models, records and steps.
-    """
+    """Yield `steps` batches in which model k's record i takes part with probability rates[k, i]."""
     count, size = rates.shape
     flat = rates.ravel()
     pairs = [(float(q), np.flatnonzero(flat == q)) for q in np.unique(flat[flat > 0])]
     block = max(1, min(steps, 200_000 // max(1, int(flat.sum()))))
     for first in range(0, steps, block):
         now = min(block, steps - first)
-        pair, step = _block(pairs, now, generator)
+        when, who = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for q, members in pairs:
+            at = successes(now * members.size, q, generator)
+            when.append(at // members.size)
+            who.append(members[at % members.size])
+        step, pair = np.concatenate(when), np.concatenate(who)
         ends = np.cumsum(np.bincount(step, minlength=now))[:-1]
-        for chosen in np.split(pair, ends):
+        for chosen in np.split(pair[np.argsort(step, kind="stable")], ends):
             yield pad(chosen // size, chosen % size, count)
-
-
-def _block(
-    pairs: list[tuple[float, Integers]], steps: int, generator: np.random.Generator
-) -> tuple[Integers, Integers]:
-    """Return the sampled pairs of `steps` steps and the step of each, in order of step."""
-    when, chosen = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for q, members in pairs:
-        at = successes(steps * members.size, q, generator)
-        when.append(at // members.size)
-        chosen.append(members[at % members.size])
-    step, pair = np.concatenate(when), np.concatenate(chosen)
-    order = np.argsort(step, kind="stable")
-    return pair[order], step[order]
 
 
 OPTIMIZERS = ("adamw", "sgd")
@@ -150,10 +135,12 @@ class UpdateRule:
         Args:
             flat: (models, parameters).
         """
-        if self.optimizer == "sgd":
-            return torch.optim.SGD([flat], lr=self.learning_rate, weight_decay=self.weight_decay)
-        return torch.optim.AdamW(
-            [flat], lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+        rule = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        sgd = self.optimizer == "sgd"
+        return (
+            torch.optim.SGD([flat], **rule)
+            if sgd
+            else torch.optim.AdamW([flat], **rule, fused=True)
         )
 
     def rate(self, step: int, steps: int) -> float:
@@ -198,13 +185,10 @@ def train(
     block: int = 0,
     people: Units | None = None,
 ) -> Tensor:
-    """Return the parameters (K, parameters) of K models trained under one `plan`.
-
-    Model k takes record i into a step with its group's sampling probability if included[k, i],
-    never otherwise; the gradient is clipped to its group's norm, summed, noised with the plan's
-    standard deviation and divided by the plan's expected batch size: nothing else depends on
-    `included`, so the worlds of an audit differ in membership only.
-    """
+    """Return the parameters (K, parameters) of K models trained under one `plan`."""
+    # Model k takes record i into a step with its group's sampling probability if included[k, i],
+    # never otherwise. Nothing else depends on `included`: the worlds of an audit differ in
+    # membership only.
     if plan.combine == "average":
         raise UnsupportedError(
             f'plan.combine = "average" ({len(plan.stages)} stages, each with a model of its own): '
@@ -218,18 +202,14 @@ def train(
         rates, clip = stage_rates(stage, groups, included, streams.sampling)
         steps = batches(rates, stage.steps, streams.sampling)
         for batch in steps:
+            own = 1.0 if plan.learning_rate is None else plan.learning_rate.at(done)
             for entry in optimizer.param_groups:
-                entry["lr"] = recipe.rate(done, plan.steps) * factor(plan, done)
+                entry["lr"] = recipe.rate(done, plan.steps) * own
             rows = rows_of(batch, people, streams.sampling)
             flat.grad = noisy_gradient(model, flat, dataset, rows, clip, stage, streams.noise)
             optimizer.step()
             done += 1
     return flat.detach()
-
-
-def factor(plan: Plan, step: int) -> float:
-    """Return by what the plan itself multiplies the learning rate at `step`."""
-    return 1.0 if plan.learning_rate is None else plan.learning_rate.at(step)
 
 
 def stage_rates(
@@ -245,22 +225,16 @@ def stage_rates(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepRows:
-    """One step's rows for K models.
+    """One step's rows for K models."""
 
-    batch: the records that take part, (K, P), padded. rows: (K, R) positions in the data set.
-    owner: (K, R) whose of the P each row is; None where the records are the rows.
-    """
-
-    batch: PaddedBatch
-    rows: Integers
-    owner: Integers | None = None
+    batch: PaddedBatch  # the records that take part, (K, P)
+    rows: Integers  # (K, R) positions in the data set
+    owner: Integers | None = None  # (K, R) whose of the P each is; None where records are the rows
 
 
 def rows_of(batch: PaddedBatch, people: Units | None, generator: np.random.Generator) -> StepRows:
-    """Return the rows that the records of `batch` bring: for persons, by coins of each model's own.
-
-    Rows are padded with row 0 of one who is padding.
-    """
+    """Return the rows that the records bring: for persons, by coins of each model's own."""
+    # Rows are padded with row 0 of one who is padding.
     if people is None:
         return StepRows(batch, batch.records)
     ends = ((0, 0), (0, 1))  # the last is padding
@@ -297,10 +271,7 @@ def noisy_gradient(
 
 
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:
-    """Return (K, n): φ = log(p/(1−p)) of the true class, from logits without cancellation.
-
-    Source: Carlini et al. 2022 (LiRA), §V.
-    """
+    """Return (K, n): φ = log(p/(1−p)) of the true class (Carlini et al. 2022, LiRA, §V)."""
     parts: list[npt.NDArray[np.float32]] = []
     width = max(1, int(2e6 / max(1, inputs[0].numel() * flat.shape[0])))
     for at in range(0, inputs.shape[0], width):
@@ -314,10 +285,8 @@ def logit_scaled(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
     """Return z_y − log Σ_{c≠y} e^{z_c} = log(p_y/(1−p_y)), over the last axis of `logits`."""
     own = logits.gather(-1, targets[..., None])
     others = logits.scatter(-1, targets[..., None], -torch.inf)
-    result: npt.NDArray[np.float32] = (
-        (own[..., 0] - torch.logsumexp(others, dim=-1)).detach().cpu().numpy()
-    )
-    return result
+    scaled = own[..., 0] - torch.logsumexp(others, dim=-1)
+    return np.asarray(scaled.detach().cpu().numpy())
 
 
 def model_confidences(
@@ -367,11 +336,8 @@ class _Exported(nn.Module):
 
 
 def exported_model(path: Path, *, trusted: bool = False) -> nn.Module:
-    """Return the model in a file that `torch.export.save` wrote (.pt2), with a dynamic batch.
-
-    Such a file can run any code when it is loaded: its constants are pickled, and the expressions
-    in it are evaluated.
-    """
+    """Return the model in a file that `torch.export.save` wrote (.pt2), with a dynamic batch."""
+    # Such a file can run any code: its constants are pickled, and expressions in it are evaluated.
     if not trusted:
         raise UnsupportedError(
             f"{path}: a .pt2 file can run any code of its writer's when it is loaded; if you trust "

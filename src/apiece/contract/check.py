@@ -124,25 +124,14 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
     size = len(plan.budget_groups)
     bounds = np.ones(size) if verification.bound is None else verification.bound
     clauses = []
-    for g in range(size):
+    for g, name in enumerate(plan.budget_groups.name.tolist()):
         forward, backward = _excesses(plan, verification, g)
         spent, asked = float(verification.epsilon_spent[g]), float(verification.epsilon[g])
-        symmetric, bound = max(forward, backward), float(bounds[g])
-        kept = bool(verification.kept[g]) and symmetric <= bound
-        clauses.append(
-            Clause(
-                group=str(plan.budget_groups.name[g]),
-                epsilon=asked,
-                delta=float(plan.budget_groups.delta[g]),
-                bound=bound,
-                epsilon_spent=spent,
-                forward=forward,
-                backward=backward,
-                symmetric=symmetric,
-                kept=kept,
-                reason="kept" if kept else _reason(spent, asked, forward, backward, bound),
-            )
-        )
+        most, bound, delta = max(forward, backward), float(bounds[g]), verification.delta[g]
+        kept = bool(verification.kept[g]) and most <= bound
+        reason = "kept" if kept else _reason(spent, asked, forward, backward, bound)
+        told = asked, float(delta), bound, spent, forward, backward, most
+        clauses.append(Clause(name, *told, kept, reason))
     return Verdict(tuple(clauses))
 
 
@@ -207,12 +196,12 @@ def enforce(
 
     Args:
         budgets: With their bounds Δ̄; without any where `excess` is given.
-        steps: As of `assign`.
-        expected_batch_size: As of `assign`.
-        clip_norm: As of `assign`.
+        steps: As of `assign`, and so the following.
+        expected_batch_size: B.
+        clip_norm: c̄.
         excess: A bound for all, beside the records' own: the smaller counts.
         public: How many public records could be added, whose budget is free to choose.
-        method: As of `assign`.
+        method: Of accounting.
 
     Raises:
         BudgetError: Where there is no bound.
@@ -232,13 +221,8 @@ def enforce(
     if budgets.excess is None:
         raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
     public = _check.count("public", public, least=0)
-    plan_for = partial(
-        assign,
-        steps=steps,
-        expected_batch_size=expected_batch_size,
-        clip_norm=clip_norm,
-        method=method,
-    )
+    settings = {"expected_batch_size": expected_batch_size, "clip_norm": clip_norm}
+    plan_for: Planner = partial(assign, steps=steps, method=method, **settings)
     sample = _option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
         notes = ["contract: sample keeps it, and was taken", *unspent_notes(sample.plan)]
@@ -266,12 +250,10 @@ def _option(label: str, plan: BoundPlan) -> _Option:
 def _padded(
     budgets: Budgets, public: int, reference: Reference, plan_for: Planner
 ) -> list[_Option]:
-    """Return Sample with public records at the largest budget for them that fits, if one does.
-
-    The more they ask, the less noise there is. Too little noise makes some record less vulnerable
-    than promised (backward), too much makes one more vulnerable (forward): so the end is sought at
-    which no more of the bound is left backward.
-    """
+    """Return Sample with public records at the largest budget for them that fits, if one does."""
+    # The more they ask, the less noise there is. Too little noise makes some record less vulnerable
+    # than promised (backward), too much makes one more vulnerable (forward): so the end is sought
+    # at which no more of the bound is left backward.
     groups = budgets.groups
     kept: dict[float, _Option] = {}
 
@@ -319,12 +301,9 @@ def _notes(taken: _Option, sample: _Option, options: list[_Option]) -> tuple[str
         f"contract: {taken.label} was taken",
         f"sample would break it: group {worst.group}: {worst.reason}",
     ]
-    for option in options:
-        if option is taken:
-            continue
+    for option in (*options, sample):
         more = option.cost / taken.cost - 1
-        fits = "" if option.verdict.ok else " and break the contract"
-        notes.append(f"{option.label} would cost {100 * more:+.2f} % noise over signal{fits}")
-    more = sample.cost / taken.cost - 1
-    notes.append(f"sample would cost {100 * more:+.2f} % noise over signal")
+        fits = "" if option.verdict.ok or option is sample else " and break the contract"
+        if option is not taken:
+            notes.append(f"{option.label} would cost {100 * more:+.2f} % noise over signal{fits}")
     return (*notes, *unspent_notes(taken.plan))

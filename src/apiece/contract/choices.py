@@ -9,7 +9,7 @@ adds to the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -101,11 +101,9 @@ class Choices:
                 than the bound; of all others the promise alone is known to hold.
         """
         known = {Scale.name: self.references, Hybrid.name: self.bounded}
-        return (
-            known[strategy][budget]
-            if strategy in known
-            else self.promises[budget].frequencies.right
-        )
+        if strategy in known:
+            return known[strategy][budget]
+        return self.promises[budget].frequencies.right
 
     def to_dict(self) -> Json:
         """Return all of it as JSON types."""
@@ -189,19 +187,14 @@ def choices(
             progress(number + 1, len(schemes) * len(asked))
     reference = Reference(expected_batch_size / records, steps)
     rights = [_right_in(reference, epsilon, delta) for _, epsilon, _ in rows]
-    return Choices(
-        names=names,
-        shares=tuple(share for _, _, share in rows),
-        promises=promises,
-        references=tuple(count_up(right, PEOPLE) for right in rights),
-        bounded=tuple(
-            min(count_up(right + bound, PEOPLE), promise.frequencies.right)
-            for right, promise in zip(rights, promises, strict=True)
-        ),
-        bound=bound,
-        records=records,
-        outcomes=tuple(outcomes),
+    references = tuple(count_up(right, PEOPLE) for right in rights)
+    bounded = tuple(
+        min(count_up(right + bound, PEOPLE), promise.frequencies.right)
+        for right, promise in zip(rights, promises, strict=True)
     )
+    shares = tuple(share for _, _, share in rows)
+    known = names, shares, promises, references, bounded, bound, records
+    return Choices(*known, tuple(outcomes))
 
 
 def _checked(offered: Sequence[tuple[str, float, float]], records: int) -> list[Any]:
@@ -243,23 +236,14 @@ def _outcome(plan: BoundPlan, name: str, budget: int, others: int | None) -> Out
     groups = plan.budget_groups
     group = [str(each) for each in groups.name].index(name)
     epsilon, delta = float(groups.epsilon[group]), float(groups.delta[group])
-    curve = plan.curve(group, method="pld")
-    return Outcome(
-        budget=budget,
-        strategy=plan.strategy,
-        others=others,
-        epsilon_spent=float(plan.epsilon_spent[group]),
-        excess=float(excess_of(plan, group, curve).forward.upper),
-        explanation=explain(epsilon, delta, curve=curve),
-    )
+    curve, spent = plan.curve(group, method="pld"), float(plan.epsilon_spent[group])
+    excess = float(excess_of(plan, group, curve).forward.upper)
+    told = explain(epsilon, delta, curve=curve)
+    return Outcome(budget, plan.strategy, others, spent, excess, told)
 
 
 def _right_in(reference: Reference, epsilon: float, delta: float) -> float:
     """Return the greatest share of right guesses where everybody has this budget."""
-    noise = noise_multipliers(
-        epsilon=epsilon,
-        delta=delta,
-        sampling_probability=reference.sampling_probability,
-        steps=reference.steps,
-    )
+    given = {"epsilon": epsilon, "delta": delta, **asdict(reference)}
+    noise = noise_multipliers(**given)
     return float(privacy_curve(reference.mechanism(float(noise))).success(0.5).upper)

@@ -141,11 +141,9 @@ def _power(alpha: float, x: Floats, delta: Floats) -> Floats:
 
 
 def _share_found(share: float, x: Floats, delta: Floats) -> Floats:
-    """Return bounds on the true-positive rate T of who names as many people as took part.
-
-    They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of `_power` at
-    this α, solved for T.
-    """
+    """Return bounds on the true-positive rate T of who names as many people as took part."""
+    # They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of `_power` at
+    # this α, solved for T.
     odds = share / (1 - share)
     direct = 1 - (1 - delta) / (1 + np.exp(x) * odds)
     mirror = (1 - np.exp(-x) * (1 - delta - odds)) / (1 + np.exp(-x) * odds)
@@ -153,11 +151,9 @@ def _share_found(share: float, x: Floats, delta: Floats) -> Floats:
 
 
 def _largest_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
-    """Return t such that the privacy loss exceeds t with chance at most 10·δ; log of odds.
-
-    Where L > t the chance with the record is more than e^t times that without, so that
-    P(L > t)·(1 − e^{x − t}) ≤ δ(x) for every x < t.
-    """
+    """Return t such that the privacy loss exceeds t with chance at most 10·δ; log of odds."""
+    # Where L > t the chance with the record is more than e^t times that without, so that P(L >
+    # t)·(1 − e^{x − t}) ≤ δ(x) for every x < t.
     tail = _SPARE * delta
     if not 0 < tail < 1:
         return epsilon if tail == 0 else math.inf

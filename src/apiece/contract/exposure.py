@@ -67,10 +67,8 @@ class Exposure:
 
 
 def exposure(plan: Plan, group: int, *, label: str = "", changed: int = 0) -> Exposure:
-    """Return what a record of `group` faces under `plan`, against the plan's reference.
-
-    ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
-    """
+    """Return what a record of `group` faces under `plan`, against the plan's reference."""
+    # ε is by the plan's own method; advantage and Δ, which need a whole curve, by PLD.
     curve = plan.curve(group, method="pld")
     charged = curve if plan.method == "pld" else plan.curve(group)
     gap = excess_of(plan, group, curve)
@@ -151,11 +149,9 @@ def risk_table(
     method: str = "pld",
     progress: Callable[[int, int], None] | None = None,
 ) -> RiskTable:
-    """Return a victim's advantage and Δ, from plans alone, as the others' choices vary.
-
-    For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
-    what the victim asks.
-    """
+    """Return a victim's advantage and Δ, from plans alone, as the others' choices vary."""
+    # For each share and ε a plan is made for two groups: `share` of the records ask ε, the others
+    # what the victim asks.
     size = _check.count("records", records, least=2)
     rows = np.array([_check.probability("share", s, low_open=True, high_open=True) for s in shares])
     columns = np.array([_check.positive("epsilon", e) for e in epsilons])

@@ -30,11 +30,9 @@ NONE = -1  # asked, and not answered
 
 
 def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
-    """Return what the votes for each class add up to, (questions, classes).
-
-    Exact: the sums are multiples of the grid within a double's precision. A teacher who says
-    another class takes its weight from one count and adds it to another.
-    """
+    """Return what the votes for each class add up to, (questions, classes)."""
+    # Exact: the sums are multiples of the grid within a double's precision. A teacher who says
+    # another class takes its weight from one count and adds it to another.
     questions = votes.shape[1]
     place = (votes + classes * np.arange(questions)).reshape(-1)
     each = np.repeat(weights, questions)
@@ -45,12 +43,10 @@ def counted(votes: Integers, weights: Floats, classes: int) -> Floats:
 def answered(
     counts: Floats, noise: Noise, total: float, most: int, stream: ChaCha20Stream
 ) -> Integers:
-    """Return an answer to each question, or −1: noisy max, after a noisy check where one is made.
-
-    For a record that moves each count by at most r, and two of them in opposite ways, this is
-    one Gaussian mechanism of sensitivity r for each question that is checked, and one of
-    sensitivity √2·r for each that is answered, of which there are at most `most`.
-    """
+    """Return an answer to each question, or −1: noisy max, after a noisy check if one is made."""
+    # For a record that moves each count by at most r, and two of them in opposite ways, this is one
+    # Gaussian mechanism of sensitivity r for each question that is checked, and one of sensitivity
+    # √2·r for each that is answered, of which there are at most `most`.
     passed = np.ones(counts.shape[0], dtype=bool)
     if noise.check is not None and noise.threshold is not None:
         largest = counts.max(axis=1) + noise.check * stream.normal(passed.size).numpy()
@@ -107,11 +103,9 @@ class KeptAnswers:
 def ask(
     plan: VotePlan, votes: Votes, classes: int, *, seed: int | None, kept: KeptAnswers | None = None
 ) -> Integers:
-    """Return the answers to the plan's questions, in order; −1 where one was not answered.
-
-    No more checks and answers in any phase than the plan has, whatever the votes are and
-    however often the run is killed and taken up again: what was written counts.
-    """
+    """Return the answers to the plan's questions, in order; −1 where one was not answered."""
+    # No more checks and answers in any phase than the plan has, whatever the votes are and however
+    # often the run is killed and taken up again: what was written counts.
     none = np.zeros(0, dtype=np.int64)
     answers = none if kept is None else kept.read(plan.questions, classes)
     begin = 0
@@ -121,13 +115,12 @@ def ask(
             at = answers.size
             block = slice(at, min(end, at - at % BLOCK + BLOCK))
             left = phase.answers - int((answers[begin:] != NONE).sum())
+            result = np.full(block.stop - at, NONE)
             if left > 0:
                 counts = counted(votes(block), weights, classes)
-                total = float(weights.sum())
                 key = None if seed is None else Streams.from_seed(seed).derive("votes", at)
-                result = answered(counts, plan.noise, total, left, ChaCha20Stream(key))
-            else:
-                result = np.full(block.stop - at, NONE)
+                stream = ChaCha20Stream(key)
+                result = answered(counts, plan.noise, float(weights.sum()), left, stream)
             answers = np.concatenate([answers, result])
             if kept is not None:
                 kept.write(answers)

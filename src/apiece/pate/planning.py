@@ -68,7 +68,8 @@ class Noise:
             raise InputError("check: give the noise of a check and its threshold together")
         if self.check is not None:
             put(self, "check", _check.positive("check noise", self.check))
-            put(self, "threshold", _share("threshold", self.threshold))
+            share = _check.probability("threshold", self.threshold, low_open=True, high_open=True)
+            put(self, "threshold", share)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -126,12 +127,8 @@ class VotePlan:
             raise InputError("phases: voting must have one entry a pool; use plan_votes")
         told = stages_of(groups, self.seats, self.noise, self.phases)
         columns = ("sampling_probability", "clip_norm", "steps", "noise_stddev", "participation")
-        same = len(told) == len(self.plan.stages) and all(
-            np.array_equal(getattr(one, column), getattr(other, column))
-            for one, other in zip(told, self.plan.stages, strict=True)
-            for column in columns
-        )
-        if not same:
+        own, due = ([getattr(s, c) for s in of for c in columns] for of in (self.plan.stages, told))
+        if len(own) != len(due) or not all(map(np.array_equal, own, due)):
             raise InputError(
                 "plan: its stages are not what these seats, noise and phases do; make the plan "
                 "again, with plan_votes"
@@ -258,13 +255,6 @@ def _answers(questions: int, answers: int | None, threshold: float | None) -> in
     return answers
 
 
-def _share(name: str, value: object) -> float:
-    share = _check.probability(name, value, high_open=True)
-    if not share > 0:
-        raise InputError(f"{name} = {share!r}: must be above 0 and below 1")
-    return share
-
-
 def _allowed(groups: BudgetGroups, seats: Seats) -> Floats:
     """Return (pools,) what each pool's records allow together, as the μ² of a record of reach 1."""
     each = (gaussian_mu(groups.epsilon, groups.delta) / seats.reach) ** 2
@@ -286,11 +276,9 @@ def _least_noise(allowed: float, questions: int, answers: int, threshold: float 
 
 
 def _phases(allowed: Floats, noise: Noise, questions: int, answers: int) -> tuple[Phase, ...]:
-    """Return the phases at whose ends pools leave, one or more, as their budgets are spent.
-
-    A pool stays for so many questions that these, with a proportional number of answers rounded
-    up, cost no more than it allows.
-    """
+    """Return the phases at whose ends pools leave, one or more, as their budgets are spent."""
+    # A pool stays for so many questions that these, with a proportional number of answers rounded
+    # up, cost no more than it allows.
     answer = 2 / noise.answer**2  # the μ² that it costs a record of reach 1
     check = 0.0 if noise.check is None else 1 / noise.check**2
     each = (check + answer * answers / questions) * (1 + _ROOM)

@@ -46,11 +46,9 @@ class Shares:
 def shared_out(
     plan: VotePlan, *, key: bytes, people: npt.ArrayLike | None = None, included: Mask | None = None
 ) -> Shares:
-    """Return the rows of each teacher.
-
-    A record's rows are in `copies` different teachers of its group's pool and in no other, and
-    which these are depends on `key` and its place in the plan alone.
-    """
+    """Return the rows of each teacher."""
+    # A record's rows are in `copies` different teachers of its group's pool and in no other, and
+    # which these are depends on `key` and its place in the plan alone.
     bound = plan.plan
     if (people is None) != (bound.unit == "record"):
         raise DataError(
@@ -79,12 +77,10 @@ def require_dealt(
     people: npt.ArrayLike | None = None,
     included: Mask | None = None,
 ) -> None:
-    """Raise unless no record can move the votes by more than the plan says, however it was dealt.
-
-    A record moves a count by the votes of the different teachers who have a row of it: its reach,
-    added up here from the rows that the teachers learn from. Nothing of the plan is believed but
-    what its group was promised.
-    """
+    """Raise unless no record can move the votes by more than the plan says."""
+    # A record moves a count by the votes of the different teachers who have a row of it: its reach,
+    # added up here from the rows that the teachers learn from. Nothing of the plan is believed but
+    # what its group was promised.
     if shares.sizes.size != plan.teachers:
         raise _misdealt("there are other teachers than the plan has")
     teacher = np.repeat(np.arange(plan.teachers), shares.sizes)

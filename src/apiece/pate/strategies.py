@@ -69,15 +69,25 @@ class Seats:
 class Voters(Protocol):
     """A way to seat the records of each budget group; a frozen value with its options."""
 
+    __slots__ = ()
     name: ClassVar[str]
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return the pools."""
+        """Return the pools.
+
+        Args:
+            groups: The budgets.
+            mu: (groups,) The Gaussian parameter that each budget allows.
+            teachers: How many there are in all.
+
+        Raises:
+            InfeasibleError: Where there are too few teachers, or too few records for one.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Strictest:
+class Strictest(Voters):
     """PATE without individual budgets: one teacher a record, and everyone gets the strictest ε."""
 
     name: ClassVar[str] = "uniform"
@@ -88,7 +98,7 @@ class Strictest:
 
 
 @dataclass(frozen=True, slots=True)
-class Upsample:
+class Upsample(Voters):
     """A record with a larger budget is given to more teachers, whose votes all count one.
 
     A group's copies are the whole number nearest to `base` times its Gaussian parameter over the
@@ -117,16 +127,7 @@ class Upsample:
         object.__setattr__(self, "base", _check.count("base", self.base))
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return one pool, in which records of larger budgets have more teachers.
-
-        Args:
-            groups: The budgets.
-            mu: (groups,) The Gaussian parameter that each budget allows.
-            teachers: How many there are in all.
-
-        Raises:
-            InfeasibleError: For more copies than teachers.
-        """
+        """Return one pool, in which records of larger budgets have more teachers."""
         copies = np.maximum(np.rint(self.base * mu / mu.min()), 1)
         if not copies.max() <= teachers:
             raise InfeasibleError(
@@ -137,7 +138,7 @@ class Upsample:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Voters):
     """Each budget group has teachers of its own, whose votes count in proportion to what it allows.
 
     Teachers are dealt out to the groups by their sizes. Every group spends its budget in full.
@@ -153,17 +154,7 @@ class Weight:
     name: ClassVar[str] = "weight"
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
-        """Return a pool for each group.
-
-        Args:
-            groups: The budgets.
-            mu: (groups,) The Gaussian parameter that each budget allows.
-            teachers: How many there are in all.
-
-        Raises:
-            InfeasibleError: For fewer teachers than groups, a group with too few records for a
-                teacher of its own, and one whose votes would count nothing beside the others'.
-        """
+        """Return a pool for each group."""
         size = len(groups)
         own = _dealt(groups, teachers)
         weight = np.floor(mu * (teachers / float(own @ mu)) / GRID) * GRID

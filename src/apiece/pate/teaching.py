@@ -78,10 +78,8 @@ def learn(
     streams: Streams,
     watch: Watcher | None = None,
 ) -> Tensor:
-    """Return the parameters (models, parameters) of models that each learned from its own rows.
-
-    A row changes the parameters of the models that have it, and not one bit of any other's.
-    """
+    """Return the parameters (models, parameters) of models that each learned from its own rows."""
+    # A row changes the parameters of the models that have it, and not one bit of any other's.
     models = shares.sizes.size
     flat = model.initial(models, streams.initialisation()).requires_grad_(False)
     optimizer = torch.optim.SGD([flat], lr=lessons.learning_rate, momentum=lessons.momentum)
@@ -114,10 +112,8 @@ def require_classes(targets: Tensor, classes: int) -> None:
 
 
 def said(model: StackedModel, flat: Tensor, inputs: Tensor, *, block: int = 64) -> Integers:
-    """Return the class that each model says of each input, (models, inputs).
-
-    Without noise: data about those whom the models learned from, and for no eyes or files.
-    """
+    """Return the class that each model says of each input, (models, inputs)."""
+    # Without noise: data about those whom the models learned from, and for no eyes or files.
     models, result = flat.shape[0], []
     for at in range(0, inputs.shape[0], block):
         part = inputs[at : at + block]
@@ -241,21 +237,6 @@ def teach(
 
     answers = ask(plan, votes, classes, seed=seed, kept=kept)
     own = key.derive("student", 0)
-    taken, labels = _lesson(public, answers, semi_supervised)
-    flat = learn(
-        model,
-        public[taken],
-        torch.from_numpy(labels),
-        Shares(np.arange(labels.size), np.array([0, labels.size])),
-        lessons if student is None else student,
-        Streams(own, release=seed is None),
-        watch,
-    )
-    return Taught(flat[0], answers)
-
-
-def _lesson(public: Tensor, answers: Integers, semi_supervised: bool) -> tuple[Tensor, Integers]:
-    """Return which public inputs the student learns from, and their labels."""
     if not (answers != NONE).any():
         raise DataError(
             "answers: none of the questions was answered, as no count of votes reached the "
@@ -266,7 +247,11 @@ def _lesson(public: Tensor, answers: Integers, semi_supervised: bool) -> tuple[T
     if semi_supervised:
         labels = spread(public.numpy(), labels)
     taken = np.flatnonzero(labels != NONE)
-    return torch.from_numpy(taken), labels[taken]
+    lesson = public[torch.from_numpy(taken)], torch.from_numpy(labels[taken])
+    whole = Shares(np.arange(taken.size), np.array([0, taken.size]))
+    streams = Streams(own, release=seed is None)
+    flat = learn(model, *lesson, whole, lessons if student is None else student, streams, watch)
+    return Taught(flat[0], answers)
 
 
 def _require_fit(

@@ -123,19 +123,21 @@ class Stage:
         Args:
             group: A position.
         """
-        q, joins = float(self.sampling_probability[group]), self.joins(group)
-        if q == 0 or joins == 0:
+        own = self.of(group)
+        if own.sampling_probability == 0 or own.participation == 0:
             return None
-        run = sampled_steps(self.noise_stddev / float(self.clip_norm[group]), q, self.steps)
-        return run if joins == 1 else Sampled(run, joins)
+        run = sampled_steps(own.noise_multiplier, own.sampling_probability, self.steps)
+        return run if own.participation == 1 else Sampled(run, own.participation)
 
-    def joins(self, group: int) -> float:
-        """Return the chance that a record of `group` joins the stage.
+    def of(self, group: int) -> GroupStage:
+        """Return what this stage does to the records of `group`, in numbers.
 
         Args:
             group: A position.
         """
-        return 1.0 if self.participation is None else float(self.participation[group])
+        q, clip = float(self.sampling_probability[group]), float(self.clip_norm[group])
+        joins = 1.0 if self.participation is None else float(self.participation[group])
+        return GroupStage(self.steps, q, clip, self.noise_stddev / clip, joins)
 
     def chances(self) -> Floats:
         """Return each group's chance that a record of it is in a given batch."""
@@ -283,12 +285,12 @@ class Group:
         return self._common("noise_multiplier")
 
     def _common(self, name: str) -> float:
-        values = [float(getattr(stage, name)) for stage in self.stages]
-        if any(value != values[0] for value in values):
+        values = {float(getattr(stage, name)) for stage in self.stages}
+        if len(values) > 1:
             raise InputError(
                 f"group {self.name}: {name} differs between its stages; read group.stages[i].{name}"
             )
-        return values[0]
+        return values.pop()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -370,10 +372,8 @@ def mechanism_of(plan: Numbers, group: int) -> Mechanism:
 
 
 def own_reference(plan: Numbers) -> Reference:
-    """Return the reference of a plan that nobody requested: its own mean rate.
-
-    Of those who asked: public records join in the batch size that was requested for the others.
-    """
+    """Return the reference of a plan that nobody requested: its own mean rate."""
+    # Of those who asked: public records join in the batch size that was requested for the others.
     groups = plan.budget_groups
     asked = groups.records[groups.name != PUBLIC]
     records = int((asked if asked.size else groups.records).sum())
@@ -382,25 +382,11 @@ def own_reference(plan: Numbers) -> Reference:
 
 
 def groups_of(plan: Numbers) -> tuple[Group, ...]:
-    """Return the groups of `plan`, in the order of every per-group array."""
-    budgets = plan.budget_groups
+    """Return the groups with what each stage does to them; see `Plan.groups`."""
+    own = plan.budget_groups
+    bounds = [None] * len(own) if own.excess is None else own.excess.tolist()
+    asked = (own.name.tolist(), own.records.tolist(), own.epsilon.tolist(), own.delta.tolist())
     return tuple(
-        Group(
-            name=str(budgets.name[g]),
-            records=int(budgets.records[g]),
-            epsilon=float(budgets.epsilon[g]),
-            delta=float(budgets.delta[g]),
-            excess=None if budgets.excess is None else float(budgets.excess[g]),
-            stages=tuple(
-                GroupStage(
-                    steps=stage.steps,
-                    sampling_probability=float(stage.sampling_probability[g]),
-                    clip_norm=float(stage.clip_norm[g]),
-                    noise_multiplier=stage.noise_stddev / float(stage.clip_norm[g]),
-                    participation=stage.joins(g),
-                )
-                for stage in plan.stages
-            ),
-        )
-        for g in range(len(budgets))
+        Group(*each, tuple(stage.of(g) for stage in plan.stages))
+        for g, each in enumerate(zip(*asked, bounds, strict=True))
     )

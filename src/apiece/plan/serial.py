@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from apiece import _json
 from apiece._types import Floats, Json
+from apiece.accounting.bounds import within_range
 from apiece.budgets import BudgetGroups
-from apiece.errors import ApieceError, DataError, RangeError
+from apiece.errors import DataError
 from apiece.plan.parts import UNSPENT, Numbers, Reference, Schedule, Stage, own_reference, steps_of
 from apiece.plan.verification import MEASURED, Measures, strictest, verify
 
@@ -23,10 +25,7 @@ Column = list[float | None] | None
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The derived fields of a plan's JSON: totals, quotients and measures, a column a field.
-
-    Measures may be absent, or null as in a plan of many groups; what is there is compared.
-    """
+    """The derived fields of a plan's JSON, a column a field; null in a plan of many groups."""
 
     steps: int
     releasable: bool
@@ -40,13 +39,11 @@ class Claims:
     def require(
         self, plan: Numbers, spent: Callable[[], Floats], measures: Callable[[], Measures]
     ) -> None:
-        """Raise unless `plan`, recomputed from its own numbers, is as claimed.
-
-        `DataError` where a field is not what the parameters give; `VerificationError` where a
-        plan without objections does not keep what it promises. Advantage and excess take a curve
-        a group: they are compared where the budgets have bounds on the excess, which then rest on
-        the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
-        """
+        """Raise unless `plan`, recomputed from its own numbers, is as claimed."""
+        # `DataError` where a field is not what the parameters give; `VerificationError` where a
+        # plan without objections does not keep what it promises. Advantage and excess take a curve
+        # a group: they are compared where the budgets have bounds on the excess, which then rest on
+        # the plan's reference; elsewhere `Plan.measures` recomputes them when they are read.
         releasable = not plan.objections
         if self.steps != steps_of(plan):
             raise DataError(f"plan: steps = {self.steps}, but its stages have {steps_of(plan)}")
@@ -57,38 +54,24 @@ class Claims:
             )
         if plan.worst_paths is not None and releasable:
             raise DataError("plan: its coins are revealed, so it has objections; none is given")
-        try:
-            with np.errstate(all="ignore"):  # a bound that is no number keeps no promise
-                self._compare(plan, spent, measures)
-        except ApieceError:
-            raise
-        except (ArithmeticError, ValueError) as error:
-            raise RangeError(
-                f"plan: its numbers are past the accountant's range ({error}); make the plan again"
-            ) from None
+        # a bound that is no number keeps no promise
+        with within_range(lambda: "plan"):
+            stage, bounds = plan.stages[0], plan.budget_groups.excess
+            self._same(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
+            epsilon, delta, bound = strictest(plan.budget_groups)
+            if releasable:  # bounds on the excess are verified before a release, by `Plan.require`
+                verify(plan, spent(), (epsilon, delta, np.ones_like(bound)), measures).require()
+            self._same(plan, "epsilon_spent", spent())
+            if releasable and (bound < 1).any():
+                _require_own_reference(plan)
+            if bounds is not None and len(plan.budget_groups) <= MEASURED:
+                for name, own in measures().columns().items():
+                    self._same(plan, name, own)
 
-    def _compare(
-        self, plan: Numbers, spent: Callable[[], Floats], measures: Callable[[], Measures]
-    ) -> None:
-        releasable, stage = not plan.objections, plan.stages[0]
-        self._same(plan, "noise_multiplier", stage.noise_stddev / stage.clip_norm)
-        epsilon, delta, bound = strictest(plan.budget_groups)
-        if releasable:  # bounds on the excess are verified before a release, by `Plan.require`
-            verify(plan, spent(), (epsilon, delta, np.ones_like(bound)), measures).require()
-        self._same(plan, "epsilon_spent", spent())
-        if releasable and (bound < 1).any():
-            _require_own_reference(plan)
-        if plan.budget_groups.excess is not None and len(plan.budget_groups) <= MEASURED:
-            risks = measures()
-            self._same(plan, "advantage", risks.advantage)
-            self._same(plan, "excess", risks.excess)
-            self._same(plan, "excess_forward", risks.forward)
-            self._same(plan, "excess_backward", risks.backward)
-
-    def _same(self, plan: Numbers, name: str, own: Any) -> None:
+    def _same(self, plan: Numbers, name: str, own: Floats | None) -> None:
         """Raise unless a claimed column is the plan's own; an absent one claims nothing."""
         claimed: Column = getattr(self, name)
-        if claimed is None or all(value is None for value in claimed):
+        if own is None or claimed is None or all(value is None for value in claimed):
             return
         given = np.array([np.nan if value is None else value for value in claimed])
         good = np.abs(given - own) <= SLACK * np.maximum(np.abs(own), 1.0)
@@ -131,8 +114,7 @@ def parameters(plan: Numbers) -> Json:
     if plan.unit != "record":
         top["unit"] = plan.unit
     if plan.learning_rate is not None:
-        points = [list(point) for point in plan.learning_rate.points]
-        top["learning_rate"] = {"points": points, "between": plan.learning_rate.between}
+        top["learning_rate"] = _json.plain(plan.learning_rate)
     budgets, stage = plan.budget_groups, plan.stages[0]
     columns = {name: getattr(budgets, name) for name in ("name", "records", "epsilon", "delta")}
     if budgets.excess is not None:
@@ -156,21 +138,11 @@ def parameters(plan: Numbers) -> Json:
 
 
 def with_measures(plan: Numbers, measures: Measures) -> Json:
-    """Return `parameters` with what each group spends beside them.
-
-    saturated: whether the share of its ε that a group spends is below `UNSPENT`.
-    """
+    """Return `parameters` with what each group spends, and whether that is below `UNSPENT`."""
     data = parameters(plan)
     share = measures.epsilon_spent / plan.budget_groups.epsilon
-    columns = {
-        "epsilon_spent": measures.epsilon_spent,
-        "spent_share": share,
-        "saturated": share < UNSPENT,
-        "advantage": measures.advantage,
-        "excess": measures.excess,
-        "excess_forward": measures.forward,
-        "excess_backward": measures.backward,
-    }
+    spent = {"epsilon_spent": measures.epsilon_spent, "spent_share": share}
+    columns = spent | {"saturated": share < UNSPENT} | measures.columns()
     none = [None] * len(plan.budget_groups)
     lists = {k: none if column is None else column.tolist() for k, column in columns.items()}
     for group, extra in zip(data["groups"], _rows(lists), strict=True):
@@ -189,75 +161,44 @@ def _rows(columns: dict[str, list[Any]]) -> list[Json]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+Readers = dict[str, _json.Reader[object]]
 _MEASURES = ("epsilon_spent", "advantage", "excess", "excess_forward", "excess_backward")
-_number, _numbers = _json.number, _json.listed(_json.number)
-_steps = _json.whole(MOST_STEPS)
-Readers = dict[str, _json.Reader[Any]]
+_COLUMN, _TEXTS = tuple[float, ...], tuple[str, ...]
+_STEPS = Annotated[int, _json.whole(MOST_STEPS)]
+
+
+def _typed(**kinds: object) -> Readers:
+    return {name: _json.reader_of(kind) for name, kind in kinds.items()}
 
 
 def _object(required: Readers, optional: Readers | None = None) -> _json.Reader[Json]:
-    return lambda value, where: _json.fields(value, where, required, optional or {})
+    return lambda value, where: _json.fields(value, where, required, optional)
 
 
-def _as_is(value: Any, where: str) -> Any:
-    return value  # groups are read by column
-
-
-_ONE_STAGE: Readers = {"expected_batch_size": _number, "noise_stddev": _number}
+_ONE_STAGE = _typed(expected_batch_size=float, noise_stddev=float)
 _STAGE = _object(
-    {
-        **_ONE_STAGE,
-        "steps": _steps,
-        "weight": _number,
-        "sampling_probability": _numbers,
-        "clip_norm": _numbers,
-    },
-    {"participation": _numbers},
+    _ONE_STAGE
+    | _typed(steps=_STEPS, weight=float, sampling_probability=_COLUMN, clip_norm=_COLUMN),
+    _typed(participation=_COLUMN),
 )
-_TOP: Readers = {
-    "strategy": _json.text,
-    "relation": _json.text,
-    "method": _json.text,
-    "steps": _steps,
-    "clip_norm": _number,
-    "reference": _object({"sampling_probability": _number, "steps": _steps}),
-    "releasable": _json.flag,
-    "objections": _json.listed(_json.text),
-    "counts": _json.text,
-    "notes": _json.listed(_json.text),
-    "groups": _as_is,
-}
-_TOP_OPTIONAL: Readers = {
-    **_ONE_STAGE,
-    "combine": _json.text,
-    "stages": _json.listed(_STAGE),
-    "unit": _json.text,
-    "learning_rate": _object({"points": _json.listed(_numbers), "between": _json.text}),
-}
-_GROUP: Readers = {
-    "name": _json.text,
-    "records": _json.whole(MOST_RECORDS),
-    "epsilon": _number,
-    "delta": _number,
-}
-_GROUP_SINGLE: Readers = dict.fromkeys(
-    ("sampling_probability", "clip_norm", "noise_multiplier"), _number
-)
-_GROUP_OPTIONAL: Readers = {
-    "excess_bound": _number,
-    "spent_share": _number,
-    "saturated": _json.flag,
-    **dict.fromkeys(_MEASURES, _json.maybe(_number)),
-}
+_TOP = _typed(strategy=str, relation=str, method=str, counts=str, steps=_STEPS, clip_norm=float)
+_TOP |= _typed(releasable=bool, objections=_TEXTS, notes=_TEXTS, groups=Any)
+_TOP["reference"] = _object(_typed(sampling_probability=float, steps=_STEPS))
+_TOP_OPTIONAL = _ONE_STAGE | _typed(combine=str, unit=str, learning_rate=Schedule)
+_TOP_OPTIONAL["stages"] = _json.listed(_STAGE)
+_GROUP = _typed(name=str, records=Annotated[int, _json.whole(MOST_RECORDS)], epsilon=float)
+_GROUP |= _typed(delta=float)
+_GROUP_SINGLE = _typed(sampling_probability=float, clip_norm=float, noise_multiplier=float)
+_GROUP_OPTIONAL = _typed(excess_bound=float, spent_share=float, saturated=bool)
+_GROUP_OPTIONAL |= dict.fromkeys(_MEASURES, _json.maybe(_json.number))
 
 
-def _columns(groups: Any, single: bool) -> dict[str, list[Any]]:
+def _columns(groups: object, single: bool) -> dict[str, list[Any]]:
     """Return each field of the groups as a column; all groups must have the same fields."""
     readers = _GROUP | (_GROUP_SINGLE if single else {})
-    more: Readers = (
-        {"participation": _number} if single else {"worst_path": _json.listed(_json.flag)}
-    )
-    rows = _json.listed(_as_is)(groups, "plan.groups")
+    kind = {"participation": float} if single else {"worst_path": tuple[bool, ...]}
+    more = _GROUP_OPTIONAL | _typed(**kind)
+    rows = _json.listed(_json.as_is)(groups, "plan.groups")
     if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
         raise DataError(
             "plan.groups: must be objects with the same fields, at least one; "
@@ -265,53 +206,46 @@ def _columns(groups: Any, single: bool) -> dict[str, list[Any]]:
         )
     columns = {
         name: _json.listed(read)([row[name] for row in rows], f"plan.groups.{name}")
-        for name, read in (readers | _GROUP_OPTIONAL | more).items()
+        for name, read in (readers | more).items()
         if name in rows[0]
     }
-    _json.fields(rows[0], "plan.groups", readers, _GROUP_OPTIONAL | more)
+    _json.fields(rows[0], "plan.groups", readers, more)
     return columns
 
 
-def read(data: Any) -> tuple[Json, Claims]:
-    """Return the arguments of `Plan` in `data`, and what else `data` claims of that plan.
-
-    Raises `InputError` for anything but what `parameters` or `with_measures` wrote.
-    """
+def read(data: object) -> tuple[Json, Claims]:
+    """Return the arguments of `Plan` in `data`, and what else `data` claims of that plan."""
     top = _json.fields(data, "plan", _TOP, _TOP_OPTIONAL)
     single = "stages" not in top
     for name in _ONE_STAGE if single else ("combine",):
         if name not in top:
             raise DataError(f"plan: field {name!r} is missing; give what to_json wrote")
-    columns = _columns(top["groups"], single)
-    stages = top.get("stages")
+    groups = top.pop("groups")
+    columns = _columns(groups, single)
+    stages = top.pop("stages", None)
     if stages is None:
-        shared = {name: top[name] for name in ("steps", *_ONE_STAGE)}
         of_groups = ("sampling_probability", "clip_norm", "participation")
+        shared = {name: top.pop(name) for name in _ONE_STAGE} | {"steps": top["steps"]}
         stages = [shared | {name: _array(columns.get(name)) for name in of_groups}]
-    rate = top.get("learning_rate")
-    arguments = {
-        **{name: top[name] for name in ("strategy", "relation", "method", "clip_norm", "counts")},
-        "objections": tuple(top["objections"]),
-        "notes": tuple(top["notes"]),
-        "combine": top.get("combine", "continue"),
-        "unit": top.get("unit", "record"),
+    claims = {name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)}
+    told = Claims(top.pop("steps"), top.pop("releasable"), **claims)
+    budgets = BudgetGroups(
+        name=np.array(columns["name"], dtype=str),
+        epsilon=np.array(columns["epsilon"]),
+        delta=np.array(columns["delta"]),
+        excess=_array(columns.get("excess_bound")),
+        records=np.array(columns["records"], dtype=np.int64),
+    )
+    arguments = top | {
         "reference": Reference(**top["reference"]),
-        "learning_rate": None if rate is None else Schedule(**rate),
         "stages": tuple(Stage(**stage) for stage in stages),
         "worst_paths": _array(columns.get("worst_path")),
-        "budget_groups": BudgetGroups(
-            name=np.array(columns["name"], dtype=str),
-            epsilon=np.array(columns["epsilon"]),
-            delta=np.array(columns["delta"]),
-            excess=_array(columns.get("excess_bound")),
-            records=np.array(columns["records"], dtype=np.int64),
-        ),
+        "budget_groups": budgets,
     }
-    claims = {name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)}
-    return arguments, Claims(top["steps"], top["releasable"], **claims)
+    return arguments, told
 
 
-def _array(values: list[Any] | None) -> Any:
+def _array(values: list[Any] | None) -> npt.NDArray[Any] | None:
     try:
         return None if values is None else np.array(values)
     except ValueError:

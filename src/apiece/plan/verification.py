@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -30,12 +30,11 @@ Asked: TypeAlias = tuple[Floats, Floats, Floats]  # the strictest ε, δ and Δ�
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measures:
-    """What each group spends and risks, one entry a group; each number is an upper bound.
+    """What each group spends and risks, one entry a group; each number is an upper bound."""
 
-    ε at the group's own δ is by the plan's method. Advantage and Δ, towards more (forward) and less
-    (backward) vulnerable than the uniform mechanism of the same (ε, δ), are by PLD; they are None
-    in a plan of more than 64 groups, where they would take long.
-    """
+    # ε at the group's own δ is by the plan's method. Advantage and Δ, towards more (forward) and
+    # less (backward) vulnerable than the uniform mechanism of the same (ε, δ), are by PLD; they are
+    # None in a plan of more than `MEASURED` groups, where they would take long.
 
     epsilon_spent: Floats
     advantage: Floats | None
@@ -48,6 +47,11 @@ class Measures:
         if self.forward is None or self.backward is None:
             return None
         return np.maximum(self.forward, self.backward)
+
+    def columns(self) -> dict[str, Floats | None]:
+        """Return the risks by the names that they have in JSON."""
+        both = {"excess_forward": self.forward, "excess_backward": self.backward}
+        return {"advantage": self.advantage, "excess": self.excess} | both
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -132,11 +136,9 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
 
 
 def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mechanism:
-    """Return the uniform mechanism that a record of `group` compares its own with.
-
-    All records with the same (ε, δ), at the plan's reference; calibrated with the plan's own
-    method. Nothing of it moves with what others ask. Source: Kaiser et al. 2026 Def. 8.
-    """
+    """Return the uniform mechanism that a record of `group` compares its own with."""
+    # All records with the same (ε, δ), at the plan's reference; calibrated with the plan's own
+    # method. Nothing of it moves with what others ask (Kaiser et al. 2026, Def. 8).
     reference, own = plan.reference, plan.budget_groups
     assert reference is not None  # set when the plan was made
     epsilon, delta = (own.epsilon[group], own.delta[group]) if asked is None else asked
@@ -146,14 +148,8 @@ def baseline_for(plan: Numbers, group: int, asked: Budget | None = None) -> Mech
 @lru_cache(maxsize=1024)
 def _noise(epsilon: float, delta: float, reference: Reference, method: str) -> float:
     """Return the noise multiplier of a baseline, which plans of the same people share."""
-    z = accounting.noise_multipliers(
-        epsilon=epsilon,
-        delta=delta,
-        sampling_probability=reference.sampling_probability,
-        steps=reference.steps,
-        method=method,
-    )
-    return float(z)
+    given = {"epsilon": epsilon, "delta": delta, **asdict(reference)}
+    return float(accounting.noise_multipliers(**given, method=method))
 
 
 @lru_cache(maxsize=16)
@@ -164,10 +160,7 @@ def _baseline_curve(baseline: Mechanism) -> PrivacyCurve:
 def excess_of(
     plan: Numbers, group: int, curve: PrivacyCurve, *, asked: Budget | None = None
 ) -> Excess:
-    """Return Δ between a group's baseline and its own curve; 0 where they are the same.
-
-    The baseline is the plan's reference with the noise that spends (ε, δ).
-    """
+    """Return Δ between a group's baseline of (ε, δ) and its own curve; 0 where both are one."""
     return _excesses_of(plan, {group: (curve, asked)})[0]
 
 
@@ -198,12 +191,9 @@ def _same(one: Mechanism, other: Mechanism) -> bool:
 def verify(
     plan: Numbers, spent: Floats, asked: Asked, measures: Callable[[], Measures]
 ) -> Verification:
-    """Return the verification of what is `spent` by the groups of a plan, and of its excess.
-
-    asked: the strictest that is asked of each group; see `strictest`. measures: of the plan, for
-    bounds Δ̄. A record that allows less than its group asked is compared with a baseline of what
-    it allows: the less a baseline tells, the larger is Δ towards more vulnerable.
-    """
+    """Return the verification of what is `spent` by the groups of a plan, and of its excess."""
+    # A record that allows less than its group asked is compared with a baseline of what it allows:
+    # the less a baseline tells, the larger is Δ towards more vulnerable.
     own, (epsilon, delta, bound) = plan.budget_groups, asked
     kept = (spent <= epsilon) & (own.delta <= delta)
     if (bound >= 1).all():
@@ -221,18 +211,14 @@ def verify(
 
 
 def spending(plan: Numbers, method: str) -> Floats:
-    """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve.
-
-    Of a plan with many distinct mechanisms every one is looked at where its budget says that ε
-    should be: an upper bound as good as the curve's, in a fraction of the time.
-    """
+    """Return an upper bound on each group's ε at its own δ; equal mechanisms share a curve."""
     delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
     distinct = _distinct(plan)
     if len(plan.stages) == 1 and plan.worst_paths is None:
         stage = plan.stages[0]
         if stage.participation is not None:
             return _spending_by_coin(plan, stage, stage.participation, method)
-        if len(distinct) >= QUICK:
+        if len(distinct) >= QUICK:  # as good as the curves, in a fraction of the time
             joins = stage.sampling_probability > 0
             spent[joins] = upper_epsilons(
                 noise_multiplier=stage.noise_stddev / stage.clip_norm[joins],
@@ -255,12 +241,10 @@ def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
 
 
 def _spending_by_coin(plan: Numbers, stage: Stage, joins: Floats, method: str) -> Floats:
-    """Return `spending` of a stage that records join by a coin: one curve for all coins.
-
-    A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
-    joins it with chance π; so whatever accounts for the run accounts for the coin. Source: Balle,
-    Barthe, Gaboardi 2018; for the add direction docs/plans.md.
-    """
+    """Return `spending` of a stage that records join by a coin: one curve for all coins."""
+    # A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
+    # joins it with chance π; so whatever accounts for the run accounts for the coin (Balle, Barthe,
+    # Gaboardi 2018; for the add direction docs/plans.md).
     delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
     # Who joins with a chance of at most δ is covered by δ alone.
     pays = np.flatnonzero((stage.sampling_probability > 0) & (delta < joins))
@@ -288,17 +272,13 @@ def amplified(epsilon: Floats, joins: Floats) -> Floats:
 
 def _distinct(plan: Numbers) -> list[npt.NDArray[np.intp]]:
     """Return the groups that share a mechanism, for each distinct one."""
-    columns: list[npt.NDArray[Any]] = []
+    columns: list[npt.NDArray[Any] | None] = []
     for stage in plan.stages:
-        columns += [stage.sampling_probability, stage.clip_norm]
-        columns += [] if stage.participation is None else [stage.participation]
-    if plan.worst_paths is not None:
-        columns += list(plan.worst_paths.T)
-    order = np.lexsort(columns)
-    new = np.zeros(order.size - 1, dtype=bool)
-    for column in columns:
-        new |= np.diff(column[order]) != 0
-    return np.split(order, np.flatnonzero(new) + 1)
+        columns += [stage.sampling_probability, stage.clip_norm, stage.participation]
+    columns += [] if plan.worst_paths is None else list(plan.worst_paths.T)
+    keys = np.stack([column for column in columns if column is not None])
+    order = np.lexsort(keys)
+    return np.split(order, np.flatnonzero((np.diff(keys[:, order]) != 0).any(axis=0)) + 1)
 
 
 def _curves(plan: Numbers) -> list[PrivacyCurve]:
@@ -313,10 +293,7 @@ def _curves(plan: Numbers) -> list[PrivacyCurve]:
 def strictest(
     own: BudgetGroups, index: Integers | None = None, allows: Consents | None = None
 ) -> Asked:
-    """Return the smallest ε, δ and Δ̄ that each group, or any record of it, asked.
-
-    index, allows: the group of each record, and what it allows; None for the groups alone.
-    """
+    """Return the smallest ε, δ and Δ̄ that each group, or any record of it, asked."""
     bounds = np.ones(len(own)) if own.excess is None else own.excess
     if index is None or allows is None:
         return own.epsilon, own.delta, bounds

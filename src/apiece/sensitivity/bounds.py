@@ -133,11 +133,9 @@ def _increasing(f: Callable[[Interval], Interval]) -> Callable[[Interval], Inter
 
 
 def _beyond_intervals(f: Callable[[Any], Any]) -> Callable[[Interval], Interval]:
-    """Return the enclosure of an increasing function that mpmath has for numbers alone.
+    """Return the enclosure of an increasing function that mpmath has for numbers alone."""
 
-    Evaluated at the ends with 100 bits and widened by 2⁻⁵⁰, which is 2⁵⁰ times the last digit.
-    """
-
+    # Evaluated at the ends with 100 bits and widened by 2⁻⁵⁰, which is 2⁵⁰ times the last digit.
     def enclose(x: Interval) -> Interval:
         with mpmath.workprec(100):
             low, high = (f(mpmath.mp.make_mpf(end)) for end in x._mpi_)
@@ -232,11 +230,9 @@ class Objective:
         return self._combine(self._tape([interval(*side) for side in box]))
 
     def range_over(self, box: Box) -> tuple[Bounds, list[Interval]]:
-        """Return bounds on the value over `box`, and enclosures of the partial derivatives.
-
-        The better of the plain enclosure and the mean value form f(m) + Σ ∂ⱼf(box)·(xⱼ − mⱼ),
-        which is quadratically close as the box shrinks.
-        """
+        """Return bounds on the value over `box`, and enclosures of the partial derivatives."""
+        # The better of the plain enclosure and the mean value form f(m) + Σ ∂ⱼf(box)·(xⱼ − mⱼ),
+        # which is quadratically close as the box shrinks.
         value, slopes = self.enclose(box)
         centre = _middle(box)
         centred, _ = self.enclose(tuple((m, m) for m in centre))
@@ -282,12 +278,10 @@ def maximise(
     names: Sequence[str],
     box: Box,
 ) -> Maximum:
-    """Return the maximum over `box` of the function that both arguments compute.
-
-    Where the enclosure is still unbounded after `MOST_BOXES` boxes, the result says so in
-    `certified` and `reason`, and its upper end is inf. Raises `RangeError` for a value past the
-    floating point range.
-    """
+    """Return the maximum over `box` of the function that both arguments compute."""
+    # Where the enclosure is still unbounded after `MOST_BOXES` boxes, the result says so in
+    # `certified` and `reason`, and its upper end is inf. Raises `RangeError` for a value past the
+    # floating point range.
     best, upper, boxes = _branch_and_bound(objective, box, _search(compiled, box))
     location = dict(zip(names, best.point, strict=True))
     if not math.isfinite(upper):
@@ -324,10 +318,8 @@ def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
 
 
 def spread(ends: Floats, count: int) -> Floats:
-    """Return `count` points spread evenly over a box, (count, d); ends: (d, 2).
-
-    A Kronecker sequence on the powers of 1/r, where r^{d+1} = r + 1.
-    """
+    """Return `count` points spread evenly over a box, (count, d); ends: (d, 2)."""
+    # A Kronecker sequence on the powers of 1/r, where r^{d+1} = r + 1.
     d = len(ends)
     root = 1.5
     for _ in range(64):
