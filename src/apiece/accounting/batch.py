@@ -55,14 +55,8 @@ def epsilons(
         >>> bounds.upper.round(2)
         array([1.83, 0.62])
     """
-    require_batch(method)
-    shape, columns = broadcast(
-        noise_multiplier=noise_multiplier,
-        sampling_probability=sampling_probability,
-        steps=steps,
-        delta=delta,
-    )
-    entries, member = distinct(np.stack(columns))
+    shape, columns = _columns(method, noise_multiplier, sampling_probability, steps, delta)
+    entries, member = distinct(columns)
     bounds = bounds_of(entries, method)
     _require_finite(bounds.upper, entries)
     return Bounds(*(end[member].reshape(shape) for end in bounds))
@@ -78,19 +72,20 @@ def upper_epsilons(
 ) -> Floats:
     """Return upper bounds on ε(δ), as `epsilons`, for millions of records."""
     # Equal mechanisms share a computation. An entry's bound depends on its own arguments only.
-    require_batch(method)
-    shape, flat = broadcast(
-        noise_multiplier=noise_multiplier,
-        sampling_probability=sampling_probability,
-        steps=steps,
-        delta=delta,
-    )
-    columns = np.stack(flat)
+    shape, columns = _columns(method, noise_multiplier, sampling_probability, steps, delta)
     order = np.lexsort(columns[:3])
     upper = np.empty(order.size)
     upper[order] = upper_bounds_of(columns[:, order], method)
     _require_finite(upper, columns)
     return upper.reshape(shape)
+
+
+def _columns(method: str, *settings: npt.ArrayLike) -> tuple[tuple[int, ...], Floats]:
+    """Return the shape of settings (z, q, steps, δ), and them as checked columns."""
+    require_batch(method)
+    names = ("noise_multiplier", "sampling_probability", "steps", "delta")
+    shape, columns = broadcast(**dict(zip(names, settings, strict=True)))
+    return shape, np.stack(columns)
 
 
 def _require_finite(upper: Floats, columns: Floats) -> None:

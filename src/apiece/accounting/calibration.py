@@ -279,11 +279,8 @@ def calibrate(
         >>> round(found.value, 4), found.achieved <= 1.0
         (3.7306, True)
     """
-    given = {
-        "noise_multiplier": noise_multiplier,
-        "sampling_probability": sampling_probability,
-        "steps": steps,
-    }
+    names = ("noise_multiplier", "sampling_probability", "steps")
+    given = dict(zip(names, (noise_multiplier, sampling_probability, steps), strict=True))
     missing = [name for name, value in given.items() if value is None]
     if len(missing) != 1:
         raise InputError(

@@ -209,8 +209,7 @@ one, whose profile has a closed form
     def tradeoff(self, false_positive_rate: npt.ArrayLike) -> Any:
         """Return a lower bound on f(α), the least false-negative rate of any test at rate α.
 
-        f is the greatest convex function below T(P, Q) and T(Q, P), so it holds in both directions
-        of add/remove. It is the conjugate of the profile's upper end.
+        It is the conjugate of the profile's upper end, and holds in both directions of add/remove.
 
         Args:
             false_positive_rate: α, in [0, 1].
@@ -219,8 +218,7 @@ one, whose profile has a closed form
             InputError: For other rates.
 
         Guarantee:
-            Never above the truth: the conjugate is taken over finitely many ε, each of which is a
-            valid bound.
+            Never above the truth.
 
         References:
             Dong, Roth, Su 2022, Prop. 2.12.
@@ -251,8 +249,6 @@ one, whose profile has a closed form
     def bayes_error(self, prior: npt.ArrayLike = 0.5) -> Bounds:
         """Return bounds on the least chance of error of an attacker who knows the prior.
 
-        It is (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π).
-
         Args:
             prior: π, the chance that the record took part, in (0, 1).
 
@@ -265,6 +261,7 @@ one, whose profile has a closed form
         priors = _check.positive_array("prior", prior, below=1.0)
         flat = priors.ravel()
         rare = np.minimum(flat, 1 - flat)
+        # The least error is (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π).
         odds = np.log1p(-rare) - np.log(rare)
         lower, upper = self._asked(self._gated.delta, odds)
         bounds = Bounds(
@@ -291,8 +288,7 @@ one, whose profile has a closed form
         It is 1 − f(κ), and holds for attribute inference, reconstruction and singling out alike.
 
         Args:
-            baseline: κ, the best chance of success of someone who sees what the mechanism gives
-                without the record, in [0, 1].
+            baseline: κ, the best chance of success without the record, in [0, 1].
 
         Raises:
             InputError: For other chances.
@@ -309,8 +305,7 @@ one, whose profile has a closed form
         """Return `reconstruction_success` for guessing one attribute of a record.
 
         Args:
-            baseline: The chance of the best guess without the record; for instance the share of the
-                most frequent value.
+            baseline: The chance of the best guess without the record.
 
         Raises:
             InputError: For chances outside [0, 1].

@@ -66,8 +66,8 @@ def gaussian_of_pure(epsilon: npt.ArrayLike) -> Floats:
 def gaussian_of_laplace(epsilon: npt.ArrayLike) -> Floats:
     """Return the μ of the Gaussian that stands for Laplace noise on what may change by ε scales.
 
-    μ = −2·Φ⁻¹(e^(−ε/2)/2), the least there is, without a slack. On several sums at once, ε is the
-    ℓ1 norm of what may change in units of the scale, and it is the least for some of them.
+    μ = −2·Φ⁻¹(e^(−ε/2)/2), the least there is. On several sums ε is the ℓ1 norm of what may change,
+    in units of the scale.
 
     Args:
         epsilon: In [0, ∞); arrays are taken entry by entry.

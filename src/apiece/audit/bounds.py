@@ -66,14 +66,14 @@ def order_statistics(scores_in: Floats, scores_out: Floats) -> Candidates:
     at_out, at_in = outs[outs.size - top], ins[bottom - 1]
     found = ins.size - np.searchsorted(ins, at_out, side="right"), ins.size - (bottom - 1)
     wrong = top - 1, outs.size - np.searchsorted(outs, at_in, side="left")
-    columns = map(np.concatenate, ((at_out, at_in), found, wrong))
-    return Candidates(*columns, ins.size, outs.size)
+    tests, tp, fp = np.append(at_out, at_in), np.concatenate(found), np.concatenate(wrong)
+    return Candidates(tests, tp, fp, ins.size, outs.size)
 
 
 def fixed(scores_in: Floats, scores_out: Floats, threshold: float) -> Candidates:
     """Return the one test "score > threshold", chosen without looking at these scores."""
-    counts = (np.array([(arm > threshold).sum()]) for arm in (scores_in, scores_out))
-    return Candidates(np.array([threshold]), *counts, scores_in.size, scores_out.size)
+    tp, fp = (np.array([(arm > threshold).sum()]) for arm in (scores_in, scores_out))
+    return Candidates(np.array([threshold]), tp, fp, scores_in.size, scores_out.size)
 
 
 def split(scores_in: Floats, scores_out: Floats, delta: float, error: float) -> Candidates:
@@ -167,12 +167,12 @@ def largest_mu(candidates: Candidates, error: float) -> tuple[float, int]:
     """Return the largest μ that some candidate rejects at `error`, and that candidate."""
     # A candidate's p-value grows with μ, so one that does not reject a μ is left out above it.
     alive = np.arange(len(candidates))
-    columns = candidates.threshold, candidates.true_positives, candidates.false_positives
+    tp, fp = candidates.true_positives, candidates.false_positives
 
     def rejects(mu: float) -> bool:
         nonlocal alive
-        counts = candidates.in_count, candidates.out_count
-        still = Candidates(*(column[alive] for column in columns), *counts)
+        some = candidates.threshold[alive], tp[alive], fp[alive]
+        still = Candidates(*some, candidates.in_count, candidates.out_count)
         rejecting = alive[p_values(still, mu) <= error]
         alive = rejecting if rejecting.size else alive
         return rejecting.size > 0

@@ -347,6 +347,11 @@ def audit_scores(
         one_run(scores[chosen], truth[chosen], delta=delta, confidence=confidence, method=method)
         for method in ("dp", "gdp")
     )
-    of = {"audit": "torch model", "attack": "loss threshold"}
-    unit = None if one is None else "person"
-    return Findings(**of, unit=unit, rocs=rocs, bounds=bounds, canaries=size)
+    return Findings(
+        audit="torch model",
+        attack="loss threshold",
+        unit=None if one is None else "person",
+        rocs=rocs,
+        bounds=bounds,
+        canaries=size,
+    )

@@ -95,8 +95,9 @@ class ShadowScores:
             models: Places, truth values or a slice.
             records: Likewise.
         """
-        parts = (part[models][:, records] for part in (self.included, self.confidences))
-        return ShadowScores(self.ids[records], self.groups[records], *parts)
+        included, phi = self.included[models], self.confidences[models]
+        columns = self.ids[records], self.groups[records]
+        return ShadowScores(*columns, included[:, records], phi[:, records])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to one `.npz` file, complete or not at all.

@@ -128,8 +128,8 @@ def one_plan(*plans: Plan) -> Plan:
                 f"plan of world {at}: differs from that of world 0; make one plan with the target "
                 "and use it in every world, or the plan itself gives the target away"
             )
-        known = isinstance(plan, BoundPlan) and isinstance(first, BoundPlan)
-        if known and not np.array_equal(plan.group_index, first.group_index):
+        whose = [one.group_index for one in (plan, first) if isinstance(one, BoundPlan)]
+        if len(whose) == 2 and not np.array_equal(whose[0], whose[1]):
             raise InputError(
                 f"plan of world {at}: its records are in other groups than in world 0; bind one "
                 "plan to one table of budgets"

@@ -135,13 +135,10 @@ class UpdateRule:
         Args:
             flat: (models, parameters).
         """
-        rule = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
-        sgd = self.optimizer == "sgd"
-        return (
-            torch.optim.SGD([flat], **rule)
-            if sgd
-            else torch.optim.AdamW([flat], **rule, fused=True)
-        )
+        lr, decay = self.learning_rate, self.weight_decay
+        if self.optimizer == "sgd":
+            return torch.optim.SGD([flat], lr=lr, weight_decay=decay)
+        return torch.optim.AdamW([flat], lr=lr, weight_decay=decay, fused=True)
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step.

@@ -221,8 +221,10 @@ def enforce(
     if budgets.excess is None:
         raise BudgetError("enforce: the budgets carry no bound Δ̄; give excess=… or such budgets")
     public = _check.count("public", public, least=0)
-    settings = {"expected_batch_size": expected_batch_size, "clip_norm": clip_norm}
-    plan_for: Planner = partial(assign, steps=steps, method=method, **settings)
+    batch, clip = expected_batch_size, clip_norm
+    plan_for = partial(
+        assign, steps=steps, expected_batch_size=batch, clip_norm=clip, method=method
+    )
     sample = _option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
         notes = ["contract: sample keeps it, and was taken", *unspent_notes(sample.plan)]

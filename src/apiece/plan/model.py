@@ -57,8 +57,8 @@ _COLUMNS = ("group", "records", "ε asked", "δ", "ε spent", "sampling", "clip 
 class Plan(Numbers):
     """What will be done to every record, decided before training and frozen.
 
-    Public numbers alone: nothing in it says who is where. Of the same budgets it is the same,
-    whoever asked for which. `bind` gives the engine's `BoundPlan`. Arrays are read-only.
+    Public numbers alone: nothing in it says who is where. `bind` gives the engine's `BoundPlan`.
+    Arrays are read-only.
 
     Attributes:
         strategy: The name of what made it.
@@ -84,8 +84,7 @@ class Plan(Numbers):
         reference: The uniform mechanism that the excess is measured against, by the batch size,
             records and steps that were requested; of a plan made by hand, if not given, by its own.
         unit: Whose presence is hidden: "record", or "person" where each of the plan's records is a
-            person with any number of rows of the data. What runs or audits a plan of persons asks
-            whose each row is. No number depends on it.
+            person with any number of rows. No number depends on it.
 
     Raises:
         InputError: For parts that do not fit one another.
@@ -210,12 +209,7 @@ class Plan(Numbers):
 
     @property
     def spent_share(self) -> Floats:
-        """ε spent over ε asked, of each group; `notes` name those of which it is below 0.95.
-
-        A group cannot spend more where it already takes part in every step or has the least noise
-        there is, where its ε jumps with the parameter, or where a strategy treats it as a stricter
-        one.
-        """
+        """ε spent over ε asked, of each group; `notes` name those of which it is below 0.95."""
         return np.asarray(self.epsilon_spent / self.budget_groups.epsilon)
 
     @cached_property
@@ -226,9 +220,8 @@ class Plan(Numbers):
     def verify(self, budgets: Budgets | None = None, *, method: str | None = None) -> Verification:
         """Return, for each group, what is recomputed from the plan alone beside what was asked.
 
-        A broken promise raises nothing: read `.ok`, `.kept`, or call `.require()`. A plan may use
-        less than a record allows, never more: a bound plan is held against each record's own
-        consent, whatever else it is held against.
+        A broken promise raises nothing: read `.ok`, `.kept`, or call `.require()`. A bound plan is
+        held against each record's own consent, whatever else it is held against.
 
         Args:
             budgets: What to hold the plan against as well, joined by record id to a bound plan; of
@@ -345,8 +338,7 @@ class Plan(Numbers):
         """Return the plan that `to_dict` described, without its records; see `bind`.
 
         Nothing that follows from the parameters is believed: totals and quotients must agree with
-        them, each group's ε is recomputed, and with bounds on the excess all measures are, against
-        the reference that the batch size, records and steps give, which must be the plan's.
+        them, each group's ε is recomputed, and with bounds on the excess all measures are.
 
         Args:
             data: JSON types.
@@ -383,8 +375,7 @@ class Plan(Numbers):
 class BoundPlan(Plan):
     """A plan with who is where: what the engine runs.
 
-    Which group each record is in, and its id, are data about people: `to_json`, `hash` and repr
-    leave them out, and `public()` returns the plan without them.
+    Who is where is data about people: `to_json`, `hash` and repr leave it out.
 
     Attributes:
         group_index: The plan's group of each record; the other attributes are those of `Plan`.

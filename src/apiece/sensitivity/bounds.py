@@ -35,10 +35,7 @@ _LEAST_NORMAL = 2.3e-308
 
 
 class Tape:
-    """Expressions over `symbols`, compiled for evaluation on boxes.
-
-    The expressions must be smooth on the boxes (`smooth_form`): arguments of roots, logarithms
-    and inverse sines are cut to where these are defined.
+    """Smooth expressions (`smooth_form`) over `symbols`, compiled for evaluation on boxes.
 
     >>> x = sympy.Symbol("x")
     >>> (value,) = Tape([x**2 - x], [x])([interval(0, 1)])
@@ -211,10 +208,7 @@ class Maximum:
 
 
 class Objective:
-    """A function with its gradient, on intervals (`enclose`).
-
-    expressions: the tape's results; combine: what makes value and gradient of them.
-    """
+    """A function with its gradient, on intervals: what `combine` makes of a tape's results."""
 
     def __init__(
         self,
@@ -279,21 +273,49 @@ def maximise(
     box: Box,
 ) -> Maximum:
     """Return the maximum over `box` of the function that both arguments compute."""
-    # Where the enclosure is still unbounded after `MOST_BOXES` boxes, the result says so in
-    # `certified` and `reason`, and its upper end is inf. Raises `RangeError` for a value past the
-    # floating point range.
-    best, upper, boxes = _branch_and_bound(objective, box, _search(compiled, box))
-    location = dict(zip(names, best.point, strict=True))
-    if not math.isfinite(upper):
-        reason = f"not certified: the enclosure is unbounded after {boxes} boxes"
-        return Maximum(Bounds(best.value, math.inf), location, False, reason)
-    reason = f"interval branch and bound, {boxes} boxes"
-    return Maximum(Bounds(best.value, upper), location, True, reason)
+    # Boxes are cut until their bounds meet the best value attained, which is one of an evaluation
+    # on intervals. Where the bound is infinite after `MOST_BOXES` boxes, nothing is certified.
+    best, point = -math.inf, _search(compiled, box)
+
+    def attain(at: tuple[float, ...]) -> None:
+        nonlocal best, point
+        lower = ends(objective.enclose(tuple((x, x) for x in at))[0]).lower
+        if lower > best:
+            best, point = lower, at
+
+    def bound(part: Box) -> tuple[float, Box]:
+        """Return minus a bound over a box, and the face of it that holds the box's maximum."""
+        slopes = map(ends, objective.enclose(part)[1])
+        face = tuple(
+            (high, high) if slope.lower >= 0 else (low, low) if slope.upper <= 0 else (low, high)
+            for slope, (low, high) in zip(slopes, part, strict=True)
+        )
+        attain(_middle(face))
+        return -objective.range_over(face)[0].upper, face
+
+    attain(point)
+    pending, closed, used = [bound(box)], -math.inf, 1  # closed: of boxes that cannot be cut
+    while pending and used < MOST_BOXES and -pending[0][0] > best + TOLERANCE * abs(best):
+        negative, widest = heapq.heappop(pending)
+        parts = halves(widest, box)
+        if not parts:
+            closed = max(closed, -negative)
+        for part in parts:
+            heapq.heappush(pending, bound(part))
+        used += len(parts)
+    upper = max(best, closed, -pending[0][0] if pending else -math.inf)
+    certified = math.isfinite(upper)
+    reason = f"interval branch and bound, {used} boxes"
+    if not certified:
+        reason, upper = f"not certified: the enclosure is unbounded after {used} boxes", math.inf
+    location = dict(zip(names, point, strict=True))
+    return Maximum(Bounds(best, upper), location, certified, reason)
 
 
 def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
-    """Return the best point found: by SHGO, or, because its complex has 2^d corners, above
-    `MOST_FOR_SHGO` attributes by local ascent from the best of evenly spread starts."""
+    """Return the best point found, which proves nothing."""
+    # By SHGO; above `MOST_FOR_SHGO` attributes, because its complex has 2^d corners, by local
+    # ascent from the best of evenly spread starts.
     from scipy.optimize import minimize, shgo
 
     def negative(x: Floats) -> float:
@@ -328,55 +350,6 @@ def spread(ends: Floats, count: int) -> Floats:
     low, high = ends.T
     points: Floats = np.clip(low + unit * (high - low), low, high)
     return points
-
-
-class _Best:
-    """The best value attained so far, by interval evaluation at points, and where."""
-
-    def __init__(self, objective: Objective, start: tuple[float, ...]) -> None:
-        self.objective = objective
-        self.value, self.point = -math.inf, start
-        self.attain(start)
-
-    def attain(self, point: tuple[float, ...]) -> None:
-        """Keep `point` if the value there is the best."""
-        value, _ = self.objective.enclose(tuple((x, x) for x in point))
-        lower = ends(value).lower
-        if lower > self.value:
-            self.value, self.point = lower, point
-
-
-def _branch_and_bound(
-    objective: Objective, box: Box, start: tuple[float, ...]
-) -> tuple[_Best, float, int]:
-    """Return the best value attained, a proven upper bound, and the number of boxes."""
-    best = _Best(objective, start)
-    pending = [_bound(objective, box, best)]
-    closed = -math.inf  # the largest upper bound of a box that cannot be cut further
-    used = 1
-    while pending and used < MOST_BOXES:
-        if -pending[0][0] <= best.value + TOLERANCE * abs(best.value):
-            break
-        negative, widest = heapq.heappop(pending)
-        parts = halves(widest, box)
-        if not parts:
-            closed = max(closed, -negative)
-        for part in parts:
-            heapq.heappush(pending, _bound(objective, part, best))
-        used += len(parts)
-    worst = -pending[0][0] if pending else -math.inf
-    return best, max(best.value, closed, worst), used
-
-
-def _bound(objective: Objective, box: Box, best: _Best) -> tuple[float, Box]:
-    """Return minus an upper bound over `box`, and the face of it that holds the box's maximum."""
-    _, slopes = objective.enclose(box)
-    face = tuple(
-        (high, high) if ends(s).lower >= 0 else (low, low) if ends(s).upper <= 0 else (low, high)
-        for s, (low, high) in zip(slopes, box, strict=True)
-    )
-    best.attain(_middle(face))
-    return -objective.range_over(face)[0].upper, face
 
 
 def _middle(box: Box) -> tuple[float, ...]:

@@ -30,25 +30,9 @@ from apiece.errors import (
 )
 from apiece.sensitivity.bounds import Box, Objective, halves, value_objective
 
-FUNCTIONS = {
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "sqrt": sympy.sqrt,
-    "sin": sympy.sin,
-    "cos": sympy.cos,
-    "tan": sympy.tan,
-    "sinh": sympy.sinh,
-    "cosh": sympy.cosh,
-    "tanh": sympy.tanh,
-    "asin": sympy.asin,
-    "acos": sympy.acos,
-    "atan": sympy.atan,
-    "erf": sympy.erf,
-    "sigmoid": lambda x: (1 + sympy.tanh(x / 2)) / 2,
-    "abs": sympy.Abs,
-    "min": sympy.Min,
-    "max": sympy.Max,
-}
+_NAMED = "exp log sqrt sin cos tan sinh cosh tanh asin acos atan erf Abs Min Max"
+FUNCTIONS = {name.lower(): getattr(sympy, name) for name in _NAMED.split()}
+FUNCTIONS["sigmoid"] = lambda x: (1 + sympy.tanh(x / 2)) / 2
 CONSTANTS = {"pi": sympy.pi}
 LONGEST_TEXT = 10_000
 LARGEST_EXPONENT = 64
@@ -56,13 +40,7 @@ DEEPEST_NESTING = 60
 
 
 def parse(text: str, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
-    """Return the expression that `text` writes over `symbols`.
-
-    Decimal numbers are exact: 0.1 is 1/10. Understood: numbers, the names in `symbols`, pi,
-    + - * / **, parentheses, and the functions of `FUNCTIONS`.
-
-    Raises `AttributeRangeError` for a name that is not in `symbols`, `ExpressionError` for
-    everything else that is not understood, with the place in the text.
+    """Return the expression that `text` writes over `symbols`; its decimal numbers are exact.
 
     >>> a = sympy.Symbol("a")
     >>> parse("a**2 + 0.1", {"a": a})
@@ -112,8 +90,14 @@ class _Builder:
         match node:
             case ast.Constant():
                 return self._number(node)
-            case ast.Name():
-                return self._name(node)
+            case ast.Name(id=name) if name in self.symbols or name in CONSTANTS:
+                return self.symbols[name] if name in self.symbols else CONSTANTS[name]
+            case ast.Name(id=name):
+                raise AttributeRangeError(
+                    f"attribute {name!r} at column {node.col_offset + 1}: it has no range; declare "
+                    "one, lower and upper end (declared: "
+                    f"{', '.join(sorted(self.symbols)) or 'none'})"
+                )
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self.build(operand)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -137,17 +121,6 @@ class _Builder:
                 raise self._error(node, "is outside the range of floating point")
             return sympy.Integer(0) if is_zero else sympy.Rational(segment.replace("_", ""))
         raise self._error(node, "is not a real number")
-
-    def _name(self, node: ast.Name) -> sympy.Expr:
-        if node.id in self.symbols:
-            return self.symbols[node.id]
-        if node.id in CONSTANTS:
-            return CONSTANTS[node.id]
-        known = ", ".join(sorted(self.symbols)) or "none"
-        raise AttributeRangeError(
-            f"attribute {node.id!r} at column {node.col_offset + 1}: it has no range; declare one, "
-            f"lower and upper end (declared: {known})"
-        )
 
     def _binary(self, node: ast.BinOp) -> sympy.Expr:
         if isinstance(node.op, (ast.Add, ast.Sub)):
@@ -209,11 +182,7 @@ _CONSTANTS = (type(sympy.pi), type(sympy.E))
 
 
 def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
-    """Return `expression` with abs, min and max resolved, real and C² over the ranges.
-
-    Raises `ComplexValueError` where it leaves the real numbers, `NotDifferentiableError` where it
-    has a kink or a pole, or cannot be shown to have none, `UnsupportedError` for a function that
-    is not known.
+    """Return `expression` with abs, min and max resolved, real and C² over the ranges, or raise.
 
     >>> a = sympy.Symbol("a", real=True)
     >>> smooth_form(sympy.Abs(a - 3), {a: (0, 1)})
@@ -234,7 +203,11 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
     if node.is_number and node.is_real is False:
         raise ComplexValueError(f"expression: {node} is not real; give a real expression")
     if isinstance(node, sympy.Pow):
-        _check_power(node, ranges)
+        base, exponent = node.args
+        if not isinstance(exponent, sympy.Integer):
+            _check_positive(node, base, ranges)
+        elif exponent < 0:
+            _sign(node, base, ranges)
         return _logistic_as_tanh(node)
     if isinstance(node, sympy.log):
         _check_positive(node, node.args[0], ranges)
@@ -260,15 +233,6 @@ def _extreme(expression: sympy.Expr, arguments: Sequence[sympy.Expr], ranges: Ra
         if _sign(expression, winner - other, ranges) != wanted:
             winner = other
     return winner
-
-
-def _check_power(node: sympy.Pow, ranges: Ranges) -> None:
-    base, exponent = node.args
-    if isinstance(exponent, sympy.Integer):
-        if exponent < 0:
-            _sign(node, base, ranges)
-    else:
-        _check_positive(node, base, ranges)
 
 
 def _logistic_as_tanh(node: sympy.Pow) -> sympy.Expr:

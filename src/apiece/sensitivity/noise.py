@@ -174,8 +174,7 @@ class HeterogeneousNoise:
         """
         if getattr(bounded, "bounds", None) != self.bounds:
             raise DataError("add_noise: give what this noise's clip_and_sum returned")
-        noisy: Floats = bounded.total + generator.normal(0.0, self.stddev)
-        return noisy
+        return np.asarray(bounded.total + generator.normal(0.0, self.stddev))
 
     def _squared_distance(self) -> Fraction:
         """Return Σⱼ (cⱼ/Sⱼ)², exactly."""

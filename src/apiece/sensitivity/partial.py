@@ -52,8 +52,7 @@ class PartialSensitivity:
         largest = size.max(axis=axes, keepdims=True, initial=0.0)
         scaled = np.divide(size, largest, out=np.zeros_like(size), where=largest > 0)
         total = scaled.sum(axis=axes, keepdims=True)
-        fractions: Floats = np.divide(scaled, total, out=np.zeros_like(size), where=total > 0)
-        return fractions
+        return np.asarray(np.divide(scaled, total, out=np.zeros_like(size), where=total > 0))
 
     def __len__(self) -> int:
         """How many records."""
@@ -140,7 +139,7 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
     if not alpha > 1:
         raise InputError(f"order = {order!r}: must be above 1; give a Rényi order such as 2")
     noise = _check.positive("noise_stddev", noise_stddev)
-    rho: Floats = alpha * np.square(s / noise) / 2
+    rho = alpha * np.square(s / noise) / 2
     return np.where(s > 0, rho * (1 + 2**-50) + 5e-324, 0.0)
 
 
@@ -211,11 +210,8 @@ def loss_shares(
     np.add.at(sums, index, flat)
     total = sums.sum(axis=1, keepdims=True)
     shares = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)
-    return LossShares(
-        ("all",) if groups is None else tuple(names.tolist()),
-        shares.reshape(len(names), *partial.raw.shape[1:]),
-        partial.attributes,
-    )
+    told = ("all",) if groups is None else tuple(names.tolist())
+    return LossShares(told, shares.reshape(len(names), *partial.raw.shape[1:]), partial.attributes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -230,8 +230,7 @@ class Query:
         Args:
             records: As of `partial_sensitivity`.
         """
-        values: Floats = evaluated(self._compiled_value, columns_of(records, self.ranges))[0]
-        return values
+        return np.asarray(evaluated(self._compiled_value, columns_of(records, self.ranges))[0])
 
     def contributions(self, records: object) -> Floats:
         """Return |f| at each record: by how much the sum changes when it joins or leaves.
@@ -241,8 +240,7 @@ class Query:
         Args:
             records: As of `partial_sensitivity`.
         """
-        sizes: Floats = np.abs(self.values(records))
-        return sizes
+        return np.abs(self.values(records))
 
     def gradients(self, records: object) -> Floats:
         """Return ∇f at each record, shape (n, d).
@@ -288,9 +286,8 @@ class Query:
             tuple(self.ranges.values()),
         )
         lower, upper = math.sqrt(max(squared.bounds.lower, 0)), math.sqrt(squared.bounds.upper)
-        bounds = Bounds(
-            math.nextafter(lower, 0.0), math.nextafter(upper, math.inf) if upper else 0.0
-        )
+        upper = math.nextafter(upper, math.inf) if upper else 0.0
+        bounds = Bounds(math.nextafter(lower, 0.0), upper)
         return Maximum(bounds, squared.location, squared.certified, squared.reason)
 
     def global_sensitivity(self, relation: str = "add_remove") -> Maximum:
@@ -312,13 +309,8 @@ class Query:
             return max(top, bottom, key=lambda m: (m.bounds.upper, m.value))
         lower = math.nextafter(top.bounds.lower + bottom.bounds.lower, -math.inf)
         upper = math.nextafter(top.bounds.upper + bottom.bounds.upper, math.inf)
-        worse = top if not top.certified else bottom
-        return Maximum(
-            Bounds(max(lower, 0.0), upper),
-            top.location,
-            top.certified and bottom.certified,
-            worse.reason,
-        )
+        certified, worse = top.certified and bottom.certified, bottom if top.certified else top
+        return Maximum(Bounds(max(lower, 0.0), upper), top.location, certified, worse.reason)
 
     def design(self, count: int) -> Floats:
         """Return `count` records spread evenly over the ranges, shape (count, d); public.
@@ -354,8 +346,8 @@ class Query:
 
     @cached_property
     def _compiled_curvature(self) -> Callable[..., Floats]:
-        """H·u for a direction u, given after the attributes: ∇f/‖∇f‖ neither over- nor
-        underflows where the products Hᵢⱼ·∂ⱼf would."""
+        """H·u for a direction u, given after the attributes."""
+        # ∇f/‖∇f‖ neither over- nor underflows where the products Hᵢⱼ·∂ⱼf would.
         direction = [sympy.Dummy(f"u_{name}") for name in self.symbols]
         rows = [sympy.Add(*map(lambda h, u: h * u, row, direction)) for row in self.hessian]
         return compiled(rows, [*self.symbols.values(), *direction])
