@@ -115,7 +115,7 @@ def test_what_is_foreseen_of_many_groups_is_not_believed(
     asked = Budgets(np.linspace(0.5, 8, 24), 1e-5)
     monkeypatch.setattr(module, "SEVERAL", 10)
     monkeypatch.setattr(module, "SAMPLED", 6)
-    about = module._Intervals.foreseen
+    about = module.Intervals.foreseen
     foreseen = []
 
     def planted(self: Any, q: Floats, which: Mask) -> Floats:
@@ -123,7 +123,7 @@ def test_what_is_foreseen_of_many_groups_is_not_believed(
         middle = 4 / 24
         return np.asarray(middle * (foreseen[-1] / middle) ** wrong)
 
-    monkeypatch.setattr(module._Intervals, "foreseen", planted)
+    monkeypatch.setattr(module.Intervals, "foreseen", planted)
     plan = assign(asked, Hybrid(0.02), steps=50, expected_batch_size=4, clip_norm=1.0)
     assert np.isfinite(foreseen[0]).sum() > 2
     assert plan.measures.excess is not None

@@ -108,7 +108,7 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     groups, q = request.groups, request.mean_probability
     low = np.where(bound <= 0, q, LEAST)
     high = np.where(bound <= 0, q, 1.0)
-    own, common = _Intervals(request, bound), _Common(request, bound > 0)
+    own, common = Intervals(request, bound), Common(request, bound > 0)
     seen = np.full((2, len(groups)), np.nan)  # ends of intervals that are known to keep the bound
     reach = np.full(len(groups), np.nan)  # about the log q, from q̄, up to which a group keeps it
     if len(groups) > SEVERAL:  # a curve a group is dear: start from interpolated ends
@@ -135,7 +135,7 @@ def _joint_rates(request: Request, bound: Floats) -> tuple[Floats, Floats]:
             return rates, own.noise(np.arange(len(groups)), rates)
 
 
-class _Common:
+class Common:
     """The rates of one common noise multiplier, within intervals that become narrower."""
 
     def __init__(self, request: Request, move: Mask) -> None:
@@ -168,7 +168,7 @@ class _Common:
         return np.asarray(np.clip(rates, low, high))
 
 
-class _Intervals:
+class Intervals:
     """Each group's curve of equal (ε, δ), and how far from its baseline the bound lets it go."""
 
     def __init__(self, request: Request, bound: Floats) -> None:
