@@ -243,8 +243,8 @@ def _at_each(curve: PrivacyCurve, delta: Floats) -> Floats:
 def _spending_by_coin(plan: Numbers, stage: Stage, joins: Floats, method: str) -> Floats:
     """Return `spending` of a stage that records join by a coin: one curve for all coins."""
     # A run that is (x, δ/π)-DP in both directions is (log(1 + π(e^x − 1)), δ)-DP for a record that
-    # joins it with chance π; so whatever accounts for the run accounts for the coin (Balle, Barthe,
-    # Gaboardi 2018; for the add direction docs/plans.md).
+    # joins it with chance π; so whatever accounts for the run accounts for the coin: by
+    # Balle, Barthe, Gaboardi 2018; for the add direction docs/plans.md.
     delta, spent = plan.budget_groups.delta, np.zeros(len(plan.budget_groups))
     # Who joins with a chance of at most δ is covered by δ alone.
     pays = np.flatnonzero((stage.sampling_probability > 0) & (delta < joins))
