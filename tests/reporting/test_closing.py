@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from apiece.reporting.closing import accuracy_text, closing_table, gains, release_title, rounded_up
+from apiece._text import rounded_up
+from apiece.reporting.closing import accuracy_text, closing_table, gains, release_title
 from sample_runs import sample_run
 
 
@@ -21,7 +22,7 @@ def test_every_strategy_has_a_column_and_every_group_a_row() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "shown"),
-    [(0.99991, "1.000"), (1.00001, "1.001"), (12.3456, "12.35"), (0.0012341, "0.001235")],
+    [(0.99991, "1"), (1.00001, "1.001"), (12.3456, "12.35"), (0.0012341, "0.001235")],
 )
 def test_what_is_spent_is_never_shown_smaller(spent: float, shown: str) -> None:
     assert rounded_up(spent) == shown

@@ -90,6 +90,14 @@ class Papers(BaseEstimator):
         """
         return report(self._told(X, y, people, said), edition=edition)
 
+    def described(self) -> Run:
+        """Return what was fitted, as `apiece.report` takes it.
+
+        Raises:
+            StateError: Where the network was changed after the fit.
+        """
+        return self._told(None, None, None, {})
+
     def statement(self, **said: Unpack[Said]) -> Json:
         """Return the privacy statement of the fitted estimator as JSON types.
 
@@ -145,7 +153,7 @@ class Papers(BaseEstimator):
         place.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
         place.write(STATEMENT, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
         place.write(METRICS, run.to_json(indent=2) + "\n")
-        report(run).save(place.path / REPORT)
+        place.write(REPORT, report(run).html)
         return place.path
 
     @classmethod

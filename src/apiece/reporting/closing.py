@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 from typing import TYPE_CHECKING
 
-from apiece._text import per_cent, plain
+from apiece._text import per_cent, plain, rounded_up
 from apiece.plan.parts import UNSPENT
 
 if TYPE_CHECKING:
@@ -92,15 +91,6 @@ def accuracy_text(values: Sequence[float]) -> str:
         return "not tested"
     mean = f"{100 * statistics.fmean(values):.2f}"
     return f"{mean} ± {100 * statistics.stdev(values):.2f} %" if len(values) > 1 else f"{mean} %"
-
-
-def rounded_up(spent: float) -> str:
-    """Return an ε spent in four digits, rounded up.
-
-    >>> rounded_up(0.099981)
-    '0.09999'
-    """
-    return f"{Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(spent)):f}"
 
 
 def spent_text(group: Promise) -> str:

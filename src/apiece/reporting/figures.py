@@ -164,7 +164,10 @@ def learning_curve(points: Sequence[tuple[int, float]], *, error: bool) -> Marku
     """Return a figure of held-out accuracy, or of the error, by step; None of fewer than two."""
     if len(points) < 2:
         return None
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _axes(2.6)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     scale = 1.0 if error else 100.0
     axes.plot([s for s, _ in points], [scale * v for _, v in points], "o-", color=COLOURS[0],
               markersize=4)  # fmt: skip

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from apiece._files import PAGE, write
 from apiece._text import guessing, plain, rounded_up, shown
@@ -85,20 +85,28 @@ class Report:
         return self.html
 
 
+class Described(Protocol):
+    """What says itself what was run, such as a fitted estimator."""
+
+    def described(self) -> Run:
+        """Return it."""
+
+
 def report(
-    value: Plan | Run | Findings,
+    value: Plan | Run | Findings | Described,
     *,
     edition: str = "internal",
     levels: Sequence[tuple[float, float]] = (),
 ) -> Report:
-    """Return the page of a plan, a run or what an audit found.
+    """Return the page of a plan, a run, what an audit found or a fitted estimator.
 
     The internal edition is for the steward: it has accuracy on held-out people without noise, and
     how many chose which budget. Names from the data are escaped. The same value gives the same
     page, to the byte.
 
     Args:
-        value: A plan, a finished run such as `Run.load(folder)`, or findings of an audit.
+        value: A plan, a finished run such as `Run.load(folder)`, findings of an audit, or a fitted
+            estimator (whose own `report` also takes held-out rows).
         edition: "internal", or "public".
         levels: For a plan, the pairs (ε, δ) that people could choose from, which a public edition
             may then name. A run has those of its config.

@@ -19,7 +19,7 @@ from apiece._text import guessing, plain, shown
 from apiece._types import Json
 from apiece.errors import InputError, UnsupportedError
 from apiece.reporting.pages import environment
-from apiece.reporting.sections import promised_cards
+from apiece.reporting.sections import ALONE, MADE, promised_cards
 
 if TYPE_CHECKING:
     from fpdf import FPDF
@@ -124,17 +124,17 @@ def _board(document: FPDF, statement: Json, size: float) -> None:
 def _cards(document: FPDF, statement: Json, size: float) -> None:
     """Draw three numbers, each in a box with what it is."""
     levels = statement["guarantee"]["levels"]
-    made = statement["mechanism"]
+    mechanism = statement["mechanism"]
     numbers = [
-        (str(made["models_trained"]), "models trained"),
-        (f"{made['settings']['steps']:,g}", "steps of training"),
+        (str(mechanism["models_trained"]), "models trained"),
+        (f"{mechanism['settings']['steps']:,g}", "steps of training"),
         (f"1 {statement['unit_of_privacy']['unit']}", "is protected: whether it took part"),
     ]
     if levels:
-        numbers = list(promised_cards([
-            (e["epsilon"], e["delta"], e["as_made_at_most"] or e["right_of_1000_at_most"])
-            for e in levels
-        ]))  # fmt: skip
+        made = all(each["as_made_at_most"] for each in levels)
+        right = "as_made_at_most" if made else "right_of_1000_at_most"
+        told = [(each["epsilon"], each["delta"], each[right]) for each in levels]
+        numbers = list(promised_cards(told, MADE if made else ALONE))
     document.ln(3)
     top, width, height = document.get_y(), (_WIDE - 8) / 3, 3.0 * size - 3
     for k, (number, what) in enumerate(numbers):
@@ -170,8 +170,8 @@ def _promises(document: FPDF, promise: Json, size: float) -> None:
             _cut(each["name"], 40),
             shown(each["epsilon"]),
             shown(each["delta"]),
-            f"{each['right_of_1000_at_most']:,} of 1,000",
-            *([f"{each['as_made_at_most'] or '–'} of 1,000"] if made else []),
+            _of_1000(each["right_of_1000_at_most"]),
+            *([_of_1000(each["as_made_at_most"])] if made else []),
         ]
         for each in levels[:_LEVELS]
     ]
@@ -186,6 +186,10 @@ def _promises(document: FPDF, promise: Json, size: float) -> None:
             "many chose what, and is not told."
         )
         _write(document, less, size - 1, colour=_QUIET)
+
+
+def _of_1000(right: int | None) -> str:
+    return "–" if right is None else f"{right:,} of 1,000"
 
 
 def _table(

@@ -116,7 +116,8 @@ def subject_of(value: object, levels: Sequence[tuple[float, float]]) -> Subject:
     from apiece.audit import Findings
     from apiece.jobs import Run
 
-    value = getattr(value, "run_", value)  # of a fitted estimator
+    if hasattr(value, "described"):  # a fitted estimator
+        value = value.described()
     if levels and not isinstance(value, Plan):
         raise InputError("levels: are for the page of a plan; a run has those of its config")
     if isinstance(value, Run):
@@ -142,29 +143,17 @@ def subject_of(value: object, levels: Sequence[tuple[float, float]]) -> Subject:
 
 def _of_run(run: Run) -> Subject:
     data = run.data
+    of_run = ("version", *SAID, "finished", "strategy", "method", "models", "hidden",
+              "rows_per_person", "no_limit_cap", "levels")  # fmt: skip
+    of_data = ("label", "classes", "target_range", "schema", "columns", "unit", "packaged")
     declared = Declared(
         of="run",
-        version=run.version,
-        **{name: getattr(run, name) for name in SAID},
-        finished=run.finished,
-        label=data.label,
-        classes=data.classes,
-        target_range=data.target_range,
-        schema=data.schema,
-        columns=data.columns,
-        unit=data.unit,
-        strategy=run.strategy,
-        method=run.method,
+        **{name: getattr(run, name) for name in of_run},
+        **{name: getattr(data, name) for name in of_data},
         settings={s.strategy: dict(s.settings) for s in run.strategies},
-        models=run.models,
-        hidden=run.hidden,
-        rows_per_person=run.rows_per_person,
         seeded=run.seed is not None,
-        no_limit_cap=run.no_limit_cap,
-        levels=run.levels,
         charged=run.analysis is not None,
         simulated=data.simulated_budgets,
-        packaged=data.packaged,
     )
     public = data.packaged and data.simulated_budgets
     opened = frozenset({"budgets", "held out", "members"} if public else ())
@@ -463,11 +452,12 @@ def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
             span([g.epsilon_spent for g in groups], rounded_up),
             f"ε spent, at most; asked was {span([g.epsilon for g in groups], shown)}",
         ),
-        (span(rights, "{:,}".format), RIGHT) if rights else (str(len(groups)), "budget groups"),
+        (span(rights, "{:,}".format), MADE) if rights else (str(len(groups)), "budget groups"),
     ]
 
 
-RIGHT = "of 1,000 people like you: about so many an attacker guesses right, at most; 500 by a coin"
+RIGHT = "of 1,000 people like you an attacker guesses right, at most; 500 by a coin. "
+ALONE, MADE = RIGHT + "By ε and δ alone", RIGHT + "As this model was made"
 
 
 def span(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -476,11 +466,13 @@ def span(values: Sequence[float], text: Callable[[float], str]) -> str:
     return " – ".join(ends)
 
 
-def promised_cards(levels: Sequence[tuple[float, float, int]]) -> Iterator[tuple[str, str]]:
+def promised_cards(
+    levels: Sequence[tuple[float, float, int]], what: str = ALONE
+) -> Iterator[tuple[str, str]]:
     """Yield what levels promise, as (ε, δ, right of 1,000), in three numbers."""
     epsilon, delta, right = zip(*levels, strict=True)
     yield span(epsilon, shown), "ε, each person’s own: the smaller, the less can be learnt of them"
-    yield span(right, "{:,}".format), RIGHT
+    yield span(right, "{:,}".format), what
     yield f"1 in {whole(1 / max(delta)):,}", "chance that the promise fails, at most: δ"
 
 
