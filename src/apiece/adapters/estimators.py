@@ -185,13 +185,13 @@ class _Tabular(_Private):
                 "features": int(features.shape[1]),
                 "target_range": span,
             },
-            settings={"momentum": 0.0, "steps": self.steps, "clip_norm": self.clip_norm,
-                      "learning_rate": self.learning_rate, **settings},
+            settings={"momentum": 0.0, "steps": int(self.steps), "clip_norm": float(self.clip_norm),
+                      "learning_rate": float(self.learning_rate), **settings},
             begun=begun,
             seed=seed,
             columns=declared_columns(self.columns, list(frame.columns)),
-            hidden=tuple(self.hidden),
-            rows_per_person=whole and (self.rows_per_person or whole),
+            hidden=tuple(map(int, self.hidden)),
+            rows_per_person=whole and int(self.rows_per_person or 0) or whole,
             method="pate" if "teachers" in settings else "dp-sgd",
         )  # fmt: skip
         return self
@@ -396,7 +396,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         )
         self.plan_ = votes.plan.public()
         threshold = {} if self.threshold is None else {"threshold": float(self.threshold)}
-        return {"batch_size": float(size), "teachers": self.teachers, "questions": self.questions,
+        return {"batch_size": float(size), "teachers": int(self.teachers), "questions": int(self.questions),
                 "semi_supervised": int(bool(self.semi_supervised)), **threshold}  # fmt: skip
 
 

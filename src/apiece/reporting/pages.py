@@ -8,8 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from apiece._files import PAGE, write
 from apiece._text import guessing, plain, rounded_up, shown
@@ -182,6 +185,7 @@ def environment(*, markdown: bool = False) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     environment.globals["guessing"] = guessing()
     environment.filters |= {
         "spent": spent_text,
@@ -190,6 +194,7 @@ def environment(*, markdown: bool = False) -> Environment:
         "release_title": release_title,
         "share": _share,
         "shown": shown,
+        "number": partial(np.format_float_positional, trim="0"),  # one in YAML 1.1 too
     }
     return environment
 

@@ -182,8 +182,8 @@ def _promises(document: FPDF, promise: Json, size: float) -> None:
         _write(document, f"Who set no limit: ε = {promise['no_limit_cap']:g}.", size)
     if not made:
         less = (
-            "As this model was made an attacker is right less often; how much follows from how "
-            "many chose what, and is not told."
+            "As this model was made an attacker may be right less often; how often follows from "
+            "how many chose what, and is not told."
         )
         _write(document, less, size - 1, colour=_QUIET)
 
@@ -303,7 +303,7 @@ def registry(statement: Json) -> str:
 
     Raises `InputError` for an experiment, which is no deployment, and for a run without a day.
     """
-    day, data, promise = statement["finished"], statement["data"], statement["guarantee"]
+    day, data = statement["finished"], statement["data"]
     if not statement["for_release"] or day is None:
         raise InputError(
             "registry: of releases alone; this statement is of an experiment, or has no day"
@@ -311,72 +311,18 @@ def registry(statement: Json) -> str:
     controller = statement["controller"] or _OPEN
     name = f"Model of {data['label']}"
     folded = unicodedata.normalize("NFKD", f"{controller} {name} {day[:4]}").lower()
-    mechanism, trust = statement["mechanism"], statement["trust"]
-    record = {
-        "url_slug": re.sub("[^a-z0-9]+", "-", folded.encode("ascii", "ignore").decode()).strip("-"),
-        "status": "Draft",
-        "tier": 3,
-        "deployment": {
-            "basic": {
-                "name": name, "data_curators": [controller],
-                "intended_use": statement["purpose"] or _OPEN,
-                "data_product_type": "Machine learning model", "data_product_region": _OPEN,
-                "description": f"A model that predicts “{data['label']}”, trained with a privacy "
-                "budget of each person’s own.", "publication_date": day,
-            },
-            **_privacy(statement),
-            "deployment_model": {
-                "model_name": "Central",
-                "actors": f"Trusted: {'; '.join(trust['trusted'])}. Not trusted: "
-                f"{'; '.join(trust['not_trusted'])}.",
-                "release_type": "One release", "data_source_type": "Static",
-                "access_type": "Non-interactive",
-            },
-            "accounting": {
-                "post_processing": "; ".join(statement["covered"]),
-                "composition": promise["composition"],
-            },
-            "implementation": {
-                "preprocessing_and_hyperparameter_tuning": "; ".join(statement["assumptions"]),
-                "mechanisms": f"{mechanism['name']}. {mechanism['sampling']}. apiece "
-                f"{statement['versions']['apiece']}, accounting {mechanism['accounting']}.",
-                "justification": f"Verified {promise['verified']}.",
-            },
-            "administrative": {
-                "notes": f"Not covered: {'; '.join(statement['not_covered'])}. Statement: SHA-256 "
-                f"{statement['digest']}.",
-                "registry_authors": [statement["contact"] or controller],
-            },
-        },
-    }  # fmt: skip
-    text = json.dumps(_each(record, plain), indent=2, ensure_ascii=False)
-    return re.sub(r"(?<=: )(\d+)e(-\d+)", r"\1.0e\2", text) + "\n"  # a number in YAML 1.1 too
-
-
-def _privacy(statement: Json) -> Json:
-    """Return the record's parts about privacy."""
-    data, promise, near = (statement[name] for name in ("data", "guarantee", "neighbouring"))
-    levels = promise["levels"]
-    parameters = {} if not levels else {"privacy_parameters": {
-        part: max(each[part] for each in levels) for part in ("epsilon", "delta")
-    }}  # fmt: skip
-    said = "; ".join(
-        f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels
+    slug = re.sub("[^a-z0-9]+", "-", folded.encode("ascii", "ignore").decode()).strip("-")
+    levels = statement["guarantee"]["levels"]
+    choices = [f"{e['name']}: ε = {shown(e['epsilon'])}, δ = {shown(e['delta'])}" for e in levels]
+    record = environment(markdown=True).get_template("registry.json.j2")
+    return record.render(
+        said=_each(statement, plain),
+        name=plain(name),
+        controller=plain(controller),
+        slug=slug,
+        levels=levels,
+        choices=plain("; ".join(choices) or "not declared"),
     )
-    return {
-        "dp_variant": {
-            "variant_name": "Approximate DP",
-            "data_domain": f"Tables of the declared columns {', '.join(data['columns'])}",
-            "unprotected_quantities": "The number of people, and how many chose which budget",
-        },
-        "privacy_loss": {
-            "privacy_unit": statement["unit_of_privacy"]["means"],
-            "privacy_unit_details": f"{near['means']} ({near['relation']})",
-            **parameters,
-            "privacy_parameters_details": f"{promise['definition']}. The choices: "
-            f"{said or 'not declared'}.",
-        },
-    }  # fmt: skip
 
 
 def _each(value: object, change: Callable[[str], str]) -> object:

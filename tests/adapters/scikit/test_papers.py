@@ -114,6 +114,16 @@ def test_of_a_number_and_of_images(tmp_path: Path) -> None:
         PrivateImageClassifier.load(kept)
 
 
+def test_of_votes_and_of_numpy_s_numbers(tmp_path: Path) -> None:
+    model = classifier(steps=np.int64(5), batch_size=np.int64(8), learning_rate=np.float32(0.5))
+    model.set_params(method="pate", public=features(), teachers=np.int64(4), questions=20)
+    model.set_params(threshold=0.6, hidden=np.array([3])).fit(features(), LABELS, epsilon=2.0)
+    again = PrivateClassifier.load(model.save(tmp_path / "kept", features(), LABELS))
+    assert (again.predict(features()) == model.predict(features())).all()
+    assert again.statement()["mechanism"]["name"].startswith("PATE")
+    assert again.threshold == 0.6
+
+
 def _change_weight(folder: Path) -> None:
     content = torch.load(folder / "model.pt", weights_only=True)
     first = next(iter(content["state"].values())).view(-1)
