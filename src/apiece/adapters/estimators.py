@@ -191,7 +191,7 @@ class _Tabular(_Private):
             seed=seed,
             columns=declared_columns(self.columns, list(frame.columns)),
             hidden=tuple(map(int, self.hidden)),
-            rows_per_person=whole and int(self.rows_per_person or 0) or whole,
+            rows_per_person=whole and (int(self.rows_per_person or 0) or whole),
             method="pate" if "teachers" in settings else "dp-sgd",
         )  # fmt: skip
         return self
@@ -396,8 +396,13 @@ class PrivateClassifier(_Classifies, _Tabular):
         )
         self.plan_ = votes.plan.public()
         threshold = {} if self.threshold is None else {"threshold": float(self.threshold)}
-        return {"batch_size": float(size), "teachers": int(self.teachers), "questions": int(self.questions),
-                "semi_supervised": int(bool(self.semi_supervised)), **threshold}  # fmt: skip
+        return {
+            "batch_size": float(size),
+            "teachers": int(self.teachers),
+            "questions": int(self.questions),
+            "semi_supervised": int(bool(self.semi_supervised)),
+            **threshold,
+        }
 
 
 @dataclass(eq=False, repr=False)
